@@ -1,0 +1,5 @@
+"""The console script."""
+
+
+def main() -> None:
+    raise SystemExit(0)

@@ -1,0 +1,57 @@
+"""One exception tree, one message format: where, what is wrong, what to do.
+
+``recipes/countdown.yaml [update]: unknown key `clp`; did you mean `clip`?``
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong: `what`, at `where`, mended by `fix`."""
+
+    what: str
+    where: str = ""
+    fix: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        advice = f"; {self.fix}" if self.fix else ""
+        return f"{place}{self.what}{advice}"
+
+
+class EgpoError(Exception):
+    """The root of the tree, and a failure of ours or of the machine: exit code 1."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        self.faults = [Fault(what, where, fix)]
+        super().__init__(str(self.faults[0]))
+
+
+class InputError(EgpoError, ValueError):
+    """What the user gave cannot be used: exit code 2."""
+
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    """A recipe or an override is wrong. Holds every fault found, not only the first."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = list(faults)
+        Exception.__init__(self, "\n".join(map(str, self.faults)))
+
+
+class EgpoWarning(UserWarning):
+    """The run can go on, and somebody should look."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The advice for a name nobody knows: the closest right one, or all of them."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"did you mean `{close[0]}`?" if close else "choose from " + ", ".join(f"`{n}`" for n in names)
