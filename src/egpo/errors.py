@@ -3,6 +3,7 @@
 ``recipes/countdown.yaml [update]: unknown key `clp`; did you mean `clip`?``
 """
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -55,3 +56,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean `{close[0]}`?" if close else "choose from " + ", ".join(f"`{n}`" for n in names)
+
+
+_said: set[str] = set()
+
+
+def warn_once(topic: str, message: str) -> None:
+    """Warn the first time only: the figures in a message change with every batch, so Python would repeat it."""
+    if topic not in _said:
+        warnings.warn(message, EgpoWarning, stacklevel=3)
+        _said.add(topic)
+
+
+def forget_warnings() -> None:
+    """Let every topic speak again, as at the start of a run."""
+    _said.clear()

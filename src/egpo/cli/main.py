@@ -1,5 +1,45 @@
-"""The console script."""
+"""The console script: one typer app, one small file per verb. Nothing heavy is imported before a verb runs."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from egpo.cli.config import config_app
+from egpo.cli.doctor import doctor
+from egpo.errors import EgpoError
+from egpo.version import __version__
+
+HELP = """Entropy-guided reinforcement learning for language models.
+
+Train with GRPO or EGPO, and know what you measured.
+"""
+
+app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
+app.command(rich_help_panel="Set-up")(doctor)
+app.add_typer(config_app, name="config", rich_help_panel="Recipes")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"egpo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def egpo(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:
-    raise SystemExit(0)
+    """Run a verb. A mistake of the user ends with a message and code 2, a failure of ours with code 1."""
+    try:
+        app()
+    except EgpoError as error:
+        for fault in error.faults:
+            print(f"egpo: {fault}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None

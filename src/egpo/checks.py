@@ -1,0 +1,172 @@
+"""Is this machine ready? One function a question; each answers in seconds, with or without a network.
+
+No torch here: what might hang or crash (a driver, a plug-in) is asked in a process of its own, under a time limit.
+"""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Literal
+
+from packaging.specifiers import SpecifierSet
+
+State = Literal["green", "amber", "red"]
+TIME_LIMIT_S = 60
+GIB = 2**30
+VERL_VERSION = "0.9.1"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was looked at, what was found, and what to do unless it is green."""
+
+    name: str
+    state: State
+    found: str
+    fix: str = ""
+
+
+def run_checks() -> Iterator[Check]:
+    """Each check as soon as it is done."""
+    for check in CHECKS:
+        yield check()
+
+
+def check_python() -> Check:
+    version = platform.python_version()
+    good = sys.version_info[:2] in {(3, 11), (3, 12)}
+    return Check("python", "green" if good else "red", version, "" if good else "use Python 3.11 or 3.12")
+
+
+def check_torch() -> Check:
+    return _package("torch", ">=2.11", required=True)
+
+
+def check_transformers() -> Check:
+    return _package("transformers", ">=5.9,<6", required=True)
+
+
+_DEVICE_QUESTION = """
+import json, torch
+cuda = torch.cuda.is_available()
+about = torch.cuda.get_device_properties(0) if cuda else None
+print(json.dumps({"threads": torch.get_num_threads(), "gpu": about and about.name, "bytes": about and about.total_memory}))
+"""
+
+
+def check_device() -> Check:
+    """A GPU that torch can use, or the CPU; amber where there is a GPU that torch cannot see."""
+    answer = _ask(_DEVICE_QUESTION)
+    if isinstance(answer, str):
+        return Check("device", "red", answer, "reinstall torch: pip install --force-reinstall torch")
+    if answer["gpu"]:
+        return Check("device", "green", f"{answer['gpu']}, {answer['bytes'] / GIB:.0f} GiB")
+    found = f"CPU, {answer['threads']} threads"
+    if shutil.which("nvidia-smi"):
+        return Check("device", "amber", f"{found}; an NVIDIA driver is here, and torch does not see its GPU",
+                     "install a CUDA build of torch that suits the driver (nvidia-smi shows its version)")  # fmt: skip
+    return Check("device", "green", found)
+
+
+def check_disk() -> Check:
+    free = shutil.disk_usage(os.getcwd()).free
+    state: State = "green" if free > 10 * GIB else "amber" if free > GIB else "red"
+    return Check("disk", state, f"{free / GIB:.1f} GiB free here", "" if state == "green" else "make room for checkpoints")
+
+
+def check_memory() -> Check:
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return Check("memory", "amber", "unknown on this system", "make sure that 4 GiB are there")
+    state: State = "green" if total > 4 * GIB else "amber"
+    fix = "" if state == "green" else "train with smaller models and batches"
+    return Check("memory", state, f"{total / GIB:.1f} GiB, {free / GIB:.1f} GiB of it unused", fix)
+
+
+def check_verl() -> Check:
+    return _package("verl", f"=={VERL_VERSION}", required=False)
+
+
+_PLUGIN_QUESTION = """
+import json
+from importlib import metadata
+points = [p for p in metadata.entry_points(group="verl.plugins") if p.dist and p.dist.name == "egpo"]
+for point in points:
+    point.load()
+print(json.dumps({"names": [p.name for p in points]}))
+"""
+
+
+def check_verl_plugin() -> Check:
+    """verl swallows a plug-in's import errors, so ours is imported here, out loud."""
+    name = "verl plug-in"
+    if _version("verl") is None:
+        return Check(name, "amber", "not tried, since verl is not installed", _install_verl())
+    answer = _ask(_PLUGIN_QUESTION)
+    if isinstance(answer, str):
+        return Check(name, "red", answer, "mend the import; verl itself would stay silent and run without us")
+    if not answer["names"]:
+        return Check(name, "amber", "this version of egpo registers none", "use the embedded engine, or a later egpo")
+    return Check(name, "green", ", ".join(answer["names"]))
+
+
+def check_sandbox() -> Check:
+    from egpo.rewards.sandbox import sandbox_status
+
+    status = sandbox_status()
+    return Check("code sandbox", "green" if status.ok else "amber", f"{status.tier}: {status.detail}", status.fix)
+
+
+CHECKS: list[Callable[[], Check]] = [
+    check_python,
+    check_torch,
+    check_device,
+    check_transformers,
+    check_disk,
+    check_memory,
+    check_sandbox,
+    check_verl,
+    check_verl_plugin,
+]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _install_verl() -> str:
+    return f"only for engine=verl: pip install verl=={VERL_VERSION}"
+
+
+def _package(name: str, wanted: str, *, required: bool) -> Check:
+    version = _version(name)
+    command = f"pip install '{name}{wanted}'" if required else _install_verl()
+    if version is None:
+        return Check(name, "red" if required else "amber", "not installed", command)
+    if not SpecifierSet(wanted).contains(version, prereleases=True):
+        return Check(name, "red" if required else "amber", f"{version}, and {wanted} is supported", command)
+    return Check(name, "green", version)
+
+
+def _ask(question: str) -> dict[str, object] | str:  # the answer, or what went wrong
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", question], capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {TIME_LIMIT_S} s"
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    answer: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
+    return answer

@@ -1,0 +1,70 @@
+"""`egpo config`: what a recipe comes to, whether it is right, and its schema."""
+
+import json
+from typing import Annotated
+
+import typer
+
+config_app = typer.Typer(
+    no_args_is_help=True,
+    help="Show, check and describe recipes.\n\nExample: [cyan]egpo config check examples/recipe.yaml[/]",
+    rich_markup_mode="rich",
+)
+
+Recipe = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="A YAML file, then dotted overrides.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@config_app.command()
+def show(recipe: Recipe = None, as_json: AsJson = False) -> None:
+    """Print every setting as it would be used.
+
+    Example: [cyan]egpo config show examples/recipe.yaml update.lr=2e-6[/]
+    """
+    from egpo.config import config_to_yaml, load_config
+
+    config = load_config(*_split(recipe))
+    typer.echo(config.model_dump_json(indent=2) if as_json else config_to_yaml(config), nl=as_json)
+
+
+@config_app.command()
+def check(recipe: Recipe = None, as_json: AsJson = False) -> None:
+    """Report every fault of a recipe at once; exit code 2 if there is one.
+
+    Example: [cyan]egpo config check examples/recipe.yaml algorithm.estimator=egpo_calibrated[/]
+    """
+    from egpo.config import load_config
+    from egpo.errors import ConfigError
+
+    path, overrides = _split(recipe)
+    try:
+        config = load_config(path, overrides)
+    except ConfigError as error:
+        if not as_json:
+            raise
+        typer.echo(json.dumps({"ok": False, "faults": [vars(fault) for fault in error.faults]}, indent=2))
+        raise typer.Exit(error.exit_code) from None
+    chosen = f"{config.algorithm.estimator} on {config.task.name}, {config.engine} engine, {config.steps} steps"
+    typer.echo(json.dumps({"ok": True, "faults": []}) if as_json else f"{path or 'defaults'}: in order ({chosen})")
+
+
+@config_app.command()
+def schema() -> None:
+    """Print the JSON schema, for completion and checks in an editor.
+
+    Example: [cyan]egpo config schema > egpo.schema.json[/]
+    """
+    from egpo.config import config_schema
+
+    typer.echo(json.dumps(config_schema(), indent=2))
+
+
+def _split(words: list[str] | None) -> tuple[str | None, list[str]]:
+    """The recipe is the first word, unless that is an override already."""
+    words = words or []
+    if words and "=" not in words[0]:
+        return words[0], words[1:]
+    return None, words

@@ -1,0 +1,33 @@
+"""`egpo doctor`: is this machine ready, and if not, what to do."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Check this machine, with what to do about each fault.
+
+    Example: [cyan]egpo doctor[/]. Exit code 1 when something is red.
+    """
+    from egpo.checks import run_checks
+
+    checks = list(run_checks())
+    if as_json:
+        typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False)
+        for heading in ("", "check", "found", "what to do"):
+            table.add_column(heading, overflow="fold")
+        for check in checks:
+            colour = {"green": "green", "amber": "yellow", "red": "red"}[check.state]
+            table.add_row(Text(check.state, style=colour), check.name, Text(check.found), Text(check.fix))
+        Console().print(table)
+    if any(check.state == "red" for check in checks):
+        raise typer.Exit(1)

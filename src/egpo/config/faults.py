@@ -1,0 +1,107 @@
+"""pydantic's errors, said the way this project says them: place, fault, fix."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from egpo.config.yaml_text import Path
+from egpo.errors import Fault, nearest
+
+_KINDS = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "model_type": "a section of keys and values",
+    "dict_type": "a section of keys and values",
+    "tuple_type": "a list",
+    "finite_number": "a finite number",
+}
+
+
+def faults_of(error: ValidationError, root: type[BaseModel], place_of: "PlaceOf") -> list[Fault]:
+    """All of them, in the order of the schema."""
+    return [fault for details in error.errors() for fault in _faults(details, root, place_of)]
+
+
+class PlaceOf:
+    """Where a value came from: the file, its line and section, or the override that set it."""
+
+    def __init__(self, where: str, line_of: dict[Path, int], override_of: dict[Path, str]) -> None:
+        self.where, self.line_of, self.override_of = where, line_of, override_of
+
+    def __call__(self, path: Path) -> str:
+        for set_path, override in self.override_of.items():
+            if path and (set_path[: len(path)] == path or path[: len(set_path)] == set_path):
+                return f"override `{override}`"
+        line = next((self.line_of[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.line_of), None)
+        section = f" [{'.'.join(path[:-1])}]" if len(path) > 1 else ""
+        return f"{self.where}{f':{line}' if line else ''}{section}"
+
+
+def _faults(details: ErrorDetails, root: type[BaseModel], place_of: PlaceOf) -> Iterator[Fault]:
+    path = tuple(str(part) for part in details["loc"] if isinstance(part, str))
+    key = path[-1]
+    kind = details["type"]
+    context: dict[str, Any] = details.get("ctx", {})
+    if kind == "faults":
+        yield from (Fault(fault.what, place_of((*path, fault.where)), fault.fix) for fault in context["faults"])
+    elif kind == "extra_forbidden":
+        yield Fault(f"unknown key `{key}`", place_of(path), _advice_for_unknown(path, root))
+    elif kind == "missing" and isinstance(details["loc"][-1], int):
+        yield Fault(f"`{key}` is {_shown(list(details['input']))}", place_of(path), "it needs more values")
+    elif kind == "missing":
+        name = ".".join(_first_required(path, root))
+        yield Fault(f"`{name}` is missing", place_of(path), f"set it in the recipe, or as {name}=...")
+    elif kind == "literal_error":
+        choices = [choice.strip("' ") for choice in context["expected"].replace(" or ", ", ").split(", ")]
+        yield Fault(f"`{key}` is `{details['input']}`", place_of(path), nearest(str(details["input"]), choices))
+    else:
+        yield Fault(f"`{key}` is {_shown(details['input'])}", place_of(path), _wanted(details))
+
+
+def _wanted(details: ErrorDetails) -> str:
+    if details["type"] in _KINDS:
+        return f"it must be {_KINDS[details['type']]}"
+    message = details["msg"][0].lower() + details["msg"][1:]
+    return message.replace("input should", "it must").replace("string should", "it must")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, str | list | dict) else str(value).lower() if value is True else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _advice_for_unknown(path: Path, root: type[BaseModel]) -> str:
+    """The nearest key of that section; a key that stands in another section is named with it."""
+    *sections, key = path
+    known = _section(root, sections).model_fields
+    elsewhere = [".".join(place) for place in _all_keys(root) if place[-1] == key]
+    if elsewhere and "did you mean" not in nearest(key, known):
+        return f"did you mean `{elsewhere[0]}`?"
+    return nearest(key, known)
+
+
+def _first_required(path: Path, root: type[BaseModel]) -> Path:
+    """A missing section is mended by its first required key."""
+    annotation = _section(root, list(path[:-1])).model_fields[path[-1]].annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return (*path, next(name for name, field in annotation.model_fields.items() if field.is_required()))
+    return path
+
+
+def _section(root: type[BaseModel], path: list[str]) -> type[BaseModel]:
+    for part in path:
+        annotation = root.model_fields[part].annotation
+        assert isinstance(annotation, type)
+        root = annotation
+    return root
+
+
+def _all_keys(root: type[BaseModel], path: Path = ()) -> Iterator[Path]:
+    for name, field in root.model_fields.items():
+        yield (*path, name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _all_keys(field.annotation, (*path, name))

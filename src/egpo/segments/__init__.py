@@ -1,0 +1,5 @@
+"""Segments of a response: thinking, answer, all of it. In tokens; `egpo.rewards.thinking` cuts text the same way."""
+
+from egpo.segments.masks import THINK_TAGS, Segments, mean_over, opened_by_prompt, segment_masks
+
+__all__ = ["THINK_TAGS", "Segments", "mean_over", "opened_by_prompt", "segment_masks"]

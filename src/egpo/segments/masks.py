@@ -1,0 +1,119 @@
+"""Where the thinking ends and the answer starts, as masks over response tokens. B rows, T tokens.
+
+thinking  from the start of the response, or from just after an opening tag, to the first closing tag inclusive
+answer    what follows
+response  everything that the model wrote
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from egpo.errors import InputError, warn_once
+from egpo.segments.tags import first_tag_end, tag_tables
+
+THINK_TAGS = ("<think>", "</think>")
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Boolean masks in response coordinates. Text before an opening tag is in `response` only."""
+
+    thinking_BT: Tensor
+    answer_BT: Tensor
+    response_BT: Tensor
+
+
+def segment_masks(
+    response_BT: Tensor,
+    mask_BT: Tensor,
+    tokenizer: Any,
+    tags: tuple[str, str] = THINK_TAGS,
+    *,
+    opened_B: Tensor | bool = False,
+) -> Segments:
+    """Cut each response at its first closing tag.
+
+    `opened_B` says which prompts ended with the opening tag (`opened_by_prompt` finds out): there a response without
+    any tag is a thought cut off, thinking to its end. Without it, no tag at all means that all is answer. The mask is
+    1 for what the model wrote: padding on either side and tool results are in no segment, and no tag in them counts.
+    """
+    mask_BT = _checked(response_BT, mask_BT, tags).bool()
+    num_rows, num_tokens = response_BT.shape
+    if not response_BT.numel():
+        return Segments(mask_BT, mask_BT.clone(), mask_BT.clone())
+    opened_B = torch.as_tensor(opened_B, device=response_BT.device).expand(num_rows)
+    response_BT = _within_vocabulary(response_BT, mask_BT, len(tokenizer))
+    num_ids = int(response_BT.max()) + 1
+    opens_B, closes_B = (
+        first_tag_end(tag_tables(tokenizer, tag, num_ids).to(response_BT.device), response_BT, mask_BT) for tag in tags
+    )
+    opens_inside_B = ~opened_B & (opens_B < closes_B)
+    closed_B = closes_B < num_tokens
+    no_tag_B = ~(opened_B | opens_inside_B | closed_B)
+    _warn_of_missing_tags(no_tag_B & mask_BT.any(1), tags)
+    thinks_from_B = torch.where(opens_inside_B, opens_B + 1, 0)
+    answers_from_B = torch.where(no_tag_B, 0, (closes_B + 1).clamp(max=num_tokens))
+    position_T = torch.arange(num_tokens, device=response_BT.device, dtype=torch.int32)
+    answer_BT = (position_T >= answers_from_B.int().unsqueeze(1)).logical_and_(mask_BT)
+    thinking_BT = (position_T >= thinks_from_B.int().unsqueeze(1)).logical_and_(mask_BT) & ~answer_BT
+    return Segments(thinking_BT, answer_BT, mask_BT)
+
+
+def opened_by_prompt(prompt_BT: Tensor, mask_BT: Tensor, tokenizer: Any, tags: tuple[str, str] = THINK_TAGS) -> Tensor:
+    """Which prompts end inside a thought: the opening tag is their last word, as in the Qwen3-Thinking template.
+
+    A tag that stands anywhere else, quoted by the user or left in the history, does not count.
+    """
+    # A tag has at most one token per byte; white space after it rarely takes more than a token or two.
+    reach = len(tags[0].encode()) + 8
+    tails = [row[mask][-reach:].tolist() for row, mask in zip(prompt_BT, mask_BT.bool(), strict=True)]
+    texts = tokenizer.batch_decode(tails, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return torch.tensor([text.rstrip().endswith(tags[0]) for text in texts], device=prompt_BT.device)
+
+
+def mean_over(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The mean of each row over its mask, NaN where the mask is empty. What lies outside may be anything, NaN too."""
+    mask_BT = mask_BT.bool()
+    total_B = value_BT.masked_fill(~mask_BT, 0.0).sum(-1, dtype=torch.promote_types(value_BT.dtype, torch.float32))
+    return total_B / mask_BT.sum(-1)
+
+
+def _checked(response_BT: Tensor, mask_BT: Tensor, tags: tuple[str, str]) -> Tensor:
+    if response_BT.ndim != 2 or response_BT.shape != mask_BT.shape:
+        raise InputError(
+            f"responses have shape {tuple(response_BT.shape)} and their mask {tuple(mask_BT.shape)}",
+            where="segments",
+            fix="give both as rows x tokens, in response coordinates (without the prompt)",
+        )
+    if tags[0] in tags[1] or tags[1] in tags[0]:
+        raise InputError(f"the tags {tags} contain one another", where="segments", fix="choose tags that differ")
+    return mask_BT
+
+
+def _within_vocabulary(response_BT: Tensor, mask_BT: Tensor, size: int) -> Tensor:
+    """Padding may hold any id, -100 or 2**31. What a model writes lies in its vocabulary, a little over its tokenizer's."""
+    limit = 2 * size + 65_536
+    low, high = (int(bound) for bound in response_BT.aminmax())
+    if low < 0 or high >= limit:
+        response_BT = response_BT.masked_fill(~mask_BT, 0)
+        low, high = (int(bound) for bound in response_BT.aminmax())
+    if low < 0 or high >= limit:
+        raise InputError(
+            f"responses hold token ids from {low} to {high}",
+            where="segments",
+            fix=f"the tokenizer has {size}: give the tokenizer that goes with the model",
+        )
+    return response_BT
+
+
+def _warn_of_missing_tags(no_tag_B: Tensor, tags: tuple[str, str]) -> None:
+    num_missing = int(no_tag_B.sum())
+    if num_missing:
+        warn_once(
+            "no thinking tags",
+            f"{num_missing / len(no_tag_B):.0%} of {len(no_tag_B)} responses have neither `{tags[0]}` nor `{tags[1]}`: "
+            "all of each is taken as answer; if the prompt opens the tag, say so with opened_B",
+        )

@@ -1,0 +1,87 @@
+"""Each mistake names the fault, the place and the fix."""
+
+import pytest
+import torch
+
+from egpo.advantages import ESTIMATORS, Signals, egpo, egpo_calibrated, estimator_named, explain
+from egpo.errors import InputError
+
+GOOD = Signals([1.0, 0.0], [0, 0], entropy_B=[0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"reward_B": [1.0, float("nan")], "group_B": [0, 0]}, "1 of 2 rewards are not finite; row 1 is nan"),
+        ({"reward_B": [float("inf"), 1.0], "group_B": [0, 0]}, "row 0 is inf"),
+        ({"reward_B": [1.0, 0.0], "group_B": [0]}, r"group_B has shape \(1,\) and reward_B \(2,\)"),
+        ({"reward_B": [1.0], "group_B": [0], "entropy_B": [0.1, 0.2]}, "entropy_B has shape"),
+        ({"reward_B": [[1.0]], "group_B": [0]}, "reward_B has 2 dimensions"),
+        ({"reward_B": ["one"], "group_B": [0]}, "reward_B is not a row of numbers"),
+        ({"reward_B": [1.0, 0.0], "group_B": torch.tensor([0.5, 0.5])}, "group_B has dtype torch.float32"),
+        ({"reward_B": [1.0, 0.0], "group_B": [[], []]}, "group_B"),
+        ({"reward_B": [1.0, 0.0], "group_B": [{}, {}]}, "cannot be compared"),
+    ],
+)
+def test_signals_refuse(arguments, message):
+    with pytest.raises(InputError, match=message):
+        Signals(**arguments)
+
+
+def test_an_unknown_estimator_is_named_with_the_nearest():
+    with pytest.raises(InputError, match="unknown estimator `egop`; did you mean `egpo`?"):
+        estimator_named("egop")
+    with pytest.raises(InputError, match="choose from `egpo`, `egpo_calibrated`, `grpo`"):
+        explain("ppo", GOOD)
+
+
+@pytest.mark.parametrize("name", ["egpo", "egpo_calibrated"])
+def test_missing_entropy_is_named(name):
+    with pytest.raises(InputError, match=f"estimator `{name}`: `entropy_B` is missing"):
+        ESTIMATORS[name](Signals([1.0, 0.0], [0, 0]))
+
+
+def test_missing_nll_and_missing_correctness_are_named():
+    with pytest.raises(InputError, match="`nll_B` is missing"):
+        egpo_calibrated(GOOD, measure="nll")
+    with pytest.raises(InputError, match="`correct_B` is missing, and `sides` is `asymmetric`"):
+        egpo_calibrated(GOOD, sides="asymmetric")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alpha": -2.0}, "`alpha` is -2; it must be greater than 1"),
+        ({"alpha": 1.0}, "`alpha` is 1"),
+        ({"alpha": float("nan")}, "`alpha` is nan"),
+        ({"lam": -0.1}, "`lam` is -0.1; it must not be negative"),
+        ({"lam": 2.0}, "`lam` 2 is not less than `alpha` 2"),
+        ({"form": "clip"}, "`form` is `clip`"),
+    ],
+)
+def test_egpo_refuses_settings(settings, message):
+    with pytest.raises(InputError, match=message):
+        egpo(GOOD, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lambda_min": 1.5}, "`lambda_min` is 1.5"),
+        ({"lambda_min": -0.5}, "`lambda_min` is -0.5"),
+        ({"lambda_max": 0.5}, "`lambda_max` is 0.5"),
+        ({"lambda_max": float("inf")}, "`lambda_max` is inf"),
+        ({"eps": 0.0}, "`eps` is 0"),
+        ({"sides": "left"}, "`sides` is `left`"),
+        ({"measure": "entrpy"}, "`measure` is `entrpy`; did you mean `entropy`"),
+    ],
+)
+def test_egpo_calibrated_refuses_settings(settings, message):
+    with pytest.raises(InputError, match=message):
+        egpo_calibrated(GOOD, **settings)
+
+
+def test_every_fault_of_the_settings_is_reported_at_once():
+    with pytest.raises(InputError) as caught:
+        egpo(GOOD, alpha=0.5, lam=-1.0, form="x")
+    assert len(caught.value.faults) == 3
