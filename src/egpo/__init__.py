@@ -1,1 +1,71 @@
-"""egpo."""
+"""Entropy-guided reinforcement learning for language models.
+
+The public index. Names are imported when they are first used, so that `import egpo` costs nothing and torch is not
+loaded before something needs it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from egpo.version import __version__
+
+if TYPE_CHECKING:
+    from egpo.advantages import ESTIMATORS, Signals, explain, over_tokens
+    from egpo.config import Config, load_config
+    from egpo.errors import EgpoError, InputError
+    from egpo.rewards import Verdict, score
+    from egpo.segments import Segments, mean_over, opened_by_prompt, segment_masks
+    from egpo.tasks import load_task
+    from egpo.token_stats import token_stats
+
+_HOME_OF = {
+    "ESTIMATORS": "egpo.advantages",
+    "Signals": "egpo.advantages",
+    "explain": "egpo.advantages",
+    "over_tokens": "egpo.advantages",
+    "Config": "egpo.config",
+    "load_config": "egpo.config",
+    "EgpoError": "egpo.errors",
+    "InputError": "egpo.errors",
+    "Verdict": "egpo.rewards",
+    "score": "egpo.rewards",
+    "Segments": "egpo.segments",
+    "mean_over": "egpo.segments",
+    "opened_by_prompt": "egpo.segments",
+    "segment_masks": "egpo.segments",
+    "load_task": "egpo.tasks",
+    "token_stats": "egpo.token_stats",
+}
+
+__all__ = [
+    "ESTIMATORS",
+    "Config",
+    "EgpoError",
+    "InputError",
+    "Segments",
+    "Signals",
+    "Verdict",
+    "__version__",
+    "explain",
+    "load_config",
+    "load_task",
+    "mean_over",
+    "opened_by_prompt",
+    "over_tokens",
+    "score",
+    "segment_masks",
+    "token_stats",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'egpo' has no attribute '{name}'")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    # A function may share its module's name (token_stats): the name stands for the function from now on.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -78,7 +78,7 @@ def test_scaling_rewards_changes_nothing_but_eps_when_normalized(batch, scale):
     rewards = torch.tensor(batch.rewards, dtype=torch.float64)
     before, after = (grpo(signals_of(batch, reward_B=r)) for r in (rewards, rewards * scale))
     # x / (s + eps) against x / (s + eps / scale): what eps alone may do, and no more.
-    std = torch.tensor([float(rewards[torch.tensor(batch.groups) == g].std()) for g in batch.groups])
+    std = torch.stack([rewards[torch.tensor(batch.groups) == g].std() for g in batch.groups])
     close(before * (std + 1e-6), after * (std + 1e-6 / scale), 1e-8)
 
 

@@ -16,8 +16,13 @@ Train with GRPO or EGPO, and know what you measured.
 """
 
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
-app.command(rich_help_panel="Set-up")(doctor)
-app.add_typer(config_app, name="config", rich_help_panel="Recipes")
+app.command(rich_help_panel="Set-up", short_help="Is this machine ready?  [cyan]egpo doctor[/]")(doctor)
+app.add_typer(
+    config_app,
+    name="config",
+    rich_help_panel="Recipes",
+    short_help="Show, check and describe recipes.  [cyan]egpo config check examples/recipe.yaml[/]",
+)
 
 
 def _print_version(wanted: bool) -> None:

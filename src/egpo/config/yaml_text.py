@@ -14,7 +14,8 @@ from egpo.errors import ConfigError, Fault
 
 Path = tuple[str, ...]
 
-_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False, ".inf": float("inf"), ".nan": float("nan")}
+_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False, ".nan": float("nan")}
+_WORDS |= {".inf": float("inf"), "-.inf": -float("inf"), "+.inf": float("inf")}
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _MOST_VALUES = 10_000  # an alias of an alias of an alias would fill the memory

@@ -14,13 +14,11 @@ _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 def token_spellings(tokenizer: Any) -> list[bytes]:
     """One spelling per id, 0 to len(tokenizer) - 1. Special tokens are spelt out: a tag may be one."""
-    added = {int(i): str(token).encode() for i, token in tokenizer.added_tokens_decoder.items()}
     pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    if _is_byte_level(tokenizer):
-        spellings = [_spell_byte_level(piece) for piece in pieces]
-    else:
-        spellings = _spell_in_context(tokenizer, pieces)
-    return [added.get(i, spelling) for i, spelling in enumerate(spellings)]
+    if not _is_byte_level(tokenizer):
+        return _spell_in_context(tokenizer, pieces)
+    added = {int(i): str(token).encode() for i, token in tokenizer.added_tokens_decoder.items()}
+    return [added.get(i) or _spell_byte_level(piece) for i, piece in enumerate(pieces)]
 
 
 def _is_byte_level(tokenizer: Any) -> bool:
@@ -51,7 +49,8 @@ def _spell_in_context(tokenizer: Any, pieces: list[str | None]) -> list[bytes]:
     """What decoding adds after an ordinary token."""
     anchor = tokenizer.encode("a", add_special_tokens=False)
     lead = tokenizer.decode(anchor, clean_up_tokenization_spaces=False)
-    texts = tokenizer.batch_decode([[*anchor, i] for i in range(len(pieces))], clean_up_tokenization_spaces=False)
+    rows = [[*anchor, i] for i in range(len(pieces))]
+    texts = tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return [_spell_one(piece, text, lead) for piece, text in zip(pieces, texts, strict=True)]
 
 

@@ -6,6 +6,7 @@ in which tokens can the tag end, and how much of it is still to match before a t
 B rows, T tokens, V vocabulary, K candidates.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,36 +23,55 @@ ROUND_UP = 1024  # table sizes, so that the largest id of a batch does not ask f
 
 @dataclass(frozen=True)
 class TagTables:
-    """`ends_V`: the tag can end here. `endings_VE`: by what number of its bytes it then begins before this token (0: it
+    """How one tag can lie in tokens.
+
+    `endings_VE`: the ways in which it can end in a token, each by how many of its bytes come before that token (0: it
     lies inside), `NO_MATCH` for none. `before_VR[v, r]`: with r bytes to match up to the end of v, how many remain.
     """
 
-    ends_V: Tensor
     endings_VE: Tensor
     before_VR: Tensor
 
-    def to(self, device: torch.device) -> "TagTables":
-        return TagTables(self.ends_V.to(device), self.endings_VE.to(device), self.before_VR.to(device))
+
+@dataclass(frozen=True)
+class PairTables:
+    """Both tags, and in which tokens either can end."""
+
+    ends_V: Tensor
+    opening: TagTables
+    closing: TagTables
 
 
-def first_tag_end(tables: TagTables, response_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The position of the token in which the first whole tag ends, T where there is none.
+@dataclass(frozen=True)
+class TagEnds:
+    """The position of the token in which the first whole tag ends, T where there is none."""
 
-    Masked tokens (padding, tool results) neither hold a tag nor bridge one.
-    """
-    num_rows, num_tokens = response_BT.shape
+    opening_B: Tensor
+    closing_B: Tensor
+
+
+def first_tag_ends(tables: PairTables, response_BT: Tensor, mask_BT: Tensor) -> TagEnds:
+    """Masked tokens (padding, tool results) neither hold a tag nor bridge one."""
     candidate_BT = tables.ends_V.take(response_BT).logical_and_(mask_BT)
     row_K, position_K = candidate_BT.nonzero(as_tuple=True)
-    endings_KE = tables.endings_VE[response_BT[row_K, position_K]].long()
+    opening_B, closing_B = (
+        _first_end(tag, response_BT, mask_BT, row_K, position_K) for tag in (tables.opening, tables.closing)
+    )
+    return TagEnds(opening_B, closing_B)
+
+
+def _first_end(tag: TagTables, response_BT: Tensor, mask_BT: Tensor, row_K: Tensor, position_K: Tensor) -> Tensor:
+    num_rows, num_tokens = response_BT.shape
     first_B = response_BT.new_full((num_rows,), num_tokens)
+    endings_KE = tag.endings_VE[response_BT[row_K, position_K]].long()
     for remaining_K in endings_KE.unbind(1):
-        whole_K = _matches_backwards(tables, response_BT, mask_BT, row_K, position_K, remaining_K)
+        whole_K = _matches_backwards(tag, response_BT, mask_BT, row_K, position_K, remaining_K)
         first_B.scatter_reduce_(0, row_K[whole_K], position_K[whole_K], "amin")
     return first_B
 
 
 def _matches_backwards(
-    tables: TagTables, response_BT: Tensor, mask_BT: Tensor, row_K: Tensor, position_K: Tensor, remaining_K: Tensor
+    tag: TagTables, response_BT: Tensor, mask_BT: Tensor, row_K: Tensor, position_K: Tensor, remaining_K: Tensor
 ) -> Tensor:
     """Whether the remaining bytes stand right before each candidate: one step to the left per pass."""
     remaining_K = remaining_K.clone()
@@ -62,25 +82,29 @@ def _matches_backwards(
         row, before = row_K[open_K], position_K[open_K] - steps
         inside = before >= 0
         before = before.clamp(min=0)
-        left = tables.before_VR[response_BT[row, before], remaining_K[open_K]].long()
+        left = tag.before_VR[response_BT[row, before], remaining_K[open_K]].long()
         remaining_K[open_K] = left.where(inside & mask_BT[row, before], NO_MATCH)
         open_K = open_K[remaining_K[open_K] > 0]
     return remaining_K == 0
 
 
-_tables: WeakKeyDictionary[Any, dict[tuple[int, str], TagTables]] = WeakKeyDictionary()
+_made: WeakKeyDictionary[Any, dict[Hashable, PairTables]] = WeakKeyDictionary()
 
 
-def tag_tables(tokenizer: Any, tag: str, num_ids: int) -> TagTables:
-    """The tables of this tokenizer and tag, made once. `num_ids`: model vocabularies reach past their tokenizer's."""
+def pair_tables(tokenizer: Any, tags: tuple[str, str], num_ids: int, device: torch.device) -> PairTables:
+    """The tables of this tokenizer and pair, made once. `num_ids`: a model's ids may reach past its tokenizer's."""
     size = -(-max(num_ids, len(tokenizer)) // ROUND_UP) * ROUND_UP
-    cache = _tables.setdefault(tokenizer, {})
-    if (size, tag) not in cache:
+    cache = _made.setdefault(tokenizer, {})
+    key = (tags, size, device)
+    if key not in cache:
         spellings = token_spellings(tokenizer)
-        _check_can_spell(tokenizer, spellings, tag)
+        for tag in tags:
+            _check_can_spell(tokenizer, spellings, tag)
         spellings += [UNSPELLABLE] * (size - len(spellings))
-        cache[size, tag] = _build(spellings, tag.encode())
-    return cache[size, tag]
+        opening, closing = (_build(spellings, tag.encode(), device) for tag in tags)
+        ends_V = (opening.endings_VE >= 0).any(1) | (closing.endings_VE >= 0).any(1)
+        cache[key] = PairTables(ends_V, opening, closing)
+    return cache[key]
 
 
 def _check_can_spell(tokenizer: Any, spellings: list[bytes], tag: str) -> None:
@@ -94,12 +118,13 @@ def _check_can_spell(tokenizer: Any, spellings: list[bytes], tag: str) -> None:
         )
 
 
-def _build(spellings: list[bytes], tag: bytes) -> TagTables:
+def _build(spellings: list[bytes], tag: bytes, device: torch.device) -> TagTables:
     endings = [_endings(spelling, tag) for spelling in spellings]
     widest = max(1, *map(len, endings))
-    endings_VE = torch.tensor([e + [NO_MATCH] * (widest - len(e)) for e in endings], dtype=torch.int16)
-    before_VR = torch.tensor([_before(spelling, tag) for spelling in spellings], dtype=torch.int16)
-    return TagTables((endings_VE >= 0).any(1), endings_VE, before_VR)
+    endings = [ways + [NO_MATCH] * (widest - len(ways)) for ways in endings]
+    before = [_before(spelling, tag) for spelling in spellings]
+    endings_VE, before_VR = (torch.tensor(table, dtype=torch.int16, device=device) for table in (endings, before))
+    return TagTables(endings_VE, before_VR)
 
 
 def _endings(spelling: bytes, tag: bytes) -> list[int]:

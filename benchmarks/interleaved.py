@@ -1,0 +1,54 @@
+"""Timing side by side: each contender in turn, round after round, so that a busy machine slows all of them alike.
+
+A ratio is taken within a round; its median and its quartiles over the rounds are what is printed.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per round."""
+
+    seconds: list[float]
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.seconds)
+
+    def over(self, other: "Timing") -> "Ratio":
+        return Ratio([a / b for a, b in zip(self.seconds, other.seconds, strict=True)])
+
+
+@dataclass(frozen=True)
+class Ratio:
+    values: list[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    def __str__(self) -> str:
+        if len(self.values) < 4:
+            return f"{self.median:.2f} ({min(self.values):.2f} to {max(self.values):.2f})"
+        low, _, high = statistics.quantiles(self.values, n=4)
+        return f"{self.median:.2f} ({low:.2f} to {high:.2f})"
+
+
+def time_interleaved(
+    contenders: dict[str, Callable[[], object]], rounds: int, settle: Callable[[], None] = lambda: None
+) -> dict[str, Timing]:
+    """Run every contender once to warm up, then `rounds` times in turn. `settle` waits for a device."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(rounds + 1):
+        for name, contender in contenders.items():
+            settle()
+            start = time.perf_counter()
+            contender()
+            settle()
+            if turn:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: Timing(values) for name, values in seconds.items()}

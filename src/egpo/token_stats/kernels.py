@@ -1,0 +1,77 @@
+"""Triton kernels for one slice of logits on a GPU. Each reads the slice once; torch's own operations read it six times.
+
+One program per token forward, per token and block of words backward. N tokens, C words in the slice.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 4096
+# Below every logit, and finite: the running sums start at 0 and 0 * -inf would be NaN.
+LOWEST = tl.constexpr(-1e30)
+
+
+@triton.jit
+def _stats_kernel(logit, lse, entropy, num_words, inverse_temperature, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    highest = LOWEST
+    total = 0.0
+    weighted = 0.0
+    for start in range(0, num_words, BLOCK):
+        word = start + tl.arange(0, BLOCK)
+        inside = word < num_words
+        x = tl.load(logit + row * num_words + word, mask=inside, other=LOWEST) * inverse_temperature
+        x = tl.where(inside, x, LOWEST)
+        higher = tl.maximum(highest, tl.max(x, 0))
+        # total is sum exp(x - m), weighted is sum exp(x - m) (x - m); a new maximum m rescales both.
+        drop = highest - higher
+        scale = tl.exp(drop)
+        shifted = x - higher
+        exp = tl.where(inside, tl.exp(shifted), 0.0)
+        weighted = (weighted + drop * total) * scale + tl.sum(tl.where(inside, exp * shifted, 0.0), 0)
+        total = total * scale + tl.sum(exp, 0)
+        highest = higher
+    tl.store(lse + row, highest + tl.log(total))
+    tl.store(entropy + row, tl.log(total) - weighted / total)
+
+
+@triton.jit
+def _gradient_kernel(logit, out, lse, scale, target, num_words, inverse_temperature, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    word = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = word < num_words
+    x = tl.load(logit + row * num_words + word, mask=inside, other=0.0) * inverse_temperature
+    p = tl.exp(x - tl.load(lse + row))
+    chosen = tl.where(word == tl.load(target + row), 1.0, 0.0)
+    grad = tl.load(scale + row) * (chosen - p)
+    tl.store(out + row * num_words + word, grad.to(out.dtype.element_ty), mask=inside)
+
+
+def fused_slice_stats(logit_NC: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """lse_N and entropy_N of logits / temperature."""
+    num_tokens, num_words = logit_NC.shape
+    lse_N, entropy_N = (torch.empty(num_tokens, device=logit_NC.device) for _ in range(2))
+    if num_tokens:
+        _stats_kernel[(num_tokens,)](logit_NC, lse_N, entropy_N, num_words, 1 / temperature, BLOCK=_block(num_words))
+    return lse_N, entropy_N
+
+
+def fused_logp_gradient(
+    logit_NC: Tensor, lse_N: Tensor, scale_N: Tensor, target_N: Tensor, temperature: float, dtype: torch.dtype
+) -> Tensor:
+    """scale * (onehot(target) - p), written in `dtype`: over the logits themselves where that is theirs."""
+    num_tokens, num_words = logit_NC.shape
+    grad_NC = logit_NC if dtype == logit_NC.dtype else torch.empty_like(logit_NC, dtype=dtype)
+    block = _block(num_words)
+    if num_tokens:
+        grid = (num_tokens, triton.cdiv(num_words, block))
+        _gradient_kernel[grid](
+            logit_NC, grad_NC, lse_N, scale_N, target_N, num_words, 1 / temperature, BLOCK=block
+        )  # fmt: skip
+    return grad_NC
+
+
+def _block(num_words: int) -> int:
+    return min(BLOCK, max(16, triton.next_power_of_2(num_words)))

@@ -1,0 +1,72 @@
+"""The console script as a user meets it: help, version, exit codes, no traceback for a mistake."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import egpo
+from egpo.cli.main import app
+
+RECIPE = str(Path(__file__).parents[2] / "examples" / "recipe.yaml")
+
+
+def run(*words, cwd=None):
+    command = [sys.executable, "-c", "from egpo.cli.main import main; main()", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def test_version():
+    assert run("--version").stdout.strip() == f"egpo {egpo.__version__}"
+
+
+def test_help_lists_grouped_verbs_each_with_an_example():
+    done = CliRunner().invoke(app, ["--help"], terminal_width=120)
+    verbs = [command.name or command.callback.__name__ for command in app.registered_commands]
+    verbs += [group.name for group in app.registered_groups]
+    assert "Set-up" in done.output
+    assert "Recipes" in done.output
+    for verb in verbs:
+        assert f"egpo {verb}" in done.output, f"`egpo --help` shows no example of {verb}"
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["config"], ["config", "show"], ["config", "check"], ["config", "schema"]])
+def test_every_verb_shows_an_example_in_its_own_help(words):
+    assert "Example:" in CliRunner().invoke(app, [*words, "--help"]).output
+
+
+def test_config_show_prints_what_reads_back(tmp_path):
+    done = run("config", "show", RECIPE, "update.lr=2e-6")
+    assert done.returncode == 0
+    assert "lr: 2.0e-06" in done.stdout
+    (tmp_path / "again.yaml").write_text(done.stdout)
+    assert run("config", "show", str(tmp_path / "again.yaml")).stdout == done.stdout
+    assert json.loads(run("config", "show", RECIPE, "--json").stdout)["seed"] == 42
+
+
+def test_config_check_and_schema():
+    assert "in order (egpo on countdown" in run("config", "check", RECIPE).stdout
+    assert json.loads(run("config", "schema").stdout)["properties"]["update"]
+    report = run("config", "check", RECIPE, "update.lr=x", "--json")
+    assert report.returncode == 2
+    assert json.loads(report.stdout)["faults"][0]["where"] == "override `update.lr=x`"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["config", "check", "none.yaml"], "egpo: none.yaml: no such file"),
+        (["config", "show", RECIPE, "update.lrr=1"], "unknown key `lrr`; did you mean `lr`?"),
+        (["config", "check", RECIPE, "algorithm.egpo.alpha=-1"], "`alpha` is -1; it must be greater than 1"),
+        (["trian"], "No such command 'trian'"),
+        (["config", "check", RECIPE, "--jsn"], "No such option"),
+    ],
+)
+def test_a_mistake_ends_with_a_message_and_code_2(words, message):
+    done = run(*words)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,106 @@
+"""The house stands as drawn: imports point one way, and what must be light is light."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import egpo
+
+SOURCE = Path(egpo.__file__).parent
+LEAVES = {"errors", "ranges", "version"}
+MAY_IMPORT = {
+    "errors": set(),
+    "version": set(),
+    "ranges": {"errors"},
+    "config": LEAVES,
+    "rewards": LEAVES,
+    "segments": LEAVES,
+    "advantages": LEAVES,
+    "token_stats": LEAVES,
+    "data": LEAVES,
+    "tasks": LEAVES | {"rewards", "data"},
+    "checks": LEAVES | {"rewards"},
+    "verl": LEAVES | {"tasks", "rewards", "advantages", "segments", "data"},
+}
+LIGHT = ["torch", "transformers", "numpy", "pyarrow", "math_verify"]
+
+
+def imported_parts(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            names = [node.module]
+        yield from (name.split(".")[1] for name in names if name.startswith("egpo."))
+
+
+@pytest.mark.parametrize("part", sorted(MAY_IMPORT))
+def test_imports_point_one_way(part):
+    files = [SOURCE / f"{part}.py", *(SOURCE / part).rglob("*.py")]
+    for path in files:
+        if path.exists():
+            strangers = set(imported_parts(path)) - MAY_IMPORT[part] - {part}
+            assert not strangers, f"{path} imports {strangers}"
+
+
+def test_every_part_of_the_house_has_its_rule():
+    parts = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path.is_dir() and any(path.rglob("*.py")))}
+    assert parts - {"__init__", "cli"} == {part for part in MAY_IMPORT if part in parts}
+
+
+def modules_after(*command):
+    """What is in sys.modules once a command of ours has run."""
+    code = (
+        "import sys, runpy\n"
+        f"sys.argv = {['egpo', *command]!r}\n"
+        "try:\n    from egpo.cli.main import main; main()\nexcept SystemExit: pass\n"
+        "sys.stderr.write('\\nMODULES ' + ' '.join(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    return set(done.stderr.split("MODULES ")[-1].split())
+
+
+@pytest.mark.parametrize("command", [("--help",), ("--version",), ("config", "--help"), ("doctor", "--help"), ()])
+def test_help_imports_nothing_heavy(command):
+    assert not modules_after(*command) & set(LIGHT)
+
+
+def test_checking_a_recipe_imports_neither_torch_nor_transformers():
+    recipe = str(Path(__file__).parents[1] / "examples" / "recipe.yaml")
+    assert not modules_after("config", "check", recipe) & {"torch", "transformers", "numpy"}
+
+
+def test_import_egpo_is_free_and_its_index_is_whole():
+    code = "import sys, egpo; assert 'torch' not in sys.modules; [getattr(egpo, name) for name in egpo.__all__]"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError):
+        _ = egpo.nothing
+
+
+def test_no_banned_words_in_file_and_function_names():
+    banned = {"utils", "helpers", "common", "misc"}
+    assert not [path for path in SOURCE.rglob("*") if path.stem in banned]
+    functions = [
+        f"{path}:{node.name}"
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and re.match(r"_?(get|do|maybe)_|.*(Manager|Handler)$", node.name)
+    ]
+    # Names that a protocol of the standard library prescribes.
+    assert [name for name in functions if not name.endswith((":do_GET", ":do_POST"))] == []
+
+
+def test_nothing_evaluates_text():
+    """`eval` and `exec` stand nowhere but inside the sandbox, where candidate programs run."""
+    found = [
+        path.relative_to(SOURCE)
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"eval", "exec"}
+    ]
+    assert all(path.parts[:3] == ("rewards", "sandbox", "inside") for path in found), found

@@ -1,0 +1,78 @@
+"""`egpo doctor`: honest about this machine, helpful about a broken one, never stuck."""
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+from egpo import checks
+
+FIXABLE = {"amber", "red"}
+
+
+def test_doctor_reports_every_check_and_a_fix_for_each_that_is_not_green():
+    command = [sys.executable, "-c", "from egpo.cli.main import main; main()", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    report = {row["name"]: row for row in json.loads(done.stdout)}
+    assert set(report) == {"python", "torch", "device", "transformers", "disk", "memory", "code sandbox", "verl",
+                           "verl plug-in"}  # fmt: skip
+    assert report["python"]["state"] == report["torch"]["state"] == report["transformers"]["state"] == "green"
+    assert all(row["fix"] for row in report.values() if row["state"] in FIXABLE)
+    assert done.returncode == (1 if any(row["state"] == "red" for row in report.values()) else 0)
+
+
+def test_a_check_that_hangs_is_ended(monkeypatch):
+    monkeypatch.setattr(checks, "TIME_LIMIT_S", 0.5)
+    monkeypatch.setattr(checks, "_DEVICE_QUESTION", "import time; time.sleep(60)")
+    check = checks.check_device()
+    assert (check.state, check.found) == ("red", "no answer within 0.5 s")
+
+
+def test_a_broken_torch_is_red_with_its_own_words(monkeypatch):
+    monkeypatch.setattr(checks, "_DEVICE_QUESTION", "raise OSError('libcudart.so.13: cannot open shared object file')")
+    check = checks.check_device()
+    assert check.state == "red"
+    assert "libcudart.so.13" in check.found
+    assert check.fix
+
+
+@pytest.mark.parametrize(
+    ("version", "state"), [("2.11.0", "green"), ("2.13.0+cpu", "green"), ("2.9.1", "red"), (None, "red")]
+)
+def test_torch_versions(monkeypatch, version, state):
+    monkeypatch.setattr(checks, "_version", lambda package: version)
+    check = checks.check_torch()
+    assert check.state == state
+    assert ("pip install" in check.fix) == (state == "red")
+
+
+@pytest.mark.parametrize(("version", "state"), [("0.9.1", "green"), ("0.8.0", "amber"), (None, "amber")])
+def test_verl_versions(monkeypatch, version, state):
+    monkeypatch.setattr(checks, "_version", lambda package: version)
+    assert checks.check_verl().state == state
+
+
+def test_a_plug_in_that_does_not_import_is_loud(monkeypatch):
+    """verl itself swallows the error at debug level."""
+    monkeypatch.setattr(checks, "_version", lambda package: "0.9.1")
+    monkeypatch.setattr(checks, "_PLUGIN_QUESTION", "import egpo.no_such_module")
+    check = checks.check_verl_plugin()
+    assert check.state == "red"
+    assert "no_such_module" in check.found
+
+
+def test_full_disk_and_little_memory(monkeypatch):
+    usage = type("Usage", (), {"free": checks.GIB // 2})
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: usage)
+    assert checks.check_disk().state == "red"
+    monkeypatch.setattr(checks.os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096}.get(name, 1000))
+    assert checks.check_memory().state == "amber"
+
+
+def test_the_versions_we_ask_for_are_those_of_the_package():
+    required = [line.replace(" ", "") for line in metadata.requires("egpo")]
+    assert any(line.startswith("torch>=2.11") for line in required)
+    assert any(line.startswith("transformers") and ">=5.9" in line and "<6" in line for line in required)
+    assert any(f"verl=={checks.VERL_VERSION}" in line for line in required)

@@ -1,0 +1,136 @@
+"""The chunked statistics equal full logits and autograd, in value and gradient."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from egpo.errors import InputError
+from egpo.token_stats import token_stats
+
+CUDA = pytest.param("cuda", marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")])
+DEVICES = ["cpu", CUDA]
+
+
+def naive(hidden, weight, targets, temperature):
+    logp = ((hidden @ weight.T).float() / temperature).log_softmax(-1)
+    entropy = torch.distributions.Categorical(logits=logp.detach()).entropy()
+    return logp.gather(-1, targets.unsqueeze(-1)).squeeze(-1), entropy
+
+
+def inputs(num_tokens, vocabulary, width, dtype=torch.float32, device="cpu", seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(num_tokens, width, generator=generator).to(device, dtype).requires_grad_()
+    weight = torch.randn(vocabulary, width, generator=generator).to(device, dtype).requires_grad_()
+    targets = torch.randint(vocabulary, (num_tokens,), generator=generator).to(device)
+    upstream = torch.randn(num_tokens, generator=generator).to(device)
+    return hidden, weight, targets, upstream
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=60)
+@given(
+    num_tokens=st.integers(1, 20),
+    vocabulary=st.integers(1, 60),
+    width=st.integers(1, 12),
+    words=st.integers(1, 70),
+    temperature=st.sampled_from([0.3, 0.7, 1.0, 1.7]),
+    seed=st.integers(0, 1000),
+)
+def test_equal_to_full_logits_in_value_and_gradient(device, num_tokens, vocabulary, width, words, temperature, seed):
+    hidden, weight, targets, upstream = inputs(num_tokens, vocabulary, width, device=device, seed=seed)
+    logp, entropy = token_stats(hidden, weight, targets, temperature, chunk_bytes=4 * num_tokens * words)
+    expected_logp, expected_entropy = naive(hidden, weight, targets, temperature)
+    torch.testing.assert_close(logp, expected_logp, rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(entropy, expected_entropy, rtol=1e-5, atol=2e-5)
+    gradients = torch.autograd.grad((logp * upstream).sum(), (hidden, weight))
+    expected = torch.autograd.grad((expected_logp * upstream).sum(), (hidden, weight))
+    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_gradient_by_finite_differences():
+    hidden, weight, targets, _ = inputs(5, 11, 4, torch.float64)
+    assert torch.autograd.gradcheck(lambda h, w: token_stats(h, w, targets, 0.7, chunk_bytes=5 * 4 * 3)[0], (hidden, weight))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves_are_summed_in_float32(dtype, device):
+    hidden, weight, targets, upstream = inputs(64, 500, 32, dtype, device)
+    logp, entropy = token_stats(hidden, weight, targets, 1.0, chunk_bytes=4 * 64 * 100)
+    exact_hidden, exact_weight = (t.detach().float().requires_grad_() for t in (hidden, weight))
+    exact_logp, exact_entropy = naive(exact_hidden, exact_weight, targets, 1.0)
+    assert logp.dtype == entropy.dtype == torch.float32
+    torch.testing.assert_close(logp, exact_logp, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(entropy, exact_entropy, rtol=1e-4, atol=1e-4)
+    (logp * upstream).sum().backward()
+    (exact_logp * upstream).sum().backward()
+    for ours, exact in ((hidden.grad, exact_hidden.grad), (weight.grad, exact_weight.grad)):
+        assert ours.dtype == dtype
+        assert float((ours.float() - exact).norm() / exact.norm()) < 1e-2
+
+
+def test_leading_dimensions_are_kept():
+    hidden, weight, targets, _ = inputs(12, 30, 8)
+    flat = token_stats(hidden, weight, targets, 1.0)
+    shaped = token_stats(hidden.view(3, 4, 8), weight, targets.view(3, 4), 1.0)
+    for one, other in zip(flat, shaped, strict=True):
+        assert other.shape == (3, 4)
+        assert torch.equal(one, other.flatten())
+
+
+def test_entropy_is_detached_and_only_what_asks_gets_a_gradient():
+    hidden, weight, targets, _ = inputs(6, 20, 4)
+    logp, entropy = token_stats(hidden, weight.detach(), targets, 1.0)
+    assert not entropy.requires_grad
+    logp.sum().backward()
+    assert hidden.grad is not None
+    assert weight.grad is None
+    frozen, _ = token_stats(hidden.detach(), weight, targets, 1.0)
+    frozen.sum().backward()
+    assert weight.grad is not None
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 50.0, 500.0])
+def test_extreme_logits_stay_finite(scale):
+    hidden, weight, targets, _ = inputs(16, 100, 8)
+    logp, entropy = token_stats(hidden * scale, weight, targets, 1.0, chunk_bytes=4 * 16 * 7)
+    assert torch.isfinite(logp).all()
+    assert (logp <= 1e-5).all()
+    assert ((entropy >= -1e-4) & (entropy <= torch.log(torch.tensor(100.0)) + 1e-4)).all()
+
+
+def test_no_tokens_at_all():
+    logp, entropy = token_stats(torch.zeros(0, 4), torch.zeros(9, 4), torch.zeros(0, dtype=torch.long), 1.0)
+    assert logp.shape == entropy.shape == (0,)
+
+
+def test_no_more_than_one_chunk_of_logits_is_ever_held(monkeypatch):
+    """Count what the two passes allocate: nothing as wide as the vocabulary, but the weight's own gradient."""
+    widest = []
+    original = torch.Tensor.exp
+    monkeypatch.setattr(torch.Tensor, "exp", lambda t: widest.append(t.shape) or original(t))
+    hidden, weight, targets, _ = inputs(10, 1000, 4)
+    token_stats(hidden, weight, targets, 1.0, chunk_bytes=4 * 10 * 50)[0].sum().backward()
+    wide = [shape for shape in widest if len(shape) == 2]
+    assert len(wide) == 20
+    assert all(shape == (10, 50) for shape in wide)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"temperature": 0.0}, "temperature is 0.0"),
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"targets": torch.full((6,), 20)}, r"token ids lie in \[0, 20\)"),
+        ({"targets": torch.full((6,), -100)}, "targets reach from -100"),
+        ({"targets": torch.zeros(5, dtype=torch.long)}, "the shapes must be"),
+        ({"head_weight": torch.zeros(20, 5)}, "the shapes must be"),
+        ({"head_weight": torch.zeros(20, 4, dtype=torch.bfloat16)}, "hidden is torch.float32 and head_weight"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    hidden, weight, targets, _ = inputs(6, 20, 4)
+    arguments = {"hidden": hidden, "head_weight": weight, "targets": targets, "temperature": 1.0} | change
+    with pytest.raises(InputError, match=message):
+        token_stats(**arguments)
