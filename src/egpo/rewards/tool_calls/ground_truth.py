@@ -1,0 +1,107 @@
+"""What the right calls are, in each of the forms that data comes in."""
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from egpo.errors import InputError
+from egpo.rewards.thinking import THINK_TAGS
+from egpo.rewards.tool_calls.calls import Call, call_from_json, named_call
+from egpo.rewards.tool_calls.form import read_unthinking
+from egpo.rewards.tool_calls.json_values import MAX_DEPTH, decode
+from egpo.rewards.tool_calls.possible_answers import PossibleCall
+from egpo.rewards.tool_calls.python_list import starts_like_calls
+from egpo.rewards.tool_calls.reasons import UnreadableError
+
+Expected = tuple[Call, ...] | tuple[PossibleCall, ...]
+
+_SCALARS = frozenset({str, bool, int, type(None)})
+_FORMS = (
+    'give calls as text, as [{"name": ..., "arguments": {...}}], or as BFCL\'s [{function: {parameter: [allowed]}}]; '
+    "[] where no call is expected"
+)
+
+
+def read_ground_truth(ground_truth: Any) -> Expected:
+    """The expected calls; () where none is. Anything that cannot be read is the user's mistake, and never a match.
+
+    Text: tagged calls, a Python list of calls, or JSON; "" is no call. Prose is refused, not taken for "no call".
+    Objects: a list of calls, of OpenAI tool calls, or of BFCL's possible answers; one of them may stand alone.
+    """
+    if isinstance(ground_truth, str):
+        return _from_text(ground_truth)
+    try:
+        value = _plain(ground_truth, 0)
+        return _from_text(value) if isinstance(value, str) else _from_value(value)
+    except UnreadableError as unreadable:
+        raise _refusal(unreadable.reason, ground_truth) from None
+
+
+@lru_cache(maxsize=4096)
+def _from_text(text: str) -> Expected:
+    stripped = text.strip()
+    if not stripped:
+        return ()
+    try:
+        if stripped[0] in "[{" and not starts_like_calls(stripped):
+            return _from_value(decode(stripped))
+    except UnreadableError as unreadable:
+        raise _refusal(unreadable.reason, text) from None
+    reading = read_unthinking(text, THINK_TAGS)
+    if not reading.calls:
+        raise _refusal(reading.fault or "no_call", text)
+    return reading.calls
+
+
+def _from_value(value: Any) -> Expected:
+    items = [value] if isinstance(value, dict) else value
+    if not isinstance(items, list):
+        raise UnreadableError
+    expected = [_expected_call(item) for item in items]
+    calls = tuple(one for one in expected if isinstance(one, Call))
+    possible = tuple(one for one in expected if isinstance(one, PossibleCall))
+    if calls and possible:
+        raise UnreadableError("mixed_syntax")
+    return calls or possible
+
+
+def _expected_call(item: Any) -> Call | PossibleCall:
+    if not isinstance(item, dict):
+        raise UnreadableError
+    if isinstance(function := item.get("function"), dict) and isinstance(function.get("name"), str):
+        return named_call(function["name"], function.get("arguments"))
+    return call_from_json(item) if isinstance(item.get("name"), str) else _possible_call(item)
+
+
+def _possible_call(item: dict[str, Any]) -> PossibleCall:
+    if len(item) != 1:
+        raise UnreadableError
+    ((name, allowed),) = item.items()
+    if not isinstance(allowed, dict) or not all(isinstance(values, list) for values in allowed.values()):
+        raise UnreadableError
+    return PossibleCall(name, allowed)
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """The value as JSON would give it: arrays and tuples are lists. What JSON cannot hold is refused."""
+    if type(value) in _SCALARS:
+        return value
+    if depth > MAX_DEPTH:
+        raise UnreadableError("over_limit")
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise UnreadableError
+        return {key: _plain(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, depth + 1) for inner in value]
+    if type(value) in _SCALARS or isinstance(value, str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise UnreadableError
+
+
+def _refusal(reason: str, ground_truth: Any) -> InputError:
+    # repr, so that a lone surrogate or a NUL cannot spoil the message
+    return InputError(f"{reason} in {repr(ground_truth)[:120]}", where="ground_truth", fix=_FORMS)

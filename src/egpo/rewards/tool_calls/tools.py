@@ -1,0 +1,139 @@
+"""The functions on offer, as JSON-schema specs: what they require, and of which types their arguments are."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from egpo.errors import InputError
+from egpo.rewards.tool_calls.json_values import decode
+from egpo.rewards.tool_calls.reasons import UnreadableError
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "null": (type(None),),
+    "array": (list,), "tuple": (list,), "object": (dict,),
+}  # fmt: skip
+# Public data names its types as JSON schema does, as BFCL does, or as Python does.
+_SYNONYMS = {
+    "str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object",
+}  # fmt: skip
+
+_FORM = 'give a JSON list of {"name": ..., "parameters": {"properties": ..., "required": ...}}'
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One function: the schema of each parameter, which of them are required, whether others are welcome."""
+
+    parameters: Mapping[str, Mapping[str, Any]]
+    required: frozenset[str]
+    takes_others: bool = False
+
+
+class Toolbox:
+    """The tools of one row by name. Each is read when it is asked for: a right answer seldom asks."""
+
+    def __init__(self, specs: Any) -> None:
+        if isinstance(specs, Mapping):
+            specs = [specs]
+        if not isinstance(specs, Iterable):
+            raise InputError(f"{type(specs).__name__} is no list of tools", where="tools", fix=_FORM)
+        self._specs = {spec["name"]: spec for spec in map(_bare_spec, specs)}
+        self._tools: dict[str, Tool] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._specs
+
+    def tool(self, name: str) -> Tool | None:
+        if name in self._specs and name not in self._tools:
+            self._tools[name] = _tool(self._specs[name])
+        return self._tools.get(name)
+
+
+def toolbox(tools: str | Mapping[str, Any] | Sequence[Any] | None) -> Toolbox | None:
+    """The tools out of a list of specs, one spec, or the JSON text of either; None without tools."""
+    if isinstance(tools, str):
+        return _toolbox_from_text(tools) if tools.strip() else None
+    return None if tools is None else Toolbox(tools)
+
+
+@lru_cache(maxsize=1024)
+def _toolbox_from_text(text: str) -> Toolbox:
+    try:
+        return Toolbox(decode(text))
+    except UnreadableError as error:
+        raise InputError("neither JSON nor free of duplicate keys and NaN", where="tools", fix=_FORM) from error
+
+
+def _bare_spec(spec: Any) -> Mapping[str, Any]:
+    """The function's own spec, out of OpenAI's `{"type": "function", "function": {...}}` where it is wrapped so."""
+    inner = spec.get("function", spec) if isinstance(spec, Mapping) else None
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
+        raise InputError(f"no function spec: {str(spec)[:80]!r}", where="tools", fix=_FORM)
+    return inner
+
+
+def _tool(spec: Mapping[str, Any]) -> Tool:
+    """A JSON schema's `properties` and `required`; or, as in xlam, the parameters themselves, a default if optional."""
+    schema = spec.get("parameters") or {}
+    if isinstance(schema, Mapping) and ("properties" in schema or isinstance(schema.get("type"), str)):
+        parameters, required = schema.get("properties") or {}, schema.get("required") or ()
+    else:
+        parameters = schema
+        required = [name for name, one in _items(schema, spec) if not _is_optional(one)]
+    if not isinstance(required, list | tuple) or not all(isinstance(name, str) for name in required):
+        raise InputError(f"`required` of `{spec['name']}` is no list of names", where="tools", fix=_FORM)
+    return Tool(dict(_items(parameters, spec)), frozenset(required), bool(schema.get("additionalProperties")))
+
+
+def _items(parameters: Any, spec: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    if not isinstance(parameters, Mapping) or not all(isinstance(one, Mapping) for one in parameters.values()):
+        raise InputError(f"the parameters of `{spec['name']}` are no JSON schema", where="tools", fix=_FORM)
+    return list(parameters.items())
+
+
+def _is_optional(schema: Mapping[str, Any]) -> bool:
+    return "default" in schema or "optional" in str(schema.get("type", ""))
+
+
+def type_names(schema: Any) -> tuple[str, ...]:
+    """The types that a schema allows, by JSON schema's names: `List[int], optional` is an array. () if it has none."""
+    names = schema.get("type") if isinstance(schema, Mapping) else None
+    if isinstance(names, str):
+        return (_type_name(names),)
+    return tuple(_type_name(name) for name in names if isinstance(name, str)) if isinstance(names, list) else ()
+
+
+@lru_cache(maxsize=1024)
+def _type_name(written: str) -> str:
+    name = written.partition(",")[0].partition("[")[0].strip().lower()
+    return _SYNONYMS.get(name, name)
+
+
+def fits_type(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Whether a value is of the schema's type, items and properties included. A type that nobody knows allows all."""
+    names = type_names(schema)
+    if names and not any(_is_a(value, _TYPES.get(name, (object,))) for name in names):
+        return False
+    if isinstance(value, list) and isinstance(items := schema.get("items"), Mapping):
+        return all(fits_type(item, items) for item in value)
+    if isinstance(value, dict) and isinstance(properties := schema.get("properties"), Mapping):
+        return all(fits_type(value[key], inner) for key, inner in properties.items() if key in value)
+    return True
+
+
+def _is_a(value: Any, types: tuple[type, ...]) -> bool:
+    if isinstance(value, bool):
+        return bool in types or object in types
+    # 1.0 equals 1, in JSON schema as in our comparison.
+    return isinstance(value, types) or (int in types and isinstance(value, float) and value.is_integer())
+
+
+def schema_fault(arguments: Mapping[str, Any], tool: Tool) -> str:
+    """Which rule of the tool's schema the arguments break, as a reason; "" where they break none."""
+    if not tool.takes_others and not arguments.keys() <= tool.parameters.keys():
+        return "unknown_argument"
+    if not tool.required <= arguments.keys():
+        return "missing_argument"
+    known = tool.parameters.keys() & arguments.keys()
+    return "" if all(fits_type(arguments[name], tool.parameters[name]) for name in known) else "wrong_type"
