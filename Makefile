@@ -8,6 +8,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# BFCL's own checker pins other versions than ours: it has an environment of its own (44 MB).
+BFCL_READY := .env-bfcl/.ready
 
 .PHONY: env system test check format bench test-gpu lock clean
 
@@ -19,6 +21,11 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(READY)
+
+$(BFCL_READY): environments/bfcl/requirements.txt $(READY)
+	$(BIN)/python -m venv .env-bfcl
+	.env-bfcl/bin/pip install --quiet --disable-pip-version-check --no-deps -r environments/bfcl/requirements.txt
+	@touch $(BFCL_READY)
 
 # The sandbox for code rewards. Without it the tests of that tier are skipped, and say so.
 system:

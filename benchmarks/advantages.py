@@ -10,7 +10,6 @@ one write of the two masks.
 import argparse
 
 import torch
-from interleaved import time_interleaved
 from rich.console import Console
 from rich.table import Table
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
@@ -18,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from egpo.advantages import ESTIMATORS, Signals, over_tokens
 from egpo.segments import mean_over, segment_masks
+from interleaved import time_interleaved
 
 SHAPES = [(1024, 1024), (8192, 1024), (8192, 4096)]
 GROUP = 8

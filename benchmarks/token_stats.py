@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 import torch
-from interleaved import time_interleaved
 from rich.console import Console
 from rich.table import Table
 
 from egpo.token_stats import token_stats
+from interleaved import time_interleaved
 
 
 def naive(hidden, weight, targets, temperature):
@@ -93,7 +93,9 @@ def main():
     timings = time_interleaved(contenders, arguments.rounds, _settle(arguments))
     del inputs
     peaks = {name: peak_bytes(name, arguments) for name in STATISTICS}
-    title = f"{arguments.tokens} tokens, vocabulary {arguments.vocabulary}, hidden {arguments.hidden}, {arguments.dtype}"
+    title = (
+        f"{arguments.tokens} tokens, vocabulary {arguments.vocabulary}, hidden {arguments.hidden}, {arguments.dtype}"
+    )
     table = Table(title=f"{title}, {arguments.device}", title_justify="left")
     for heading in ("", "ms", "times naive", "times the limit", "peak MiB", "of naive's"):
         table.add_column(heading, justify="right" if heading else "left")

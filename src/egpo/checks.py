@@ -55,8 +55,8 @@ def check_transformers() -> Check:
 _DEVICE_QUESTION = """
 import json, torch
 cuda = torch.cuda.is_available()
-about = torch.cuda.get_device_properties(0) if cuda else None
-print(json.dumps({"threads": torch.get_num_threads(), "gpu": about and about.name, "bytes": about and about.total_memory}))
+gpu = torch.cuda.get_device_properties(0) if cuda else None
+print(json.dumps({"threads": torch.get_num_threads(), "gpu": gpu and gpu.name, "bytes": gpu and gpu.total_memory}))
 """
 
 
@@ -77,7 +77,9 @@ def check_device() -> Check:
 def check_disk() -> Check:
     free = shutil.disk_usage(os.getcwd()).free
     state: State = "green" if free > 10 * GIB else "amber" if free > GIB else "red"
-    return Check("disk", state, f"{free / GIB:.1f} GiB free here", "" if state == "green" else "make room for checkpoints")
+    return Check(
+        "disk", state, f"{free / GIB:.1f} GiB free here", "" if state == "green" else "make room for checkpoints"
+    )
 
 
 def check_memory() -> Check:

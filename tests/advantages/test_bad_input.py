@@ -29,7 +29,7 @@ def test_signals_refuse(arguments, message):
 
 
 def test_an_unknown_estimator_is_named_with_the_nearest():
-    with pytest.raises(InputError, match="unknown estimator `egop`; did you mean `egpo`?"):
+    with pytest.raises(InputError, match=r"unknown estimator `egop`; did you mean `egpo`\?"):
         estimator_named("egop")
     with pytest.raises(InputError, match="choose from `egpo`, `egpo_calibrated`, `grpo`"):
         explain("ppo", GOOD)

@@ -11,7 +11,22 @@ from tests.segments import reference
 from tests.segments.tokenizers_for_tests import BUILDERS, tokenizer_named
 
 KINDS = sorted(BUILDERS)
-FRAGMENTS = ["<think>", "</think>", "<", "/", "think", ">", "</thi", "nk>", ">\n\n", "\n", "a", " b", ".</", "<<think>>"]
+FRAGMENTS = [
+    "<think>",
+    "</think>",
+    "<",
+    "/",
+    "think",
+    ">",
+    "</thi",
+    "nk>",
+    ">\n\n",
+    "\n",
+    "a",
+    " b",
+    ".</",
+    "<<think>>",
+]
 
 
 def encode(text, kind):
@@ -115,7 +130,9 @@ def test_masks_live_in_response_coordinates():
     tokenizer = tokenizer_named("one token")
     prompt, response = encode("</think> 3 + 4", "one token"), encode("see</think> 7", "one token")
     alone = segment_masks(torch.tensor([response]), torch.ones(1, len(response)), tokenizer)
-    assert alone.thinking_BT[0].tolist() == [i <= response.index(encode("</think>", "one token")[0]) for i in range(len(response))]
+    assert alone.thinking_BT[0].tolist() == [
+        i <= response.index(encode("</think>", "one token")[0]) for i in range(len(response))
+    ]
     with pytest.raises(InputError, match="without the prompt"):
         segment_masks(torch.tensor([prompt + response]), torch.ones(1, len(response)), tokenizer)
 
@@ -185,10 +202,19 @@ def test_rows_that_are_all_masked_have_no_segment():
     assert not (segments.thinking_BT | segments.answer_BT | segments.response_BT).any()
 
 
+def test_segments_by_name():
+    segments = segment_masks(torch.ones(2, 4, dtype=torch.long), torch.zeros(2, 4), tokenizer_named("one token"))
+    assert segments.named("answer") is segments.answer_BT
+    with pytest.raises(InputError, match=r"unknown segment `thinkin`; did you mean `thinking`\?"):
+        segments.named("thinkin")
+
+
 class TestBadInput:
     def test_a_tag_that_the_tokenizer_cannot_spell_never_becomes_unk(self):
         with pytest.raises(InputError, match="the tokenizer cannot spell the tag `♞`"):
-            segment_masks(torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3), tokenizer_named("characters"), ("<think>", "♞"))
+            segment_masks(
+                torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3), tokenizer_named("characters"), ("<think>", "♞")
+            )
 
     @pytest.mark.parametrize("tags", [("<t>", "<t>"), ("think>", "</think>"), ("<think>", "")])
     def test_tags_that_contain_one_another(self, tags):

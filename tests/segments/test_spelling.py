@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from egpo.segments.spelling import UNSPELLABLE, token_spellings
 from tests.segments.tokenizers_for_tests import BUILDERS, tokenizer_named
 
-TEXTS = st.lists(st.sampled_from(["<think>", "</think>", ">\n\n", " a", "b", "é", "◁", "▷", "\n", "3 + 4", "日"]), max_size=12)
+TEXTS = st.lists(
+    st.sampled_from(["<think>", "</think>", ">\n\n", " a", "b", "é", "◁", "▷", "\n", "3 + 4", "日"]), max_size=12
+)
 
 
 @pytest.mark.parametrize("kind", sorted(BUILDERS))

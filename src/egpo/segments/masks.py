@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from egpo.errors import InputError, warn_once
+from egpo.errors import InputError, nearest, warn_once
 from egpo.segments.tags import first_tag_ends, pair_tables
 
 THINK_TAGS = ("<think>", "</think>")
@@ -24,6 +24,13 @@ class Segments:
     thinking_BT: Tensor
     answer_BT: Tensor
     response_BT: Tensor
+
+    def named(self, name: str) -> Tensor:
+        """The mask of a segment: `thinking`, `answer` or `response`, as `entropy_mode` names them."""
+        masks = {"thinking": self.thinking_BT, "answer": self.answer_BT, "response": self.response_BT}
+        if name not in masks:
+            raise InputError(f"unknown segment `{name}`", where="segments", fix=nearest(name, masks))
+        return masks[name]
 
 
 def segment_masks(

@@ -1,0 +1,54 @@
+"""What the documentation shows is run: Python blocks execute, shell commands of the README exit with 0."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+PYTHON_BLOCKS = [(page, i, code) for page in PAGES for i, code in enumerate(blocks(page, "python"))]
+COMMANDS = [
+    line for block in blocks(ROOT / "README.md", "bash") for line in block.splitlines() if line.startswith("egpo ")
+]
+
+
+@pytest.mark.parametrize(("page", "number", "code"), PYTHON_BLOCKS, ids=lambda value: getattr(value, "stem", ""))
+def test_python_blocks_run(page, number, code, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT / "examples", check=False
+    )
+    assert done.returncode == 0, f"{page.name}, block {number}:\n{done.stderr}"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_readme_commands_run(command, tmp_path):
+    """In a folder of its own, with the repository's examples at hand."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        command, shell=True, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+def test_every_estimator_has_its_page_with_an_executed_example():
+    from egpo.advantages import ESTIMATORS
+
+    for name in ESTIMATORS:
+        assert blocks(ROOT / "docs" / "algorithms" / f"{name}.md", "python")
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
