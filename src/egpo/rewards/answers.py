@@ -1,0 +1,105 @@
+r"""Where the final answer stands in a text, and what number it is.
+
+Every function takes any string in linear time and answers None where there is nothing to find. The numbers are
+compared as canonical numerals, never as `int` or `float`: exact, and no string is too long for it.
+"""
+
+import re
+
+# Any escaped character first: the braces of `\{1, 2\}` open and close nothing.
+_BRACES = re.compile(r"\\.|\{+|\}+", re.DOTALL)
+_BOX_OPENING = re.compile(r"\\(?:boxed|fbox)[ \t]*\{")
+_BOX_COMMANDS = ("\\boxed", "\\fbox")
+# ASCII digits only: `\d` and `str.isdigit` also take Arabic-Indic digits and superscripts.
+_NUMERAL = re.compile(
+    r"([-+−]?)[ \t]*\\?[$€£]?[ \t]*((?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
+)
+_DIGIT = re.compile(r"[0-9]")
+_DRESSING = " \t\r\n$€£*_`\\"
+_MARKER = "####"
+
+MAX_NUMERAL = 200
+"""Characters of a numeral with its dressing. Longer ones are no answer to anything."""
+
+
+def last_tagged(text: str, tag: str = "answer") -> str | None:
+    """What stands in the last complete `<answer>…</answer>`; an opening tag that is never closed is passed over."""
+    end = text.rfind(f"</{tag}>")
+    start = text.rfind(f"<{tag}>", 0, end) if end >= 0 else -1
+    return text[start + len(tag) + 2 : end] if start >= 0 else None
+
+
+def last_marked(text: str) -> str | None:
+    """The line that the last `####` introduces: what follows it, or where that is nothing, the next line with text."""
+    _, marker, rest = text.rpartition(_MARKER)
+    return rest.strip().partition("\n")[0] if marker else None
+
+
+def last_bold(text: str) -> str | None:
+    """What stands between the last two `**`."""
+    end = text.rfind("**")
+    start = text.rfind("**", 0, end) if end >= 0 else -1
+    return text[start + 2 : end] if start >= 0 else None
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What stands in the last complete `\boxed{…}` or `\fbox{…}`, braces balanced; of nested boxes the innermost.
+
+    Linear in the text: where the last box is never closed, one before it can only have been closed before the last
+    one began, so every stretch of text is read once.
+    """
+    stop = len(text)
+    places = {command: text.rfind(command) for command in _BOX_COMMANDS}
+    while (start := max(places.values())) >= 0:
+        opening = _BOX_OPENING.match(text, start, stop)
+        end = _closing_brace(text, opening.end(), stop) if opening else -1
+        if opening and end >= 0:
+            return text[opening.end() : end]
+        stop = start
+        # Only the command that stood there is looked for again: looking for the other one too would take n² time.
+        command = next(command for command, place in places.items() if place == start)
+        places[command] = text.rfind(command, 0, stop)
+    return None
+
+
+def _closing_brace(text: str, start: int, stop: int) -> int:
+    """The position of the brace that closes one opened just before `start`, or -1."""
+    depth = 1
+    for run in _BRACES.finditer(text, start, stop):
+        length = run.end() - run.start()
+        symbol = text[run.start()]
+        if symbol == "{":
+            depth += length
+        elif symbol == "}":
+            if depth <= length:
+                return run.start() + depth - 1
+            depth -= length
+    return -1
+
+
+def canonical_numeral(sign: str, digits: str) -> str:
+    """One spelling per number: `1,080.50` and `01080.5` are `1080.5`; `18.` and `18.00` are `18`; `-0` is `0`."""
+    whole, _, decimals = digits.replace(",", "").partition(".")
+    whole, decimals = whole.lstrip("0") or "0", decimals.rstrip("0")
+    number = f"{whole}.{decimals}" if decimals else whole
+    return f"-{number}" if sign in ("-", "−") and number != "0" else number
+
+
+def plain_number(text: str) -> str | None:
+    """A text that is a number and nothing else, sign and currency aside, as a canonical numeral."""
+    found = _NUMERAL.fullmatch(text) if len(text) <= MAX_NUMERAL else None
+    return found and canonical_numeral(found[1], found[2])
+
+
+def read_number(text: str) -> str | None:
+    r"""The one number that a short answer states, as a canonical numeral; None where there is none or more than one.
+
+    The number comes first, behind nothing but white space, a currency sign, `*`, `_`, a backtick or a backslash. Commas
+    must group thousands (`1,8` is not 18). What follows it is a unit or a full stop and is ignored (`18%` is 18,
+    `18 apples` is 18), and holds no digit: `18/19`, `1e2` and `18 or 19` are not one number.
+    """
+    body = text.strip(_DRESSING).replace("{,}", ",")
+    found = _NUMERAL.match(body, 0, MAX_NUMERAL)
+    if found is None or found.end() == MAX_NUMERAL or _DIGIT.search(body, found.end()):
+        return None
+    return canonical_numeral(found[1], found[2])

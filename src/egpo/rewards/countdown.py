@@ -1,0 +1,110 @@
+"""Countdown: reach the target with the given numbers, each exactly once.
+
+    reward = 0.1 (thinking closed) + 0.1 (answer tag) + 0.3 (exactly the given numbers) + 0.5 (value right)
+
+The expression stands in the last `<answer>…</answer>` after the thinking; `= target` may follow it. A part pays only
+where those before it in the answer paid: the value of an expression over other numbers is worth nothing, or writing
+down the target itself would pay 0.7.
+"""
+
+from collections.abc import Iterable
+from operator import index
+
+from egpo.errors import InputError, nearest
+from egpo.rewards.answers import last_tagged
+from egpo.rewards.arithmetic import FAULTS, evaluate
+from egpo.rewards.thinking import THINK_TAGS, split_thinking
+from egpo.rewards.verdict import Verdict
+
+PARTS = {"thinking": 0.1, "answer_tag": 0.1, "numbers": 0.3, "value": 0.5}
+MODES = ("shaped", "binary")
+
+REASONS = {
+    "correct": "exactly the given numbers, and they make the target",
+    "wrong_value": "exactly the given numbers, and they make something else",
+    "false_equation": "exactly the given numbers, and what stands behind `=` is not the target",
+    "wrong_numbers": "not exactly the given numbers, each once",
+    "no_answer_tag": "no complete <answer>…</answer> after the thinking",
+    "unclosed_thinking": "the thinking was opened and never closed: there is no answer",
+    **FAULTS,
+}
+
+# The parts of the answer that a reason leaves standing. Any reason that is not here: the answer tag alone.
+_ANSWER_PARTS = {
+    "correct": ("answer_tag", "numbers", "value"),
+    "wrong_value": ("answer_tag", "numbers"),
+    "false_equation": ("answer_tag", "numbers"),
+    "division_by_zero": ("answer_tag", "numbers"),
+    "no_answer_tag": (),
+    "unclosed_thinking": (),
+}
+
+
+def judge_countdown(
+    text: str,
+    numbers: Iterable[int],
+    target: int,
+    *,
+    mode: str = "shaped",
+    tags: tuple[str, str] = THINK_TAGS,
+) -> Verdict:
+    """The sum of the parts (`shaped`), or 1.0 for a right answer and nothing for any other (`binary`).
+
+    `correct` says that the answer is right. It does not ask for the thinking: the accuracy of a model that was not
+    told to think means the same, and the missing 0.1 is in `parts`. So a reward of 1.0 in `shaped` is `correct` with
+    the thinking closed, and in `binary` it is `correct`.
+    """
+    if mode not in MODES:
+        raise InputError(f"unknown mode `{mode}`", where="countdown", fix=nearest(mode, MODES))
+    given, goal = _puzzle(numbers, target)
+    thought = split_thinking(text, tags)
+    if thought.opened and not thought.closed:
+        reason = "unclosed_thinking"
+    else:
+        reason = _read_answer(thought.answer, given, goal)
+    if mode == "binary":
+        return Verdict(float(reason == "correct"), reason == "correct", reason)
+    return _shaped(reason, thought.closed)
+
+
+def _read_answer(answer: str, given: list[int], goal: int) -> str:
+    """The reason, from the text after the thinking."""
+    body = last_tagged(answer)
+    if body is None:
+        return "no_answer_tag"
+    expression, equals, claim = body.partition("=")
+    evaluation = evaluate(expression)
+    if evaluation.fault not in ("", "division_by_zero"):
+        return evaluation.fault
+    if sorted(evaluation.numbers) != given:
+        return "wrong_numbers"
+    if evaluation.value is None:
+        return "division_by_zero"
+    if evaluation.value != goal:
+        return "wrong_value"
+    return "false_equation" if equals and claim.strip().replace("−", "-") != str(goal) else "correct"
+
+
+def _shaped(reason: str, thinking_closed: bool) -> Verdict:
+    """Every verdict names all the parts, at zero where unpaid: hosts that log them want the same keys in each row."""
+    paid = _ANSWER_PARTS.get(reason, ("answer_tag",))
+    parts = {part: worth if part in paid else 0.0 for part, worth in PARTS.items()}
+    if thinking_closed:
+        parts["thinking"] = PARTS["thinking"]
+    # Rounded: 0.1 + 0.3 + 0.5 and its like should read 0.9 in a log.
+    return Verdict(round(sum(parts.values()), 6), reason == "correct", reason, parts=parts)
+
+
+def _puzzle(numbers: Iterable[int], target: int) -> tuple[list[int], int]:
+    """The given numbers, sorted, and the target, as plain integers (numpy's are taken too)."""
+    try:
+        given, goal = sorted(map(index, numbers)), index(target)
+    except TypeError as error:
+        raise InputError(
+            f"numbers {numbers!r:.80} and target {target!r:.80} are not a list of integers and an integer",
+            where="countdown ground truth",
+            fix="give for example numbers=[3, 5, 7] and target=22",
+        ) from error
+    if not given:
+        raise InputError("there are no numbers", where="countdown ground truth", fix="give at least one")
+    return given, goal

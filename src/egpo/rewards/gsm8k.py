@@ -1,0 +1,73 @@
+r"""GSM8K: one number, after `####`.
+
+The answer is looked for after the thinking: the line after the last `####`; where that states no number, the last
+`\boxed{…}`; where that states none, the last `**…**`. `egpo.rewards.answers.read_number` says what a number is.
+"""
+
+from functools import lru_cache
+
+from egpo.errors import InputError, nearest
+from egpo.rewards.answers import last_bold, last_boxed, last_marked, read_number
+from egpo.rewards.thinking import split_thinking
+from egpo.rewards.verdict import Verdict
+
+MODES = ("binary", "shaped")
+
+REASONS = {
+    "correct": "the number is the right one",
+    "wrong_number": "a number, and not the right one",
+    "not_a_number": "the answer is marked (####, box or bold) and states no number, or several",
+    "no_answer": "nothing is marked as the answer",
+    "unclosed_thinking": "the thinking was opened and never closed: there is no answer",
+}
+
+# 1.1 right, 0.1 a number, 0.05 the marker alone. All parts in every row: hosts that log them want the same keys.
+_NOTHING = {"answer": 0.0, "number": 0.0, "marker": 0.0}
+_SHAPED = {
+    "correct": {"answer": 1.0, "number": 0.1, "marker": 0.0},
+    "wrong_number": {"answer": 0.0, "number": 0.1, "marker": 0.0},
+    "not_a_number": {"answer": 0.0, "number": 0.0, "marker": 0.05},
+}
+
+
+def judge_gsm8k(text: str, ground_truth: str | int | float, *, mode: str = "binary") -> Verdict:
+    """1.0 for the right number, 0.0 for anything else (`binary`); or 1.1, 0.1, 0.05 and 0.0 by level (`shaped`).
+
+    The ground truth is a whole solution (what follows its last `####` counts) or the bare number.
+    """
+    if mode not in MODES:
+        raise InputError(f"unknown mode `{mode}`", where="gsm8k", fix=nearest(mode, MODES))
+    reason = _compare(text, gold_number(str(ground_truth)))
+    correct = reason == "correct"
+    if mode == "binary":
+        return Verdict(float(correct), correct, reason)
+    parts = dict(_SHAPED.get(reason, _NOTHING))
+    return Verdict(sum(parts.values()), correct, reason, parts=parts)
+
+
+@lru_cache(maxsize=65536)
+def gold_number(ground_truth: str) -> str:
+    """The canonical numeral of a ground truth; cached, since every sample of a group asks again."""
+    marked = last_marked(ground_truth)
+    number = read_number(ground_truth if marked is None else marked)
+    if number is None:
+        raise InputError(
+            f"no number in {ground_truth[-80:]!r}",
+            where="gsm8k ground truth",
+            fix="give the number, or the solution text with `#### number` at its end",
+        )
+    return number
+
+
+def _compare(text: str, gold: str) -> str:
+    thought = split_thinking(text)
+    if thought.opened and not thought.closed:
+        return "unclosed_thinking"
+    marked = False
+    for find in (last_marked, last_boxed, last_bold):
+        found = find(thought.answer)
+        marked = marked or found is not None
+        number = None if found is None else read_number(found)
+        if number is not None:
+            return "correct" if number == gold else "wrong_number"
+    return "not_a_number" if marked else "no_answer"

@@ -1,0 +1,116 @@
+r"""Math: is the stated answer equal to the known one?
+
+The answer is looked for after the thinking: the last `\boxed{…}`, else the line after the last `####`, else the last
+`<answer>…</answer>`. It is right where it is spelled like the ground truth, wrong where both are integers or both are
+words, and math-verify's to decide otherwise. A part of the one is never looked for in the other.
+"""
+
+from functools import lru_cache
+from numbers import Number
+
+from egpo.errors import InputError
+from egpo.rewards.answers import last_boxed, last_marked, last_tagged, plain_number
+from egpo.rewards.math.latex import (
+    MAX_CHARACTERS,
+    MAX_DEPTH,
+    as_word,
+    bare_word,
+    has_numbers_side_by_side,
+    is_too_complex,
+    normal_form,
+)
+from egpo.rewards.math.pool import FAILURES, MathPool
+from egpo.rewards.math.shared import shared_pool
+from egpo.rewards.thinking import split_thinking
+from egpo.rewards.verdict import Verdict
+
+TIMEOUT_S = 5.0
+
+_UNDECIDED = {
+    **FAILURES,
+    "gold_unparsable": "the ground truth cannot be parsed or is too deep, and the answer is spelled differently",
+}
+REASONS = {
+    "correct": "equal to the ground truth",
+    "wrong_answer": "not equal to the ground truth",
+    "not_one_answer": "two numbers side by side, as in `5 15`",
+    "unparsable": "not spelled like the ground truth, and no LaTeX that can be parsed",
+    "too_complex": f"longer than {MAX_CHARACTERS} characters, or brackets deeper than {MAX_DEPTH}",
+    "no_answer": "nothing is marked as the answer, or what is marked is empty",
+    "unclosed_thinking": "the thinking was opened and never closed: there is no answer",
+    **_UNDECIDED,
+}
+
+_REASON_OF_REPLY = {"same": "correct", "different": "wrong_answer"}
+
+
+def judge_math(
+    text: str, ground_truth: str | float, *, timeout_s: float = TIMEOUT_S, pool: MathPool | None = None
+) -> Verdict:
+    """1.0 for an equal answer, 0.0 for any other; `failed` where the checker could not tell.
+
+    `timeout_s` bounds one comparison by math-verify, whose worker is killed when it is over. `pool` is the one that
+    all callers in this process share, unless another is given.
+    """
+    # A missing value arrives as None or as a NaN, whose spelling would be taken for a word.
+    if not isinstance(ground_truth, str | Number) or isinstance(ground_truth, bool) or ground_truth != ground_truth:
+        raise _no_answer(repr(ground_truth))
+    gold = gold_form(str(ground_truth))
+    answer, reason = settle_by_spelling(text, gold)
+    if not reason:
+        reply = (pool or shared_pool()).compare(gold, answer, timeout_s)
+        reason = _REASON_OF_REPLY.get(reply, reply)
+    return Verdict(float(reason == "correct"), reason == "correct", reason, failed=reason in _UNDECIDED)
+
+
+@lru_cache(maxsize=65536)
+def gold_form(ground_truth: str) -> str:
+    r"""The normal form of a ground truth, bare, in a `\boxed{…}` or behind `####`; cached, for groups ask it again."""
+    marked = _last_marked(ground_truth)
+    form = normal_form(ground_truth if marked is None else marked)
+    if not form or len(form) > MAX_CHARACTERS:
+        raise _no_answer(repr(ground_truth))
+    return form
+
+
+def _no_answer(shown: str) -> InputError:
+    what = f"{shown:.80} ({len(shown)} characters) is no answer"
+    return InputError(
+        what, where="math ground truth", fix=f"give a number or LaTeX of 1 to {MAX_CHARACTERS} characters"
+    )
+
+
+def settle_by_spelling(text: str, gold: str) -> tuple[str, str]:
+    """The normal form of the stated answer, and the reason; no reason where math-verify has to decide."""
+    thought = split_thinking(text)
+    if thought.opened and not thought.closed:
+        return "", "unclosed_thinking"
+    stated = _last_marked(thought.answer)
+    if stated is None:
+        stated = last_tagged(thought.answer) or ""
+    if len(stated) > 2 * MAX_CHARACTERS:
+        return "", "too_complex"
+    answer = normal_form(stated)
+    return answer, _compare_spelling(answer, gold) if answer else "no_answer"
+
+
+def _last_marked(text: str) -> str | None:
+    boxed = last_boxed(text)
+    return last_marked(text) if boxed is None else boxed
+
+
+def _compare_spelling(answer: str, gold: str) -> str:
+    number, gold_number = plain_number(answer), plain_number(gold)
+    if answer == gold or (number is not None and number == gold_number):
+        return "correct"
+    word = as_word(gold)
+    # Bare letters may be a product, `a \cdot b`: only another word is compared letter by letter with them.
+    if word is not None and (gold.startswith("\\") or as_word(answer) is not None):
+        return "correct" if word == (as_word(answer) or bare_word(answer)) else "wrong_answer"
+    if number and gold_number and "." not in number + gold_number:
+        return "wrong_answer"
+    if is_too_complex(gold):
+        return "gold_unparsable"
+    if is_too_complex(answer):
+        return "too_complex"
+    return "not_one_answer" if has_numbers_side_by_side(answer) else ""

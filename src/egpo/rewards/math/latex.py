@@ -1,0 +1,72 @@
+r"""One spelling for a short LaTeX answer, and what can be said of it without a computer algebra system."""
+
+import re
+
+MAX_CHARACTERS = 1000
+MAX_DEPTH = 12
+"""Of brackets. Parsing time explodes with it: ten pairs of braces take 0.7 s, twenty took 90 s."""
+
+_WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+_REWRITES = (
+    (re.compile(r"\\(?:left|right)(?![A-Za-z])|\\!"), ""),
+    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    # `1{,}000`, `1\,000` and `1 000` are one number, as long as thousands are what they group.
+    (
+        re.compile(r"(?<![0-9.,])([0-9]{1,3})((?:(?:\{,\}|\\[,;:]|[ ~])[0-9]{3})+)(?![0-9])"),
+        lambda m: m[1] + _digits(m[2]),
+    ),
+    (re.compile(r"(?:\\[,;: ]|\\q?quad(?![A-Za-z])|~|\s)+"), " "),
+    # `2 1/2` is two and a half; math-verify reads (2 + 1)/2.
+    (re.compile(r"(?<![0-9.,/])([0-9]+) ([0-9]+)/([0-9]+)(?![0-9.])"), r"\1\\frac{\2}{\3}"),
+    (re.compile(r" (?![0-9A-Za-z])|(?<![0-9A-Za-z]) "), ""),
+)
+_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\{([^{}\\0-9]*)\}")
+_WORD = re.compile(r"[A-Za-z]{3}[A-Za-z '-]*")
+_SIDE_BY_SIDE = re.compile(r"[0-9] [0-9]")
+
+
+def _digits(text: str) -> str:
+    return "".join(re.findall(r"[0-9]+", text))
+
+
+def normal_form(latex: str) -> str:
+    """The answer without its wrapping, spacing and synonyms. Equal forms are equal answers; unequal ones may be too."""
+    body = latex.strip().rstrip(".").rstrip()
+    for opening, closing in _WRAPPERS:
+        if body.startswith(opening) and body.endswith(closing) and len(body) >= len(opening) + len(closing):
+            body = body[len(opening) : len(body) - len(closing)]
+    for pattern, replacement in _REWRITES:
+        body = pattern.sub(replacement, body)
+    return body.strip()
+
+
+def as_word(form: str) -> str | None:
+    r"""The word that an answer is, in lower case, or None: `\text{…}` without digits, or three letters and more.
+
+    Words are compared letter by letter. A computer algebra system takes them for products, and `east` for `seat`.
+    """
+    found = _TEXT.fullmatch(form)
+    if found:
+        return bare_word(found[1]) or None
+    return bare_word(form) if _WORD.fullmatch(form) else None
+
+
+def bare_word(text: str) -> str:
+    """In lower case, without the parentheses of `(A)` and a full stop."""
+    return text.strip(" ().").casefold()
+
+
+def is_too_complex(latex: str) -> bool:
+    """Whether the answer is too long or too deep for a parser that takes exponential time."""
+    if len(latex) > MAX_CHARACTERS:
+        return True
+    depth = deepest = 0
+    for character in latex:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, depth)
+    return deepest > MAX_DEPTH
+
+
+def has_numbers_side_by_side(form: str) -> bool:
+    """`5 15`: two answers, which math-verify would add up to 20."""
+    return _SIDE_BY_SIDE.search(form) is not None

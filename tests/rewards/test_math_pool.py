@@ -1,0 +1,195 @@
+"""The workers of the math reward: late ones are killed, dead ones replaced, and none outlives its parent."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from egpo.errors import EgpoError, InputError
+from egpo.rewards.math import MathPool, judge_math, shared_pool, use_pool
+from egpo.rewards.math.pool import _start
+
+ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
+PARENT_SCRIPT = """
+import os, signal, sys, threading, time
+from egpo.rewards.math import MathPool, judge_math
+signal.signal(signal.SIGALRM, signal.SIG_IGN)  # handed down to the worker, which must not mind
+pool = MathPool(size=1)
+pool.start()
+print(pool._idle[0]._process.pid, flush=True)
+if sys.argv[1] == "busy":
+    threading.Thread(target=judge_math, args=(sys.argv[2], "7"), kwargs=dict(timeout_s=1.0, pool=pool)).start()
+    time.sleep(0.3)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def pool() -> Iterator[MathPool]:
+    with MathPool(size=1) as pool:
+        yield pool
+
+
+def pid_of_idle_worker(pool: MathPool) -> int:
+    return pool._idle[0]._process.pid
+
+
+def is_running(pid: int) -> bool:
+    """Neither gone nor a zombie that nobody has collected yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def becomes_true(condition: Callable[[], bool], within_s: float = 30.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+def test_an_endless_comparison_is_a_failure_of_the_checker_and_the_pool_goes_on(pool: MathPool) -> None:
+    pool.start()
+    pid = pid_of_idle_worker(pool)
+    verdict = judge_math(ENDLESS, "7", timeout_s=0.3, pool=pool)
+    assert (verdict.reward, verdict.failed, verdict.reason) == (0.0, True, "checker_timeout")
+    assert not is_running(pid)
+    assert judge_math(r"\boxed{14/2}", "7", pool=pool).correct
+
+
+def test_a_worker_that_died_idle_is_replaced(pool: MathPool) -> None:
+    pool.start()
+    pid = pid_of_idle_worker(pool)
+    os.kill(pid, signal.SIGKILL)
+    assert becomes_true(lambda: not is_running(pid))
+    assert judge_math(r"\boxed{14/2}", "7", pool=pool).correct
+
+
+def test_a_worker_that_dies_busy_is_a_failure_of_the_checker(pool: MathPool) -> None:
+    pool.start()
+    pid = pid_of_idle_worker(pool)
+    threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
+    verdict = judge_math(ENDLESS, "7", timeout_s=60.0, pool=pool)
+    assert (verdict.reward, verdict.failed, verdict.reason) == (0.0, True, "checker_died")
+    assert judge_math(r"\boxed{14/2}", "7", pool=pool).correct
+
+
+def test_threads_share_a_pool_and_each_gets_its_own_answer() -> None:
+    with MathPool(size=2) as pool, ThreadPoolExecutor(6) as threads:
+        answers = [f"\\boxed{{{n}/2}}" for n in range(1, 60)]
+        verdicts = list(threads.map(lambda text: judge_math(text, "7", pool=pool), answers))
+    assert [n for n, verdict in enumerate(verdicts, start=1) if verdict.correct] == [14]
+    assert {verdict.reason for verdict in verdicts} == {"correct", "wrong_answer"}
+
+
+def test_an_event_loop_hands_it_to_threads(pool: MathPool) -> None:
+    async def ask() -> list[bool]:
+        calls = [asyncio.to_thread(judge_math, f"\\boxed{{{n}/3}}", "2", pool=pool) for n in range(1, 9)]
+        return [verdict.correct for verdict in await asyncio.gather(*calls)]
+
+    assert asyncio.run(ask()) == [n == 6 for n in range(1, 9)]
+
+
+def test_a_worker_outlives_the_thread_that_started_it(pool: MathPool) -> None:
+    thread = threading.Thread(target=judge_math, args=(r"\boxed{14/2}", "7"), kwargs={"pool": pool})
+    thread.start()
+    thread.join()
+    pid = pid_of_idle_worker(pool)
+    assert judge_math(r"\boxed{21/3}", "7", pool=pool).correct
+    assert pid_of_idle_worker(pool) == pid
+
+
+def test_a_fork_starts_workers_of_its_own(pool: MathPool) -> None:
+    pool.start()
+    parents = pid_of_idle_worker(pool)
+    child = os.fork()
+    if child == 0:
+        correct = judge_math(r"\boxed{14/2}", "7", pool=pool).correct
+        own = pid_of_idle_worker(pool) != parents
+        pool.close()
+        os._exit(0 if correct and own else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert judge_math(r"\boxed{14/2}", "7", pool=pool).correct
+    assert pid_of_idle_worker(pool) == parents
+
+
+@pytest.mark.parametrize("state", ["idle", "busy"])
+def test_workers_die_with_a_parent_that_was_killed(state: str) -> None:
+    command = [sys.executable, "-c", PARENT_SCRIPT, state, ENDLESS]
+    parent = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    assert parent.returncode == -signal.SIGKILL
+    assert becomes_true(lambda: not is_running(int(parent.stdout)))
+
+
+def test_a_large_parent_does_not_count_against_its_workers() -> None:
+    # Linux carries the peak of ru_maxrss over an exec.
+    script = "ballast = bytearray(400 << 20)\nfrom egpo.rewards.math import judge_math\n"
+    script += r"print(judge_math(r'\boxed{1/2}', '7').reason)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "wrong_answer", done.stderr
+
+
+def test_a_no_from_a_worker_short_of_memory_is_a_failure_and_a_yes_is_not() -> None:
+    worker = _start(memory_mb=128)  # a quarter of it is less than math-verify itself takes
+    try:
+        limits = Path(f"/proc/{worker._process.pid}/limits").read_text()
+        assert str(128 << 20) in next(line for line in limits.splitlines() if "address space" in line)
+        assert worker.ask("7", "1/2", timeout_s=30.0) == "checker_memory"
+        assert worker.ask("7", "14/2", timeout_s=30.0) == "same_and_spent"
+    finally:
+        worker.kill()
+
+
+def test_a_worker_that_cannot_start_is_reported_before_the_run_and_counted_during_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "math_verify.py").write_text("raise ImportError('broken\\ninstallation')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with MathPool() as pool:
+        with pytest.raises(EgpoError, match=r"broken.*installation"):
+            pool.start()
+        verdict = judge_math(r"\boxed{14/2}", "7", pool=pool)
+        assert (verdict.reward, verdict.failed, verdict.reason) == (0.0, True, "checker_unavailable")
+
+
+def test_a_worker_short_of_memory_is_not_used_again(pool: MathPool) -> None:
+    pool.memory_mb = 128
+    assert pool.compare("7", "14/2", timeout_s=30.0) == "same"
+    assert pool.compare("7", "1/2", timeout_s=30.0) == "checker_memory"
+    assert pool._idle == []
+
+
+def test_closing_ends_the_workers_and_a_closed_pool_says_so(pool: MathPool) -> None:
+    pool.start()
+    pid = pid_of_idle_worker(pool)
+    pool.close()
+    assert not is_running(pid)
+    with pytest.raises(EgpoError, match="closed"):
+        pool.compare("1", "2", 1.0)
+    with pytest.raises(EgpoError, match="closed"):
+        pool.start()
+
+
+def test_the_shared_pool_can_be_replaced() -> None:
+    replacement = MathPool(size=3)
+    use_pool(replacement)
+    assert shared_pool() is replacement
+    use_pool(None)
+    with pytest.raises(EgpoError, match="closed"):
+        replacement.start()
+    assert shared_pool() is not replacement
+
+
+@pytest.mark.parametrize("settings", [{"size": 0}, {"memory_mb": 1}])
+def test_a_pool_that_cannot_work_is_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="MathPool"):
+        MathPool(**settings)
