@@ -1,0 +1,137 @@
+"""`egpo convert`: conversations between the formats in use."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from egpo.data import Conversion
+    from egpo.data.tokens import TokenStatistics
+
+HELP = """Tool conversations to verl parquet, and parquet back to messages.
+
+Example: [cyan]egpo convert messages chats.jsonl --out data/chats[/]
+"""
+
+convert_app = typer.Typer(no_args_is_help=True, help=HELP, rich_markup_mode="rich")
+
+VERBS = {
+    "hardgen": """Raw multi-turn conversations, their turns under "0", "1", "2", …
+
+    Example: [cyan]egpo convert hardgen raw.jsonl --out data/tools --max-samples 1000[/]
+    """,
+    "messages": """OpenAI conversations: `messages`, with `tools` and `tool_calls` or with the calls as text.
+
+    Example: [cyan]egpo convert messages chats.jsonl --out data/chats --test-size 0.1[/]
+    """,
+    "xlam": """Rows of xlam-function-calling-60k: `query`, and `tools` and `answers` as JSON strings.
+
+    Example: [cyan]egpo convert xlam xlam_60k.json --out data/xlam --tokenizer models/qwen3[/]
+    """,
+}
+
+Source = Annotated[Path, typer.Argument(metavar="SRC", help="A file: JSON, JSON lines or parquet, of any size.")]
+Out = Annotated[Path, typer.Option(help="Directory for the converted files.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what the directory holds.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
+
+SEED_HELP = "Seed of the split, and of the shuffle before --max-samples."
+SHUFFLE_HELP = "Draw --max-samples from the whole file, not from its head."
+DUPLICATES_HELP = "Keep rows whose prompt came before."
+INSTRUCTION_HELP = "System instruction, in place of the record's own."
+WRAP_HELP = "Show bare tools in OpenAI's wrapped form."
+TOKENIZER_HELP = "Directory of a tokenizer: token statistics, and its own text for the tools."
+
+TOOLS_TEXT = {"qwen3": "Qwen3's chat template", "tokenizer": "the tokenizer's own chat template"}
+
+
+def _verb(kind: str) -> Callable[..., None]:
+    def verb(
+        source: Source,
+        out: Out,
+        max_samples: Annotated[int | None, typer.Option(help="Take so many rows before the split.")] = None,
+        test_size: Annotated[float, typer.Option(help="Fraction of the rows for testing.")] = 0.05,
+        seed: Annotated[int, typer.Option(help=SEED_HELP)] = 42,
+        shuffle: Annotated[bool, typer.Option(help=SHUFFLE_HELP)] = True,
+        keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help=DUPLICATES_HELP)] = False,
+        instruction: Annotated[str | None, typer.Option(help=INSTRUCTION_HELP)] = None,
+        wrap_tools: Annotated[bool, typer.Option("--wrap-tools", help=WRAP_HELP)] = False,
+        tokenizer: Annotated[str | None, typer.Option(help=TOKENIZER_HELP)] = None,
+        force: Force = False,
+        json: Json = False,
+    ) -> None:
+        from egpo.cli.data_tables import counted
+        from egpo.data import SplitRule, ToolStyle, convert
+        from egpo.data.tokens import load_tokenizer
+        from egpo.data.tool_prompt import qwen3_system_text, template_system_text
+
+        rule = SplitRule(test_size, seed, max_samples, shuffle, keep_duplicates)
+        loaded = load_tokenizer(tokenizer) if tokenizer else None
+        text = (template_system_text(loaded) if loaded else None) or qwen3_system_text
+        style = ToolStyle(instruction, text, wrap_tools)
+        watch = counted("records")
+        _print(convert(kind, source, out, rule, style=style, tokenizer=loaded, force=force, watch=watch), as_json=json)
+
+    return verb
+
+
+for _name, _doc in VERBS.items():
+    convert_app.command(_name, help=_doc)(_verb(_name))
+
+
+@convert_app.command("parquet")
+def parquet(source: Source, out: Out, force: Force = False, json: Json = False) -> None:
+    """Prepared parquet, a file or a directory, back to OpenAI messages: supervised training on the same split.
+
+    Example: [cyan]egpo convert parquet data/tools --out data/tools-sft[/]
+    """
+    from dataclasses import asdict
+    from json import dumps
+
+    from rich.console import Console
+
+    from egpo.cli.data_tables import table
+    from egpo.data import invert
+
+    done = invert(source, out, force=force)
+    if json:
+        typer.echo(dumps(asdict(done), indent=2))
+        return
+    Console().print(table(done.out, ("file", "rows"), ((name, f"{rows:,}") for name, rows in done.rows.items())))
+
+
+def _print(done: "Conversion", *, as_json: bool) -> None:
+    from dataclasses import asdict
+    from json import dumps
+
+    from rich.console import Console
+
+    from egpo.cli.data_tables import dropped_table, table
+
+    if as_json:
+        typer.echo(dumps(asdict(done), indent=2))
+        return
+    console = Console()
+    rows = [(split, f"{count:,}") for split, count in done.rows.items()]
+    console.print(table(f"{done.out} ({done.read:,} records read)", ("split", "rows"), rows))
+    console.print(f"Tools are spelt as in {TOOLS_TEXT[done.tools_text]}.")
+    if done.without_call:
+        console.print(f"{done.without_call:,} of the records are right when they call nothing.")
+    if done.dropped:
+        console.print(dropped_table(done.dropped))
+    for split, tokens in done.tokens.items():
+        console.print(_token_table(split, tokens))
+
+
+def _token_table(split: str, tokens: "TokenStatistics") -> "Group":
+    from egpo.cli.data_tables import table
+
+    rows = [
+        (part, f"{n.mean:,.1f}", f"{n.median:,.0f}", f"{n.p95:,.0f}", f"{n.max:,}", f"{n.total:,}")
+        for part, n in (("prompt", tokens.prompt), ("answer", tokens.answer))
+    ]
+    return table(f"tokens per row, {split}", ("part", "mean", "median", "p95", "max", "total"), rows)

@@ -1,0 +1,141 @@
+"""Tool calls in conversations: Python lists, OpenAI `tool_calls` and Hermes text in; Hermes text out.
+
+What is read here is a dataset, not a model's answer: `egpo.rewards.tool_calls` judges those, by stricter rules.
+"""
+
+import ast
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_MAX_LIST_CHARS = 1 << 17
+"""Beyond this a Python list is not parsed: `ast` needs some hundred times its length in memory."""
+
+
+class CallsError(ValueError):
+    """Text that should hold calls and does not."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function's name and its arguments, as JSON values."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+    def hermes(self) -> str:
+        """The text that Qwen's chat template writes: default separators, characters unescaped, keys in order."""
+        body = json.dumps({"name": self.name, "arguments": self.arguments}, ensure_ascii=False)
+        return f"{OPEN}\n{body}\n{CLOSE}"
+
+
+def hermes_text(calls: Iterable[Call]) -> str:
+    """All calls, one block after another; "" for none."""
+    return "\n".join(call.hermes() for call in calls)
+
+
+def parse_python_list(text: str) -> list[Call]:
+    """`[f(a=1), g.h(2)]`: positional arguments become arg_0, arg_1. Literals only; nothing is evaluated."""
+    if len(text) > _MAX_LIST_CHARS:
+        raise CallsError("too long")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(tree, ast.List):
+            raise CallsError("not a list")
+        return [_call(node) for node in tree.elts]
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise CallsError(f"not a list of calls ({error})") from error
+
+
+def parse_openai(calls: Iterable[Any]) -> list[Call]:
+    """OpenAI's `tool_calls`, wrapped in `function` or bare; `arguments` as an object or as its JSON text."""
+    return [_openai_call(call) for call in calls]
+
+
+def parse_hermes(text: str) -> list[Call]:
+    """The `<tool_call>` blocks of a text, in order; other text between them is passed over."""
+    calls, rest = [], text
+    while OPEN in rest:
+        rest = rest.partition(OPEN)[2]
+        try:
+            value, end = json.JSONDecoder().raw_decode(rest.lstrip())
+        except (ValueError, RecursionError) as error:
+            raise CallsError("not JSON inside <tool_call>") from error
+        rest = rest.lstrip()[end:].lstrip()
+        if not rest.startswith(CLOSE):
+            raise CallsError("<tool_call> without its end")
+        rest = rest.removeprefix(CLOSE)
+        calls.append(_openai_call(value))
+    return calls
+
+
+def tool_responses(values: Iterable[object]) -> str:
+    """One `<tool_response>` block a value: text as it is, everything else as JSON."""
+    blocks = (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values)
+    return "\n".join(f"<tool_response>\n{block}\n</tool_response>" for block in blocks)
+
+
+def literal(text: str) -> Any:
+    """The value that a text spells as JSON or as Python's repr; the text itself where it spells none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    if len(text) > _MAX_LIST_CHARS:
+        return text
+    try:
+        value = ast.literal_eval(text.strip())
+        json.dumps(value, allow_nan=False)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return text
+    return value
+
+
+def _openai_call(value: Any) -> Call:
+    call = value.get("function", value) if isinstance(value, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(call.get("name"), str) or not call["name"]:
+        raise CallsError("a call without a name")
+    arguments = call.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError) as error:
+            raise CallsError("arguments are not JSON") from error
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, Mapping):
+        raise CallsError("arguments are not an object")
+    return Call(call["name"], arguments)
+
+
+def _call(node: ast.expr) -> Call:
+    if not isinstance(node, ast.Call) or any(keyword.arg is None for keyword in node.keywords):
+        raise CallsError("an element of the list is not a call")
+    positional = {f"arg_{i}": _literal(value) for i, value in enumerate(node.args)}
+    named = {keyword.arg: _literal(keyword.value) for keyword in node.keywords if keyword.arg}
+    arguments = {**positional, **named}
+    if len(arguments) != len(node.args) + len(node.keywords):
+        raise CallsError("an argument is given twice")
+    return Call(_dotted(node.func), arguments)
+
+
+def _dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    raise CallsError("the function is not a plain name")
+
+
+def _literal(node: ast.expr) -> Any:
+    # JSON's own names for the constants turn up in such lists; they are names to Python.
+    if isinstance(node, ast.Name) and node.id in ("true", "false", "null"):
+        return {"true": True, "false": False, "null": None}[node.id]
+    try:
+        value = ast.literal_eval(node)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise CallsError("an argument is not a literal") from error
+    return value

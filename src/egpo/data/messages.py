@@ -1,0 +1,129 @@
+"""OpenAI conversations: `messages`, with `tools` and `tool_calls`, or with the calls as text."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from egpo.data.calls import CallsError, parse_openai, tool_responses
+from egpo.data.conversations import Reply, ToolStyle, read_reply, row_of
+from egpo.data.readers import Record
+from egpo.data.rows import Dropped, Message, Row
+from egpo.data.tool_prompt import Tool, parse_tools, tools_in
+from egpo.errors import InputError
+
+DATA_SOURCE = "function_calling"
+_TOOL_ROLES = ("tool", "function")
+_SYSTEM_ROLES = ("system", "developer")
+
+
+def convert_messages(record: Record, source_row: int, style: ToolStyle) -> Row | Dropped:
+    """The prompt is every message but the last; the ground truth is the calls of the last, the assistant's.
+
+    A last message without a call is kept: its ground truth is "", and the right answer has none.
+    """
+    messages = _require_messages(record)
+    if messages[-1].get("role") != "assistant":
+        return Dropped("last_not_assistant")
+    try:
+        tools = parse_tools(record.value.get("tools"))
+    except (ValueError, TypeError, RecursionError):
+        return Dropped("bad_tools")
+    try:
+        reply = _reply(messages[-1])
+        prompt = [turn for message in messages[:-1] for turn in _turn(message)]
+    except CallsError:
+        return Dropped("bad_calls")
+    except _UnfitError as unfit:
+        return Dropped(unfit.reason)
+    if not prompt:
+        return Dropped("no_prompt")
+    prompt = _with_system(_merge_responses(prompt), tools, style)
+    return row_of(DATA_SOURCE, prompt, reply, tools or tools_in(prompt[0]["content"]), source_row)
+
+
+class _UnfitError(Exception):
+    """A message that has no place in a row."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+def _require_messages(record: Record) -> list[Mapping[str, Any]]:
+    messages = record.value.get("messages")
+    if isinstance(messages, str):
+        try:
+            messages = json.loads(messages)
+        except ValueError:
+            messages = None
+    if not isinstance(messages, list) or not messages or not all(isinstance(m, Mapping) for m in messages):
+        raise InputError(
+            "no `messages`: a list of {role, content} expected",
+            where=record.where,
+            fix="for raw turns under digits use `egpo convert hardgen`, for {query, answers} `egpo convert xlam`",
+        )
+    return messages
+
+
+def _turn(message: Mapping[str, Any]) -> list[Message]:
+    role = message.get("role")
+    if role == "assistant":
+        return [{"role": "assistant", "content": _reply(message).spoken}]
+    if role in _TOOL_ROLES:
+        return [{"role": "user", "content": tool_responses([_result(message)])}]
+    if role == "user" or role in _SYSTEM_ROLES:
+        return [{"role": "system" if role in _SYSTEM_ROLES else "user", "content": _content(message)}]
+    raise _UnfitError("unknown_role")
+
+
+def _reply(message: Mapping[str, Any]) -> Reply:
+    text, calls = _content(message), message.get("tool_calls")
+    thinking = message.get("reasoning_content") or message.get("reasoning") or ""
+    reply = read_reply(text)
+    if calls is not None and not isinstance(calls, list):
+        raise CallsError("`tool_calls` is not a list")
+    return Reply(
+        reply.thinking or str(thinking).strip(),
+        reply.words,
+        [*reply.calls, *parse_openai(calls or [])],
+    )
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return content or ""
+    if isinstance(content, list) and all(isinstance(p, Mapping) and isinstance(p.get("text"), str) for p in content):
+        return "".join(part["text"] for part in content)
+    raise _UnfitError("not_text")
+
+
+def _result(message: Mapping[str, Any]) -> Any:
+    try:
+        return _content(message)
+    except _UnfitError:
+        return message["content"]
+
+
+def _merge_responses(prompt: list[Message]) -> list[Message]:
+    merged: list[Message] = []
+    for turn in prompt:
+        both = merged and all(_is_response(t) for t in (merged[-1], turn))
+        if both:
+            merged[-1] = {"role": "user", "content": f"{merged[-1]['content']}\n{turn['content']}"}
+        else:
+            merged.append(turn)
+    return merged
+
+
+def _is_response(turn: Message) -> bool:
+    text = turn["content"]
+    return turn["role"] == "user" and text.startswith("<tool_response>") and text.endswith("</tool_response>")
+
+
+def _with_system(prompt: list[Message], tools: list[Tool], style: ToolStyle) -> list[Message]:
+    """Without tools the conversation keeps the system turn it has, if any: an instruction is for tools."""
+    own = prompt[0]["content"] if prompt[0]["role"] == "system" else ""
+    rest = prompt[1:] if prompt[0]["role"] == "system" else prompt
+    text = style.system(own, tools) if tools or style.instruction is not None else own
+    return [{"role": "system", "content": text}, *rest] if text else rest

@@ -1,0 +1,82 @@
+"""How long the rows are under a tokenizer: what `max_prompt_length` must allow."""
+
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from egpo.data.rows import Row
+from egpo.errors import InputError
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens per row over one split."""
+
+    mean: float
+    median: float
+    p95: float
+    max: int
+    total: int
+
+
+@dataclass(frozen=True)
+class TokenStatistics:
+    """Of the prompts as the chat template renders them, and of the answers."""
+
+    prompt: Lengths
+    answer: Lengths
+
+
+@dataclass
+class TokenCounter:
+    """Counts rows as they stream by."""
+
+    tokenizer: Any
+    _prompt: "array[int]" = field(default_factory=lambda: array("q"))
+    _answer: "array[int]" = field(default_factory=lambda: array("q"))
+
+    def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
+        for row in rows:
+            self._prompt.append(len(self._encode(self._rendered(row))))
+            self._answer.append(len(self._encode(str(row.extra.get("answer") or row.ground_truth))))
+            yield row
+
+    def statistics(self) -> TokenStatistics:
+        return TokenStatistics(_lengths(self._prompt), _lengths(self._answer))
+
+    def _rendered(self, row: Row) -> str:
+        if not self.tokenizer.chat_template:
+            return "\n".join(message["content"] for message in row.prompt)
+        rendered = self.tokenizer.apply_chat_template(list(row.prompt), add_generation_prompt=True, tokenize=False)
+        return str(rendered)
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+
+def load_tokenizer(name: str) -> Any:
+    """A tokenizer's directory, or its name on the hub."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"no tokenizer there ({reason})", where=f"--tokenizer {name}", fix="give a directory with tokenizer.json"
+        ) from error
+
+
+def _lengths(counts: "array[int]") -> Lengths:
+    values = np.frombuffer(counts, dtype=np.int64)
+    return Lengths(
+        mean=round(float(values.mean()), 1),
+        median=float(np.median(values)),
+        p95=float(np.percentile(values, 95)),
+        max=int(values.max()),
+        total=int(values.sum()),
+    )

@@ -1,0 +1,104 @@
+"""The system turn that shows a model its tools: the text of Qwen3's chat template, or of any tokenizer's own.
+
+A prompt whose tools are spelt otherwise than the model was taught measures that difference and nothing else.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Tool = dict[str, Any]
+SystemText = Callable[[str, list[Tool]], str]
+"""(instruction, tools) -> content of the system turn."""
+
+HEAD = """# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+"""
+TAIL = """
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call>"""
+
+_MARK = "[[the instruction]]"
+
+
+def qwen3_system_text(instruction: str, tools: list[Tool]) -> str:
+    """Instruction, blank line, tools, one JSON object a line, as transformers' `tojson` writes them: `, ` and `: `
+    between, characters unescaped, keys in the order given. Without tools: the instruction alone."""
+    if not tools:
+        return instruction
+    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    return (f"{instruction}\n\n" if instruction else "") + HEAD + lines + TAIL
+
+
+def template_system_text(tokenizer: Any) -> SystemText | None:
+    """The same, cut out of what the tokenizer's own chat template renders.
+
+    None where there is no template, or where it does not write the tools into the system turn.
+    """
+    if not tokenizer.chat_template:
+        return None
+    head, mark, tail = _render(tokenizer, _MARK, None).partition(_MARK)
+    if not mark:
+        return None
+
+    def system_text(instruction: str, tools: list[Tool]) -> str:
+        text = _render(tokenizer, instruction, tools or None)
+        return text[len(head) : len(text) - len(tail)]
+
+    probe = _render(tokenizer, _MARK, [{"name": "f", "parameters": {}}])
+    writes_tools = probe.startswith(head) and probe.endswith(tail) and '"name": "f"' in probe
+    return system_text if writes_tools else None
+
+
+def _render(tokenizer: Any, instruction: str, tools: list[Tool] | None) -> str:
+    messages = [{"role": "system", "content": instruction}]
+    return str(tokenizer.apply_chat_template(messages, tools=tools, tokenize=False))
+
+
+def tools_in(system: str) -> list[Tool]:
+    """The tools that a system turn of this form shows; none where it is of another form."""
+    _, head, rest = system.partition(HEAD)
+    lines, tail, _ = rest.partition(TAIL)
+    if not (head and tail):
+        return []
+    try:
+        return parse_tools([json.loads(line) for line in lines.split("\n")])
+    except ValueError:
+        return []
+
+
+def parse_tools(value: Any) -> list[Tool]:
+    """Tools as a list, from a list, one tool, an object of tools by name, or the JSON text of any of these.
+
+    Raises ValueError on anything else. A tool stays as its source spells it, bare or wrapped.
+    """
+    if isinstance(value, str):
+        value = json.loads(value) if value.strip() else []
+    if value is None:
+        return []
+    if isinstance(value, Mapping):
+        one = "name" in value or value.get("type") == "function"
+        value = [value] if one else [{"name": name, **spec} for name, spec in value.items()]
+    if not all(isinstance(tool, Mapping) and tool_name(tool) for tool in value):
+        raise ValueError("a tool without a name")
+    return [dict(tool) for tool in value]
+
+
+def tool_name(tool: Mapping[str, Any]) -> str:
+    """The function's name, bare or wrapped; "" where there is none."""
+    function = tool.get("function", tool)
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else ""
+
+
+def wrap(tool: Tool) -> Tool:
+    """OpenAI's form: {"type": "function", "function": ...}."""
+    return tool if "function" in tool else {"type": "function", "function": tool}

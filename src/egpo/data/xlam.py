@@ -1,0 +1,75 @@
+"""xlam-function-calling-60k: a query, and `tools` and `answers` as JSON strings."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from egpo.data.calls import CallsError, parse_openai
+from egpo.data.conversations import INSTRUCTION, Reply, ToolStyle, row_of
+from egpo.data.readers import Record
+from egpo.data.rows import Dropped, Row
+from egpo.data.tool_prompt import Tool, parse_tools
+from egpo.errors import InputError
+
+DATA_SOURCE = "xlam-function-calling"
+
+JSON_TYPES = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "list": "array",
+    "tuple": "array",
+    "set": "array",
+    "dict": "object",
+}
+
+
+def convert_xlam(record: Record, source_row: int, style: ToolStyle) -> Row | Dropped:
+    """One turn of the user; the ground truth is all of `answers`, "" where the list is empty."""
+    value = record.value
+    missing = [key for key in ("query", "tools", "answers") if value.get(key) is None]
+    if missing:
+        raise InputError(
+            f"no `{'`, `'.join(missing)}`", where=record.where, fix="an xlam row has `query`, `tools` and `answers`"
+        )
+    try:
+        tools = [json_schema_tool(tool) for tool in parse_tools(value["tools"])]
+    except (ValueError, TypeError, RecursionError):
+        return Dropped("bad_tools")
+    try:
+        answers = json.loads(value["answers"]) if isinstance(value["answers"], str) else value["answers"]
+        calls = parse_openai(answers)
+    except (CallsError, ValueError, TypeError, RecursionError):
+        return Dropped("bad_calls")
+    prompt = [
+        {"role": "system", "content": style.system(INSTRUCTION, tools)},
+        {"role": "user", "content": str(value["query"])},
+    ]
+    return row_of(DATA_SOURCE, prompt, Reply("", "", calls), tools, source_row)
+
+
+def json_schema_tool(tool: Tool) -> Tool:
+    """The tool with its parameters as JSON schema: the set lists them flat, with Python's names of types.
+
+    `str, optional` or a default makes a parameter optional; a type that JSON schema has no name for is left out.
+    """
+    parameters = tool.get("parameters")
+    if not isinstance(parameters, Mapping) or parameters.get("type") == "object":
+        return tool
+    properties = {name: _property(spec) for name, spec in parameters.items()}
+    required = [name for name, spec in parameters.items() if not _is_optional(spec)]
+    return {**tool, "parameters": {"type": "object", "properties": properties, "required": required}}
+
+
+def _property(spec: Any) -> dict[str, Any]:
+    if not isinstance(spec, Mapping):
+        return {}
+    name = str(spec.get("type", "")).split(",")[0].strip().lower()
+    base = name.removeprefix("optional[").partition("[")[0].rstrip("]")
+    known = JSON_TYPES.get(base, base if base in JSON_TYPES.values() else None)
+    return {**({"type": known} if known else {}), **{key: spec[key] for key in spec if key != "type"}}
+
+
+def _is_optional(spec: Any) -> bool:
+    return isinstance(spec, Mapping) and ("optional" in str(spec.get("type", "")).lower() or "default" in spec)

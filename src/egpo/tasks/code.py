@@ -1,0 +1,78 @@
+"""Code: programs that are run against tests."""
+
+import random
+from typing import Any, ClassVar
+
+from egpo.data import Dropped, Record, Row
+from egpo.data.rows import as_text
+from egpo.errors import InputError
+from egpo.rewards.code import MODES, judge_code
+from egpo.rewards.sandbox import choose_sandbox
+from egpo.rewards.sandbox.ground_truth import read_tests
+from egpo.rewards.verdict import Verdict
+from egpo.tasks.program_problems import draw_program_problem
+from egpo.tasks.protocol import Problem, user
+from egpo.tasks.sourced import Sizes, SourcedTask, require_choice
+
+INSTRUCTION = "Think inside <think> and </think> first. Then give the whole of the code in one ```python block."
+QUESTION_KEYS = ("question", "prompt", "problem")
+TEST_KEYS = ("tests", "ground_truth", "input_output")
+
+
+class Code(SourcedTask):
+    """Generated problems come from some thirty templates, as functions tested by asserts and as programs tested by
+    input and output. `sandbox` names the tier in which answers run (None: EGPO_SANDBOX, or bubblewrap); `mode` is the
+    reward's: "binary" or "fraction"."""
+
+    data_source: ClassVar[str] = "code"
+    generated_data_source: ClassVar[str] = "code"
+    ability: ClassVar[str] = "code"
+    generated_sizes: ClassVar[Sizes] = Sizes(train=192, test=48)
+
+    def __init__(self, *, sandbox: str | None = None, mode: str = "binary", **settings: Any) -> None:
+        super().__init__(**settings)
+        require_choice("code", "mode", mode, MODES)
+        self.mode, self._sandbox = mode, choose_sandbox(sandbox)
+
+    def draw(self, rng: random.Random) -> Problem:
+        drawn = draw_program_problem(rng)
+        return self._problem(drawn.name, drawn.statement, drawn.tests, drawn.solution)
+
+    def read(self, record: Record, index: int) -> Problem | Dropped:
+        question = next((record.value[k] for k in QUESTION_KEYS if isinstance(record.value.get(k), str)), None)
+        tests = next((record.value[k] for k in TEST_KEYS if record.value.get(k)), None)
+        if question is None or tests is None:
+            raise InputError(
+                f"no `{'question' if question is None else 'tests'}`",
+                where=record.where,
+                fix="rows are {question, tests, solution}; `solution` may be missing",
+            )
+        _check_tests(as_text(tests), record.where)
+        solution = str(record.value.get("solution") or "")
+        return self._problem(" ".join(question.split()), question, as_text(tests), solution)
+
+    def key(self, row: Row) -> str:
+        return str(row.extra.get("name") or row.prompt[-1]["content"])
+
+    def judge(self, problem: Problem, text: str) -> Verdict:
+        return judge_code(text, problem.ground_truth, sandbox=self._sandbox, mode=self.mode)
+
+    def gold(self, problem: Problem) -> str:
+        answer = str(problem.extra.get("answer") or "")
+        if not answer:
+            raise InputError("no solution is known", where=f"problem {problem.key}", fix="give the rows a `solution`")
+        return answer
+
+    def _problem(self, name: str, statement: str, tests: str, solution: str) -> Problem:
+        answer = f"<think>\nDo what the statement says, step by step.\n</think>\n\n```python\n{solution.rstrip()}\n```"
+        extra = {"name": name, "answer": answer if solution else ""}
+        return Problem(name, user(f"{statement}\n\n{INSTRUCTION}"), tests, self.ability, extra)
+
+
+def _check_tests(tests: str, where: str) -> None:
+    """The judge would refuse them too, but only in the middle of a run."""
+    try:
+        read_tests(tests)
+    except InputError as error:
+        fault = error.faults[0]
+        raise InputError(f"its tests cannot be read ({fault.what})", where=where, fix=fault.fix) from error

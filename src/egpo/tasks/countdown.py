@@ -1,0 +1,124 @@
+"""Countdown: reach the target with every number used once."""
+
+import json
+import random
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+from egpo.data import Dropped, Record, Row
+from egpo.errors import InputError
+from egpo.rewards.countdown import judge_countdown
+from egpo.rewards.verdict import Verdict
+from egpo.tasks.countdown_search import Term, draw_expression, solve
+from egpo.tasks.protocol import Problem, user
+from egpo.tasks.sourced import Sizes, SourcedTask, require_choice
+
+PROMPT = (
+    "Use each of the numbers {numbers} exactly once, with +, -, *, / and parentheses, to make {target}. "
+    "Think inside <think> and </think>. Then give the expression alone inside <answer> and </answer>, "
+    "for example <answer>(1 + 2) / 3</answer>."
+)
+
+Mode = Literal["shaped", "binary"]
+
+
+class Countdown(SourcedTask):
+    """Generated problems have `min_numbers` to `max_numbers` numbers up to `max_number`, and targets up to
+    `max_target`, solvable by construction. `mode` is the reward's: "shaped" or "binary"."""
+
+    data_source: ClassVar[str] = "countdown"
+    generated_data_source: ClassVar[str] = "countdown"
+    ability: ClassVar[str] = "math"
+    generated_sizes: ClassVar[Sizes] = Sizes(train=4096, test=512)
+    source_sizes: ClassVar[Sizes | None] = Sizes(train=327_680, test=1_024)
+
+    def __init__(
+        self,
+        *,
+        mode: Mode = "shaped",
+        min_numbers: int = 3,
+        max_numbers: int = 4,
+        max_number: int = 99,
+        max_target: int = 99,
+        prompt_format: str = PROMPT,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        require_choice("countdown", "mode", mode, get_args(Mode))
+        if not 2 <= min_numbers <= max_numbers or max_number < 1 or max_target < 1:
+            raise InputError(
+                f"min_numbers={min_numbers}, max_numbers={max_numbers}, max_number={max_number}",
+                where="task countdown",
+                fix="give 2 <= min_numbers <= max_numbers, and positive limits",
+            )
+        try:
+            prompt_format.format(numbers=[1], target=1)
+        except (KeyError, IndexError, ValueError) as error:
+            fix = "its fields are {numbers} and {target}"
+            raise InputError(f"bad prompt_format ({error!r})", where="task countdown", fix=fix) from error
+        self.mode, self._prompt_format = mode, prompt_format
+        self._num_numbers, self._max_number, self._max_target = (min_numbers, max_numbers), max_number, max_target
+
+    def draw(self, rng: random.Random) -> Problem:
+        while True:
+            numbers = [rng.randint(1, self._max_number) for _ in range(rng.randint(*self._num_numbers))]
+            term = draw_expression(rng, numbers, self._max_target)
+            if term is not None:
+                return self._problem(numbers, int(term.value), _gold_text(term))
+
+    def read(self, record: Record, index: int) -> Problem | Dropped:
+        numbers, target = record.value.get("nums", record.value.get("numbers")), record.value.get("target")
+        if not isinstance(numbers, list) or not numbers or not all(type(n) is int for n in numbers):
+            raise InputError("no `nums`, a list of whole numbers", where=record.where, fix="rows are {target, nums}")
+        if type(target) is not int:
+            raise InputError("no `target`, a whole number", where=record.where, fix="rows are {target, nums}")
+        return self._problem(numbers, target, "")
+
+    def key(self, row: Row) -> str:
+        truth = _truth(row.ground_truth)
+        return _key(truth.numbers, truth.target)
+
+    def judge(self, problem: Problem, text: str) -> Verdict:
+        truth = _truth(problem.ground_truth)
+        return judge_countdown(text, truth.numbers, truth.target, mode=self.mode)
+
+    def gold(self, problem: Problem) -> str:
+        """The stored solution, or one that a search finds (rows of the public set have none)."""
+        if problem.extra.get("answer"):
+            return str(problem.extra["answer"])
+        truth = _truth(problem.ground_truth)
+        term = solve(truth.numbers, truth.target)
+        if term is None:
+            raise InputError("has no solution", where=f"problem {problem.key}", fix="drop it from the data")
+        return _gold_text(term)
+
+    def _problem(self, numbers: list[int], target: int, answer: str) -> Problem:
+        text = self._prompt_format.format(numbers=numbers, target=target)
+        truth = json.dumps({"numbers": numbers, "target": target})
+        return Problem(_key(numbers, target), user(text), truth, self.ability, {"answer": answer})
+
+
+@dataclass(frozen=True)
+class _Truth:
+    numbers: list[int]
+    target: int
+
+
+def _truth(text: str) -> _Truth:
+    try:
+        value = json.loads(text)
+        return _Truth(value["numbers"], value["target"])
+    except (ValueError, KeyError, TypeError) as error:
+        what = f"not a Countdown ground truth: {text[:60]!r}"
+        raise InputError(
+            what, where="task countdown", fix="it is {numbers, target}; is this another task's data?"
+        ) from error
+
+
+def _key(numbers: list[int], target: int) -> str:
+    """Order does not matter: [1, 2, 3] and [3, 2, 1] for one target are the same problem."""
+    return f"{sorted(numbers)}={target}"
+
+
+def _gold_text(term: Term) -> str:
+    return f"<think>{'; '.join(term.steps)}</think>\n<answer>{term.text}</answer>"

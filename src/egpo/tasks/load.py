@@ -1,0 +1,96 @@
+"""Tasks by name: those of the package out of a table, those from outside as `module:Class`."""
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+from egpo.errors import InputError, nearest
+from egpo.tasks.code import Code
+from egpo.tasks.countdown import Countdown
+from egpo.tasks.function_calling import FunctionCalling
+from egpo.tasks.gsm8k import Gsm8k
+from egpo.tasks.mixed import Mixed
+from egpo.tasks.protocol import METHODS, Task
+from egpo.tasks.sourced import SourcedTask
+
+TASKS: dict[str, type[SourcedTask]] = {
+    "countdown": Countdown,
+    "gsm8k": Gsm8k,
+    "function_calling": FunctionCalling,
+    "code": Code,
+    "mixed": Mixed,
+}
+
+
+def load_task(name: str, **settings: Any) -> Task:
+    """The task of that name, made with `settings`. `function-calling` is `function_calling`."""
+    found = _from_outside(name) if ":" in name else TASKS.get(name.replace("-", "_"))
+    if found is None:
+        raise InputError(f"unknown task `{name}`", fix=f"{nearest(name, TASKS)} (or give `module:Class`)")
+    _check_settings(name, found, settings)
+    task: Task = found(**settings)
+    return task
+
+
+def _from_outside(name: str) -> type:
+    module_name, _, class_name = name.partition(":")
+    module = _module(module_name, name)
+    found = getattr(module, class_name, None)
+    if not inspect.isclass(found):
+        classes = [key for key, value in vars(module).items() if inspect.isclass(value)]
+        raise InputError(
+            f"`{module_name}` has no class `{class_name}`", where=f"task {name}", fix=nearest(class_name, classes)
+        )
+    missing = [method for method in METHODS if not callable(getattr(found, method, None))]
+    if missing:
+        raise InputError(
+            f"`{class_name}` has no `{'`, `'.join(missing)}`",
+            where=f"task {name}",
+            fix=f"a task has the methods {', '.join(METHODS)}: see docs/tasks.md",
+        )
+    return found
+
+
+def _module(module_name: str, name: str) -> Any:
+    # A console script's path starts at its own folder; a task usually lies where the command is given.
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+            raise InputError(
+                f"no module `{module_name}`",
+                where=f"task {name}",
+                fix=f"run where it lies, or install it ({here} was searched)",
+            ) from error
+        raise InputError(f"`{module_name}` needs `{error.name}`", where=f"task {name}", fix="install it") from error
+    except Exception as error:  # the boundary to a user's module, which may raise anything while it is imported
+        raise InputError(
+            f"importing `{module_name}` failed ({type(error).__name__}: {error})", where=f"task {name}", fix="mend it"
+        ) from error
+
+
+def _check_settings(name: str, cls: type, settings: dict[str, Any]) -> None:
+    known = _setting_names(cls)
+    unknown = [key for key in settings if known is not None and key not in known]
+    if unknown:
+        fix = nearest(unknown[0], known) if known else "it takes none"
+        raise InputError(f"unknown setting `{unknown[0]}`", where=f"task {name}", fix=fix)
+
+
+def _setting_names(cls: type) -> set[str] | None:
+    """Keywords that the constructors along the line of classes take; None where the last of them takes any."""
+    names: set[str] = set()
+    takes_any = False
+    for init in (vars(owner)["__init__"] for owner in cls.__mro__ if owner is not object and "__init__" in vars(owner)):
+        parameters = list(inspect.signature(init).parameters.values())[1:]
+        names |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        # Without **settings nothing is passed on: what lies above takes nothing from us.
+        if not takes_any:
+            break
+    return None if takes_any else names

@@ -1,0 +1,128 @@
+"""The tasks of this package: problems out of a prepared directory, or drawn by a seeded generator."""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from egpo.data import Dropped, Message, Record, Row, Stored
+from egpo.data.manifest import verify
+from egpo.data.parquet import SPLITS
+from egpo.errors import InputError, nearest
+from egpo.rewards.verdict import Verdict
+from egpo.tasks.protocol import Problem
+
+RecordReader = Callable[[Record, int], Problem | Dropped]
+
+_MAX_REPEATS = 2_000
+"""So many draws in a row that were drawn before: the generator has hardly anything new to give."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Rows per split."""
+
+    train: int
+    test: int
+
+
+def require_choice(task: str, setting: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{setting}={value!r}", where=f"task {task}", fix=nearest(value, choices))
+
+
+class SourcedTask(ABC):
+    """`source` is a directory made by `egpo prepare` or `egpo convert`. Without one, `train` and `test` problems are
+    drawn: the test problems depend on the seed alone, and no training problem is one of them."""
+
+    data_source: ClassVar[str]
+    """Written to rows that come from a real source."""
+    generated_data_source: ClassVar[str]
+    """Written to rows that a generator drew."""
+    ability: ClassVar[str]
+    generated_sizes: ClassVar[Sizes]
+    source_sizes: ClassVar[Sizes | None] = None
+    """How many rows of an undivided source are for training, and how many of the next for testing."""
+    hub_config: ClassVar[str | None] = None
+    version: ClassVar[int] = 1
+    """Of the generator and of the conversion: raised when the same seed gives other rows."""
+
+    def __init__(
+        self, *, source: str | Path | None = None, train: int | None = None, test: int | None = None, seed: int = 0
+    ) -> None:
+        self.source = None if source is None else Path(source)
+        self.seed, self._limits = seed, {"train": train, "test": test}
+        for split, limit in self._limits.items():
+            if limit is not None and limit < 1:
+                raise InputError(f"{split}={limit}", where=f"task {type(self).__name__}", fix="give 1 or more")
+        self._held: dict[str, Sequence[Problem]] = {}
+
+    @abstractmethod
+    def draw(self, rng: random.Random) -> Problem:
+        """One problem out of the generator; it may repeat an earlier one."""
+
+    @abstractmethod
+    def read(self, record: Record, index: int) -> Problem | Dropped:
+        """One record of a source. A record that lacks what the task needs is an InputError that names it."""
+
+    @abstractmethod
+    def key(self, row: Row) -> str:
+        """The identity of the problem in a stored row."""
+
+    @abstractmethod
+    def judge(self, problem: Problem, text: str) -> Verdict: ...
+
+    @abstractmethod
+    def gold(self, problem: Problem) -> str: ...
+
+    def reader(self) -> RecordReader:
+        """What reads one whole source, from its first record on."""
+        return self.read
+
+    def prompt(self, problem: Problem) -> list[Message]:
+        return [dict(message) for message in problem.messages]
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        if split not in SPLITS:
+            raise InputError(f"unknown split `{split}`", where=type(self).__name__, fix=nearest(split, SPLITS))
+        if split not in self._held:
+            self._held |= self._drawn() if self.source is None else {split: self._stored(self.source, split)}
+        return self._held[split]
+
+    def generate(self, split: str, count: int, taken: set[str], seed: int) -> Iterator[Problem]:
+        """`count` problems, none of them in `taken`, which grows by them."""
+        rng, repeats = random.Random(f"{seed}:{split}"), 0
+        made = 0
+        while made < count:
+            problem = self.draw(rng)
+            if problem.key in taken:
+                repeats += 1
+                if repeats > _MAX_REPEATS:
+                    raise InputError(
+                        f"the generator has only about {len(taken)} different problems",
+                        where=f"{type(self).__name__}, split `{split}`",
+                        fix="ask for fewer, or widen its settings",
+                    )
+                continue
+            taken.add(problem.key)
+            made, repeats = made + 1, 0
+            yield problem
+
+    def problem_of(self, row: Row) -> Problem:
+        return Problem(self.key(row), row.prompt, row.ground_truth, row.ability, row.extra)
+
+    def _drawn(self) -> dict[str, list[Problem]]:
+        taken: set[str] = set()
+        counts = {split: self._limits[split] or getattr(self.generated_sizes, split) for split in ("test", "train")}
+        return {split: list(self.generate(split, count, taken, self.seed)) for split, count in counts.items()}
+
+    def _stored(self, directory: Path, split: str) -> Sequence[Problem]:
+        path = directory / f"{split}.parquet"
+        if not path.is_file():
+            raise InputError(
+                "no such file", where=str(path), fix="give a directory that `egpo prepare` or `egpo convert` made"
+            )
+        verify(directory, path.name)
+        return Stored(path, self.problem_of, self._limits[split])

@@ -1,0 +1,169 @@
+"""Tasks by name, from the table and from outside; every mistake has its own message."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from egpo.errors import InputError
+from egpo.tasks import Problem, check_gold, load_task
+from egpo.tasks.countdown import Countdown
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+MODULE = """
+from egpo.tasks import Problem
+from egpo.rewards.verdict import Verdict
+
+class Whole:
+    def __init__(self, size=2):
+        self.size = size
+    def problems(self, split):
+        return [Problem(str(i), (), str(i)) for i in range(self.size)]
+    def prompt(self, problem):
+        return [{"role": "user", "content": problem.key}]
+    def judge(self, problem, text):
+        return Verdict(float(text == problem.ground_truth), text == problem.ground_truth, "correct")
+    def gold(self, problem):
+        return problem.ground_truth
+
+class Wrong(Whole):
+    def gold(self, problem):
+        return "7"
+
+class Anything:
+    def __init__(self, **settings):
+        self.size = settings["width"]
+    problems, prompt, judge, gold = Whole.problems, Whole.prompt, Whole.judge, Whole.gold
+
+class Bare:
+    problems, prompt, judge, gold = Whole.problems, Whole.prompt, Whole.judge, Whole.gold
+
+class Half:
+    def problems(self, split): ...
+    def prompt(self, problem): ...
+
+a_function = print
+"""
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    """A module in the current directory, forgotten afterwards."""
+    (tmp_path / "some_tasks.py").write_text(MODULE)
+    (tmp_path / "broken_task.py").write_text("1 / 0")
+    (tmp_path / "needy_task.py").write_text("import not_installed_anywhere")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    yield
+    for name in ("some_tasks", "broken_task", "needy_task"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_task_from_the_current_directory():
+    task = load_task("some_tasks:Whole", size=3)
+    assert len(task.problems("train")) == 3
+    assert check_gold(task) == []
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_constructor_that_takes_any_setting_gets_any():
+    assert len(load_task("some_tasks:Anything", width=5).problems("train")) == 5
+
+
+@pytest.mark.usefixtures("outside")
+def test_the_self_check_names_what_is_wrong():
+    (fault, _) = check_gold(load_task("some_tasks:Wrong"))
+    assert "problem 0: gold is judged `correct` (reward 0.0)" in str(fault)
+
+
+@pytest.mark.usefixtures("outside")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("some_taks:Whole", "no module `some_taks`"),
+        ("some_tasks.deeper:Whole", "no module `some_tasks.deeper`"),
+        ("some_tasks:Hole", "no class `Hole`; did you mean `Whole`"),
+        ("some_tasks:a_function", "no class `a_function`"),
+        ("some_tasks:", "no class ``"),
+        ("some_tasks:Half", "`Half` has no `judge`, `gold`"),
+        ("broken_task:X", "importing `broken_task` failed .ZeroDivisionError"),
+        ("needy_task:X", "`needy_task` needs `not_installed_anywhere`"),
+        (":X", "importing `` failed"),
+        ("countdwn", "unknown task `countdwn`; did you mean `countdown`"),
+        ("", "unknown task ``"),
+    ],
+)
+def test_every_mistake_in_a_name(name, message):
+    with pytest.raises(InputError, match=message):
+        load_task(name)
+
+
+@pytest.mark.usefixtures("outside")
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("countdown", {"max_numbr": 3}, "unknown setting `max_numbr`; did you mean `max_number`"),
+        ("countdown", {"sed": 3}, "unknown setting `sed`; did you mean `seed`"),
+        ("countdown", {"mode": "binry"}, "mode='binry'; did you mean `binary`"),
+        ("countdown", {"min_numbers": 5}, "2 <= min_numbers <= max_numbers"),
+        ("countdown", {"train": 0}, "train=0"),
+        ("countdown", {"prompt_format": "{number}"}, "prompt_format"),
+        ("gsm8k", {"mode": "strict"}, "mode='strict'"),
+        ("function_calling", {"mode": "think"}, "mode='think'"),
+        ("code", {"sandbox": "limit"}, "limit"),
+        ("code", {"mode": "x"}, "mode='x'"),
+        ("some_tasks:Whole", {"siz": 3}, "unknown setting `siz`; did you mean `size`"),
+        ("some_tasks:Half", {"siz": 3}, "has no `judge`"),
+        ("some_tasks:Bare", {"siz": 3}, "unknown setting `siz`; it takes none"),
+    ],
+)
+def test_every_mistake_in_a_setting(name, settings, message):
+    with pytest.raises(InputError, match=message):
+        load_task(name, **settings)
+
+
+def test_a_dash_is_an_underscore():
+    assert type(load_task("function-calling")) is type(load_task("function_calling"))
+
+
+def test_an_unknown_split_and_a_missing_directory(tmp_path):
+    with pytest.raises(InputError, match=r"unknown split `tset`; did you mean `test`"):
+        load_task("countdown").problems("tset")
+    with pytest.raises(InputError, match=r"train.parquet: no such file.*egpo prepare"):
+        load_task("countdown", source=tmp_path).problems("train")
+
+
+def test_a_generator_that_has_no_more_says_so():
+    task = Countdown(min_numbers=2, max_numbers=2, max_number=3, max_target=4, train=1000, test=1)
+    with pytest.raises(InputError, match=r"only about .* different problems"):
+        task.problems("train")
+
+
+def test_a_countdown_without_a_stored_solution_is_solved_or_refused():
+    task = load_task("countdown")
+    problem = Problem("k", (), '{"numbers": [3, 3, 8, 8], "target": 24}')
+    assert task.judge(problem, task.gold(problem)).correct
+    with pytest.raises(InputError, match="has no solution"):
+        task.gold(Problem("k", (), '{"numbers": [1, 1], "target": 24}'))
+
+
+def test_the_example_of_the_documentation_works_from_its_own_folder():
+    code = (
+        "from egpo.tasks import check_gold, load_task\n"
+        "task = load_task('my_task:SortWords', size=20)\n"
+        "assert check_gold(task) == [] == check_gold(task, 'test')\n"
+        "problem = task.problems('train')[0]\n"
+        "assert not task.judge(problem, task.gold(problem)[::-1]).correct\n"
+        "assert not {p.key for p in task.problems('train')} & {p.key for p in task.problems('test')}\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=EXAMPLES, check=True)
+
+
+def test_the_walk_through_shows_the_example_as_it_is():
+    shown = (EXAMPLES.parent / "docs" / "tasks.md").read_text()
+    source = (EXAMPLES / "my_task.py").read_text()
+    assert source.strip() in shown
+    assert len(source.splitlines()) <= 45
