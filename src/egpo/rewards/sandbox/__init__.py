@@ -1,0 +1,19 @@
+"""Runs programs that a model wrote, and tells what they did. The page is docs/sandbox.md."""
+
+from egpo.rewards.sandbox.choose import Sandbox, SandboxStatus, choose_sandbox, require_sandbox, sandbox_status
+from egpo.rewards.sandbox.job import Checks, Job, Outcome, Report, Scripts
+from egpo.rewards.sandbox.limits import Limits
+
+__all__ = [
+    "Checks",
+    "Job",
+    "Limits",
+    "Outcome",
+    "Report",
+    "Sandbox",
+    "SandboxStatus",
+    "Scripts",
+    "choose_sandbox",
+    "require_sandbox",
+    "sandbox_status",
+]

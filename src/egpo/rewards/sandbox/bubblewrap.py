@@ -1,0 +1,113 @@
+"""The default sandbox: bubblewrap, one start for all tests of a program."""
+
+import os
+import secrets
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from functools import cache
+
+from egpo.rewards.sandbox.job import Job, Place, Report, Scripts
+from egpo.rewards.sandbox.launch import ENVIRONMENT, PYTHON_OPTIONS, launch
+from egpo.rewards.sandbox.limits import MEGABYTE, Limits
+from egpo.rewards.sandbox.root import interpreter, root_options
+from egpo.rewards.sandbox.seccomp import seccomp_filter
+
+OLDEST = (0, 8, 0)
+"""The first bubblewrap that caps the size of a tmpfs."""
+
+
+@dataclass(frozen=True)
+class Bubblewrap:
+    """Runs programs in namespaces of their own: no network, no host files, no host processes."""
+
+    limits: Limits = field(default_factory=Limits)
+    private_user: bool = True
+    """Each program gets a user id of its own, where we are root. Nobody else can give one."""
+    packages: tuple[str, ...] = ()
+    """Directories of packages that programs may import, read-only. Without any: the standard library alone."""
+    tier = "bubblewrap"
+
+    def run(self, job: Job) -> Report:
+        filter_fd = _filter_pipe()
+        fds = () if filter_fd is None else (filter_fd,)
+        try:
+            walled = filter_fd is not None
+            run_as = _unused_user_id() if self.private_user and _is_real_root() else 0
+            packages = tuple(map(os.path.realpath, self.packages))
+            place = Place("/tmp", "/dev/stdin", private=True, walled=walled, run_as=run_as, packages=packages)
+            return launch(_command(job, place, filter_fd), job, place, fds)
+        except OSError as error:
+            return Report((), failure=f"bubblewrap did not start: {error}")
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+
+def _command(job: Job, place: Place, filter_fd: int | None) -> list[str]:
+    options = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session", "--as-pid-1"]
+    options += ["--unshare-pid", "--unshare-net", "--unshare-ipc"]
+    options += _privileges(place)
+    # /tmp first: the interpreter or a package may live below the host's, and is bound over it.
+    options += _writable(job)
+    options += root_options(place.packages)
+    options += ["--remount-ro", "/", "--chdir", "/tmp", "--clearenv"]
+    for name, value in ENVIRONMENT.items():
+        options += ["--setenv", name, value]
+    if filter_fd is not None:
+        options += ["--seccomp", str(filter_fd)]
+    return [*options, "--", interpreter(), *PYTHON_OPTIONS]
+
+
+def _privileges(place: Place) -> list[str]:
+    """Root gives each program a user id of its own; an ordinary user gets a user namespace."""
+    if place.run_as:
+        return [part for name in ("CAP_SETUID", "CAP_SETGID", "CAP_KILL") for part in ("--cap-add", name)]
+    return ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
+
+
+def _writable(job: Job) -> list[str]:
+    """/tmp, capped, and a /dev that holds the program's input as a file; all else is read-only."""
+    stdins = job.work.stdins if isinstance(job.work, Scripts) else ()
+    dev_bytes = MEGABYTE + 2 * max(map(len, stdins), default=0)
+    options = ["--perms", "1777", "--size", str(int(job.limits.tmp_mb * MEGABYTE)), "--tmpfs", "/tmp"]
+    options += ["--size", str(dev_bytes), "--tmpfs", "/dev"]
+    for device in ("/dev/null", "/dev/urandom"):
+        options += ["--dev-bind", device, device]
+    # POSIX semaphores and shared memory are files in /dev/shm: there they count against /tmp.
+    return [*options, "--symlink", "/tmp", "/dev/shm"]
+
+
+def _filter_pipe() -> int | None:
+    """A descriptor from which bubblewrap reads the system call filter."""
+    rules = seccomp_filter()
+    if rules is None:
+        return None
+    reader, writer = os.pipe()
+    os.write(writer, rules)
+    os.close(writer)
+    return reader
+
+
+def _unused_user_id() -> int:
+    """A user id for one program, random in a range without accounts, so that no two programs share it.
+
+    Under root's own id the limit on processes would not bind, user namespace or not.
+    """
+    return (1 << 30) + secrets.randbelow(1 << 29)
+
+
+@cache
+def _is_real_root() -> bool:
+    """Root of the machine, and not of a container that has only some user ids to give."""
+    with open("/proc/self/uid_map") as uid_map:
+        return os.geteuid() == 0 and uid_map.read().split() == ["0", "0", "4294967295"]
+
+
+def bubblewrap_version() -> tuple[int, ...] | None:
+    """The installed version, or None where there is none."""
+    try:
+        said = subprocess.run(["bwrap", "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+        return tuple(int(part) for part in said.split()[-1].split("."))
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,146 @@
+"""The tests of a program, out of the ground truth of a row. The forms are on docs/rewards/code.md."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from egpo.errors import InputError
+from egpo.rewards.sandbox.job import Checks, Scripts
+from egpo.rewards.sandbox.names import names_in
+
+_WHERE = "code ground truth"
+_FORMS = "give `inputs` and `outputs`, `assert`, `test` with `entry_point`, or `calls`"
+
+
+@dataclass(frozen=True)
+class Tests:
+    """What to run, and for whole programs the output that each run must print."""
+
+    work: Scripts | Checks
+    outputs: tuple[str, ...] = ()
+
+    # pytest collects what is called Test*; this is none of its business.
+    __test__ = False
+
+
+def read_tests(ground_truth: str | Mapping[str, Any] | Sequence[Any]) -> Tests:
+    """The tests in `ground_truth`, a JSON string or what it holds. InputError where it has no form that we know."""
+    if isinstance(ground_truth, str):
+        return _read_text(ground_truth)
+    return _read(ground_truth)
+
+
+@lru_cache(maxsize=4096)
+def _read_text(text: str) -> Tests:
+    """Cached: all samples of a problem come with the same text."""
+    try:
+        return _read(json.loads(text))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"not JSON: {error}", where=_WHERE, fix=_FORMS) from None
+
+
+def _read(value: Any) -> Tests:
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        value = _from_cases(value)
+    if not isinstance(value, Mapping):
+        raise InputError(f"a {type(value).__name__} holds no tests", where=_WHERE, fix=_FORMS)
+    for key, read in _READERS.items():
+        if _filled(value.get(key)):
+            return read(value)
+    raise InputError(f"no tests under {sorted(map(str, value))}", where=_WHERE, fix=_FORMS)
+
+
+def _filled(value: object) -> bool:
+    return isinstance(value, (str, Sequence)) and len(value) > 0
+
+
+def _from_cases(cases: Sequence[Any]) -> dict[str, Any]:
+    """A list of {"input": ..., "output": ...}, as inputs and outputs."""
+    if not cases or not all(isinstance(case, Mapping) and {"input", "output"} <= set(case) for case in cases):
+        raise InputError("a list whose items are not all {input, output}", where=_WHERE, fix=_FORMS)
+    return {"inputs": [case["input"] for case in cases], "outputs": [case["output"] for case in cases]}
+
+
+def _from_pairs(value: Mapping[str, Any]) -> Tests:
+    inputs, outputs = value["inputs"], value.get("outputs")
+    if not isinstance(outputs, Sequence) or isinstance(outputs, str) or len(inputs) != len(outputs):
+        raise InputError("`inputs` and `outputs` are not lists of the same length", where=_WHERE)
+    if name := value.get("fn_name"):
+        pairs = zip(inputs, outputs, strict=True)
+        return _from_calls({"calls": [{"fn_name": name, **_parsed_pair(*pair)} for pair in pairs]})
+    texts = tuple(map(_text, outputs))
+    stdins = tuple(_text(item).encode("utf-8", "surrogatepass") for item in inputs)
+    return Tests(Scripts(stdins, max(len(text.encode("utf-8", "replace")) for text in texts)), texts)
+
+
+def _text(value: Any) -> str:
+    """Standard input or output as text; a list is its lines."""
+    if isinstance(value, str):
+        return value
+    return "\n".join(map(str, value)) if isinstance(value, Sequence) else str(value)
+
+
+def _parsed_pair(arguments: Any, expected: Any) -> dict[str, Any]:
+    """Arguments as a list, or as text with one JSON value a line; APPS wraps an expected value in a list of one."""
+    if isinstance(arguments, str):
+        arguments = [_json_or_text(line) for line in arguments.split("\n") if line.strip()]
+    if isinstance(expected, str):
+        expected = _json_or_text(expected)
+    elif isinstance(expected, list) and len(expected) == 1:
+        return {"args": arguments, "expected": expected[0], "or_expected": expected}
+    return {"args": arguments, "expected": expected}
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        return text
+
+
+def _from_calls(value: Mapping[str, Any]) -> Tests:
+    checks = []
+    for position, call in enumerate(value["calls"]):
+        if not isinstance(call, Mapping) or not isinstance(call.get("fn_name"), str) or "expected" not in call:
+            raise InputError("a call without `fn_name` or `expected`", where=f"{_WHERE} [calls][{position}]")
+        args, kwargs = call.get("args", []), call.get("kwargs", {})
+        if not isinstance(args, Sequence) or isinstance(args, str) or not isinstance(kwargs, Mapping):
+            raise InputError("`args` is no list, or `kwargs` no object", where=f"{_WHERE} [calls][{position}]")
+        expected = [call["expected"], *([call["or_expected"]] if "or_expected" in call else [])]
+        checks.append({"fn_name": call["fn_name"], "args": list(args), "kwargs": dict(kwargs), "expected": expected})
+    return Tests(Checks(tuple(checks)))
+
+
+def _from_asserts(value: Mapping[str, Any]) -> Tests:
+    snippets = value.get("assert") or value["assert_case"]
+    snippets = [snippets] if isinstance(snippets, str) else list(snippets)
+    return _snippets(snippets, value)
+
+
+def _from_check_function(value: Mapping[str, Any]) -> Tests:
+    """HumanEval's form: `test` defines check(candidate), and `entry_point` names the candidate."""
+    entry_point = value.get("entry_point")
+    if not isinstance(entry_point, str) or not entry_point.isidentifier():
+        raise InputError("`test` without the name of the function under `entry_point`", where=_WHERE)
+    return _snippets([f"{value['test']}\ncheck({entry_point})"], value)
+
+
+def _snippets(snippets: list[Any], value: Mapping[str, Any]) -> Tests:
+    setup = value.get("setup") or ""
+    entry_point = value.get("entry_point")
+    try:
+        names = names_in([setup, *snippets], [entry_point] if entry_point else [])
+    except (SyntaxError, TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"test code that is not Python: {error}", where=_WHERE) from None
+    return Tests(Checks(tuple(snippets), names.program, names.modules, setup))
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any]], Tests]] = {
+    "assert": _from_asserts,
+    "assert_case": _from_asserts,
+    "test": _from_check_function,
+    "calls": _from_calls,
+    "inputs": _from_pairs,
+}

@@ -1,0 +1,88 @@
+"""A sandbox service somewhere else, in the protocol of SandboxFusion's /run_code, which verl speaks too.
+
+One request per program: the supervisor travels as the service's program, and the job as its standard input.
+"""
+
+import base64
+import binascii
+import json
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any
+
+from egpo.rewards.sandbox.job import Job, Place, Report, framed, frames, read_outcomes
+from egpo.rewards.sandbox.limits import Limits
+from egpo.rewards.sandbox.payload import as_text
+
+_ATTEMPTS = 3
+_WORTH_ANOTHER_TRY = (429, 502, 503, 504)
+_LARGEST_ANSWER = 1 << 28
+
+
+@dataclass(frozen=True)
+class HttpSandbox:
+    """Sends programs to `url`. How well they are contained is the service's affair."""
+
+    url: str
+    limits: Limits = field(default_factory=Limits)
+    tier = "http"
+
+    def run(self, job: Job) -> Report:
+        seconds = min(job.limits.total_s, job.limits.wall_s * job.work.size) + 5
+        try:
+            answer = _post(self.url, _request(job, seconds), seconds + 30)
+            return _report(answer)
+        except (OSError, ValueError) as error:
+            return Report((), failure=f"{self.url}: {error}")
+
+
+def _request(job: Job, seconds: float) -> dict[str, object]:
+    contents = [base64.b64encode(content) for content in frames(job, Place(".", ".egpo-stdin"))]
+    return {
+        "code": as_text(job.work.kind),
+        "language": "python",
+        "stdin": framed(contents).decode("ascii"),
+        "compile_timeout": seconds,
+        "run_timeout": seconds,
+        "memory_limit_MB": job.limits.memory_mb * 2,
+        "files": {},
+        "fetch_files": [],
+    }
+
+
+def _post(url: str, content: dict[str, object], timeout_s: float) -> Any:
+    """The service's answer. A busy service is asked again; any other refusal is final."""
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    request = urllib.request.Request(url, json.dumps(content).encode(), headers)
+    for attempt in range(_ATTEMPTS):
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as response:
+                return json.loads(response.read(_LARGEST_ANSWER))
+        except urllib.error.HTTPError as error:
+            if error.code not in _WORTH_ANOTHER_TRY or attempt + 1 == _ATTEMPTS:
+                raise
+            time.sleep(2.0**attempt / 2)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _report(answer: Any) -> Report:
+    """From `status`, `message`, and `run_result` with its `status`, `return_code`, `stdout` and `stderr`."""
+    run = answer.get("run_result") if isinstance(answer, dict) else None
+    if not isinstance(run, dict) or answer.get("status") == "SandboxError":
+        said = answer.get("message") if isinstance(answer, dict) else None
+        return Report((), failure=f"the service failed: {said or 'no run_result in its answer'}")
+    outcomes = read_outcomes(_unarmoured(str(run.get("stdout") or "")))
+    if run.get("status") == "TimeLimitExceeded":
+        return Report(outcomes, stopped="timeout")
+    if run.get("return_code") != 0:
+        return Report(outcomes, failure=f"the service ended the run: {str(run.get('stderr') or '')[-300:]}")
+    return Report(outcomes)
+
+
+def _unarmoured(text: str) -> bytes:
+    try:
+        return b"".join(base64.b64decode(line, validate=True) for line in text.split())
+    except binascii.Error:
+        return b""

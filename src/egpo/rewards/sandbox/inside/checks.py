@@ -1,0 +1,116 @@
+"""Runs test code against a program that lives in another process."""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # `signal` would bring `enum` along
+import builtins
+import time
+
+from egpo.rewards.sandbox.inside.compare import same
+from egpo.rewards.sandbox.inside.execute import execute
+from egpo.rewards.sandbox.inside.remote import Connection, ProgramError, Unsupported
+from egpo.rewards.sandbox.inside.wire import Closed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Record = Callable[..., None]
+
+
+class OutOfTime(BaseException):
+    """The alarm rang. No `except Exception` of a test may swallow it."""
+
+
+def run_checks(job: dict[str, Any], tests: dict[str, Any], connection: Connection, report: Record) -> None:
+    """Report every check in order, and stop where the program is past answering.
+
+    Whatever follows a time-out or the program's death has no record, and the host counts it as not passed.
+    """
+    scope: dict[str, Any] = {"__name__": "test", "__builtins__": builtins}
+    status, error = _timed(job["wall_s"], connection, lambda: connection.answer())
+    if status == "ok":
+        status, error = _timed(job["wall_s"], connection, lambda: _prepare(tests, connection, scope))
+        # It failed without the program.
+        status = "unsupported" if status == "wrong" else status
+    if status != "ok":
+        report("load" if status == "error" else status, 0, b"", error)
+        return
+    for check in tests["checks"]:
+        status, error = _timed(job["wall_s"], connection, lambda check=check: _run(check, scope, connection))  # type: ignore[misc]
+        report(status, 0, b"", error)
+        if status in ("timeout", "died") or (status != "ok" and job["stop_early"]):
+            return
+
+
+def _prepare(tests: dict[str, Any], connection: Connection, scope: dict[str, Any]) -> None:
+    """Bind the names that the tests take from the program, then run what comes before the first test."""
+    for module in tests["modules"]:
+        scope[module] = __import__(module)
+    for name in tests["names"]:
+        try:  # noqa: SIM105
+            scope[name] = connection.ask("name", name)
+        except NameError:
+            # Left unbound: the test that uses it fails with a NameError of its own.
+            pass
+    execute(tests["setup"], scope)
+
+
+def _run(check: Any, scope: dict[str, Any], connection: Connection) -> None:
+    if isinstance(check, str):
+        execute(check, scope)
+        return
+    function = connection.ask("name", check["fn_name"])
+    # Not by calling `function`: that would let the program change the arguments, which may be the expected value too.
+    got = connection.ask("call", function, check["args"], check["kwargs"])
+    if not any(same(got, right) for right in check["expected"]):
+        raise AssertionError("another value was expected")
+
+
+def _timed(wall_s: float, connection: Connection, work: Callable[[], object]) -> tuple[str, bytes]:
+    """How `work` went: ok, wrong, error (the program raised), timeout, died, or unsupported (the test's fault)."""
+    alarm = Alarm(wall_s)
+    try:
+        try:
+            return _attempt(connection, work)
+        finally:
+            alarm.disarm()
+    except OutOfTime:
+        return "timeout", b""
+    except (Closed, BrokenPipeError):
+        return "died", b""
+    except Unsupported as error:
+        return "unsupported", str(error).encode("utf-8", "replace")
+
+
+def _attempt(connection: Connection, work: Callable[[], object]) -> tuple[str, bytes]:
+    try:
+        work()
+    except BrokenPipeError:
+        raise
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # boundary: a test fails by raising
+        if isinstance(error, ImportError) and error is not connection.raised:
+            raise Unsupported(f"the test needs a module that the sandbox does not have: {error}") from None
+        # A NameError too: what the tests call is not there.
+        raised = error is connection.raised or isinstance(error, (ProgramError, NameError))
+        kind = "error" if raised else "wrong"
+        return kind, f"{type(error).__name__}: {error}".encode("utf-8", "replace")[-2000:]
+    return "ok", b""
+
+
+class Alarm:
+    """Raises OutOfTime in the main thread after `wall_s`. An alarm that the program sends early does nothing."""
+
+    def __init__(self, wall_s: float) -> None:
+        self.deadline = time.monotonic() + wall_s
+        _signal.signal(_signal.SIGALRM, self.ring)
+        _signal.setitimer(_signal.ITIMER_REAL, wall_s, 0.1)
+
+    def ring(self, signal: int, stack: object) -> None:
+        if time.monotonic() >= self.deadline:
+            raise OutOfTime
+
+    def disarm(self) -> None:
+        self.deadline = float("inf")
+        _signal.setitimer(_signal.ITIMER_REAL, 0)

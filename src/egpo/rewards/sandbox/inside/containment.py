@@ -1,0 +1,114 @@
+"""What the supervisor does to itself and to each child before a program runs."""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # `signal` would bring `enum` along
+import posix as os
+import resource
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+STACK_BYTES = 64 << 20
+
+
+def shield(walled: bool) -> None:
+    """No process of the same user may trace this one, or read its memory and descriptors; nor interrupt it.
+
+    `walled` says that the sandbox sees to that already: no /proc, and no system call that looks into a process.
+    """
+    if not walled:
+        prctl(PR_SET_DUMPABLE, 0)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+    # A reader that has gone is an OSError, as in any Python.
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
+
+
+def prctl(option: int, value: int) -> None:
+    """prctl(2). Through `_ctypes`, because importing `ctypes` would cost each program three milliseconds more."""
+    import _ctypes
+
+    libc: Any = _ctypes
+    address = libc.dlsym(libc.dlopen(None, os.RTLD_NOW), "prctl")
+    if libc.call_function(address, (option, value, 0, 0, 0)) != 0:
+        raise OSError(f"prctl({option}, {value}) failed")
+
+
+def confine(settings: dict[str, Any], num_tests: int) -> None:
+    """Set the limits of the calling process, which is about to run a program, and give up the user id."""
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    memory, file = settings["memory_bytes"], settings["file_bytes"]
+    cpu_s = settings["cpu_s"] * num_tests
+    bounds = [
+        (resource.RLIMIT_CPU, cpu_s, cpu_s + 1),
+        (resource.RLIMIT_FSIZE, file, file),
+        (resource.RLIMIT_NOFILE, settings["open_files"], settings["open_files"]),
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_MEMLOCK, 0, 0),
+        (resource.RLIMIT_AS, memory, memory),
+    ]
+    if settings["private"]:
+        # Counted per user namespace or private user id; on a shared id it would count the host's processes too.
+        bounds.append((resource.RLIMIT_NPROC, settings["processes"] + 1, settings["processes"] + 1))
+    for which, soft, hard in bounds:
+        highest = resource.getrlimit(which)[1]
+        hard = hard if highest == resource.RLIM_INFINITY else min(hard, highest)
+        resource.setrlimit(which, (min(soft, hard), hard))
+    _raise_stack_limit()
+    if settings["run_as"]:
+        os.setgroups([])
+        os.setresgid(settings["run_as"], settings["run_as"], settings["run_as"])
+        os.setresuid(settings["run_as"], settings["run_as"], settings["run_as"])
+    if not settings["private"]:
+        # Last: a change of user would clear it.
+        prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
+
+
+def _raise_stack_limit() -> None:
+    """Deep recursion is a fair way to solve a problem: 64 MB of stack, where the hard limit lets us."""
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    soft = STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, STACK_BYTES)
+    resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+
+
+def kill_everyone_else(private: bool, child: int) -> None:
+    """Kill what a program has left behind, daemons included, and wait for all of it.
+
+    `private` says that this process is the first of a process namespace of its own, where "everyone" is the sandbox.
+    """
+    while True:
+        if private and os.getpid() == 1:
+            _kill(-1)
+        else:
+            for process in descendants(os.getpid()) or [child]:
+                _kill(process)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.0005)
+
+
+def _kill(process: int) -> None:
+    try:  # noqa: SIM105
+        os.kill(process, _signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def descendants(process: int) -> list[int]:
+    """All processes below this one, children first. Empty where /proc does not tell."""
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{task}/children") as children:
+                for child in children.read().split():
+                    found += [int(child), *descendants(int(child))]
+    except OSError:
+        pass
+    return found

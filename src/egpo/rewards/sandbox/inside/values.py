@@ -1,0 +1,163 @@
+"""Plain values as bytes. What comes off the wire is rebuilt from builtin types, whatever the sender had.
+
+One tag byte, then the content; sizes are four bytes, big end first. A value that is not plain data travels as a
+reference: a number that its owner can look up. A subclass travels as its builtin base, so an `int` whose `__eq__`
+always says yes arrives as an `int`.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Value = Any
+    HandOver = Callable[[object], int]
+    Resolve = Callable[[int], object]
+
+
+DEEPEST = 200
+
+_SIMPLE: dict[bytes, object] = {b"N": None, b"T": True, b"F": False}
+# Classes of the standard library that are plain data too, and what to build them from.
+_NAMED: dict[str, Callable[[Any], tuple[object, ...]]] = {
+    "builtins.range": lambda value: (value.start, value.stop, value.step),
+    "collections.deque": lambda value: (list(value), value.maxlen),
+    "datetime.date": lambda value: (value.year, value.month, value.day),
+    "datetime.timedelta": lambda value: (value.days, value.seconds, value.microseconds),
+    "decimal.Decimal": lambda value: (str(value),),
+    "fractions.Fraction": lambda value: (value.numerator, value.denominator),
+}
+_MANY: dict[bytes, Any] = {b"l": list, b"t": tuple, b"S": set, b"Z": frozenset}
+
+
+def encode(value: Value, hand_over: HandOver, depth: int = 0) -> bytes:
+    """The bytes of `value`; `hand_over` numbers what is not plain data (or raises TypeError)."""
+    if depth > DEEPEST:
+        raise ValueError("nested too deeply")
+    for tag, simple in _SIMPLE.items():
+        if value is simple:
+            return tag
+    if isinstance(value, int):
+        return _sized(b"i", int.to_bytes(value, int.bit_length(value) // 8 + 1, "big", signed=True))
+    if isinstance(value, float):
+        return _sized(b"f", float.hex(value).encode())
+    if isinstance(value, complex):
+        parts = (value.real, value.imag)
+        return b"c" + b"".join(encode(part, hand_over, depth + 1) for part in parts)
+    if isinstance(value, str):
+        return _sized(b"s", str.encode(value, "utf-8", "surrogatepass"))
+    if isinstance(value, (bytes, bytearray)):
+        return _sized(b"b", bytes(value))
+    return _encode_many(value, hand_over, depth + 1)
+
+
+def _encode_many(value: Value, hand_over: HandOver, depth: int) -> bytes:
+    if isinstance(value, dict):
+        flat = [part for pair in dict.items(value) for part in pair]
+        return _counted(b"d", [encode(part, hand_over, depth) for part in flat])
+    for tag, kind in _MANY.items():
+        if isinstance(value, kind):
+            return _counted(tag, [encode(part, hand_over, depth) for part in kind.__iter__(value)])
+    name = class_name(value)
+    if name in _NAMED:
+        return b"o" + encode((name, *_NAMED[name](value)), hand_over, depth)
+    return b"r" + hand_over(value).to_bytes(4, "big")
+
+
+def class_name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def is_plain(value: object) -> bool:
+    """Whether `value` travels as what it is, and not as a reference."""
+    plain = (type(None), int, float, complex, str, bytes, bytearray, dict, list, tuple, set, frozenset)
+    return isinstance(value, plain) or class_name(value) in _NAMED
+
+
+def _sized(tag: bytes, content: bytes) -> bytes:
+    return tag + len(content).to_bytes(4, "big") + content
+
+
+def _counted(tag: bytes, parts: list[bytes]) -> bytes:
+    return tag + len(parts).to_bytes(4, "big") + b"".join(parts)
+
+
+def decode(data: bytes, resolve: Resolve) -> Value:
+    """The value of `data`, its references turned into objects by `resolve`; ValueError where it is not a value."""
+    value, end = _decode(data, 0, resolve, 0)
+    if end != len(data):
+        raise ValueError("bytes after the value")
+    return value
+
+
+def _decode(data: bytes, at: int, resolve: Resolve, depth: int) -> tuple[Value, int]:
+    if depth > DEEPEST + 2:
+        raise ValueError("nested too deeply")
+    tag, at = data[at : at + 1], at + 1
+    if tag in _SIMPLE:
+        return _SIMPLE[tag], at
+    if tag == b"c":
+        real, at = _decode(data, at, resolve, depth + 1)
+        imag, at = _decode(data, at, resolve, depth + 1)
+        if type(real) is float and type(imag) is float:
+            return complex(real, imag), at
+        raise ValueError("a complex number without its two parts")
+    if tag == b"o":
+        parts, at = _decode(data, at, resolve, depth + 1)
+        return _rebuilt(parts), at
+    size, at = int.from_bytes(data[at : at + 4], "big"), at + 4
+    if at > len(data):
+        raise ValueError("cut off")
+    if tag == b"r":
+        return resolve(size), at
+    if tag == b"d" or tag in _MANY:
+        return _decode_many(data, at, tag, size, resolve, depth + 1)
+    content = data[at : at + size]
+    if len(content) != size:
+        raise ValueError("cut off")
+    return _decode_scalar(tag, content), at + size
+
+
+def _decode_scalar(tag: bytes, content: bytes) -> Value:
+    if tag == b"i":
+        return int.from_bytes(content, "big", signed=True)
+    if tag == b"f":
+        return _float(content.decode("ascii"))
+    if tag == b"s":
+        return content.decode("utf-8", "surrogatepass")
+    if tag == b"b":
+        return content
+    raise ValueError(f"unknown tag {tag!r}")
+
+
+def _rebuilt(parts: Value) -> Value:
+    """An instance of a known class, from its name and what it is built from."""
+    if not isinstance(parts, tuple) or not parts or not isinstance(parts[0], str) or parts[0] not in _NAMED:
+        raise ValueError("an unknown class")
+    module, _, name = parts[0].rpartition(".")
+    try:
+        return getattr(__import__(module), name)(*parts[1:])
+    except (TypeError, ArithmeticError) as error:
+        raise ValueError(f"no {parts[0]}: {error}") from error
+
+
+def _float(text: str) -> float:
+    try:
+        return float.fromhex(text)
+    except OverflowError as error:
+        raise ValueError("a float out of range") from error
+
+
+def _decode_many(data: bytes, at: int, tag: bytes, size: int, resolve: Resolve, depth: int) -> tuple[Value, int]:
+    parts: list[Any] = []
+    for _ in range(size):
+        part, at = _decode(data, at, resolve, depth)
+        parts.append(part)
+    try:
+        if tag == b"d":
+            return dict(zip(parts[::2], parts[1::2], strict=True)), at
+        return _MANY[tag](parts), at
+    except TypeError as error:
+        raise ValueError("an unhashable key") from error

@@ -1,0 +1,152 @@
+"""What goes into a sandbox, and what comes out."""
+
+import marshal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from egpo.rewards.sandbox.inside.wire import frame
+from egpo.rewards.sandbox.limits import MEGABYTE, Limits
+
+# The oldest format that every Python from 3.4 on reads: a service may run another version than the host.
+_MARSHAL_VERSION = 4
+
+
+@dataclass(frozen=True)
+class Scripts:
+    """Run the whole program once for each standard input. `longest_output` is the size of the longest right answer."""
+
+    stdins: tuple[bytes, ...]
+    longest_output: int = 0
+    kind = "scripts"
+
+    @property
+    def size(self) -> int:
+        return len(self.stdins)
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Load the program once and run each check against it: a piece of test code, or a call with its expected values.
+
+    `names` are what the checks take from the program, `modules` the standard modules that they use without an import.
+    """
+
+    checks: tuple[str | Mapping[str, Any], ...]
+    names: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    setup: str = ""
+    kind = "checks"
+
+    @property
+    def size(self) -> int:
+        return len(self.checks)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program and what to do with it. `stop_early`: the first test that has failed for sure is the last one run."""
+
+    program: str
+    work: Scripts | Checks
+    limits: Limits = field(default_factory=Limits)
+    stop_early: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """How the supervisor is to behave where it runs.
+
+    `private`: it has a process namespace of its own, where it may kill everyone. `walled`: no process there can look
+    into another. `run_as`: the user id that programs get, 0 for the supervisor's own. `packages`: directories that a
+    program can import from, beside the standard library.
+    """
+
+    work_dir: str
+    stdin_path: str
+    private: bool = False
+    walled: bool = False
+    run_as: int = 0
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One test, as the supervisor saw it.
+
+    status: exit (with its code) and signal for scripts; ok, wrong, error, load, died, unsupported for checks; timeout
+    and output for both.
+    """
+
+    status: str
+    code: int = 0
+    output: bytes = b""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All outcomes in order; fewer than tests where the sandbox stopped before the end.
+
+    `stopped` says why it did: timeout or memory (the program's doing), or nothing. `failure` is the sandbox's own: the
+    supervisor did not start, or died.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    stopped: str = ""
+    failure: str = ""
+
+
+def frames(job: Job, place: Place) -> list[bytes]:
+    """The contents of the frames for the supervisor: the job, then for checks what only it may know."""
+    limits, work = job.limits, job.work
+    settings = {
+        "kind": work.kind,
+        "program": job.program.encode("utf-8", "replace").decode(),
+        "stop_early": job.stop_early,
+        "wall_s": float(limits.wall_s),
+        "cpu_s": max(1, round(limits.cpu_s)),
+        "memory_bytes": int(limits.memory_mb * MEGABYTE),
+        "file_bytes": int(limits.file_mb * MEGABYTE),
+        "open_files": int(limits.open_files),
+        "processes": int(limits.processes),
+        "work_dir": place.work_dir,
+        "stdin_path": place.stdin_path,
+        "private": place.private,
+        "walled": place.walled,
+        "run_as": place.run_as,
+        "packages": place.packages,
+    }
+    if isinstance(work, Scripts):
+        output_bytes = int(limits.output_mb * MEGABYTE) + work.longest_output
+        return [marshal.dumps({**settings, "stdins": work.stdins, "output_bytes": output_bytes}, _MARSHAL_VERSION)]
+    secret = {
+        "checks": [check if isinstance(check, str) else dict(check) for check in work.checks],
+        "names": work.names,
+        "modules": work.modules,
+        "setup": work.setup,
+    }
+    public = {**settings, "num_checks": len(work.checks)}
+    return [marshal.dumps(public, _MARSHAL_VERSION), marshal.dumps(secret, _MARSHAL_VERSION)]
+
+
+def framed(contents: Iterable[bytes]) -> bytes:
+    return b"".join(map(frame, contents))
+
+
+def read_outcomes(data: bytes) -> tuple[Outcome, ...]:
+    """The records that the supervisor wrote. A record that is cut off, or no record, ends the list."""
+    outcomes, at = [], 0
+    while (end := data.find(b"\n", at)) >= 0:
+        try:
+            status, *numbers = data[at:end].decode("ascii").split(" ")
+            code, output, error = map(int, numbers)
+        except ValueError:
+            break
+        at, stop = end + 1, end + 1 + output + error
+        if min(output, error) < 0 or stop > len(data):
+            break
+        text = data[at + output : stop].decode("utf-8", "replace")
+        outcomes.append(Outcome(status, code, data[at : at + output], text))
+        at = stop
+    return tuple(outcomes)

@@ -1,0 +1,94 @@
+"""The system calls that no program in the sandbox may make, as a filter for the kernel (classic BPF).
+
+A second wall behind the namespaces: it takes away the calls with which one process reads another, the address families
+that a network namespace does not cover (AF_VSOCK reaches the hypervisor), memory that no limit counts, and the parts
+of the kernel that a program has no use for. A denied call fails with EPERM.
+"""
+
+import platform
+import struct
+from functools import cache
+
+_EPERM, _ENOSYS = 1, 38
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_AF_UNIX = 1
+# CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
+_NEW_NAMESPACE = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+
+_LOAD, _JUMP_EQUAL, _JUMP_ABOVE, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+
+# The numbers from pidfd_send_signal (424) on are the same on every architecture.
+_COMMON = {
+    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
+    "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "pidfd_getfd": 438, "process_madvise": 440,
+    "mount_setattr": 442, "quotactl_fd": 443, "memfd_secret": 447, "process_mrelease": 448,
+}  # fmt: skip
+_X86_64 = {
+    "shmget": 29, "shmat": 30, "semget": 64, "msgget": 68, "ptrace": 101, "syslog": 103, "personality": 135,
+    "modify_ldt": 154, "pivot_root": 155, "adjtimex": 159, "chroot": 161, "acct": 163, "settimeofday": 164,
+    "mount": 165, "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169, "sethostname": 170,
+    "setdomainname": 171, "iopl": 172, "ioperm": 173, "init_module": 175, "delete_module": 176, "quotactl": 179,
+    "clock_settime": 227, "mq_open": 240, "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250,
+    "unshare": 272, "perf_event_open": 298, "fanotify_init": 300, "name_to_handle_at": 303,
+    "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308, "process_vm_readv": 310,
+    "process_vm_writev": 311, "kcmp": 312, "finit_module": 313, "memfd_create": 319, "kexec_file_load": 320,
+    "bpf": 321, "userfaultfd": 323,
+}  # fmt: skip
+_AARCH64 = {
+    "quotactl": 60, "umount2": 39, "mount": 40, "pivot_root": 41, "chroot": 51, "acct": 89, "personality": 92,
+    "unshare": 97, "kexec_load": 104, "init_module": 105, "delete_module": 106, "clock_settime": 112,
+    "syslog": 116, "ptrace": 117, "reboot": 142, "sethostname": 161, "setdomainname": 162, "settimeofday": 170,
+    "adjtimex": 171, "mq_open": 180, "msgget": 186, "semget": 190, "shmget": 194, "shmat": 196, "add_key": 217,
+    "request_key": 218, "keyctl": 219, "swapon": 224, "swapoff": 225, "perf_event_open": 241,
+    "fanotify_init": 262, "name_to_handle_at": 264, "open_by_handle_at": 265, "clock_adjtime": 266, "setns": 268,
+    "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "finit_module": 273, "memfd_create": 279,
+    "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294,
+}  # fmt: skip
+
+# machine: (audit architecture, denied calls, clone, socket, prlimit64)
+_MACHINES = {
+    "x86_64": (0xC000003E, _X86_64, 56, 41, 302),
+    "aarch64": (0xC00000B7, _AARCH64, 220, 198, 261),
+}
+_CLONE3 = 435
+_X32_CALLS_FROM = 0x40000000
+
+
+@cache
+def seccomp_filter(machine: str = "") -> bytes | None:
+    """The filter's bytes, or None on a machine whose call numbers are not known here."""
+    if (machine or platform.machine()) not in _MACHINES:
+        return None
+    architecture, denied, clone, socket, prlimit = _MACHINES[machine or platform.machine()]
+    rules = [
+        _step(_LOAD, _ARCHITECTURE),
+        # Another architecture's table (32-bit calls on a 64-bit machine) would give every number another meaning.
+        _step(_JUMP_EQUAL, architecture, 1, 0),
+        _deny(_EPERM),
+        _step(_LOAD, _NUMBER),
+        _step(_JUMP_ABOVE, _X32_CALLS_FROM, 0, 1),
+        _deny(_EPERM),
+        # Its flags lie in memory, where a filter cannot look: say that it does not exist, and libc calls clone.
+        *_if_number(_CLONE3, _deny(_ENOSYS)),
+        *_if_number(clone, _step(_LOAD, _FIRST_ARGUMENT), _step(_JUMP_BITS, _NEW_NAMESPACE, 0, 1), _deny(_EPERM)),
+        *_if_number(socket, _step(_LOAD, _FIRST_ARGUMENT), _step(_JUMP_EQUAL, _AF_UNIX, 1, 0), _deny(_EPERM)),
+        *_if_number(prlimit, _step(_LOAD, _FIRST_ARGUMENT), _step(_JUMP_EQUAL, 0, 1, 0), _deny(_EPERM)),
+    ]
+    for number in sorted({**_COMMON, **denied}.values()):
+        rules += [_step(_JUMP_EQUAL, number, 0, 1), _deny(_EPERM)]
+    return b"".join([*rules, _step(_RETURN, _ALLOW)])
+
+
+def _if_number(number: int, *then: bytes) -> list[bytes]:
+    """Do `then` for this call; it ends in a denial or falls through to an allowance. The number stays loaded."""
+    body = [*then, _step(_RETURN, _ALLOW)] if len(then) > 1 else list(then)
+    return [_step(_JUMP_EQUAL, number, 0, len(body)), *body]
+
+
+def _deny(error: int) -> bytes:
+    return _step(_RETURN, _ERRNO | error)
+
+
+def _step(code: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, if_true, if_false, operand)

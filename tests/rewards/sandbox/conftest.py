@@ -1,0 +1,28 @@
+"""The sandboxes under test: bubblewrap as root runs it and as an ordinary user does."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from egpo.rewards.sandbox import Sandbox, sandbox_status
+from egpo.rewards.sandbox.audit import laid_out_bait
+from egpo.rewards.sandbox.bubblewrap import Bubblewrap
+
+
+@pytest.fixture(scope="session")
+def works() -> None:
+    status = sandbox_status("bubblewrap")
+    if not status.ok:
+        pytest.skip(f"{status.detail}; {status.fix}")
+
+
+@pytest.fixture(params=["private_user", "user_namespace"])
+def sandbox(request: pytest.FixtureRequest, works: None) -> Sandbox:
+    """Both ways: for an ordinary user the first is the second."""
+    return Bubblewrap(private_user=request.param == "private_user")
+
+
+@pytest.fixture(scope="session")
+def bait() -> Iterator[dict[str, object]]:
+    with laid_out_bait() as laid_out:
+        yield laid_out

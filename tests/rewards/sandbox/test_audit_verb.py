@@ -1,0 +1,39 @@
+"""`egpo audit sandbox`."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from egpo.cli.audit_sandbox import audit_sandbox
+from egpo.rewards.sandbox import audit
+from egpo.rewards.sandbox.escapes import ATTEMPTS
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    app = typer.Typer()
+    app.command()(audit_sandbox)
+    return app
+
+
+@pytest.fixture
+def three_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of each kind; the rest is tested in test_escapes.py."""
+    wanted = ("read a host file", "fork bomb", "leave with success")
+    monkeypatch.setattr(audit, "ATTEMPTS", [attempt for attempt in ATTEMPTS if attempt.name in wanted])
+
+
+def test_contained(app: typer.Typer, works: None, three_attempts: None) -> None:
+    result = CliRunner().invoke(app, ["--tier", "bubblewrap", "--json"])
+    assert result.exit_code == 0
+    answer = json.loads(result.stdout)
+    assert (answer["tier"], answer["got_through"], len(answer["attempts"])) == ("bubblewrap", 0, 3)
+
+
+def test_an_attempt_that_gets_through_is_exit_code_1(app: typer.Typer, three_attempts: None) -> None:
+    result = CliRunner().invoke(app, ["--tier", "limits"])
+    assert result.exit_code == 1
+    assert "NO" in result.stdout
+    assert "got through" in result.stdout

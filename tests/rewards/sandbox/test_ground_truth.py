@@ -1,0 +1,81 @@
+"""The forms of ground truth."""
+
+import json
+
+import pytest
+
+from egpo.errors import InputError
+from egpo.rewards.sandbox import Checks, Scripts
+from egpo.rewards.sandbox.ground_truth import read_tests
+
+
+def test_inputs_and_outputs_are_whole_programs() -> None:
+    tests = read_tests({"inputs": ["1 2\n", ["3", "4"]], "outputs": ["3\n", 7]})
+    assert tests.work == Scripts((b"1 2\n", b"3\n4"), 2)
+    assert tests.outputs == ("3\n", "7")
+
+
+def test_a_json_string_is_what_it_holds() -> None:
+    value = {"inputs": ["1"], "outputs": ["2"]}
+    assert read_tests(json.dumps(value)) == read_tests(value)
+
+
+def test_a_list_of_cases() -> None:
+    assert read_tests([{"input": "1", "output": "2"}]) == read_tests({"inputs": ["1"], "outputs": ["2"]})
+
+
+def test_fn_name_makes_calls_of_json_lines() -> None:
+    work = read_tests({"fn_name": "f", "inputs": ['[1, 2]\n"x"', [3]], "outputs": ["[3]", [4]]}).work
+    assert isinstance(work, Checks)
+    first, second = work.checks
+    assert first == {"fn_name": "f", "args": [[1, 2], "x"], "kwargs": {}, "expected": [[3]]}
+    # APPS wraps the value in a list: both readings count.
+    assert second == {"fn_name": "f", "args": [3], "kwargs": {}, "expected": [4, [4]]}
+
+
+def test_text_that_is_no_json_is_text() -> None:
+    (check,) = read_tests({"fn_name": "f", "inputs": ["abc"], "outputs": ["x y"]}).work.checks
+    assert (check["args"], check["expected"]) == (["abc"], ["x y"])
+
+
+def test_calls() -> None:
+    (check,) = read_tests({"calls": [{"fn_name": "f", "kwargs": {"a": 1}, "expected": [5]}]}).work.checks
+    assert check == {"fn_name": "f", "args": [], "kwargs": {"a": 1}, "expected": [[5]]}
+
+
+def test_asserts_with_setup() -> None:
+    work = read_tests({"assert": ["assert f(x) == 1", "assert f(2)"], "setup": "x = 3"}).work
+    assert work == Checks(("assert f(x) == 1", "assert f(2)"), ("f",), (), "x = 3")
+
+
+def test_check_function_of_humaneval() -> None:
+    work = read_tests({"test": "def check(candidate):\n    assert candidate(1)", "entry_point": "f"}).work
+    assert isinstance(work, Checks)
+    assert work.names == ("f",)
+    assert work.checks[0].endswith("\ncheck(f)")
+
+
+@pytest.mark.parametrize(
+    ("ground_truth", "message"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("3", "holds no tests"),
+        ({}, "no tests under"),
+        ({"inputs": [], "outputs": []}, "no tests under"),
+        ({"inputs": ["1"]}, "same length"),
+        ({"inputs": ["1"], "outputs": ["1", "2"]}, "same length"),
+        ({"inputs": ["1"], "outputs": "1"}, "same length"),
+        ([{"input": "1"}], "not all"),
+        ([], "not all"),
+        ({"assert": ["assert f("]}, "not Python"),
+        ({"assert": [3]}, "not Python"),
+        ({"test": "def check(c): pass"}, "entry_point"),
+        ({"calls": [{"fn_name": "f"}]}, "calls"),
+        ({"calls": [{"fn_name": "f", "args": "x", "expected": 1}]}, "args"),
+        (None, "holds no tests"),
+    ],
+)
+def test_a_malformed_ground_truth_is_the_users_mistake(ground_truth: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_tests(ground_truth)

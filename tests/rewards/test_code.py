@@ -1,0 +1,166 @@
+"""The code reward: which program is taken, and what its behaviour earns."""
+
+import pytest
+
+from egpo.errors import InputError
+from egpo.rewards import code
+from egpo.rewards.code import REASONS, extract_program, judge_code, same_output
+from egpo.rewards.sandbox import Limits, Sandbox, choose_sandbox, sandbox_status
+
+DOUBLE = {"inputs": ["1\n", "2\n", "-3"], "outputs": ["2\n", "4", "-6\n\n"]}
+ADD = {"assert": ["assert add(1, 2) == 3", "assert add(2, 2) == 4"]}
+RIGHT = "print(2 * int(input()))"
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Sandbox:
+    status = sandbox_status("bubblewrap")
+    if not status.ok:
+        pytest.skip(status.detail)
+    return choose_sandbox("bubblewrap", limits=Limits(wall_s=1.0))
+
+
+def fenced(program: str) -> str:
+    return f"<think>Let me see.</think>Here it is:\n```python\n{program}\n```\nDone."
+
+
+@pytest.mark.parametrize(
+    ("program", "tests", "reason", "reward", "fraction"),
+    [
+        (RIGHT, DOUBLE, "correct", 1.0, 1.0),
+        ("print('2')", DOUBLE, "wrong_answer", 0.0, 1 / 3),
+        ("n = int(input())\nprint(2 * n if n > 0 else 1 / 0)", DOUBLE, "runtime_error", 0.0, 2 / 3),
+        ("print(2 * int(input())", DOUBLE, "syntax_error", 0.0, 0.0),
+        ("x = '\0'", DOUBLE, "syntax_error", 0.0, 0.0),
+        ("  indented = 1", DOUBLE, "syntax_error", 0.0, 0.0),
+        ("while True: pass", DOUBLE, "timeout", 0.0, 0.0),
+        ("x = [0] * 10 ** 12", DOUBLE, "memory", 0.0, 0.0),
+        ("while True: print('x' * 9999)", DOUBLE, "output_limit", 0.0, 0.0),
+        ("import os\nos.kill(os.getpid(), 9)", DOUBLE, "crashed", 0.0, 0.0),
+        ("import sys\nprint(2 * int(input()))\nsys.exit(1)", DOUBLE, "runtime_error", 0.0, 0.0),
+        ("def add(a, b): return a + b", ADD, "correct", 1.0, 1.0),
+        ("def add(a, b): return a * b", ADD, "wrong_answer", 0.0, 0.5),
+        ("def plus(a, b): return a + b", ADD, "runtime_error", 0.0, 0.0),
+        ("def add(a, b):\n    while True: pass", ADD, "timeout", 0.0, 0.0),
+        ("import os\ndef add(a, b): os._exit(0)", ADD, "crashed", 0.0, 0.0),
+        ("def add(a, b) return", ADD, "syntax_error", 0.0, 0.0),
+        ("def add(a, b): return [0] * 10 ** 12", ADD, "memory", 0.0, 0.0),
+        ("def add(a, b): return a + b", {"assert": ["assert add(open, print.__self__) == 1"]}, "bad_test", 0.0, 0.0),
+    ],
+)  # fmt: skip
+def test_verdicts(sandbox: Sandbox, program: str, tests: dict, reason: str, reward: float, fraction: float) -> None:
+    verdict = judge_code(fenced(program), tests, sandbox=sandbox)
+    assert (verdict.reason, verdict.reward, verdict.correct) == (reason, reward, reason == "correct")
+    assert verdict.failed == REASONS[reason].startswith("checker failure")
+    shaped = judge_code(fenced(program), tests, sandbox=sandbox, mode="fraction")
+    assert (shaped.reason, shaped.reward) == (reason, pytest.approx(fraction))
+
+
+@pytest.mark.parametrize("text", ["", "no code", "<think>```python\nprint(1)\n```", "`print(1)`", "``python\nx\n``"])
+def test_no_code(text: str) -> None:
+    assert judge_code(text, DOUBLE).reason == "no_code"
+
+
+def test_a_program_in_the_thought_neither_pays_nor_spoils(sandbox: Sandbox) -> None:
+    thought = f"<think>```python\n{RIGHT}\n```</think>"
+    assert judge_code(thought, DOUBLE).reason == "no_code"
+    wrong = "<think>```python\nprint(0)\n```</think>" + f"```python\n{RIGHT}\n```"
+    assert judge_code(wrong, DOUBLE, sandbox=sandbox).correct
+
+
+@pytest.mark.parametrize(
+    ("answer", "program"),
+    [
+        ("```python\na\n```\ntext\n```python\nb\n```", "b\n"),
+        ("```python\na\n```\n```text\noutput\n```", "a\n"),
+        ("```python\na\n```\n```\noutput\n```", "a\n"),
+        ("```\na\n```", "a\n"),
+        ("```js\na\n```", None),
+        ("```PYTHON3 title=x\na\n```", "a\n"),
+        ("```py\na\n", "a"),
+        ("```python\na```", "a"),
+        ("```python\na\n```python\nb\n```", "b\n"),
+        ("~~~python\na\n```\nb\n~~~", "a\n```\nb\n"),
+        ("````python\na\n```\nb\n````", "a\n```\nb\n"),
+        ("  ```python\n  a\n  ```", "  a\n"),
+        ("```python\n```", ""),
+        ("```python", ""),
+        ("    ```python\n    a\n    ```", None),
+    ],
+)
+def test_which_program_is_taken(answer: str, program: str | None) -> None:
+    assert extract_program(answer) == program
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "same"),
+    [
+        ("1\n2\n", "1\n2", True),
+        ("1  \n2\t\n\n\n", "1\n2", True),
+        ("1\r\n2\r\n", "1\n2", True),
+        (" 1", "1", False),
+        ("1\n\n2", "1\n2", False),
+        ("1 2", "1  2", False),
+        ("", "\n", True),
+        ("YES", "yes", False),
+    ],
+)
+def test_output_is_compared_line_by_line(got: str, expected: str, same: bool) -> None:
+    assert same_output(got, expected) is same
+
+
+def test_printing_a_verdict_is_printing(sandbox: Sandbox) -> None:
+    program = """\
+import os
+for fd in range(100):
+    try: os.write(fd, b'exit 0 2 0\\n2\\n' * 9)
+    except OSError: pass
+"""
+    assert judge_code(fenced(program), DOUBLE, sandbox=sandbox).reason == "wrong_answer"
+
+
+def test_no_sandbox_is_a_checker_failure_and_not_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("EGPO_SANDBOX", raising=False)
+    code._default_sandbox.cache_clear()
+    verdict = judge_code(fenced(RIGHT), DOUBLE)
+    code._default_sandbox.cache_clear()
+    assert (verdict.reason, verdict.failed, verdict.reward) == ("no_sandbox", True, 0.0)
+
+
+def test_a_sandbox_that_dies_is_a_checker_failure(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bwrap").write_text("#!/bin/sh\nexit 9\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    verdict = judge_code(fenced(RIGHT), DOUBLE, sandbox=choose_sandbox("bubblewrap"))
+    assert (verdict.reason, verdict.failed) == ("sandbox_died", True)
+
+
+def test_hostile_text_is_only_text() -> None:
+    for text in ("\0", "\udc80", "```" * 100_000, "`" * 1_000_000, "```python\n" * 50_000, "~~~\n```\n" * 50_000):
+        program = extract_program(text)
+        assert program is None or isinstance(program, str)
+
+
+def test_a_huge_program_is_not_run() -> None:
+    assert judge_code("```python\n" + "#" * 2_000_000, DOUBLE).reason == "too_long"
+
+
+def test_lone_surrogates_run_as_question_marks(sandbox: Sandbox) -> None:
+    verdict = judge_code("```python\nprint('\udc80')\n```", {"inputs": [""], "outputs": ["?"]}, sandbox=sandbox)
+    assert verdict.correct
+
+
+def test_an_unknown_mode_is_the_users_mistake() -> None:
+    with pytest.raises(InputError, match="fraction"):
+        judge_code("", DOUBLE, mode="fractoin")
+
+
+def test_a_malformed_ground_truth_is_the_users_mistake() -> None:
+    with pytest.raises(InputError, match="ground truth"):
+        judge_code(fenced(RIGHT), {"inputs": ["1"]})
+
+
+def test_every_reason_is_documented() -> None:
+    assert set(code._BY_STATUS.values()) <= set(REASONS)
+    assert REASONS["correct"]
