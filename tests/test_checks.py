@@ -76,3 +76,11 @@ def test_the_versions_we_ask_for_are_those_of_the_package():
     assert any(line.startswith("torch>=2.11") for line in required)
     assert any(line.startswith("transformers") and ">=5.9" in line and "<6" in line for line in required)
     assert any(f"verl=={checks.VERL_VERSION}" in line for line in required)
+
+
+def test_a_sandbox_tier_that_does_not_exist_is_red(monkeypatch):
+    monkeypatch.setenv("EGPO_SANDBOX", "bublewrap")
+    check = checks.check_sandbox()
+    assert check.state == "red"
+    assert "bublewrap" in check.found
+    assert check.fix

@@ -12,9 +12,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Literal
+from typing import Any, Literal
 
 from packaging.specifiers import SpecifierSet
+
+from egpo.errors import InputError
 
 State = Literal["green", "amber", "red"]
 TIME_LIMIT_S = 60
@@ -123,7 +125,10 @@ def check_verl_plugin() -> Check:
 def check_sandbox() -> Check:
     from egpo.rewards.sandbox import sandbox_status
 
-    status = sandbox_status()
+    try:
+        status = sandbox_status()
+    except InputError as error:  # a tier that does not exist, asked for by name
+        return Check("code sandbox", "red", error.faults[0].what, error.faults[0].fix or "unset EGPO_SANDBOX")
     return Check("code sandbox", "green" if status.ok else "amber", f"{status.tier}: {status.detail}", status.fix)
 
 
@@ -161,7 +166,7 @@ def _package(name: str, wanted: str, *, required: bool) -> Check:
     return Check(name, "green", version)
 
 
-def _ask(question: str) -> dict[str, object] | str:  # the answer, or what went wrong
+def _ask(question: str) -> dict[str, Any] | str:  # the answer, or what went wrong
     try:
         done = subprocess.run(
             [sys.executable, "-c", question], capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
@@ -170,5 +175,5 @@ def _ask(question: str) -> dict[str, object] | str:  # the answer, or what went 
         return f"no answer within {TIME_LIMIT_S} s"
     if done.returncode:
         return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    answer: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
+    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return answer

@@ -102,3 +102,25 @@ def test_a_missing_file_is_not_taken_for_a_hub_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"data/rows.jsonl: no such file"):
         open_source("data/rows.jsonl")
+
+
+def test_the_real_client_reads_a_set_by_its_name(tmp_path, monkeypatch):
+    """`datasets` takes a folder `owner/name` under the current one for the set of that name: no network is needed."""
+    folder = tmp_path / "acme" / "tiny"
+    folder.mkdir(parents=True)
+    for split, count in (("train", 3), ("test", 2)):
+        lines = [json.dumps({"question": f"{split} {i}", "answer": f"#### {i}"}) for i in range(count)]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    source = open_source("acme/tiny")
+    assert [record.value["question"] for record in source.readers["train"]()] == ["train 0", "train 1", "train 2"]
+    assert len(list(source.readers["test"]())) == 2
+
+
+def test_the_real_client_without_a_network_is_explained(monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match=r"--source acme/unknown-set: the hub .* download the file elsewhere"):
+        open_source("acme/unknown-set")

@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from egpo.cli.config import config_app
+from egpo.cli.convert import convert_app
 from egpo.cli.doctor import doctor
+from egpo.cli.prepare import prepare_app
 from egpo.errors import EgpoError
 from egpo.version import __version__
 
@@ -17,12 +19,15 @@ Train with GRPO or EGPO, and know what you measured.
 
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 app.command(rich_help_panel="Set-up", short_help="Is this machine ready?  [cyan]egpo doctor[/]")(doctor)
-app.add_typer(
-    config_app,
-    name="config",
-    rich_help_panel="Recipes",
-    short_help="Show, check and describe recipes.  [cyan]egpo config check examples/recipe.yaml[/]",
-)
+
+# One line a verb: what it does, and an example.
+GROUPS = [
+    ("Recipes", config_app, "config", "Show, check and describe recipes.", "egpo config check examples/recipe.yaml"),
+    ("Data", prepare_app, "prepare", "Write a task's data.", "egpo prepare countdown --out data/countdown"),
+    ("Data", convert_app, "convert", "Convert conversations.", "egpo convert messages chats.jsonl --out data/chats"),
+]
+for _panel, _app, _name, _meaning, _example in GROUPS:
+    app.add_typer(_app, name=_name, rich_help_panel=_panel, short_help=f"{_meaning}  [cyan]{_example}[/]")
 
 
 def _print_version(wanted: bool) -> None:
