@@ -6,8 +6,10 @@ import sys
 from importlib import metadata
 
 import pytest
+from typer.testing import CliRunner
 
 from egpo import checks
+from egpo.cli.main import app
 
 FIXABLE = {"amber", "red"}
 
@@ -52,6 +54,40 @@ def test_torch_versions(monkeypatch, version, state):
 def test_verl_versions(monkeypatch, version, state):
     monkeypatch.setattr(checks, "_version", lambda package: version)
     assert checks.check_verl().state == state
+
+
+def test_a_python_that_is_too_new_is_red(monkeypatch):
+    monkeypatch.setattr(checks.sys, "version_info", (3, 13, 0))
+    assert checks.check_python().state == "red"
+
+
+def test_a_gpu_that_torch_does_not_see_is_amber(monkeypatch):
+    monkeypatch.setattr(checks, "_ask", lambda question: {"gpu": None, "bytes": None, "threads": 2})
+    monkeypatch.setattr(checks.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
+    check = checks.check_device()
+    assert check.state == "amber"
+    assert "CUDA build" in check.fix
+
+
+def test_an_egpo_without_a_plug_in_says_so(monkeypatch):
+    monkeypatch.setattr(checks, "_version", lambda package: "0.9.1")
+    monkeypatch.setattr(checks, "_ask", lambda question: {"names": []})
+    assert checks.check_verl_plugin().state == "amber"
+
+
+def test_doctor_leaves_with_1_when_something_is_red(monkeypatch):
+    monkeypatch.setattr(checks, "CHECKS", [lambda: checks.Check("torch", "red", "not installed", "pip install torch")])
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 1
+    assert "pip install torch" in done.output
+
+
+def test_a_directory_that_is_gone_is_red(monkeypatch):
+    def gone(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(checks.shutil, "disk_usage", gone)
+    assert checks.check_disk().state == "red"
 
 
 def test_a_plug_in_that_does_not_import_is_loud(monkeypatch):

@@ -7,8 +7,11 @@ from hypothesis import strategies as st
 
 from egpo.errors import InputError
 from egpo.token_stats import token_stats
+from egpo.token_stats.chunked import CHUNK_BYTES
 
-CUDA = pytest.param("cuda", marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")])
+CUDA = pytest.param(
+    "cuda", marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+)
 DEVICES = ["cpu", CUDA]
 
 
@@ -50,7 +53,9 @@ def test_equal_to_full_logits_in_value_and_gradient(device, num_tokens, vocabula
 
 def test_gradient_by_finite_differences():
     hidden, weight, targets, _ = inputs(5, 11, 4, torch.float64)
-    assert torch.autograd.gradcheck(lambda h, w: token_stats(h, w, targets, 0.7, chunk_bytes=5 * 4 * 3)[0], (hidden, weight))
+    assert torch.autograd.gradcheck(
+        lambda h, w: token_stats(h, w, targets, 0.7, chunk_bytes=5 * 4 * 3)[0], (hidden, weight)
+    )
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -107,14 +112,56 @@ def test_no_tokens_at_all():
 
 def test_no_more_than_one_chunk_of_logits_is_ever_held(monkeypatch):
     """Count what the two passes allocate: nothing as wide as the vocabulary, but the weight's own gradient."""
-    widest = []
-    original = torch.Tensor.exp
-    monkeypatch.setattr(torch.Tensor, "exp", lambda t: widest.append(t.shape) or original(t))
+    widths = {"exp": [], "exp_": []}
+    for name, seen in widths.items():
+        original = getattr(torch.Tensor, name)
+        monkeypatch.setattr(torch.Tensor, name, lambda t, o=original, seen=seen: seen.append(tuple(t.shape)) or o(t))
     hidden, weight, targets, _ = inputs(10, 1000, 4)
     token_stats(hidden, weight, targets, 1.0, chunk_bytes=4 * 10 * 50)[0].sum().backward()
-    wide = [shape for shape in widest if len(shape) == 2]
-    assert len(wide) == 20
-    assert all(shape == (10, 50) for shape in wide)
+    forward, backward = ([shape for shape in seen if len(shape) == 2] for seen in widths.values())
+    assert forward == backward == [(10, 50)] * 20
+
+
+def test_the_default_chunk_bounds_a_large_vocabulary(monkeypatch):
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", 4 * 10 * 100)
+    seen = []
+    original = torch.Tensor.exp
+    monkeypatch.setattr(torch.Tensor, "exp", lambda t: seen.append(t.shape) or original(t))
+    hidden, weight, targets, _ = inputs(10, 1000, 4)
+    token_stats(hidden, weight, targets)
+    assert max(shape[-1] for shape in seen if len(shape) == 2) == 100
+
+
+def test_autocast_does_not_round_the_logits():
+    hidden, weight, targets, _ = inputs(64, 1000, 512)
+    plain = token_stats(hidden, weight, targets, 1.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        under = token_stats(hidden, weight, targets, 1.0)
+    assert under[1].dtype == torch.float32
+    assert torch.equal(plain[0], under[0])
+    assert torch.equal(plain[1], under[1])
+
+
+def test_there_is_no_second_derivative_to_get_wrong():
+    hidden, weight, targets, _ = inputs(5, 11, 4)
+    (gradient,) = torch.autograd.grad(token_stats(hidden, weight, targets)[0].square().sum(), hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_the_gradient_of_half_precision_states_is_summed_in_float32():
+    hidden, weight, targets, _ = inputs(16, 4096, 8, torch.bfloat16)
+    exact_hidden, exact_weight = (t.detach().float().requires_grad_() for t in (hidden, weight))
+    token_stats(hidden, weight, targets, chunk_bytes=4 * 16)[0].sum().backward()
+    naive(exact_hidden, exact_weight, targets, 1.0)[0].sum().backward()
+    assert float((hidden.grad.float() - exact_hidden.grad).norm() / exact_hidden.grad.norm()) < 4e-3
+
+
+def test_targets_of_any_integer_kind_and_shape():
+    hidden, weight, targets, _ = inputs(6, 20, 4)
+    whole = token_stats(hidden, weight, targets)[0]
+    assert torch.equal(token_stats(hidden, weight, targets.int())[0], whole)
+    assert token_stats(hidden[0], weight, targets[0])[0].shape == ()
 
 
 @pytest.mark.parametrize(
@@ -125,6 +172,8 @@ def test_no_more_than_one_chunk_of_logits_is_ever_held(monkeypatch):
         ({"targets": torch.full((6,), 20)}, r"token ids lie in \[0, 20\)"),
         ({"targets": torch.full((6,), -100)}, "targets reach from -100"),
         ({"targets": torch.zeros(5, dtype=torch.long)}, "the shapes must be"),
+        ({"targets": torch.zeros(6)}, "give token ids"),
+        ({"head_weight": torch.zeros(0, 4)}, "the shapes must be"),
         ({"head_weight": torch.zeros(20, 5)}, "the shapes must be"),
         ({"head_weight": torch.zeros(20, 4, dtype=torch.bfloat16)}, "hidden is torch.float32 and head_weight"),
     ],

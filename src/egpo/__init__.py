@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from egpo.rewards import Verdict, score
     from egpo.segments import Segments, mean_over, opened_by_prompt, segment_masks
     from egpo.tasks import load_task
-    from egpo.token_stats import token_stats
 
 _HOME_OF = {
     "ESTIMATORS": "egpo.advantages",
@@ -34,7 +33,6 @@ _HOME_OF = {
     "opened_by_prompt": "egpo.segments",
     "segment_masks": "egpo.segments",
     "load_task": "egpo.tasks",
-    "token_stats": "egpo.token_stats",
 }
 
 __all__ = [
@@ -54,17 +52,13 @@ __all__ = [
     "over_tokens",
     "score",
     "segment_masks",
-    "token_stats",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'egpo' has no attribute '{name}'")
-    value = getattr(import_module(_HOME_OF[name]), name)
-    # A function may share its module's name (token_stats): the name stands for the function from now on.
-    globals()[name] = value
-    return value
+    return getattr(import_module(_HOME_OF[name]), name)
 
 
 def __dir__() -> list[str]:

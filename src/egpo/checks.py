@@ -77,7 +77,10 @@ def check_device() -> Check:
 
 
 def check_disk() -> Check:
-    free = shutil.disk_usage(os.getcwd()).free
+    try:
+        free = shutil.disk_usage(os.curdir).free
+    except OSError as error:
+        return Check("disk", "red", f"the current directory cannot be read: {error}", "change to one that exists")
     state: State = "green" if free > 10 * GIB else "amber" if free > GIB else "red"
     return Check(
         "disk", state, f"{free / GIB:.1f} GiB free here", "" if state == "green" else "make room for checkpoints"
@@ -169,7 +172,7 @@ def _package(name: str, wanted: str, *, required: bool) -> Check:
 def _ask(question: str) -> dict[str, Any] | str:  # the answer, or what went wrong
     try:
         done = subprocess.run(
-            [sys.executable, "-c", question], capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
+            [sys.executable, "-P", "-c", question], capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired:
         return f"no answer within {TIME_LIMIT_S} s"

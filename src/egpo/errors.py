@@ -32,6 +32,10 @@ class EgpoError(Exception):
         self.faults = [Fault(what, where, fix)]
         super().__init__(str(self.faults[0]))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled whole: process pools and Ray send exceptions about."""
+        return _revived, (type(self), self.faults)
+
 
 class InputError(EgpoError, ValueError):
     """What the user gave cannot be used: exit code 2."""
@@ -45,6 +49,12 @@ class ConfigError(InputError):
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = list(faults)
         Exception.__init__(self, "\n".join(map(str, self.faults)))
+
+
+def _revived(kind: type[EgpoError], faults: list[Fault]) -> EgpoError:
+    error = kind.__new__(kind, "\n".join(map(str, faults)))
+    error.faults = faults
+    return error
 
 
 class EgpoWarning(UserWarning):

@@ -3,6 +3,8 @@
 import math
 import statistics
 
+FLOAT32_EPS = 2.0**-23
+
 
 def group_rows(groups, i):
     return [j for j, g in enumerate(groups) if g == groups[i]]
@@ -14,7 +16,7 @@ def grpo(rewards, groups, normalize=True):
         peers = [rewards[j] for j in group_rows(groups, i)]
         if len(peers) == 1:
             out.append(reward)
-        elif max(peers) - min(peers) <= 1e-6 * max(abs(max(peers)), abs(min(peers))):
+        elif max(peers) - min(peers) <= 8 * FLOAT32_EPS * max(abs(max(peers)), abs(min(peers)), 1.0):
             out.append(0.0)
         else:
             centred = reward - math.fsum(peers) / len(peers)

@@ -1,5 +1,6 @@
 """Each mistake names the fault, the place and the fix."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,7 +20,12 @@ GOOD = Signals([1.0, 0.0], [0, 0], entropy_B=[0.5, 0.5])
         ({"reward_B": [[1.0]], "group_B": [0]}, "reward_B has 2 dimensions"),
         ({"reward_B": ["one"], "group_B": [0]}, "reward_B is not a row of numbers"),
         ({"reward_B": [1.0, 0.0], "group_B": torch.tensor([0.5, 0.5])}, "group_B has dtype torch.float32"),
-        ({"reward_B": [1.0, 0.0], "group_B": [[], []]}, "group_B"),
+        ({"reward_B": [1.0, 0.0], "group_B": np.array([0.5, 0.5])}, "group_B holds fractions"),
+        ({"reward_B": [1.0, 0.0], "group_B": [float("nan"), 1]}, "group_B holds fractions"),
+        ({"reward_B": [1j, 0.0], "group_B": [0, 0]}, "reward_B is complex"),
+        ({"reward_B": [1.0, 0.0], "group_B": [0, 0], "correct_B": [0.5, 1]}, "correct_B holds more than 0 and 1"),
+        ({"reward_B": [1.0, 0.0], "group_B": [0, 0], "correct_B": [float("nan"), 1]}, "correct_B holds more than 0"),
+        ({"reward_B": [1.0, 0.0], "group_B": [[], []]}, "cannot be compared"),
         ({"reward_B": [1.0, 0.0], "group_B": [{}, {}]}, "cannot be compared"),
     ],
 )
@@ -72,6 +78,7 @@ def test_egpo_refuses_settings(settings, message):
         ({"lambda_max": 0.5}, "`lambda_max` is 0.5"),
         ({"lambda_max": float("inf")}, "`lambda_max` is inf"),
         ({"eps": 0.0}, "`eps` is 0"),
+        ({"eps": float("inf")}, "`eps` is inf"),
         ({"sides": "left"}, "`sides` is `left`"),
         ({"measure": "entrpy"}, "`measure` is `entrpy`; did you mean `entropy`"),
     ],

@@ -1,5 +1,7 @@
 """Every fault of an earlier implementation, with the input that showed it."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -22,6 +24,50 @@ def test_equal_rewards_summed_in_another_order_are_equal():
     reward_B = torch.tensor([0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1, 0.6, 0.6], dtype=torch.float64)
     assert reward_B.std() > 0
     assert torch.equal(grpo(Signals(reward_B, [0] * 4)), torch.zeros(4, dtype=torch.float64))
+
+
+def test_dust_around_zero_is_no_reward():
+    reward_B = torch.tensor([[1.0, -0.9, -0.1], [0, 0, 0], [0, 0, 0], [0, 0, 0]]).sum(-1)
+    assert reward_B[0] != 0
+    assert torch.equal(grpo(Signals(reward_B, [0] * 4)), torch.zeros(4))
+
+
+@pytest.mark.parametrize(("dtype", "apart"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
+def test_rewards_that_do_differ_are_told_apart(dtype, apart):
+    assert float(grpo(Signals(torch.tensor([1.0, 1.0 + apart], dtype=dtype), [0, 0]), normalize=False).abs().min()) > 0
+    assert explain("grpo", Signals(torch.tensor([1e6, 1e6 + 1], dtype=torch.float64), [0, 0])) == {
+        "groups/zero_variance_frac": 0.0
+    }
+
+
+def test_sums_run_in_float64():
+    """Two hundred float32 rewards near 1,000: the float32 mean is off by more than the rewards differ."""
+    reward_B = 1000 + torch.arange(200, dtype=torch.float32) / 1024
+    exact = reward_B.double()
+    exact = (exact - exact.mean()) / (exact.std() + 1e-6)
+    torch.testing.assert_close(grpo(Signals(reward_B, [0] * 200)).double(), exact, rtol=1e-6, atol=1e-6)
+
+
+def test_inputs_with_a_gradient_give_advantages_without_one():
+    reward_B, entropy_B = (torch.rand(4, requires_grad=True) for _ in range(2))
+    assert not any(f(Signals(reward_B, [0] * 4, entropy_B)).requires_grad for f in ESTIMATORS.values())
+
+
+def test_a_negative_measure_is_clipped_on_its_side_too():
+    signals = Signals([1.0, 0.0, 1.0, 0.0], [0] * 4, entropy_B=[-9.0] * 4)
+    bonus = egpo(signals) - grpo(signals)
+    assert bonus.tolist() == pytest.approx([-0.4 * 0.866 / 2] * 4, abs=1e-3)
+
+
+@pytest.mark.parametrize(("num_measured", "warns"), [(4, True), (5, False), (100, False)])
+def test_coverage_under_a_twentieth_warns(num_measured, warns):
+    entropy = [0.5] * num_measured + [NAN] * (100 - num_measured)
+    signals = Signals([0.0, 1.0] * 50, [0] * 100, entropy_B=entropy)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        egpo(signals)
+        egpo(signals)
+    assert len(caught) == int(warns), "once, and only then"
 
 
 def test_the_standard_deviation_is_the_sample_estimate():
@@ -69,7 +115,7 @@ def test_an_empty_segment_got_the_highest_weight_and_dragged_the_mean_down(missi
 
 
 def test_a_confident_row_is_not_doubted_for_a_rounding_error():
-    signals = Signals([1.0, 0.0], [0, 0], entropy_B=[-1e-7, 1.0])
+    signals = Signals([1.0, 0.0], [0, 0], entropy_B=[-2e-6, 1.0])
     assert float((egpo_calibrated(signals) / grpo(signals))[0]) == pytest.approx(2.0)
 
 
@@ -104,6 +150,10 @@ def test_nll_is_read_from_its_own_place_and_named_so():
         np.array(["b", "b", "a", "a"], dtype=object),
         ["b", "b", "a", "a"],
         ("b", "b", "a", "a"),
+        np.array([3, 3, 7, 7])[::-1],
+        [(1, "x"), (1, "x"), (2, "x"), (2, "x")],
+        [torch.tensor(7), torch.tensor(7), torch.tensor(3), torch.tensor(3)],
+        [np.int64(7), 7, 3, np.int64(3)],
     ],
     ids=lambda g: f"{type(g).__name__}-{getattr(g, 'dtype', type(g[0]).__name__)}",
 )

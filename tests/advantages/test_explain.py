@@ -34,6 +34,12 @@ def test_egpo_metrics():
     assert advantage / 2 == pytest.approx(cap, abs=1e-4)
 
 
+def test_a_bonus_exactly_at_its_cap_is_not_capped():
+    signals = Signals(torch.tensor([1.0, -1.0]), [0, 0], entropy_B=[0.5, 0.6])
+    metrics = explain("egpo", signals, normalize=False)
+    assert metrics["egpo/bonus/capped_frac"] == 0.5, "cap = |1| / 2: 0.5 is at it, 0.6 over it"
+
+
 def test_egpo_calibrated_metrics():
     weights = torch.tensor([2.0, 0.5166667, 1.5, 0.75, 1.0, 1.0])
     assert explain("egpo_calibrated", SIGNALS) == pytest.approx(

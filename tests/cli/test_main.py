@@ -9,7 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 import egpo
+import egpo.cli.main as cli_main
 from egpo.cli.main import app
+from egpo.errors import EgpoError
 
 RECIPE = str(Path(__file__).parents[2] / "examples" / "recipe.yaml")
 
@@ -33,7 +35,9 @@ def test_help_lists_grouped_verbs_each_with_an_example():
         assert f"egpo {verb}" in done.output, f"`egpo --help` shows no example of {verb}"
 
 
-@pytest.mark.parametrize("words", [["doctor"], ["config"], ["config", "show"], ["config", "check"], ["config", "schema"]])
+@pytest.mark.parametrize(
+    "words", [["doctor"], ["config"], ["config", "show"], ["config", "check"], ["config", "schema"]]
+)
 def test_every_verb_shows_an_example_in_its_own_help(words):
     assert "Example:" in CliRunner().invoke(app, [*words, "--help"]).output
 
@@ -45,6 +49,33 @@ def test_config_show_prints_what_reads_back(tmp_path):
     (tmp_path / "again.yaml").write_text(done.stdout)
     assert run("config", "show", str(tmp_path / "again.yaml")).stdout == done.stdout
     assert json.loads(run("config", "show", RECIPE, "--json").stdout)["seed"] == 42
+
+
+def test_config_show_ends_with_one_newline():
+    assert not run("config", "show", RECIPE).stdout.endswith("\n\n")
+    assert run("config", "show", RECIPE).stdout.endswith("\n")
+
+
+def test_a_failure_of_ours_ends_with_code_1(monkeypatch, capsys):
+    def fail():
+        raise EgpoError("the sandbox broke", where="sandbox", fix="mend it")
+
+    monkeypatch.setattr(cli_main, "app", fail)
+    with pytest.raises(SystemExit) as left:
+        cli_main.main()
+    assert left.value.code == 1
+    assert capsys.readouterr().err == "egpo: sandbox: the sandbox broke; mend it\n"
+
+
+def test_python_m_egpo_is_egpo():
+    done = subprocess.run([sys.executable, "-m", "egpo", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"egpo {egpo.__version__}"
+
+
+def test_a_recipe_may_have_an_equals_sign_in_its_name(tmp_path):
+    recipe = tmp_path / "lr=1.yaml"
+    recipe.write_text(Path(RECIPE).read_text())
+    assert run("config", "check", str(recipe)).returncode == 0
 
 
 def test_config_check_and_schema():

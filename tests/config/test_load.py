@@ -1,14 +1,19 @@
 """A recipe is read exactly, faults are reported all at once, and what is written reads back."""
 
+import inspect
 import json
+import math
 
 import jsonschema
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from egpo.advantages import ESTIMATORS, Signals, egpo, egpo_calibrated
 from egpo.config import Config, config_schema, config_to_yaml, load_config
+from egpo.config.schema import Egpo, EgpoCalibrated
 from egpo.config.yaml_text import dump_yaml, parse_scalar, parse_yaml
 from egpo.errors import ConfigError
 
@@ -84,12 +89,12 @@ rollout: 5
     [
         ("algorithm.egpo.alpha=1", "`alpha` is 1; it must be greater than 1"),
         ("algorithm.egpo.alpha=-2", "`alpha` is -2; it must be greater than 1"),
-        ("algorithm.egpo.lam=0", "`lam` is 0; that is grpo under another name"),
+        ("algorithm.egpo.lam=0", "`lam` is 0; it must be greater than 0"),
         ("algorithm.egpo.lam=2", "`lam` 2 is not less than `alpha` 2"),
         ("algorithm.egpo.form=clip_entropi", "`form` is `clip_entropi`; did you mean `clip_entropy`?"),
         ("algorithm.egpo.entropy_mode=thought", "`entropy_mode` is `thought`"),
-        ("algorithm.egpo_calibrated.lambda_min=1.2", "`lambda_min` is 1.2; it must lie in [0, 1]"),
-        ("algorithm.egpo_calibrated.lambda_max=0.9", "`lambda_max` is 0.9; it must be finite and at least 1"),
+        ("algorithm.egpo_calibrated.lambda_min=1.2", "`lambda_min` is 1.2; it must be less than or equal to 1"),
+        ("algorithm.egpo_calibrated.lambda_max=0.9", "`lambda_max` is 0.9; it must be greater than or equal to 1"),
         ("algorithm.egpo_calibrated.sides=all", "`sides` is `all`"),
         ("algorithm.estimator=ppo", "`estimator` is `ppo`"),
         ("algorithm.adv_estimator=egpo", "unknown key `adv_estimator`; did you mean `estimator`?"),
@@ -99,8 +104,23 @@ rollout: 5
         ("rollout.n=true", "`n` is true; it must be a whole number"),
         ("rollout.n='8'", "`n` is '8'; it must be a whole number"),
         ("update.lr=.nan", "`lr` is nan; it must be a finite number"),
-        ("update.lr=", "`lr` is None; it must be a number"),
-        ("segments.tags=[<a>]", "`tags` is ['<a>']; it needs more values"),
+        ("update.lr=", "`lr` is empty; it must be a number"),
+        ("segments.tags=[<a>]", "`tags` has too few values; it takes two"),
+        ("segments.tags=[]", "`tags` has too few values; it takes two"),
+        ("segments.tags=[a, b, c]", "`tags` has too many values; it takes two"),
+        ("segments.tags=['', b]", "neither may be empty"),
+        ("model.path=", "`path` is empty; it must be text"),
+        ("seed=-1", "`seed` is -1; it must be greater than or equal to 0"),
+        ("seed=4294967296", "`seed` is 4294967296; it must be less than 4294967296"),
+        ("update.clip=1", "`clip` is 1; it must be less than 1"),
+        ("update.clip_high=0", "`clip_high` is 0; it must be greater than 0"),
+        ("update.kl=-0.1", "`kl` is -0.1; it must be greater than or equal to 0"),
+        ("rollout.min_p=2", "`min_p` is 2; it must be less than or equal to 1"),
+        ("rollout.top_k=-1", "`top_k` is -1; it must be greater than or equal to 0"),
+        ("algorithm.egpo_calibrated.eps=0", "`eps` is 0; it must be greater than 0"),
+        ("algorithm.egpo_calibrated.eps=.inf", "`eps` is inf; it must be a finite number"),
+        ("algorithm.egpo_calibrated.measure=prob", "`measure` is `prob`"),
+        ("update={lr: 1e-6, clip: 7}", "`clip` is 7; it must be less than 1"),
         ("segments.tags=[<a>, <a>]", "`tags` are `<a>` and `<a>`; neither may contain the other"),
         ("name=../x", "`name` is '../x'; it must match pattern"),
         ("engine=trl", "`engine` is `trl`"),
@@ -114,6 +134,75 @@ def test_each_bad_value_is_named_with_its_fix(tmp_path, override, fault):
     (found,) = faults(write(tmp_path, MINIMAL), override)
     assert fault in found
     assert override in found
+
+
+def test_faults_of_one_section_are_all_reported(tmp_path):
+    overrides = ["algorithm.egpo.lam=x", "algorithm.egpo.alpha=0.5", "algorithm.egpo.form=zzz", "algorithm.egpo.lamm=1"]
+    found = faults(write(tmp_path, MINIMAL), *overrides)
+    assert len(found) == 4
+    assert {override for override in overrides for fault in found if override in fault} == set(overrides)
+
+
+def test_the_override_that_is_to_blame_is_named(tmp_path):
+    path = write(tmp_path, MINIMAL)
+    (found,) = faults(path, "update={lr: 1e-6}", "update.clip=7")
+    assert found.startswith("override `update.clip=7`")
+    (found,) = faults(path, "model.path=q", "model={}")
+    assert found.startswith("override `model={}`: `model.path` is missing")
+
+
+def test_odd_keys_and_values_are_refused_without_a_traceback(tmp_path):
+    path = write(tmp_path, MINIMAL)
+    assert faults(path, "upd\udcffate.lr=3")
+    assert "cannot be read" in faults("a\0b")[0]
+    assert "..." in faults(path, "update.lr=" + "x" * 500)[0]
+    assert "means nothing here" in faults(write(tmp_path, "model: !!python/object:os.system {path: m}\n"))[0]
+    assert "means nothing here" in faults(write(tmp_path, "model: !mine {path: m}\n"))[0]
+
+
+def test_a_single_override_may_be_given_as_text(tmp_path):
+    assert load_config(write(tmp_path, MINIMAL), "seed=3").seed == 3
+
+
+def test_a_config_does_not_change_after_loading(tmp_path):
+    config = load_config(write(tmp_path, MINIMAL))
+    with pytest.raises(ValidationError):
+        config.update.lr = 1.0
+
+
+def test_the_defaults_are_those_of_the_estimators(tmp_path):
+    for name, estimate in ESTIMATORS.items():
+        settings = load_config(write(tmp_path, MINIMAL), [f"algorithm.estimator={name}"]).algorithm.settings
+        parameters = inspect.signature(estimate).parameters
+        assert settings == {key: p.default for key, p in parameters.items() if key not in {"signals", "metrics"}}
+
+
+NUMBERS = st.sampled_from([-1.0, 0.0, 1e-9, 0.4, 0.999, 1.0, 1.001, 2.0, 5.0, float("inf"), float("nan")])
+
+
+@given(NUMBERS, NUMBERS, st.sampled_from(["clip_entropy", "clip_bonus", "clip"]))
+def test_config_and_estimator_agree_on_egpo(lam, alpha, form):
+    """But for lam = 0 and an infinite alpha, which the function allows as limits and a recipe has no use for."""
+    refused = _refuses(lambda: egpo(SIGNALS, lam=lam, alpha=alpha, form=form))
+    in_recipe = _refuses(lambda: Egpo(lam=lam, alpha=alpha, form=form))
+    assert in_recipe == (refused or lam == 0 or not math.isfinite(alpha))
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, st.sampled_from(["both", "x"]), st.sampled_from(["entropy", "x"]))
+def test_config_and_estimator_agree_on_egpo_calibrated(low, high, eps, sides, measure):
+    settings = {"lambda_min": low, "lambda_max": high, "eps": eps, "sides": sides, "measure": measure}
+    assert _refuses(lambda: EgpoCalibrated(**settings)) == _refuses(lambda: egpo_calibrated(SIGNALS, **settings))
+
+
+SIGNALS = Signals([1.0, 0.0], [0, 0], entropy_B=[0.5, 0.5])
+
+
+def _refuses(call):
+    try:
+        call()
+    except ValueError:
+        return True
+    return False
 
 
 def test_an_override_cannot_reach_into_a_value(tmp_path):
@@ -192,8 +281,8 @@ def test_any_plain_value_survives_yaml(value):
 @pytest.mark.parametrize(
     ("text", "value"),
     [("1e-6", 1e-6), ("1E3", 1e3), ("no", "no"), ("on", "on"), ("yes", "yes"), ("True", True), ("null", None),
-     ("~", None), ("0o17", "0o17"), ("1_000", "1_000"), ("12:30", "12:30"), ("2024-01-01", "2024-01-01"), ("+3", 3), (".5", 0.5),
-     ("-.inf", -float("inf")), ("1e", "1e"), ("٣", "٣")],
+     ("~", None), ("0o17", 15), ("0x1F", 31), ("017", 17), ("1_000", "1_000"), ("12:30", "12:30"), ("+3", 3),
+     (".5", 0.5), ("2024-01-01", "2024-01-01"), ("-.inf", -float("inf")), ("1e", "1e"), ("٣", "٣"), ("9" * 500, "9" * 500)],
 )  # fmt: skip
 def test_scalars_follow_yaml_1_2(text, value):
     assert parse_scalar(text) == value
@@ -211,6 +300,9 @@ def test_the_schema_accepts_what_we_accept_and_describes_every_knob(tmp_path):
     jsonschema.validate(json.loads(load_config(write(tmp_path, MINIMAL)).model_dump_json()), schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"model": {"path": "x"}, "task": {"name": "y"}, "updat": {}}, schema)
+    for wrong in ({"lam": -1}, {"alpha": 0.5}, {"form": "x"}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"model": {"path": "x"}, "task": {"name": "y"}, "algorithm": {"egpo": wrong}}, schema)
     for section in [schema, *schema["$defs"].values()]:
         for name, knob in section["properties"].items():
             assert knob.get("description"), f"`{name}` has no docstring under it"

@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from egpo.errors import EgpoWarning, InputError
 from egpo.segments import mean_over, opened_by_prompt, segment_masks
@@ -182,6 +184,62 @@ def test_opened_by_prompt(kind, prompt, opened):
     assert opened_by_prompt(padded, mask, tokenizer_named(kind)).tolist() == [opened]
 
 
+def test_opened_by_prompt_with_padding_on_the_right_and_no_rows():
+    tokenizer = tokenizer_named("one token")
+    ids = encode("user: 3\nassistant: <think>\n", "one token")
+    padded, mask = torch.tensor([[*ids, 5, 5]]), torch.tensor([[*[1] * len(ids), 0, 0]])
+    assert opened_by_prompt(padded, mask, tokenizer).tolist() == [True]
+    assert opened_by_prompt(padded[:0], mask[:0], tokenizer).shape == (0,)
+
+
+def test_tags_added_to_a_tokenizer_that_was_used_before():
+    """A stale table would find no thinking at all, in silence."""
+    tokenizer = BUILDERS["several tokens"]()
+    for _ in range(2):
+        ids = torch.tensor([tokenizer.encode("let me</think> 7", add_special_tokens=False)])
+        answer = segment_masks(ids, torch.ones_like(ids), tokenizer).answer_BT
+        assert tokenizer.decode(ids[answer]) == " 7"
+        tokenizer.add_tokens(["<think>", "</think>"])
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int64])
+@pytest.mark.parametrize("opened", [True, 1, [1], [True], torch.tensor([1]), torch.tensor([1.0])])
+@pytest.mark.parametrize("tags", [("<think>", "</think>"), ["<think>", "</think>"]])
+def test_ids_flags_and_tags_may_be_given_in_any_form(dtype, opened, tags):
+    ids = torch.tensor([encode("let me see", "one token")], dtype=dtype)
+    segments = segment_masks(ids, torch.ones_like(ids), tokenizer_named("one token"), tags, opened_B=opened)
+    assert segments.thinking_BT.all()
+
+
+@pytest.mark.parametrize("tags", [("<<", ">>"), ("<a>", "abab"), ("<a>", "aaab>"), ("«pensée»", "«/pensée»")])
+@pytest.mark.parametrize("text", ["x >>> y", "ababab z", "aaaab> k", "a«/pensée» b", "x >> >> y", "abaabab z"])
+@pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
+def test_tags_that_repeat_or_overlap_themselves(tags, text):
+    tokenizer = BUILDERS["glued tokens"]()
+    tokenizer.add_tokens([">>>", "ab", "aab>", "«/pensée»"])
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    fast = segment_masks(torch.tensor([ids]), torch.ones(1, len(ids)), tokenizer, tags)
+    thinking, answer = reference.segments(ids, [True] * len(ids), tokenizer, tags, False)
+    assert fast.thinking_BT[0].tolist() == thinking
+    assert fast.answer_BT[0].tolist() == answer
+
+
+def test_special_tags_of_a_sentencepiece_tokenizer():
+    tokenizer = BUILDERS["sentencepiece"]()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
+    ids = torch.tensor([tokenizer.encode("so</think> 7", add_special_tokens=False)])
+    segments = segment_masks(ids, torch.ones_like(ids), tokenizer)
+    assert tokenizer.decode(ids[segments.answer_BT]).strip() == "7"
+
+
+def test_a_tokenizer_with_holes_in_its_ids():
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, "b": 2, "<think>": 50, "</think>": 51}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
+    ids = torch.tensor([tokenizer.encode("a </think> b", add_special_tokens=False)])
+    assert segment_masks(ids, torch.ones_like(ids), tokenizer).answer_BT.tolist() == [[False, False, True]]
+
+
 def test_mean_over():
     value = torch.tensor([[1.0, 2.0, 3.0], [float("nan"), 4.0, float("inf")], [1.0, 1.0, 1.0]])
     mask = torch.tensor([[1, 1, 0], [0, 1, 0], [0, 0, 0]])
@@ -189,6 +247,10 @@ def test_mean_over():
     assert means[:2].tolist() == [1.5, 4.0]
     assert means[2].isnan()
     assert mean_over(value.bfloat16(), mask).dtype == torch.float32
+    long = torch.full((1, 4096), 40.0, dtype=torch.float16)
+    assert mean_over(long, torch.ones_like(long)).tolist() == [40.0], "the sum, 163,840, is past float16's range"
+    with pytest.raises(InputError, match="match them"):
+        mean_over(value, mask[:, :1])
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0)])
@@ -218,8 +280,23 @@ class TestBadInput:
 
     @pytest.mark.parametrize("tags", [("<t>", "<t>"), ("think>", "</think>"), ("<think>", "")])
     def test_tags_that_contain_one_another(self, tags):
-        with pytest.raises(InputError, match="contain one another"):
+        with pytest.raises(InputError, match="neither may"):
             segment_masks(torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3), tokenizer_named("one token"), tags)
+
+    @pytest.mark.parametrize("tags", ["<think>", ("<think>",), ("a", "b", "c")])
+    def test_tags_that_are_no_pair(self, tags):
+        with pytest.raises(InputError, match="give the opening and the closing one"):
+            segment_masks(torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3), tokenizer_named("one token"), tags)
+
+    def test_flags_for_another_number_of_rows(self):
+        with pytest.raises(InputError, match="one value per row"):
+            segment_masks(
+                torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3), tokenizer_named("one token"), opened_B=[True] * 3
+            )
+
+    def test_responses_that_are_no_ids(self):
+        with pytest.raises(InputError, match="give token ids"):
+            segment_masks(torch.ones(2, 3), torch.ones(2, 3), tokenizer_named("one token"))
 
     def test_ids_of_another_tokenizer(self):
         with pytest.raises(InputError, match="give the tokenizer that goes with the model"):

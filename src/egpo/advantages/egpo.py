@@ -6,8 +6,8 @@ from torch import Tensor
 from egpo.advantages.groups import Groups
 from egpo.advantages.grpo import grpo
 from egpo.advantages.measures import describe, measured
+from egpo.advantages.settings import egpo_faults, refuse
 from egpo.advantages.signals import Metrics, Signals
-from egpo.ranges import egpo_faults, refuse
 
 
 def egpo(

@@ -8,9 +8,9 @@ from torch import Tensor
 from egpo.advantages.groups import Groups
 from egpo.advantages.grpo import grpo
 from egpo.advantages.measures import describe, measured
+from egpo.advantages.settings import calibration_faults, refuse
 from egpo.advantages.signals import Metrics, Signals
 from egpo.errors import InputError
-from egpo.ranges import calibration_faults, refuse
 
 
 def egpo_calibrated(
@@ -37,7 +37,7 @@ def egpo_calibrated(
     refuse(calibration_faults(lambda_min, lambda_max, eps, sides, measure), where="estimator `egpo_calibrated`")
     value_B = measured(signals, "egpo_calibrated", measure)
     groups = Groups.of(signals.group_B)
-    # Rounding can leave a certain token's entropy at -1e-9, which would turn its confidence into doubt.
+    # Rounding can leave the entropy of certain tokens below 0; past -eps the ratio would turn negative.
     certain_B = value_B.clamp(min=0.0)
     ratio_B = groups.rows(groups.mean_where(torch.isfinite(certain_B), certain_B)) / (certain_B + eps)
     bounds = _bounds(signals, sides, lambda_min, lambda_max)

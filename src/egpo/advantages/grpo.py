@@ -10,8 +10,8 @@ from egpo.advantages.signals import Metrics, Signals
 from egpo.errors import warn_once
 
 EPS = 1e-6  # verl's; TRL adds 1e-4
-# Rewards closer than this, relative to their size, are the same reward summed in another order.
-SAME_REWARD = 1e-6
+# Rewards within so many roundings of each other are one reward, summed in another order.
+SAME_ROUNDINGS = 8
 
 
 def grpo(signals: Signals, *, normalize: bool = True, metrics: Metrics | None = None) -> Tensor:
@@ -46,7 +46,8 @@ def _compare_within_groups(signals: Signals) -> _Standing:
     alone_P = groups.size_P == 1
     highest_P, lowest_P = groups.max(reward_B), groups.min(reward_B)
     largest_P = torch.maximum(highest_P.abs(), lowest_P.abs())
-    constant_P = (highest_P - lowest_P <= SAME_REWARD * largest_P) & ~alone_P
+    same_P = SAME_ROUNDINGS * torch.finfo(signals.reward_B.dtype).eps * largest_P.clamp(min=1.0)
+    constant_P = (highest_P - lowest_P <= same_P) & ~alone_P
 
     mean_P = (groups.sum(reward_B) / groups.size_P).masked_fill(alone_P, 0.0)
     centred_B = (reward_B - groups.rows(mean_P)).masked_fill(groups.rows(constant_P), 0.0)

@@ -1,6 +1,6 @@
 """What an estimator sees of a batch: one row a response. B rows, in any order."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ Metrics = dict[str, float]
 """Where an estimator writes what it did, under the names that every engine logs."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Signals:
     """One-dimensional tensors of one length; lists and numpy arrays are converted, on the rewards' device.
 
@@ -36,7 +36,7 @@ class Signals:
             "reward_B": reward_B,
             "group_B": _group_ids(self.group_B).to(device),
             "entropy_B": _optional_row("entropy_B", self.entropy_B, device),
-            "correct_B": _optional_row("correct_B", self.correct_B, device),
+            "correct_B": _right_or_wrong(_optional_row("correct_B", self.correct_B, device)),
             "nll_B": _optional_row("nll_B", self.nll_B, device),
         }
         for name, value in converted.items():
@@ -54,6 +54,8 @@ def _row(name: str, value: Any) -> Tensor:
         row = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} is not a row of numbers: {error}", where="Signals") from error
+    if row.is_complex():
+        raise InputError(f"{name} is complex", where="Signals", fix="give real numbers")
     if row.ndim != 1:
         raise InputError(f"{name} has {row.ndim} dimensions", where="Signals", fix="give one value per response")
     return row
@@ -78,21 +80,34 @@ def _finite_rewards(reward_B: Tensor) -> Tensor:
     return reward_B
 
 
+def _right_or_wrong(correct_B: Tensor | None) -> Tensor | None:
+    """A shaped score is not correctness: only 0 and 1 are."""
+    if correct_B is None:
+        return None
+    if not bool(((correct_B == 0) | (correct_B == 1)).all()):
+        raise InputError(
+            "correct_B holds more than 0 and 1", where="Signals", fix="say fully right or not, per response"
+        )
+    return correct_B.bool()
+
+
 def _group_ids(group: Any) -> Tensor:
     """Integer ids as they are; any other hashable ids (verl's uids are an object array of strings) numbered."""
-    if isinstance(group, Tensor):
-        ids_B = group
-    else:
-        array = np.asarray(group)
-        ids_B = torch.as_tensor(array) if array.dtype.kind in "iub" else _numbered(group)
+    if isinstance(group, np.ndarray) and group.dtype.kind in "iub":
+        group = torch.as_tensor(np.ascontiguousarray(group))
+    ids_B = group if isinstance(group, Tensor) else _numbered(group)
     if ids_B.is_floating_point() or ids_B.is_complex():
         raise InputError(f"group_B has dtype {ids_B.dtype}", where="Signals", fix="give integer or string ids")
     return ids_B.detach().long()
 
 
-def _numbered(group: Sequence[Hashable] | Iterable[Hashable]) -> Tensor:
+def _numbered(group: Iterable[Hashable]) -> Tensor:
+    """Ids of any kind, numbered in order of appearance; a 0-d tensor or numpy scalar is taken as its value."""
     number_of: dict[Hashable, int] = {}
+    names = [name.item() if isinstance(name, Tensor | np.generic) else name for name in group]
+    if any(isinstance(name, float) for name in names):
+        raise InputError("group_B holds fractions", where="Signals", fix="give integer or string ids")
     try:
-        return torch.tensor([number_of.setdefault(name, len(number_of)) for name in group], dtype=torch.long)
+        return torch.tensor([number_of.setdefault(name, len(number_of)) for name in names], dtype=torch.long)
     except TypeError as error:
         raise InputError(f"group_B holds ids that cannot be compared: {error}", where="Signals") from error

@@ -1,6 +1,7 @@
 """`egpo config`: what a recipe comes to, whether it is right, and its schema."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -63,8 +64,8 @@ def schema() -> None:
 
 
 def _split(words: list[str] | None) -> tuple[str | None, list[str]]:
-    """The recipe is the first word, unless that is an override already."""
+    """The recipe is the first word, unless that is an override already. (A file's name may hold a `=`.)"""
     words = words or []
-    if words and "=" not in words[0]:
+    if words and ("=" not in words[0] or Path(words[0]).is_file()):
         return words[0], words[1:]
     return None, words

@@ -23,7 +23,7 @@ _KINDS = {
 
 def faults_of(error: ValidationError, root: type[BaseModel], place_of: "PlaceOf") -> list[Fault]:
     """All of them, in the order of the schema."""
-    return [fault for details in error.errors() for fault in _faults(details, root, place_of)]
+    return list(dict.fromkeys(_fault(details, root, place_of) for details in error.errors()))
 
 
 class PlaceOf:
@@ -33,7 +33,9 @@ class PlaceOf:
         self.where, self.line_of, self.override_of = where, line_of, override_of
 
     def __call__(self, path: Path) -> str:
-        for set_path, override in self.override_of.items():
+        if path in self.override_of:
+            return f"override `{self.override_of[path]}`"
+        for set_path, override in reversed(self.override_of.items()):
             if path and (set_path[: len(path)] == path or path[: len(set_path)] == set_path):
                 return f"override `{override}`"
         line = next((self.line_of[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.line_of), None)
@@ -41,25 +43,24 @@ class PlaceOf:
         return f"{self.where}{f':{line}' if line else ''}{section}"
 
 
-def _faults(details: ErrorDetails, root: type[BaseModel], place_of: PlaceOf) -> Iterator[Fault]:
-    path = tuple(str(part) for part in details["loc"] if isinstance(part, str))
-    key = path[-1]
-    kind = details["type"]
-    context: dict[str, Any] = details.get("ctx", {})
-    if kind == "faults":
-        yield from (Fault(fault.what, place_of((*path, fault.where)), fault.fix) for fault in context["faults"])
-    elif kind == "extra_forbidden":
-        yield Fault(f"unknown key `{key}`", place_of(path), _advice_for_unknown(path, root))
-    elif kind == "missing" and isinstance(details["loc"][-1], int):
-        yield Fault(f"`{key}` is {_shown(list(details['input']))}", place_of(path), "it needs more values")
-    elif kind == "missing":
+def _fault(details: ErrorDetails, root: type[BaseModel], place_of: PlaceOf) -> Fault:
+    path = tuple(part for part in details["loc"] if isinstance(part, str))
+    key = path[-1] if path else "a key"
+    kind, context = details["type"], details.get("ctx", {})
+    if kind == "between_fields":
+        fault: Fault = context["fault"]
+        return Fault(fault.what, place_of((*path, fault.where)), fault.fix)
+    if kind == "extra_forbidden":
+        return Fault(f"unknown key `{key}`", place_of(path), _advice_for_unknown(path, root))
+    if kind == "missing" and isinstance(details["loc"][-1], str):
         name = ".".join(_first_required(path, root))
-        yield Fault(f"`{name}` is missing", place_of(path), f"set it in the recipe, or as {name}=...")
-    elif kind == "literal_error":
+        return Fault(f"`{name}` is missing", place_of(path), f"set it in the recipe, or as {name}=...")
+    if kind in ("missing", "too_long"):
+        return Fault(f"`{key}` has too {'few' if kind == 'missing' else 'many'} values", place_of(path), "it takes two")
+    if kind == "literal_error":
         choices = [choice.strip("' ") for choice in context["expected"].replace(" or ", ", ").split(", ")]
-        yield Fault(f"`{key}` is `{details['input']}`", place_of(path), nearest(str(details["input"]), choices))
-    else:
-        yield Fault(f"`{key}` is {_shown(details['input'])}", place_of(path), _wanted(details))
+        return Fault(f"`{key}` is `{details['input']}`", place_of(path), nearest(str(details["input"]), choices))
+    return Fault(f"`{key}` is {_shown(details['input'])}", place_of(path), _wanted(details))
 
 
 def _wanted(details: ErrorDetails) -> str:
@@ -70,6 +71,8 @@ def _wanted(details: ErrorDetails) -> str:
 
 
 def _shown(value: Any) -> str:
+    if value is None:
+        return "empty"
     text = repr(value) if isinstance(value, str | list | dict) else str(value).lower() if value is True else str(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

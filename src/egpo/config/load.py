@@ -21,7 +21,7 @@ def load_config(recipe: str | FilePath | None = None, overrides: Iterable[str] =
     """
     where = str(recipe) if recipe is not None else "defaults"
     document = Document({}) if recipe is None else _read(FilePath(recipe))
-    applied, faults = _apply(document.value, list(overrides))
+    applied, faults = _apply(document.value, [overrides] if isinstance(overrides, str) else list(overrides))
     place_of = PlaceOf(where, document.line_of, applied)
     try:
         config = Config.model_validate(document.value)
@@ -48,7 +48,7 @@ def _read(path: FilePath) -> Document:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError([Fault("no such file", str(path), "check the path")]) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
         raise ConfigError([Fault(f"cannot be read: {error}", str(path), "a recipe is a YAML file in UTF-8")]) from error
     document = parse_yaml(text, str(path))
     if document.value is None:
@@ -80,6 +80,8 @@ def _apply(values: dict[str, Any], overrides: list[str]) -> tuple[dict[Path, str
                 break
         else:
             section[override.path[-1]] = override.value
+            for path in [path for path in applied if path[: len(override.path)] == override.path]:
+                del applied[path]
             applied[override.path] = override.text
     return applied, faults
 

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from egpo.errors import Fault
-from egpo.ranges import calibration_faults, egpo_faults
+from egpo.tags import THINK_TAGS, tags_fault
 
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -33,14 +33,13 @@ class Task(Section):
 
 
 class Segments(Section):
-    tags: tuple[str, str] = Field(("<think>", "</think>"), strict=False)
+    tags: tuple[str, str] = Field(THINK_TAGS, strict=False)
     """The pair that opens and closes the thinking, as in the model's chat template."""
 
     @model_validator(mode="after")
     def _tags_differ(self) -> "Segments":
-        opening, closing = self.tags
-        if not opening or not closing or opening in closing or closing in opening:
-            raise _faults([Fault(f"`tags` are `{opening}` and `{closing}`", "tags", "neither may contain the other")])
+        if fault := tags_fault(self.tags):
+            raise _raised(Fault("`tags` are `{}` and `{}`".format(*self.tags), "tags", fault))
         return self
 
 
@@ -67,47 +66,36 @@ class Rollout(Section):
 
 
 class Egpo(Section):
-    lam: float = 0.4
-    """Strength of the bonus, 0 < lam < alpha."""
-    alpha: float = 2.0
-    """The cap is |A| / alpha; greater than 1."""
-    form: str = "clip_entropy"
+    lam: Positive = 0.4
+    """Strength of the bonus, less than alpha. (At 0 it is grpo: then say so.)"""
+    alpha: Annotated[float, Field(gt=1)] = 2.0
+    """The cap is |A| / alpha."""
+    form: Literal["clip_entropy", "clip_bonus"] = "clip_entropy"
     """`clip_entropy`: lam * clip(H, cap). `clip_bonus`, the paper's equation: min(lam * H, cap)."""
     entropy_mode: Segment = "thinking"
     """The segment whose entropy counts."""
 
     @model_validator(mode="after")
-    def _ranges(self) -> "Egpo":
-        faults = list(egpo_faults(self.lam, self.alpha, self.form))
-        if self.lam == 0:
-            faults.append(
-                Fault("`lam` is 0", "lam", "that is grpo under another name: set algorithm.estimator to grpo")
-            )
-        if faults:
-            raise _faults(faults)
+    def _no_sign_turns(self) -> "Egpo":
+        if not self.lam < self.alpha:
+            what = f"`lam` {self.lam:g} is not less than `alpha` {self.alpha:g}"
+            raise _raised(Fault(what, "lam", "a bonus of that size turns signs"))
         return self
 
 
 class EgpoCalibrated(Section):
-    lambda_min: float = 0.5
-    """Lowest weight, in [0, 1]."""
-    lambda_max: float = 2.0
-    """Highest weight, at least 1."""
-    eps: float = 1e-6
+    lambda_min: Fraction = 0.5
+    """Lowest weight."""
+    lambda_max: Annotated[float, Field(ge=1)] = 2.0
+    """Highest weight."""
+    eps: Positive = 1e-6
     """Keeps the ratio finite where the entropy is 0."""
-    sides: str = "both"
+    sides: Literal["both", "asymmetric", "positive_only"] = "both"
     """`both`; `asymmetric`: right rows in [1, lambda_max], wrong in [lambda_min, 1]; `positive_only`: wrong rows 1."""
-    measure: str = "entropy"
+    measure: Literal["entropy", "nll"] = "entropy"
     """`entropy`, exact; `nll`, the mean of -log p of the sampled tokens."""
     entropy_mode: Segment = "answer"
     """The segment that is measured."""
-
-    @model_validator(mode="after")
-    def _ranges(self) -> "EgpoCalibrated":
-        faults = list(calibration_faults(self.lambda_min, self.lambda_max, self.eps, self.sides, self.measure))
-        if faults:
-            raise _faults(faults)
-        return self
 
 
 class Algorithm(Section):
@@ -154,7 +142,7 @@ class Update(Section):
 class Config(Section):
     """One experiment."""
 
-    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
     """Name of the run, and of its folder."""
     engine: Literal["local", "verl"] = "local"
     """`local`: this process. `verl`: Ray, FSDP and vLLM."""
@@ -176,5 +164,6 @@ class Config(Section):
     """The policy update."""
 
 
-def _faults(faults: list[Fault]) -> PydanticCustomError:
-    return PydanticCustomError("faults", "{text}", {"faults": faults, "text": "; ".join(map(str, faults))})
+def _raised(fault: Fault) -> PydanticCustomError:
+    """A fault between fields, in the form that pydantic collects; `where` is the field to blame."""
+    return PydanticCustomError("between_fields", "{text}", {"fault": fault, "text": str(fault)})

@@ -17,6 +17,7 @@ Path = tuple[str, ...]
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False, ".nan": float("nan")}
 _WORDS |= {".inf": float("inf"), "-.inf": -float("inf"), "+.inf": float("inf")}
 _INTEGER = re.compile(r"[-+]?[0-9]+")
+_BASED = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _MOST_VALUES = 10_000  # an alias of an alias of an alias would fill the memory
 _LONGEST_NUMBER = 400
@@ -53,6 +54,8 @@ def parse_scalar(text: str) -> Any:
     if len(text) <= _LONGEST_NUMBER:
         if _INTEGER.fullmatch(text):
             return int(text)
+        if _BASED.fullmatch(text):
+            return int(text, 0)
         if _FLOAT.fullmatch(text):
             return float(text)
     return text
@@ -73,6 +76,9 @@ class _Reader:
         self.num_values += 1
         if self.num_values > _MOST_VALUES:
             raise ConfigError([Fault(f"more than {_MOST_VALUES} values", self.where, "is an alias inside itself?")])
+        if not node.tag.startswith("tag:yaml.org,2002:") or ":python/" in node.tag:
+            place = f"{self.where}:{node.start_mark.line + 1}"
+            raise ConfigError([Fault(f"the tag `{node.tag}` means nothing here", place, "write plain values")])
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode):

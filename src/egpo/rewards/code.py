@@ -9,8 +9,9 @@ from typing import Any
 from egpo.errors import InputError, nearest
 from egpo.rewards.sandbox import Job, Limits, Outcome, Report, Sandbox, choose_sandbox, sandbox_status
 from egpo.rewards.sandbox.ground_truth import Tests, read_tests
-from egpo.rewards.thinking import THINK_TAGS, split_thinking
+from egpo.rewards.thinking import split_thinking
 from egpo.rewards.verdict import Verdict
+from egpo.tags import THINK_TAGS
 
 REASONS: dict[str, str] = {
     "correct": "every test passed",

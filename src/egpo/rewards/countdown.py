@@ -13,8 +13,9 @@ from operator import index
 from egpo.errors import InputError, nearest
 from egpo.rewards.answers import last_tagged
 from egpo.rewards.arithmetic import FAULTS, evaluate
-from egpo.rewards.thinking import THINK_TAGS, split_thinking
+from egpo.rewards.thinking import split_thinking
 from egpo.rewards.verdict import Verdict
+from egpo.tags import THINK_TAGS
 
 PARTS = {"thinking": 0.1, "answer_tag": 0.1, "numbers": 0.3, "value": 0.5}
 MODES = ("shaped", "binary")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-THINK_TAGS = ("<think>", "</think>")
+from egpo.tags import THINK_TAGS
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ answer    what follows
 response  everything that the model wrote
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,10 @@ from torch import Tensor
 
 from egpo.errors import InputError, nearest, warn_once
 from egpo.segments.tags import first_tag_ends, pair_tables
+from egpo.tags import THINK_TAGS, tags_fault
 
-THINK_TAGS = ("<think>", "</think>")
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Segments:
     """Boolean masks in response coordinates. Text before an opening tag is in `response` only."""
 
@@ -37,9 +37,9 @@ def segment_masks(
     response_BT: Tensor,
     mask_BT: Tensor,
     tokenizer: Any,
-    tags: tuple[str, str] = THINK_TAGS,
+    tags: Sequence[str] = THINK_TAGS,
     *,
-    opened_B: Tensor | bool = False,
+    opened_B: Tensor | Sequence[bool] | bool = False,
 ) -> Segments:
     """Cut each response at its first closing tag.
 
@@ -47,11 +47,12 @@ def segment_masks(
     any tag is a thought cut off, thinking to its end. Without it, no tag at all means that all is answer. The mask is
     1 for what the model wrote: padding on either side and tool results are in no segment, and no tag in them counts.
     """
-    mask_BT = _checked(response_BT, mask_BT, tags).bool()
+    _check(response_BT, mask_BT, tags := _pair(tags))
+    response_BT, mask_BT = response_BT.long(), mask_BT.bool()
     num_rows, num_tokens = response_BT.shape
     if not response_BT.numel():
         return Segments(mask_BT, mask_BT.clone(), mask_BT.clone())
-    opened_B = torch.as_tensor(opened_B, device=response_BT.device).expand(num_rows)
+    opened_B = _per_row(opened_B, num_rows, response_BT.device)
     response_BT = _within_vocabulary(response_BT, mask_BT, len(tokenizer))
     num_ids = int(response_BT.max()) + 1
     ends = first_tag_ends(pair_tables(tokenizer, tags, num_ids, response_BT.device), response_BT, mask_BT)
@@ -68,20 +69,27 @@ def segment_masks(
     return Segments(thinking_BT, answer_BT, mask_BT)
 
 
-def opened_by_prompt(prompt_BT: Tensor, mask_BT: Tensor, tokenizer: Any, tags: tuple[str, str] = THINK_TAGS) -> Tensor:
+def opened_by_prompt(prompt_BT: Tensor, mask_BT: Tensor, tokenizer: Any, tags: Sequence[str] = THINK_TAGS) -> Tensor:
     """Which prompts end inside a thought: the opening tag is their last word, as in the Qwen3-Thinking template.
 
     A tag that stands anywhere else, quoted by the user or left in the history, does not count.
     """
+    opening = _pair(tags)[0].strip()
     # A tag has at most one token per byte; white space after it rarely takes more than a token or two.
-    reach = len(tags[0].encode()) + 8
+    reach = len(opening.encode()) + 32
     tails = [row[mask][-reach:].tolist() for row, mask in zip(prompt_BT, mask_BT.bool(), strict=True)]
-    texts = tokenizer.batch_decode(tails, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return torch.tensor([text.rstrip().endswith(tags[0]) for text in texts], device=prompt_BT.device)
+    texts = (
+        tokenizer.batch_decode(tails, skip_special_tokens=False, clean_up_tokenization_spaces=False) if tails else []
+    )
+    return torch.tensor([text.rstrip().endswith(opening) for text in texts], dtype=torch.bool, device=prompt_BT.device)
 
 
 def mean_over(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """The mean of each row over its mask, NaN where the mask is empty. What lies outside may be anything, NaN too."""
+    if value_BT.shape != mask_BT.shape:
+        raise InputError(
+            f"values {tuple(value_BT.shape)}, mask {tuple(mask_BT.shape)}", where="mean_over", fix="match them"
+        )
     # A block of rows at a time on a CPU, so that what lies between stays in its cache: four times as fast.
     rows = max(1, len(value_BT) if value_BT.is_cuda else 2**18 // max(1, value_BT.shape[-1]))
     blocks = zip(torch.split(value_BT, rows), torch.split(mask_BT.bool(), rows), strict=True)
@@ -93,16 +101,30 @@ def _mean_over_block(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return value_BT.where(mask_BT, 0.0).sum(-1, dtype=wide) / mask_BT.to(wide).sum(-1)
 
 
-def _checked(response_BT: Tensor, mask_BT: Tensor, tags: tuple[str, str]) -> Tensor:
+def _check(response_BT: Tensor, mask_BT: Tensor, tags: tuple[str, str]) -> None:
     if response_BT.ndim != 2 or response_BT.shape != mask_BT.shape:
         raise InputError(
             f"responses have shape {tuple(response_BT.shape)} and their mask {tuple(mask_BT.shape)}",
             where="segments",
             fix="give both as rows x tokens, in response coordinates (without the prompt)",
         )
-    if tags[0] in tags[1] or tags[1] in tags[0]:
-        raise InputError(f"the tags {tags} contain one another", where="segments", fix="choose tags that differ")
-    return mask_BT
+    if response_BT.is_floating_point():
+        raise InputError(f"responses are {response_BT.dtype}", where="segments", fix="give token ids")
+    if fault := tags_fault(tags):
+        raise InputError(f"the tags are {tags}", where="segments", fix=fault)
+
+
+def _pair(tags: Sequence[str]) -> tuple[str, str]:
+    if isinstance(tags, str) or len(tags) != 2:
+        raise InputError(f"the tags are {tags!r}", where="segments", fix="give the opening and the closing one")
+    return tags[0], tags[1]
+
+
+def _per_row(opened_B: Tensor | Sequence[bool] | bool, num_rows: int, device: torch.device) -> Tensor:
+    opened_B = torch.as_tensor(opened_B, device=device).bool()
+    if opened_B.ndim and opened_B.shape != (num_rows,):
+        raise InputError(f"opened_B has shape {tuple(opened_B.shape)}", where="segments", fix="give one value per row")
+    return opened_B.expand(num_rows)
 
 
 def _within_vocabulary(response_BT: Tensor, mask_BT: Tensor, size: int) -> Tensor:

@@ -13,8 +13,9 @@ _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def token_spellings(tokenizer: Any) -> list[bytes]:
-    """One spelling per id, 0 to len(tokenizer) - 1. Special tokens are spelt out: a tag may be one."""
-    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    """One spelling per id, up to the highest. Special tokens are spelt out: a tag may be one."""
+    piece_of = {i: piece for piece, i in tokenizer.get_vocab().items()}
+    pieces = [piece_of.get(i) for i in range(max(piece_of) + 1)]
     if not _is_byte_level(tokenizer):
         return _spell_in_context(tokenizer, pieces)
     added = {int(i): str(token).encode() for i, token in tokenizer.added_tokens_decoder.items()}
@@ -49,7 +50,8 @@ def _spell_in_context(tokenizer: Any, pieces: list[str | None]) -> list[bytes]:
     """What decoding adds after an ordinary token."""
     anchor = tokenizer.encode("a", add_special_tokens=False)
     lead = tokenizer.decode(anchor, clean_up_tokenization_spaces=False)
-    rows = [[*anchor, i] for i in range(len(pieces))]
+    # An id that stands for nothing is not shown to the tokenizer, which may refuse it.
+    rows = [anchor if piece is None else [*anchor, i] for i, piece in enumerate(pieces)]
     texts = tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return [_spell_one(piece, text, lead) for piece, text in zip(pieces, texts, strict=True)]
 

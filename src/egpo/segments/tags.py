@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,7 +96,8 @@ def pair_tables(tokenizer: Any, tags: tuple[str, str], num_ids: int, device: tor
     """The tables of this tokenizer and pair, made once. `num_ids`: a model's ids may reach past its tokenizer's."""
     size = -(-max(num_ids, len(tokenizer)) // ROUND_UP) * ROUND_UP
     cache = _made.setdefault(tokenizer, {})
-    key = (tags, size, device)
+    # The length too: tags that were added to the tokenizer since have ids of their own now.
+    key = (tags, size, len(tokenizer), device)
     if key not in cache:
         spellings = token_spellings(tokenizer)
         for tag in tags:
@@ -119,22 +121,26 @@ def _check_can_spell(tokenizer: Any, spellings: list[bytes], tag: str) -> None:
 
 
 def _build(spellings: list[bytes], tag: bytes, device: torch.device) -> TagTables:
-    endings = [_endings(spelling, tag) for spelling in spellings]
-    widest = max(1, *map(len, endings))
-    endings = [ways + [NO_MATCH] * (widest - len(ways)) for ways in endings]
-    before = [_before(spelling, tag) for spelling in spellings]
-    endings_VE, before_VR = (torch.tensor(table, dtype=torch.int16, device=device) for table in (endings, before))
-    return TagTables(endings_VE, before_VR)
+    """Most tokens have nothing to do with a tag: only those that start or end with one of its bytes are looked at."""
+    endings = {v: _endings(spelling, tag) for v, spelling in enumerate(spellings) if _may_end(spelling, tag)}
+    endings_VE = np.full((len(spellings), max(map(len, endings.values()), default=1) or 1), NO_MATCH, dtype=np.int16)
+    before_VR = np.full((len(spellings), len(tag)), NO_MATCH, dtype=np.int16)
+    for v, ways in endings.items():
+        endings_VE[v, : len(ways)] = ways
+    for v, spelling in enumerate(spellings):
+        if spelling[-1:] in tag:
+            before_VR[v] = [_remaining(spelling, tag[:r]) for r in range(len(tag))]
+    return TagTables(torch.from_numpy(endings_VE).to(device), torch.from_numpy(before_VR).to(device))
+
+
+def _may_end(spelling: bytes, tag: bytes) -> bool:
+    return spelling[:1] in tag or tag in spelling
 
 
 def _endings(spelling: bytes, tag: bytes) -> list[int]:
     if tag in spelling:
         return [0]
     return [start for start in range(1, len(tag)) if spelling.startswith(tag[start:])]
-
-
-def _before(spelling: bytes, tag: bytes) -> list[int]:
-    return [_remaining(spelling, tag[:r]) for r in range(len(tag))]
 
 
 def _remaining(spelling: bytes, wanted: bytes) -> int:

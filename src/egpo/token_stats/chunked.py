@@ -31,11 +31,13 @@ def token_stats(
     bf16 logits would quantise the entropy. `chunk_bytes` bounds one slice of logits.
     """
     _check(hidden, head_weight, targets, temperature)
-    hidden_ND, target_N = hidden.flatten(0, -2), targets.flatten().long()
+    hidden_ND, target_N = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1).long()
     chunk_bytes = chunk_bytes or CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"])
     words = max(1, chunk_bytes // (4 * max(1, len(hidden_ND))))
     apply: Any = _TokenStats.apply
-    logp_N, entropy_N = apply(hidden_ND, head_weight, target_N, float(temperature), words)
+    # Autocast would round the logits to halves, in forward and not in backward.
+    with torch.autocast(hidden.device.type, enabled=False):
+        logp_N, entropy_N = apply(hidden_ND, head_weight, target_N, float(temperature), words)
     return logp_N.view(targets.shape), entropy_N.view(targets.shape)
 
 
@@ -95,14 +97,25 @@ def _take_targets(chosen_N: Tensor, logit_NC: Tensor, index_N: Tensor) -> None:
 
 
 def _check(hidden: Tensor, head_weight: Tensor, targets: Tensor, temperature: float) -> None:
-    if hidden.shape[:-1] != targets.shape or head_weight.ndim != 2 or hidden.shape[-1] != head_weight.shape[1]:
+    if (
+        hidden.shape[:-1] != targets.shape
+        or head_weight.ndim != 2
+        or hidden.shape[-1] != head_weight.shape[1]
+        or not len(head_weight)
+    ):
         raise InputError(
             f"hidden {tuple(hidden.shape)}, head_weight {tuple(head_weight.shape)}, targets {tuple(targets.shape)}",
             where="token_stats",
             fix="the shapes must be (..., D), (V, D) and (...)",
         )
     if hidden.dtype != head_weight.dtype:
-        raise InputError(f"hidden is {hidden.dtype} and head_weight {head_weight.dtype}", where="token_stats")
+        raise InputError(
+            f"hidden is {hidden.dtype} and head_weight {head_weight.dtype}",
+            where="token_stats",
+            fix="cast one to the other's: hidden.to(head_weight.dtype) costs the least",
+        )
+    if targets.is_floating_point():
+        raise InputError(f"targets are {targets.dtype}", where="token_stats", fix="give token ids")
     if not 0 < temperature < math.inf:
         raise InputError(f"temperature is {temperature}", where="token_stats", fix="it must be greater than 0")
     if targets.numel() and not (int(targets.min()) >= 0 and int(targets.max()) < len(head_weight)):

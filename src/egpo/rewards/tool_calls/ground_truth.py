@@ -6,13 +6,13 @@ from functools import lru_cache
 from typing import Any
 
 from egpo.errors import InputError
-from egpo.rewards.thinking import THINK_TAGS
 from egpo.rewards.tool_calls.calls import Call, call_from_json, named_call
 from egpo.rewards.tool_calls.form import read_unthinking
 from egpo.rewards.tool_calls.json_values import MAX_DEPTH, decode
 from egpo.rewards.tool_calls.possible_answers import PossibleCall
 from egpo.rewards.tool_calls.python_list import starts_like_calls
 from egpo.rewards.tool_calls.reasons import UnreadableError
+from egpo.tags import THINK_TAGS
 
 Expected = tuple[Call, ...] | tuple[PossibleCall, ...]
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from egpo.errors import InputError, nearest
-from egpo.rewards.thinking import THINK_TAGS
 from egpo.rewards.tool_calls.answers import Reading
 from egpo.rewards.tool_calls.compare import calls_fault
 from egpo.rewards.tool_calls.form import read_after_thinking, read_unthinking, stray_tag, thinking_fault
 from egpo.rewards.tool_calls.ground_truth import Expected, read_ground_truth
 from egpo.rewards.tool_calls.tools import Toolbox, toolbox
 from egpo.rewards.verdict import Verdict
+from egpo.tags import THINK_TAGS
 
 Mode = Literal["strict_think", "plain", "shaped"]
 Tools = str | Mapping[str, Any] | Sequence[Any]

@@ -1,0 +1,5 @@
+"""`python -m egpo` is `egpo`."""
+
+from egpo.cli.main import main
+
+main()
