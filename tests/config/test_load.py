@@ -282,7 +282,8 @@ def test_any_plain_value_survives_yaml(value):
     ("text", "value"),
     [("1e-6", 1e-6), ("1E3", 1e3), ("no", "no"), ("on", "on"), ("yes", "yes"), ("True", True), ("null", None),
      ("~", None), ("0o17", 15), ("0x1F", 31), ("017", 17), ("1_000", "1_000"), ("12:30", "12:30"), ("+3", 3),
-     (".5", 0.5), ("2024-01-01", "2024-01-01"), ("-.inf", -float("inf")), ("1e", "1e"), ("٣", "٣"), ("9" * 500, "9" * 500)],
+     (".5", 0.5), ("2024-01-01", "2024-01-01"), ("9" * 500, "9" * 500), ("-.inf", -float("inf")), ("1e", "1e"),
+     ("٣", "٣")],
 )  # fmt: skip
 def test_scalars_follow_yaml_1_2(text, value):
     assert parse_scalar(text) == value

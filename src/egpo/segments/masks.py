@@ -53,9 +53,10 @@ def segment_masks(
     if not response_BT.numel():
         return Segments(mask_BT, mask_BT.clone(), mask_BT.clone())
     opened_B = _per_row(opened_B, num_rows, response_BT.device)
-    response_BT = _within_vocabulary(response_BT, mask_BT, len(tokenizer))
-    num_ids = int(response_BT.max()) + 1
-    ends = first_tag_ends(pair_tables(tokenizer, tags, num_ids, response_BT.device), response_BT, mask_BT)
+    size = len(tokenizer)  # once: a fast tokenizer counts its words anew each time, which takes milliseconds
+    response_BT = _within_vocabulary(response_BT, mask_BT, size)
+    tables = pair_tables(tokenizer, tags, size, int(response_BT.max()) + 1, response_BT.device)
+    ends = first_tag_ends(tables, response_BT, mask_BT)
     opens_B, closes_B = ends.opening_B, ends.closing_B
     opens_inside_B = ~opened_B & (opens_B < closes_B)
     closed_B = closes_B < num_tokens

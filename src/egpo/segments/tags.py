@@ -92,17 +92,18 @@ def _matches_backwards(
 _made: WeakKeyDictionary[Any, dict[Hashable, PairTables]] = WeakKeyDictionary()
 
 
-def pair_tables(tokenizer: Any, tags: tuple[str, str], num_ids: int, device: torch.device) -> PairTables:
-    """The tables of this tokenizer and pair, made once. `num_ids`: a model's ids may reach past its tokenizer's."""
-    size = -(-max(num_ids, len(tokenizer)) // ROUND_UP) * ROUND_UP
+def pair_tables(tokenizer: Any, tags: tuple[str, str], size: int, num_ids: int, device: torch.device) -> PairTables:
+    """The tables of this tokenizer of `size` words and this pair, made once, for ids up to `num_ids`."""
+    # A model's ids may reach past its tokenizer's.
+    num_rows = -(-max(num_ids, size) // ROUND_UP) * ROUND_UP
     cache = _made.setdefault(tokenizer, {})
-    # The length too: tags that were added to the tokenizer since have ids of their own now.
-    key = (tags, size, len(tokenizer), device)
+    # The size too: tags that were added to the tokenizer since have ids of their own now.
+    key = (tags, num_rows, size, device)
     if key not in cache:
         spellings = token_spellings(tokenizer)
         for tag in tags:
             _check_can_spell(tokenizer, spellings, tag)
-        spellings += [UNSPELLABLE] * (size - len(spellings))
+        spellings += [UNSPELLABLE] * (num_rows - len(spellings))
         opening, closing = (_build(spellings, tag.encode(), device) for tag in tags)
         ends_V = (opening.endings_VE >= 0).any(1) | (closing.endings_VE >= 0).any(1)
         cache[key] = PairTables(ends_V, opening, closing)
