@@ -53,7 +53,8 @@ def segment_masks(
     if not response_BT.numel():
         return Segments(mask_BT, mask_BT.clone(), mask_BT.clone())
     opened_B = _per_row(opened_B, num_rows, response_BT.device)
-    size = len(tokenizer)  # once: a fast tokenizer counts its words anew each time, which takes milliseconds
+    # At least len(tokenizer), which counts 150k words anew each time: tens of milliseconds.
+    size = tokenizer.vocab_size + len(tokenizer.added_tokens_decoder)
     response_BT = _within_vocabulary(response_BT, mask_BT, size)
     tables = pair_tables(tokenizer, tags, size, int(response_BT.max()) + 1, response_BT.device)
     ends = first_tag_ends(tables, response_BT, mask_BT)
