@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from egpo.rewards.sandbox import sandbox_status
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 
 
 def blocks(page, language):
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
 PYTHON_BLOCKS = [(page, i, code) for page in PAGES for i, code in enumerate(blocks(page, "python"))]
@@ -30,15 +32,18 @@ def test_python_blocks_run(page, number, code, tmp_path):
     assert done.returncode == 0, f"{page.name}, block {number}:\n{done.stderr}"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_readme_commands_run(command, tmp_path):
-    """In a folder of its own, with the repository's examples at hand."""
+def test_readme_commands_run_one_after_the_other(tmp_path):
+    """In a folder of their own, with the repository's examples at hand."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        command, shell=True, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    assert len(COMMANDS) >= 4
+    for command in COMMANDS:
+        if "sandbox" in command and not sandbox_status().ok:
+            continue  # it says so itself, with exit code 1
+        done = subprocess.run(
+            command.split(), capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
 def test_every_estimator_has_its_page_with_an_executed_example():
@@ -50,5 +55,6 @@ def test_every_estimator_has_its_page_with_an_executed_example():
 
 def test_links_between_pages_lead_somewhere():
     for page in PAGES:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", prose):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -217,3 +217,28 @@ def test_every_real_gsm8k_solution_is_settled_by_spelling(closed_pool: MathPool)
 def test_every_reason_has_a_meaning() -> None:
     assert all(REASONS.values())
     assert {"checker_timeout", "checker_died"} <= REASONS.keys()
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "correct"),
+    [
+        (r"\frac{1}{2}", "1/2", True),
+        (r"\frac{2}{4}", r"\frac{1}{2}", True),
+        (r"-\frac{1}{2}", r"\frac{-1}{2}", True),
+        (r"\dfrac{6}{3}", "2", True),
+        (r"\frac{1}{2}", r"\frac{1}{3}", False),
+        ("3/4", "4/3", False),
+        (r"-\frac{1}{2}", r"\frac{1}{2}", False),
+    ],
+)
+def test_quotients_of_integers_need_no_worker(answer, gold, correct):
+    class NoPool:
+        def compare(self, *_):
+            raise AssertionError("a worker was asked")
+
+    verdict = judge_math(rf"\boxed{{{answer}}}", gold, pool=NoPool())
+    assert (verdict.correct, verdict.reason) == (correct, "correct" if correct else "wrong_answer")
+
+
+def test_a_quotient_by_zero_is_not_settled_by_arithmetic():
+    assert not judge_math(r"\boxed{\frac{1}{0}}", "1").correct

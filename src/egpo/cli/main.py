@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from egpo.cli.audit import audit_app
 from egpo.cli.config import config_app
 from egpo.cli.convert import convert_app
 from egpo.cli.doctor import doctor
@@ -25,6 +26,7 @@ GROUPS = [
     ("Recipes", config_app, "config", "Show, check and describe recipes.", "egpo config check examples/recipe.yaml"),
     ("Data", prepare_app, "prepare", "Write a task's data.", "egpo prepare countdown --out data/countdown"),
     ("Data", convert_app, "convert", "Convert conversations.", "egpo convert messages chats.jsonl --out data/chats"),
+    ("Rewards", audit_app, "audit", "Replay rewards; try the sandbox.", "egpo audit rewards rollouts.jsonl"),
 ]
 for _panel, _app, _name, _meaning, _example in GROUPS:
     app.add_typer(_app, name=_name, rich_help_panel=_panel, short_help=f"{_meaning}  [cyan]{_example}[/]")

@@ -1,8 +1,8 @@
 r"""Math: is the stated answer equal to the known one?
 
 The answer is looked for after the thinking: the last `\boxed{…}`, else the line after the last `####`, else the last
-`<answer>…</answer>`. It is right where it is spelled like the ground truth, wrong where both are integers or both are
-words, and math-verify's to decide otherwise. A part of the one is never looked for in the other.
+`<answer>…</answer>`. It is right where it is spelled like the ground truth; integers, quotients of integers and words
+are compared as such; anything else is math-verify's to decide. A part of the one is never looked for in the other.
 """
 
 from functools import lru_cache
@@ -13,6 +13,7 @@ from egpo.rewards.answers import last_boxed, last_marked, last_tagged, plain_num
 from egpo.rewards.math.latex import (
     MAX_CHARACTERS,
     MAX_DEPTH,
+    as_fraction,
     as_word,
     bare_word,
     has_numbers_side_by_side,
@@ -107,6 +108,9 @@ def _compare_spelling(answer: str, gold: str) -> str:
     # Bare letters may be a product, `a \cdot b`: only another word is compared letter by letter with them.
     if word is not None and (gold.startswith("\\") or as_word(answer) is not None):
         return "correct" if word == (as_word(answer) or bare_word(answer)) else "wrong_answer"
+    exact, gold_exact = as_fraction(answer), as_fraction(gold)
+    if exact is not None and gold_exact is not None:
+        return "correct" if exact == gold_exact else "wrong_answer"
     if number and gold_number and "." not in number + gold_number:
         return "wrong_answer"
     if is_too_complex(gold):

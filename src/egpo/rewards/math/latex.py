@@ -1,6 +1,7 @@
 r"""One spelling for a short LaTeX answer, and what can be said of it without a computer algebra system."""
 
 import re
+from fractions import Fraction
 
 MAX_CHARACTERS = 1000
 MAX_DEPTH = 12
@@ -22,6 +23,7 @@ _REWRITES = (
 )
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\{([^{}\\0-9]*)\}")
 _WORD = re.compile(r"[A-Za-z]{3}[A-Za-z '-]*")
+_FRACTION = re.compile(r"(-?)(?:\\frac\{(-?[0-9]{1,40})\}\{([0-9]{1,40})\}|([0-9]{1,40})/([0-9]{1,40})|([0-9]{1,40}))")
 _SIDE_BY_SIDE = re.compile(r"[0-9] [0-9]")
 
 
@@ -54,6 +56,16 @@ def as_word(form: str) -> str | None:
 def bare_word(text: str) -> str:
     """In lower case, without the parentheses of `(A)` and a full stop."""
     return text.strip(" ().").casefold()
+
+
+def as_fraction(form: str) -> Fraction | None:
+    r"""An integer or a quotient of two, as `\frac{3}{4}`, `3/4` or `3`. Decimals are rounded ones, and not exact."""
+    found = _FRACTION.fullmatch(form)
+    if found is None:
+        return None
+    sign, latex_top, latex_bottom, top, bottom, whole = found.groups()
+    denominator = int(latex_bottom or bottom or 1)
+    return Fraction(int(sign + "1") * int(latex_top or top or whole), denominator) if denominator else None
 
 
 def is_too_complex(latex: str) -> bool:

@@ -1,0 +1,146 @@
+"""Replay: what a reward says of stored rollouts, and where another one says something else."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from egpo.audits.rollouts import Rollout, read_rollouts
+from egpo.errors import EgpoError, InputError
+from egpo.rewards.batch import count_workers, placed, score_stream
+from egpo.rewards.samples import Sample
+from egpo.rewards.verdict import Verdict
+
+STORED = "stored"
+_TOLERANCE = 1e-6
+"""Stored rewards went through float32."""
+
+
+@dataclass
+class Tally:
+    """Verdicts, counted. Accuracy and mean reward are over those that could be judged: NaN where none could."""
+
+    rows: int = 0
+    failed: int = 0
+    correct: int = 0
+    total_reward: float = 0.0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, verdict: Verdict) -> None:
+        self.rows += 1
+        self.reasons[verdict.reason] += 1
+        if verdict.failed:
+            self.failed += 1
+        else:
+            self.correct += verdict.correct
+            self.total_reward += verdict.reward
+
+    @property
+    def judged(self) -> int:
+        return self.rows - self.failed
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.judged if self.judged else float("nan")
+
+    @property
+    def mean_reward(self) -> float:
+        return self.total_reward / self.judged if self.judged else float("nan")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row on which the two rewards differ: in reward, in correctness, or in whether they could judge it."""
+
+    index: int
+    where: str
+    ours: Verdict
+    theirs: Verdict
+    response: str
+
+
+@dataclass
+class Audit:
+    """The outcome. `sources` is by data source; `differences` are the first of `num_different`."""
+
+    ours: Tally = field(default_factory=Tally)
+    theirs: Tally | None = None
+    sources: dict[str, Tally] = field(default_factory=dict)
+    num_different: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+
+def audit_rewards(
+    path: Path,
+    *,
+    reward: str | None = None,
+    against: str | None = None,
+    workers: int | None = None,
+    limit: int | None = None,
+    keep: int = 20,
+    watch: Callable[[Iterable[Rollout]], Iterable[Rollout]] = iter,
+) -> Audit:
+    """Judge every rollout of a file again, in a stream: only counts and `keep` differences are held.
+
+    `reward` and `against` are names as `egpo.rewards.named` takes them (None: each row's own data source); "stored" is
+    the verdict in the file. `limit` stops after so many rows.
+    """
+    rollouts = islice(watch(read_rollouts(path)), limit)
+    audit = Audit(theirs=Tally() if against else None)
+    for index, judged in enumerate(_judged(rollouts, reward, against, count_workers(workers))):
+        audit.ours.add(judged.ours)
+        audit.sources.setdefault(judged.rollout.sample.data_source, Tally()).add(judged.ours)
+        if audit.theirs is not None and judged.theirs is not None:
+            audit.theirs.add(judged.theirs)
+            _note_difference(audit, index, judged, judged.theirs, keep)
+    if not audit.ours.rows:
+        raise InputError("the file holds no response", where=str(path), fix="give a file with at least one")
+    return audit
+
+
+@dataclass(frozen=True)
+class _Judged:
+    rollout: Rollout
+    ours: Verdict
+    theirs: Verdict | None
+
+
+def _judged(rollouts: Iterable[Rollout], reward: str | None, against: str | None, workers: int) -> Iterator[_Judged]:
+    """Each rollout with its verdicts. An error of a row says which."""
+    wanted = [reward, against] if against else [reward]
+    names = [name for name in wanted if name != STORED]
+    under_way: deque[Rollout] = deque()
+    samples = _samples(rollouts, under_way, by_source=None in names)
+    for outcome in score_stream(samples, rewards=names, workers=workers if names else 0):
+        rollout = under_way.popleft()
+        if isinstance(outcome, EgpoError):
+            raise placed(outcome, rollout.where) from outcome
+        scored = iter(outcome)
+        verdicts = [_stored(rollout) if name == STORED else next(scored) for name in wanted]
+        yield _Judged(rollout, verdicts[0], verdicts[1] if against else None)
+
+
+def _samples(rollouts: Iterable[Rollout], under_way: deque[Rollout], *, by_source: bool) -> Iterator[Sample]:
+    for rollout in rollouts:
+        if by_source and not rollout.sample.data_source:
+            raise InputError("no `data_source`", where=rollout.where, fix="say which reward with --reward NAME")
+        under_way.append(rollout)
+        yield rollout.sample
+
+
+def _stored(rollout: Rollout) -> Verdict:
+    if rollout.stored is None:
+        fix = f"`{STORED}` needs `reward` or `score` in every row"
+        raise InputError("no stored reward", where=rollout.where, fix=fix)
+    return rollout.stored
+
+
+def _note_difference(audit: Audit, index: int, judged: _Judged, theirs: Verdict, keep: int) -> None:
+    ours = judged.ours
+    same_reward = abs(ours.reward - theirs.reward) <= _TOLERANCE
+    if same_reward and (ours.correct, ours.failed) == (theirs.correct, theirs.failed):
+        return
+    audit.num_different += 1
+    if len(audit.differences) < keep:
+        audit.differences.append(Difference(index, judged.rollout.where, ours, theirs, judged.rollout.sample.response))

@@ -1,0 +1,99 @@
+"""Values as hosts hand them over, made plain once: verl and pandas give numpy objects, tensors, bytes and JSON text.
+
+Nothing is imported for it: arrays, tensors and series all have `tolist`.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+from egpo.errors import InputError
+
+MAX_DEPTH = 100
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """The value as JSON would give it: text, numbers, lists and dicts. What is none of these stays as it is.
+
+    A 0-d array is the thing it holds; a tensor, nested or not, an array or a series is a list. Bytes are UTF-8 text.
+    """
+    if type(value) in _SCALARS:
+        return value
+    if depth > MAX_DEPTH:
+        raise InputError(f"nested deeper than {MAX_DEPTH}", where="reward input", fix="give flatter values")
+    if isinstance(value, str):
+        return str(value)  # numpy's own kind of text
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "replace")
+    if getattr(value, "is_nested", False):
+        return [plain(inner, depth + 1) for inner in value.unbind()]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist(), depth + 1)
+    if isinstance(value, Mapping):
+        return {plain(key, depth + 1): plain(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, Sequence | Set):
+        return [plain(inner, depth + 1) for inner in value]
+    return value
+
+
+def single(value: Any) -> Any:
+    """The value, out of as many lists of one as it is wrapped in."""
+    value = plain(value)
+    while isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return value
+
+
+def text_of(value: Any, name: str) -> str:
+    """Text, however it is wrapped."""
+    if type(value) is str:
+        return value
+    found = single(value)
+    if not isinstance(found, str):
+        raise InputError(f"{found!r:.80} is no text", where=name, fix="give a string")
+    return found
+
+
+def fields_of(value: Any, name: str) -> Mapping[str, Any]:
+    """A mapping, or the JSON text of one; empty where there is none. Its values are left for `plain` to convert."""
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    found = single(value)
+    if isinstance(found, str):
+        found = from_json(found, name) if found.strip() else {}
+    if found is None or isinstance(found, Mapping):
+        return found or {}
+    raise InputError(f"{found!r:.80} is no mapping", where=name, fix="give a dict, or the JSON text of one")
+
+
+def from_json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON: {text!r:.80}", where=name, fix="mend it") from error
+
+
+def with_defaults(extra: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """`extra`, with a default for each of those that it does not set."""
+    return {**extra, **{name: value for name, value in defaults.items() if is_missing(plain(extra.get(name)))}}
+
+
+def first_present(row: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """The value of the first of the keys that has one, made plain; None where none has."""
+    values = (plain(row[key]) for key in keys if key in row)
+    return next((value for value in values if not is_missing(value)), None)
+
+
+def finite(value: int | float) -> float | None:
+    """The number, unless it is NaN, infinite, or too large for a float."""
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def is_missing(value: Any) -> bool:
+    """None, or the NaN by which a table says that there is nothing."""
+    return value is None or (isinstance(value, float) and value != value)

@@ -1,0 +1,112 @@
+"""The rewards as TRL calls them: columns of a batch in, a list of floats out."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from egpo.errors import InputError
+from egpo.rewards.boundary import fields_of, first_present, is_missing, plain, with_defaults
+from egpo.rewards.samples import Sample, score_sample
+from egpo.rewards.scoring import reasons_of
+from egpo.rewards.verdict import Verdict
+from egpo.tags import THINK_TAGS
+
+TrlReward = Callable[..., list[float | None]]
+TRUTH_COLUMNS = ("ground_truth", "reward_model", "solution", "answer")
+"""Where a data set has the ground truth, the first that is there: our name, verl's, TRL's, GSM8K's."""
+
+
+def trl_reward(data_source: str | None = None, **settings: Any) -> TrlReward:
+    """A reward function for `GRPOTrainer(reward_funcs=...)`.
+
+    `data_source` is that of every row (None: the column of that name); `settings` are `mode`, `tags` or `tools`, for
+    rows whose `extra_info` sets none. A response that the checker failed on gets None, which TRL leaves out. The
+    reasons go to TRL's table of completions, and their shares to its metrics where `data_source` is given.
+    """
+
+    def reward(
+        prompts: Sequence[Any], completions: Sequence[Any], completion_ids: Any = None, **columns: Any
+    ) -> list[float | None]:
+        texts = [completion_text(completion) for completion in completions]
+        verdicts = [
+            score_sample(_sample(text, _row(columns, index, len(texts)), data_source, settings))
+            for index, text in enumerate(texts)
+        ]
+        _log(verdicts, data_source, columns)
+        return [None if verdict.failed else verdict.reward for verdict in verdicts]
+
+    # TRL's metrics carry the name of the function.
+    reward.__name__ = f"egpo_{(data_source or 'reward').replace('/', '_')}"
+    return reward
+
+
+def completion_text(completion: Any) -> str:
+    """The model's own text out of a completion: a string, or chat messages, of which the last assistant's counts.
+
+    A server may have taken the thought and the calls out of the content: they are put back as tags.
+    """
+    value = plain(completion)
+    if isinstance(value, str):
+        return value
+    messages = [value] if isinstance(value, dict) else value if isinstance(value, list) else []
+    said = [message for message in messages if isinstance(message, dict) and message.get("role") == "assistant"]
+    if not said:
+        fix = "give text, or messages with one of the assistant's"
+        raise InputError(f"{value!r:.80} is no completion", where="TRL reward", fix=fix)
+    message = said[-1]
+    calls = "\n".join(_call_text(call) for call in message.get("tool_calls") or [])
+    spoken = "\n".join(part for part in (_content_text(message.get("content")), calls) if part)
+    thought = message.get("reasoning_content") or message.get("thinking") or ""
+    return f"{THINK_TAGS[0]}{thought}{THINK_TAGS[1]}\n\n{spoken}" if thought else spoken
+
+
+def _content_text(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _call_text(call: Any) -> str:
+    function = call.get("function", call) if isinstance(call, dict) else call
+    return f"<tool_call>\n{json.dumps(function)}\n</tool_call>"
+
+
+def _row(columns: Mapping[str, Any], index: int, size: int) -> dict[str, Any]:
+    """What the columns say of one row. TRL passes other things by keyword too: they are no lists of this length."""
+    lists = {name: values for name, values in columns.items() if isinstance(values, Sequence) and len(values) == size}
+    return {name: values[index] for name, values in lists.items() if not isinstance(values, str)}
+
+
+def _sample(text: str, row: Mapping[str, Any], data_source: str | None, settings: Mapping[str, Any]) -> Sample:
+    source = data_source or row.get("data_source")
+    if source is None:
+        fix = "say trl_reward(data_source=...), or give the data set that column"
+        raise InputError("there is no column `data_source`", where="TRL reward", fix=fix)
+    tools = {"tools": row["tools"]} if row.get("tools") else {}
+    extra = with_defaults(fields_of(row.get("extra_info"), "extra_info"), {**settings, **tools})
+    return Sample(source, text, _ground_truth(row), first_present(row, ["ability"]) or "", extra)
+
+
+def _ground_truth(row: Mapping[str, Any]) -> Any:
+    for name in TRUTH_COLUMNS:
+        truth = plain(row.get(name))
+        if name == "reward_model":
+            truth = plain(fields_of(truth, "reward_model").get("ground_truth"))
+        if not is_missing(truth):
+            return truth
+    fix = f"give the data set one of the columns {', '.join(TRUTH_COLUMNS)}"
+    raise InputError("there is no ground truth", where="TRL reward", fix=fix)
+
+
+def _log(verdicts: Sequence[Verdict], data_source: str | None, columns: Mapping[str, Any]) -> None:
+    """The metrics have the same names in every batch: TRL gathers them by name, and each process must have them all."""
+    if callable(log_extra := columns.get("log_extra")):
+        log_extra("reason", [verdict.reason for verdict in verdicts])
+    if not callable(log_metric := columns.get("log_metric")) or not verdicts:
+        return
+    counts = Counter(verdict.reason for verdict in verdicts)
+    shares = {f"reason/{reason}": counts[reason] for reason in (reasons_of(data_source) if data_source else ())}
+    shares |= {"accuracy": sum(v.correct for v in verdicts), "failed": sum(v.failed for v in verdicts)}
+    for name, count in shares.items():
+        log_metric(name, count / len(verdicts))

@@ -1,0 +1,1 @@
+"""verl as an engine, without a fork. Nothing here needs verl to be installed before verl itself calls it."""

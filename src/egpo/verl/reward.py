@@ -1,0 +1,64 @@
+"""The rewards as verl calls them.
+
+reward.custom_reward_function.path=pkg://egpo.verl.reward
+reward.custom_reward_function.name=compute_score
++reward.custom_reward_function.reward_kwargs.mode=plain          (optional; so are `tags` and `reasons`)
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from egpo.errors import warn_once
+from egpo.rewards.boundary import fields_of, text_of, with_defaults
+from egpo.rewards.scoring import REWARDS, reasons_of, score
+
+SETTINGS = ("mode", "tags")
+
+
+def compute_score(
+    data_source: Any,
+    solution_str: Any,
+    ground_truth: Any,
+    extra_info: Any = None,
+    *,
+    reasons: str | Iterable[str] = "all",
+    **kwargs: Any,
+) -> dict[str, float | str]:
+    """`score`, `acc`, `failed`, a 0 or 1 as `reason/<name>` for each reason; as text, `reason` and `judged_by`.
+
+    `mode` and `tags` in `kwargs` hold for rows whose `extra_info` sets none; what else verl passes is ignored.
+
+    verl takes the keys of the first response of a batch for those of all, so every response has the same, whatever
+    its data source. Where validation samples a prompt more than once, verl bootstraps every number among them, which
+    takes milliseconds per prompt and key: `reasons` narrows them to those of the data sources in use, or to none ([]).
+    Text it writes to its rollout files, and leaves out of the metrics.
+
+    verl cannot leave a response out: where the checker failed the score is 0, `failed` is 1, and a warning says so.
+    """
+    defaults = {name: kwargs[name] for name in SETTINGS if name in kwargs}
+    extra = with_defaults(fields_of(extra_info, "extra_info"), defaults)
+    verdict = score(data_source, solution_str, ground_truth, extra)
+    if verdict.failed:
+        warn_once(
+            f"failed {verdict.reason}", f"a response could not be judged (`{verdict.reason}`): it scores 0 in verl"
+        )
+    names = reason_names(reasons if isinstance(reasons, str) else tuple(reasons))
+    return {
+        "score": float(verdict.reward),
+        "acc": float(verdict.correct),
+        "failed": float(verdict.failed),
+        **{f"reason/{name}": float(name == verdict.reason) for name in names},
+        "reason": verdict.reason,
+        "judged_by": text_of(data_source, "data_source"),
+    }
+
+
+@lru_cache(maxsize=64)
+def reason_names(data_sources: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The reasons of these data sources, or of every reward ("all"), each once."""
+    if data_sources == "all":
+        found: Iterable[Mapping[str, str]] = (kind.reasons for kind in REWARDS.values())
+    else:
+        found = map(reasons_of, (data_sources,) if isinstance(data_sources, str) else data_sources)
+    return tuple(dict.fromkeys(name for reasons in found for name in reasons))
