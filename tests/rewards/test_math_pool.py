@@ -17,6 +17,7 @@ from egpo.errors import EgpoError, InputError
 from egpo.rewards.math import MathPool, judge_math, shared_pool, use_pool
 from egpo.rewards.math.pool import _start
 
+NEEDS_A_WORKER = r"\boxed{\sqrt{49}}"
 ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
 PARENT_SCRIPT = """
 import os, signal, sys, threading, time
@@ -63,7 +64,7 @@ def test_an_endless_comparison_is_a_failure_of_the_checker_and_the_pool_goes_on(
     verdict = judge_math(ENDLESS, "7", timeout_s=0.3, pool=pool)
     assert (verdict.reward, verdict.failed, verdict.reason) == (0.0, True, "checker_timeout")
     assert not is_running(pid)
-    assert judge_math(r"\boxed{14/2}", "7", pool=pool).correct
+    assert judge_math(NEEDS_A_WORKER, "7", pool=pool).correct
 
 
 def test_a_worker_that_died_idle_is_replaced(pool: MathPool) -> None:
@@ -71,7 +72,7 @@ def test_a_worker_that_died_idle_is_replaced(pool: MathPool) -> None:
     pid = pid_of_idle_worker(pool)
     os.kill(pid, signal.SIGKILL)
     assert becomes_true(lambda: not is_running(pid))
-    assert judge_math(r"\boxed{14/2}", "7", pool=pool).correct
+    assert judge_math(NEEDS_A_WORKER, "7", pool=pool).correct
 
 
 def test_a_worker_that_dies_busy_is_a_failure_of_the_checker(pool: MathPool) -> None:
@@ -80,12 +81,12 @@ def test_a_worker_that_dies_busy_is_a_failure_of_the_checker(pool: MathPool) -> 
     threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
     verdict = judge_math(ENDLESS, "7", timeout_s=60.0, pool=pool)
     assert (verdict.reward, verdict.failed, verdict.reason) == (0.0, True, "checker_died")
-    assert judge_math(r"\boxed{14/2}", "7", pool=pool).correct
+    assert judge_math(NEEDS_A_WORKER, "7", pool=pool).correct
 
 
 def test_threads_share_a_pool_and_each_gets_its_own_answer() -> None:
     with MathPool(size=2) as pool, ThreadPoolExecutor(6) as threads:
-        answers = [f"\\boxed{{{n}/2}}" for n in range(1, 60)]
+        answers = [f"\\boxed{{0.5 \\cdot {n}}}" for n in range(1, 60)]
         verdicts = list(threads.map(lambda text: judge_math(text, "7", pool=pool), answers))
     assert [n for n, verdict in enumerate(verdicts, start=1) if verdict.correct] == [14]
     assert {verdict.reason for verdict in verdicts} == {"correct", "wrong_answer"}
@@ -93,18 +94,18 @@ def test_threads_share_a_pool_and_each_gets_its_own_answer() -> None:
 
 def test_an_event_loop_hands_it_to_threads(pool: MathPool) -> None:
     async def ask() -> list[bool]:
-        calls = [asyncio.to_thread(judge_math, f"\\boxed{{{n}/3}}", "2", pool=pool) for n in range(1, 9)]
+        calls = [asyncio.to_thread(judge_math, f"\\boxed{{\\sqrt{{{n * n}}}}}", "6", pool=pool) for n in range(1, 9)]
         return [verdict.correct for verdict in await asyncio.gather(*calls)]
 
     assert asyncio.run(ask()) == [n == 6 for n in range(1, 9)]
 
 
 def test_a_worker_outlives_the_thread_that_started_it(pool: MathPool) -> None:
-    thread = threading.Thread(target=judge_math, args=(r"\boxed{14/2}", "7"), kwargs={"pool": pool})
+    thread = threading.Thread(target=judge_math, args=(NEEDS_A_WORKER, "7"), kwargs={"pool": pool})
     thread.start()
     thread.join()
     pid = pid_of_idle_worker(pool)
-    assert judge_math(r"\boxed{21/3}", "7", pool=pool).correct
+    assert judge_math(NEEDS_A_WORKER, "7", pool=pool).correct
     assert pid_of_idle_worker(pool) == pid
 
 
@@ -113,12 +114,16 @@ def test_a_fork_starts_workers_of_its_own(pool: MathPool) -> None:
     parents = pid_of_idle_worker(pool)
     child = os.fork()
     if child == 0:
-        correct = judge_math(r"\boxed{14/2}", "7", pool=pool).correct
-        own = pid_of_idle_worker(pool) != parents
-        pool.close()
-        os._exit(0 if correct and own else 1)
+        code = 1
+        try:
+            correct = judge_math(NEEDS_A_WORKER, "7", pool=pool).correct
+            code = 0 if correct and pid_of_idle_worker(pool) != parents else 1
+            pool.close()
+        finally:
+            # Whatever happens: a second copy of pytest must not go on from here.
+            os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert judge_math(r"\boxed{14/2}", "7", pool=pool).correct
+    assert judge_math(NEEDS_A_WORKER, "7", pool=pool).correct
     assert pid_of_idle_worker(pool) == parents
 
 
@@ -133,7 +138,7 @@ def test_workers_die_with_a_parent_that_was_killed(state: str) -> None:
 def test_a_large_parent_does_not_count_against_its_workers() -> None:
     # Linux carries the peak of ru_maxrss over an exec.
     script = "ballast = bytearray(400 << 20)\nfrom egpo.rewards.math import judge_math\n"
-    script += r"print(judge_math(r'\boxed{1/2}', '7').reason)"
+    script += r"print(judge_math(r'\boxed{\sqrt{2}}', '7').reason)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "wrong_answer", done.stderr
 
@@ -157,7 +162,7 @@ def test_a_worker_that_cannot_start_is_reported_before_the_run_and_counted_durin
     with MathPool() as pool:
         with pytest.raises(EgpoError, match=r"broken.*installation"):
             pool.start()
-        verdict = judge_math(r"\boxed{14/2}", "7", pool=pool)
+        verdict = judge_math(NEEDS_A_WORKER, "7", pool=pool)
         assert (verdict.reward, verdict.failed, verdict.reason) == (0.0, True, "checker_unavailable")
 
 
