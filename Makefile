@@ -45,7 +45,13 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)
+# verl's rewards, beside which ours are timed.
+.env-verl-rewards/.ready: environments/verl-rewards/requirements.txt $(READY)
+	$(BIN)/python -m venv .env-verl-rewards
+	.env-verl-rewards/bin/pip install --quiet --disable-pip-version-check --no-deps -r environments/verl-rewards/requirements.txt
+	@touch $@
+
+bench: $(READY) system .env-verl-rewards/.ready
 	@for script in benchmarks/[!_]*.py; do \
 		case $$script in */interleaved.py) continue;; esac; \
 		echo "== $$script"; $(BIN)/python $$script || exit 1; done
