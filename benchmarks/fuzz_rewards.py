@@ -21,6 +21,9 @@ from itertools import chain, islice
 from rich.console import Console
 from rich.table import Table
 
+from egpo.rewards import reasons_of, score
+from egpo.rewards.code import LONGEST_PROGRAM, extract_program
+from egpo.rewards.code import REASONS as CODE_REASONS
 from egpo.rewards.countdown import REASONS as COUNTDOWN_REASONS
 from egpo.rewards.countdown import judge_countdown
 from egpo.rewards.gsm8k import REASONS as GSM8K_REASONS
@@ -28,6 +31,7 @@ from egpo.rewards.gsm8k import judge_gsm8k
 from egpo.rewards.math import REASONS as MATH_REASONS
 from egpo.rewards.math import judge_math
 from egpo.rewards.math.judge import gold_form, settle_by_spelling
+from egpo.rewards.thinking import split_thinking
 from egpo.rewards.tool_calls import REASONS as TOOL_CALL_REASONS
 from egpo.rewards.tool_calls import judge_tool_calls
 from egpo.rewards.verdict import Verdict
@@ -50,6 +54,12 @@ TOOLS = [
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "array"}}},
     }
 ]
+SCORED_ROWS: dict[str, tuple[object, dict[str, object]]] = {
+    "function_calling": (CALL, {"mode": "plain", "tools": TOOLS, "index": 3}),
+    "countdown": ({"nums": [3, 5, 7], "target": 22.0}, {"tags": ["<think>", "</think>"]}),
+    "gsm8k": (18, {"mode": "binary"}),
+}
+"""A ground truth and an `extra_info` by data source."""
 
 
 @dataclass
@@ -73,6 +83,22 @@ def _spelled(text: str) -> Verdict:
     return Verdict(float(reason == "correct"), reason == "correct", reason or "unparsable")
 
 
+def _extracted(text: str) -> Verdict:
+    """The code reward as far as it goes without a sandbox; a program that one would run counts as correct here."""
+    program = extract_program(split_thinking(text).answer)
+    if program is None:
+        return Verdict(0.0, False, "no_code")
+    return Verdict(0.0, False, "too_long") if len(program) > LONGEST_PROGRAM else Verdict(1.0, True, "correct")
+
+
+def _scored(data_source: str) -> Subject:
+    """The way of every host: the values of a row are made plain, its settings read, its reward found by its source."""
+    truth, extra = SCORED_ROWS[data_source]
+    return Subject(
+        f"score {data_source}", lambda text: score(data_source, text, truth, extra), dict(reasons_of(data_source))
+    )
+
+
 # Every text reward: a name, the call, its reasons and its highest reward.
 def subjects() -> list[Subject]:
     tool_calls = [
@@ -86,6 +112,8 @@ def subjects() -> list[Subject]:
         Subject("gsm8k shaped", lambda text: judge_gsm8k(text, "18", mode="shaped"), GSM8K_REASONS, 1.1),
         Subject("math by spelling", _spelled, MATH_REASONS),
         *tool_calls,
+        Subject("code extraction", _extracted, CODE_REASONS),
+        *map(_scored, SCORED_ROWS),
         Subject("tool_calls no call", lambda text: judge_tool_calls(text, [], mode="plain"), TOOL_CALL_REASONS),
     ]
 
@@ -108,16 +136,19 @@ SEEDS = (
     r"\boxed{x^{2} + \sqrt{3} = 18.5, \text{ or } \{1, 2\}}",
     f"<think>I look it up.</think>\n{CALL}",
     f"{CALL}\n{CALL}",
+    "<think>so</think>```python\ndef f(x):\n    return x\n```\nor\n~~~\nprint(18)\n~~~",
     "<think>two</think>[get_weather(city='Oslo', days=[1, 2.5, True, None]), time.now(zone={'a': (1, 2)})]",
 )
 _WORDS = r"""
     <think> </think> <answer> </answer> <tool_call> </tool_call> #### ** \boxed{ \boxed } { ( ) [ ] , . ; - -- = ==
     \frac{1}{ \sqrt{ \text{ \left( $ $$ % \ \\ \u0000 \ud800 ' " # f( f(a= __import__('os') null true 18 22
-    9**9**9**9 9^{9^{9^{9}}} 1e999 1/0 0x1f 1_000 1,000 1{,}000 −5 3×5÷7 ٣ ² １８ NaN Infinity -Infinity 🙂
+    9**9**9**9 9^{9^{9^{9}}} 9999999! 101_2 1e999 1/0 0x1f 1_000 1,000 1{,}000 −5 3×5÷7 ٣ ² １８ NaN
+    Infinity -Infinity 🙂
 """
 FRAGMENTS = (
     *_WORDS.split(),
     *('{"a": 1, "a": 2}', '"arguments": "{\\"a\\": 1}"', "lambda: 0", '"""', "9" * 400, "e\u0301", "\u202e", "\ufeff"),
+    *("```python\n", "```", "~~~", "`f(a=1)`", "f(a=1);", "[TOOL_CALLS]", '{"arguments": {}, "name": "f"}'),
     *("\x00", "\ud800", "\udfff", "\n", "\r", "\t", " " * 50),
 )
 

@@ -79,8 +79,6 @@ def of_math(respell: bool) -> Callable[[random.Random], Iterator[tuple[str, str,
     def draw(rng: random.Random) -> Iterator[tuple[str, str, dict[str, str]]]:
         while True:
             problem = draw_math_problem(rng)
-            if respell and "frac" not in problem.answer:
-                continue
             answer = f"1 \\cdot {problem.answer}" if respell else problem.answer
             yield f"<think>\n{problem.thought}\n</think>\n\n\\boxed{{{answer}}}", problem.answer, {}
 

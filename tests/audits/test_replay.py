@@ -1,14 +1,16 @@
 """Stored rollouts through a reward once more."""
 
 import json
+import sys
 import tracemalloc
+import warnings
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from egpo.audits import audit_rewards
-from egpo.errors import InputError
+from egpo.errors import InputError, forget_warnings
 from egpo.verl.reward import compute_score
 
 OURS = [
@@ -127,7 +129,7 @@ def test_stored_rewards_that_went_through_float32_do_not_differ(tmp_path):
 
 def test_a_failure_is_neither_right_nor_wrong(tmp_path, monkeypatch):
     monkeypatch.setattr("egpo.rewards.code._default_sandbox", lambda: None)
-    row = {"data_source": "code", "response": "```python\n1\n```", "ground_truth": '{"assert": "assert True"}'}
+    row = {"data_source": "code", "response": "```python\n1\n```", "ground_truth": '{"assert": "assert f(2) == 4"}'}
     path = write_lines(tmp_path / "r.jsonl", [row, {**row, "response": ""}])
     audit = audit_rewards(path, workers=0)
     assert (audit.ours.rows, audit.ours.judged, audit.ours.failed) == (2, 1, 1)
@@ -180,3 +182,57 @@ def test_only_what_is_shown_is_held(tmp_path):
     tracemalloc.stop()
     assert (audit.num_different, len(audit.differences)) == (3000, 5)
     assert peak < 10e6
+
+
+def test_rewards_that_are_a_little_apart_differ(tmp_path):
+    rows = [{**OURS[1], "reward": 1.0 - apart, "correct": True} for apart in (0.005, 2e-6, 5e-7)]
+    audit = audit_rewards(write_lines(tmp_path / "r.jsonl", rows), against="stored", workers=0)
+    assert [one.index for one in audit.differences] == [0, 1]
+
+
+def test_a_stored_failure_is_a_failure(tmp_path):
+    rows = [{**OURS[1], "correct": True, "failed": True, "reason": "timeout"}, {**OURS[1], "failed": False}]
+    audit = audit_rewards(write_lines(tmp_path / "r.jsonl", rows), reward="stored", workers=0)
+    assert (audit.ours.rows, audit.ours.failed, audit.ours.correct) == (2, 1, 1)
+    assert audit.ours.reasons == {"timeout": 1, "stored": 1}
+    against = audit_rewards(tmp_path / "r.jsonl", against="stored", workers=0)
+    assert [one.index for one in against.differences] == [0]
+
+
+@pytest.mark.parametrize("name", ["math@bogus", "gsm8k@bogus", "function_calling@bogus", "code@bogus", "gsm8"])
+@pytest.mark.parametrize("option", ["reward", "against"])
+def test_an_unknown_reward_or_mode_is_told_before_the_file_is_read(tmp_path, name, option):
+    (tmp_path / "r.jsonl").write_text("not JSON")
+    with pytest.raises(InputError, match=r"bogus|unknown reward"):
+        audit_rewards(tmp_path / "r.jsonl", **{option: name}, workers=0)
+
+
+@pytest.fixture
+def leaving(tmp_path, monkeypatch):
+    """Rewards that leave the program: one when it judges, one when it is imported."""
+    (tmp_path / "leaving_reward.py").write_text(
+        "import sys\ndef judge(solution_str):\n    if solution_str == 'leave': sys.exit('no licence')\n    return 1.0\n"
+    )
+    (tmp_path / "gone_reward.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    rows = [{**OURS[0], "response": text} for text in ("stay", "leave", "stay")]
+    yield write_lines(tmp_path / "r.jsonl", rows)
+    sys.modules.pop("leaving_reward", None)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_reward_that_leaves_the_program_says_so(leaving, workers, capfd):
+    forget_warnings()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        audit = audit_rewards(leaving, reward="leaving_reward:judge", workers=workers)
+    assert audit.ours.reasons == {"scored": 2, "reward_raised": 1}
+    assert audit.ours.failed == 1
+    heard = capfd.readouterr().err + " ".join(str(one.message) for one in told)
+    assert "leaving_reward:judge raised SystemExit: no licence" in heard
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_reward_that_leaves_the_program_when_imported_is_the_users_mistake(leaving, workers):
+    with pytest.raises(InputError, match=r"importing `gone_reward` failed \(SystemExit: 3\)"):
+        audit_rewards(leaving, reward="gone_reward:judge", workers=workers)

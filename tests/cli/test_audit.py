@@ -62,6 +62,7 @@ def test_mistakes_are_errors_with_code_2(rollouts, tmp_path):
     for words in (
         ("rewards", tmp_path / "none"),
         ("rewards", rollouts, "--reward", "gsm"),
+        ("rewards", rollouts, "--reward", "math@bogus"),
         ("rewards", rollouts, "--workers", -1),
     ):
         done = run(*words)

@@ -77,3 +77,11 @@ def test_a_missing_file(tmp_path, kind):
 def test_the_wrong_verb_names_the_right_one(tmp_path, raw):
     done = run("messages", raw, "--out", tmp_path / "out")
     assert "egpo convert hardgen" in str(done.exception)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--seed", -1), ("--test-size", 1.5), ("--max-samples", 0)])
+def test_a_split_that_cannot_be_is_told_before_the_file_is_read(tmp_path, option, value):
+    done = run("xlam", tmp_path / "absent.json", "--out", tmp_path / "out", option, value)
+    assert isinstance(done.exception, InputError)
+    assert done.exception.exit_code == 2
+    assert option in str(done.exception)

@@ -269,6 +269,8 @@ def test_flat_parameters_become_json_schema():
         ({"answers": "["}, "bad_calls"),
         ({"answers": "[1]"}, "bad_calls"),
         ({"answers": 3}, "bad_calls"),
+        ({"answers": "{}"}, "bad_calls"),
+        ({"answers": '""'}, "bad_calls"),
     ],
 )
 def test_every_reason_for_dropping_an_xlam_row(change, reason):
@@ -286,3 +288,47 @@ def test_an_xlam_row_without_its_ground_truth_names_itself(missing):
 def test_the_last_closing_tag_ends_the_thought():
     reply = read_reply("<think>a</think>b</think> c ")
     assert (reply.thinking, reply.spoken) == ("a</think>b", "c")
+
+
+WORDY = f"First.\n{CALL}\nThen.\n{CALL}\nLast."
+
+
+def test_words_between_and_after_calls_stay_where_they_are():
+    row = openai(
+        turn("user", "q"), turn("assistant", f"<think>x</think>{WORDY}"), turn("user", "r"), turn("assistant", WORDY)
+    )
+    assert row.prompt[1] == turn("assistant", WORDY)
+    assert (row.ground_truth, row.extra["answer"]) == (f"{CALL}\n{CALL}", WORDY)
+    raw_row = hardgen(turn("user", "q"), turn("assistant", WORDY), turn("user", "r"), turn("assistant", WORDY))
+    assert (raw_row.prompt[2], raw_row.extra["answer"]) == (turn("assistant", WORDY), WORDY)
+
+
+def test_a_closing_tag_without_its_call_is_no_word():
+    assert openai(turn("user", "q"), turn("assistant", f"{CALL}</tool_call>")) == Dropped("bad_calls")
+
+
+@pytest.mark.parametrize("keys", [["0", "1", "02", "3"], ["00", "01", "02", "03"], ["0", "1", "2", "00000000003"]])
+def test_padded_numbers_are_numbers(keys):
+    turns = [SYSTEM, turn("user", "q"), turn("user", "more"), turn("assistant", "[f(a=1)]")]
+    row = convert_hardgen(Record(dict(zip(keys, turns, strict=True)), "here"), 0, ToolStyle())
+    assert [message["content"] for message in row.prompt[1:]] == ["q", "more"]
+    assert row.ground_truth == CALL
+
+
+def test_two_turns_of_one_number_are_dropped_and_not_one_of_them_lost():
+    value = {"0": SYSTEM, "1": turn("user", "q"), "2": turn("user", "r"), "02": turn("assistant", "[f(a=1)]")}
+    assert convert_hardgen(Record(value, "here"), 0, ToolStyle()) == Dropped("turn_twice")
+    assert convert_hardgen(Record({**value, "2": None}, "here"), 0, ToolStyle()).ground_truth == CALL
+
+
+def test_text_parts_of_a_raw_turn_are_joined():
+    parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
+    row = hardgen(turn("user", parts), turn("assistant", [{"type": "text", "text": "[f(a=1)]"}]))
+    assert (row.prompt[1], row.ground_truth) == (turn("user", "a b"), CALL)
+
+
+@pytest.mark.parametrize("content", [[1], {"k": 1}, [{"type": "image_url"}], 3])
+def test_what_is_no_text_is_dropped_and_not_spelt_by_python(content):
+    assert hardgen(turn("user", content), turn("assistant", "[f(a=1)]")) == Dropped("not_text")
+    value = {"query": content, "tools": json.dumps(TOOLS), "answers": "[]"}
+    assert convert_xlam(Record(value, "x"), 0, ToolStyle()) == Dropped("not_text")

@@ -90,7 +90,7 @@ def test_the_manifest_says_what_was_read_and_written(tmp_path):
     source = write_lines(tmp_path / "rows.jsonl", [xlam(i) for i in range(40)])
     convert("xlam", source, tmp_path / "out", SplitRule(seed=7))
     manifest = read_manifest(tmp_path / "out")
-    assert (manifest.kind, manifest.source, manifest.seed, manifest.version) == ("xlam", "rows.jsonl", 7, 1)
+    assert (manifest.kind, manifest.source, manifest.seed, manifest.version) == ("xlam", "rows.jsonl", 7, 2)
     assert len(manifest.source_sha256) == 64
     assert {name: entry.rows for name, entry in manifest.files.items()} == {"train.parquet": 38, "test.parquet": 2}
     assert str(tmp_path) not in (tmp_path / "out" / "manifest.json").read_text()

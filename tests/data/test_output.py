@@ -1,6 +1,7 @@
 """Files that appear whole or not at all."""
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -112,3 +113,83 @@ def test_out_is_a_file_or_lies_below_one(tmp_path):
         pytest.fail("entered")
     with pytest.raises(InputError, match="cannot write"), StagedFiles(tmp_path / "file" / "below", force=True):
         pytest.fail("entered")
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from egpo.data.output import StagedFiles
+with StagedFiles(Path(sys.argv[1]), force=True) as files:
+    files.stage("b.txt").write_text("from the other")
+    print("staged", flush=True)
+    sys.stdin.readline()
+    files.commit()
+"""
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """Another process that has staged a file and waits for a line before it commits."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "staged\n"
+        yield process
+        process.kill()
+
+
+def write_one(out):
+    with StagedFiles(out, force=True) as files:
+        stage(files, a="1")
+        files.commit()
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, writer):
+    writer.kill()
+    writer.wait()
+    assert [path.name.startswith(".egpo-") for path in tmp_path.iterdir()] == [True]
+    write_one(tmp_path)
+    assert listing(tmp_path) == {"a.txt": "1"}
+
+
+def test_the_files_of_a_living_process_stay(tmp_path, writer):
+    write_one(tmp_path)
+    assert len(list(tmp_path.glob(".egpo-*/b.txt"))) == 1
+    writer.communicate("go\n")
+    assert writer.returncode == 0
+    assert listing(tmp_path) == {"a.txt": "1", "b.txt": "from the other"}
+
+
+def test_a_folder_that_was_taken_for_abandoned_before_its_lock_is_made_again(tmp_path, monkeypatch):
+    flock, taken = fcntl.flock, []
+
+    def rival(handle, operation):
+        if not taken:
+            taken.extend(tmp_path.iterdir())
+            taken[0].rmdir()
+        flock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", rival)
+    write_one(tmp_path)
+    assert len(taken) == 1
+    assert listing(tmp_path) == {"a.txt": "1"}
+
+
+def test_every_file_is_on_the_disk_before_the_first_gets_its_name(tmp_path, monkeypatch):
+    done, fsync, replace = [], os.fsync, os.replace
+
+    def synced(handle):
+        done.append(("fsync", os.fstat(handle).st_ino))
+        fsync(handle)
+
+    def renamed(old, new):
+        done.append(("rename", os.stat(old).st_ino))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    with StagedFiles(tmp_path, force=False) as files:
+        stage(files, a="1", b="2")
+        files.commit()
+    a, b, directory = ((tmp_path / name).stat().st_ino for name in ("a.txt", "b.txt", "."))
+    assert done == [("fsync", a), ("fsync", b), ("rename", a), ("rename", b), ("fsync", directory)]

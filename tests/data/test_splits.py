@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from egpo.data.conversion import SplitRule
 from egpo.data.splits import choose_rows, split_rows
 from egpo.errors import InputError
 
@@ -43,3 +44,13 @@ def test_max_samples_takes_the_head_or_a_permutation():
         assert choose_rows(1000, limit, shuffle=True, seed=42).tolist() == list(range(1000))
     with pytest.raises(InputError, match="1 or more"):
         choose_rows(10, 0, shuffle=True, seed=0)
+
+
+def test_a_negative_seed_is_refused():
+    for call in (
+        lambda: split_rows(np.arange(10), 0.5, -1),
+        lambda: choose_rows(10, 5, shuffle=True, seed=-1),
+        lambda: SplitRule(seed=-1),
+    ):
+        with pytest.raises(InputError, match="--seed: seed -1"):
+            call()

@@ -6,15 +6,18 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from egpo.errors import EgpoWarning, InputError
-from egpo.rewards import DATA_SOURCES, REWARDS, Verdict, reasons_of, score, trl_reward
+from egpo.errors import EgpoError, EgpoWarning, InputError
+from egpo.rewards import DATA_SOURCES, REWARDS, Verdict, reasons_of, score, score_many, trl_reward
 from egpo.rewards.foreign import verdict_of
 from egpo.rewards.named import scorer_named
 from egpo.rewards.samples import Sample
+from egpo.rewards.sandbox import choose
+from egpo.rewards.sandbox.bubblewrap import Bubblewrap
 from egpo.rewards.trl import completion_text
 from egpo.verl.reward import compute_score
 from egpo.verl.visible_tags import require_visible_tags, vanishing_tags
@@ -26,7 +29,7 @@ ROWS = [
     ("countdown", "<answer>3 * 5 + 7</answer>", PUZZLE),
     ("openai/gsm8k", "#### 18", "18"),
     ("math", r"\boxed{7}", "8"),
-    ("code", "no program", '{"assert": "assert True"}'),
+    ("code", "no program", '{"assert": "assert f()"}'),
 ]
 
 
@@ -84,11 +87,25 @@ def test_settings_of_the_run_hold_where_the_row_sets_none():
     assert compute_score("function_calling", CALLS, CALLS, {"mode": "strict_think"}, mode="plain")["acc"] == 0.0
 
 
-def test_a_failure_of_the_checker_is_said_and_counted(monkeypatch):
-    monkeypatch.setattr("egpo.rewards.code._default_sandbox", lambda: None)
-    with pytest.warns(EgpoWarning, match="no_sandbox"):
-        told = compute_score("code", "```python\n1\n```", '{"assert": "assert True"}')
-    assert (told["score"], told["failed"], told["reason/no_sandbox"]) == (0.0, 1.0, 1.0)
+def test_a_failure_of_the_checker_is_said_and_counted(tmp_path, monkeypatch):
+    (tmp_path / "bwrap").write_text("#!/bin/sh\nexit 9\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    died = Bubblewrap(executable=str(tmp_path / "bwrap"))
+    monkeypatch.setattr("egpo.rewards.code._default_sandbox", lambda: died)
+    with pytest.warns(EgpoWarning, match="sandbox_died"):
+        told = compute_score("code", "```python\n1\n```", '{"assert": "assert f()"}')
+    assert (told["score"], told["failed"], told["reason/sandbox_died"]) == (0.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("source", ["code", "mixed"])
+def test_no_sandbox_ends_the_run_and_does_not_score_zeros(source, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("EGPO_SANDBOX", raising=False)
+    choose._tried_once.cache_clear()
+    for _ in range(2):
+        with pytest.raises(EgpoError, match=r"not installed.*apt-get"):
+            compute_score(source, "```python\n1\n```", '{"assert": "assert f()"}', {"ability": "code"})
+    choose._tried_once.cache_clear()
 
 
 def test_the_module_loads_without_verl():
@@ -167,7 +184,7 @@ def test_trl_leaves_out_what_could_not_be_judged(monkeypatch):
     done = trl_reward("code")(
         [""] * 2,
         ["```python\n1\n```", "none"],
-        ground_truth=['{"assert": "assert True"}'] * 2,
+        ground_truth=['{"assert": "assert f()"}'] * 2,
         log_extra=extras.__setitem__,
         log_metric=metrics.__setitem__,
     )
@@ -183,6 +200,57 @@ def test_trl_without_source_or_truth_is_an_error():
     with pytest.raises(InputError, match="no ground truth"):
         trl_reward("gsm8k")(["p"], ["x"])
     assert trl_reward("gsm8k")([], []) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "settings", "what"),
+    [
+        ("gsm9k", {}, "unknown data source `gsm9k`.*did you mean `gsm8k`"),
+        ("gsm8k", {"mod": "shaped"}, "unknown setting `mod`.*did you mean `mode`"),
+        ("gsm8k", {"mode": "shapd"}, "unknown mode `shapd`.*did you mean `shaped`"),
+        ("gsm8k", {"mode": "plain"}, "unknown mode `plain`"),
+        ("math", {"mode": "bogus"}, "unknown mode `bogus`"),
+        ("countdown", {"tools": []}, "unknown setting `tools`"),
+        ("countdown", {"tags": ["<think>"]}, "pair of tags"),
+        (None, {"mode": "bogus"}, "unknown mode `bogus`"),
+        (None, {"mdoe": "plain"}, "unknown setting `mdoe`"),
+    ],
+)
+def test_trl_learns_of_a_wrong_setting_when_the_reward_is_made(source, settings, what):
+    with pytest.raises(InputError, match=what):
+        trl_reward(source, **settings)
+
+
+def test_trl_settings_for_several_kinds_go_to_those_that_take_them():
+    reward = trl_reward(mode="shaped")
+    columns = {"data_source": ["gsm8k", "math", "countdown"], "ground_truth": ["18", "18", PUZZLE]}
+    assert reward([""] * 3, ["#### 18", r"\boxed{18}", "<answer>3 * 5 + 7</answer>"], **columns) == [1.1, 1.0, 0.9]
+
+
+@pytest.mark.parametrize("make", [np.array, tuple, lambda values: np.array(values, dtype=object), pd.Series])
+def test_trl_columns_may_be_arrays(make):
+    columns = {"ground_truth": make(["5", "6"]), "data_source": make(["gsm8k", "gsm8k"])}
+    assert trl_reward()([""] * 2, ["#### 5"] * 2, **columns) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("column", "what"),
+    [
+        (["5"], "`ground_truth` has 1 values for 2 completions"),
+        (["5", "6", "7"], "`ground_truth` has 3 values for 2 completions"),
+        ("56", "`ground_truth` is '56'"),
+        (5, "`ground_truth` is 5"),
+    ],
+)
+def test_trl_columns_of_the_wrong_length_are_named(column, what):
+    with pytest.raises(InputError, match=what):
+        trl_reward("gsm8k")([""] * 2, ["#### 5"] * 2, ground_truth=column)
+
+
+@pytest.mark.parametrize("row", [5, None, "text", ["gsm8k"]])
+def test_what_is_no_row_is_an_error(row):
+    with pytest.raises(InputError, match=r"row 0: .* is no row"):
+        score_many([row], workers=0)
 
 
 @pytest.mark.parametrize(

@@ -140,3 +140,10 @@ def test_the_longest_and_the_deepest_cost_nothing() -> None:
     product = evaluate("*".join(["9999"] * (MAX_CHARACTERS // 5)))
     assert product.value == 9999 ** (MAX_CHARACTERS // 5)
     assert evaluate("/".join(["9999"] * (MAX_CHARACTERS // 5))).value == Fraction(1, 9999 ** (MAX_CHARACTERS // 5 - 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("8/-2/2", -2), ("8/-2*2", -8), ("-2-3", -5), ("-2*-3/-1", -6), ("-8/2/2", -2), ("2--3-1", 4)]
+)
+def test_a_unary_minus_binds_tighter_than_what_follows_it(text: str, value: int) -> None:
+    assert evaluate(text).value == value

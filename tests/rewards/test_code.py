@@ -1,11 +1,17 @@
 """The code reward: which program is taken, and what its behaviour earns."""
 
+import json
+from collections.abc import Iterator
+
 import pytest
 
-from egpo.errors import InputError
+from egpo.errors import EgpoError, InputError
 from egpo.rewards import code
 from egpo.rewards.code import REASONS, extract_program, judge_code, same_output
-from egpo.rewards.sandbox import Limits, Sandbox, choose_sandbox, sandbox_status
+from egpo.rewards.sandbox import Job, Limits, Report, Sandbox, choose, choose_sandbox, sandbox_status
+from egpo.tasks.code import Code
+from egpo.tasks.mixed import Mixed
+from egpo.tasks.protocol import Problem
 
 DOUBLE = {"inputs": ["1\n", "2\n", "-3"], "outputs": ["2\n", "4", "-6\n\n"]}
 ADD = {"assert": ["assert add(1, 2) == 3", "assert add(2, 2) == 4"]}
@@ -82,10 +88,19 @@ def test_a_program_in_the_thought_neither_pays_nor_spoils(sandbox: Sandbox) -> N
         ("```python\na\n```python\nb\n```", "b\n"),
         ("~~~python\na\n```\nb\n~~~", "a\n```\nb\n"),
         ("````python\na\n```\nb\n````", "a\n```\nb\n"),
-        ("  ```python\n  a\n  ```", "  a\n"),
+        ("  ```python\n  a\n  ```", "a\n"),
+        ("1. Here:\n   ```python\n   if a:\n       b\n\n   c\n   ```", "if a:\n    b\n\nc\n"),
+        ("\t```python\n\ta\n\t```", "a\n"),
+        ("      ```python\n      a```", "a"),
+        ("    ```python\nif a:\n    b\n    ```", "if a:\n    b\n"),
+        ("    ```python\n\n    a = '''\nx\n  y\n    '''\n    ```", "\na = '''\nx\ny\n'''\n"),
+        ("```python\na\n    ```\n    x\n    ```python\nb\n```", "a\n    ```\n    x\n    ```python\nb\n"),
+        ("     ```python\n     a\n```", "a\n"),
+        ("```python\na\n`````", "a\n"),
+        ("```python\na\n``````\n```python\nb\n````", "b\n"),
         ("```python\n```", ""),
         ("```python", ""),
-        ("    ```python\n    a\n    ```", None),
+        ("    ```python\n    a\n    ```", "a\n"),
     ],
 )
 def test_which_program_is_taken(answer: str, program: str | None) -> None:
@@ -119,12 +134,52 @@ for fd in range(100):
     assert judge_code(fenced(program), DOUBLE, sandbox=sandbox).reason == "wrong_answer"
 
 
-def test_no_sandbox_is_a_checker_failure_and_not_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_in_a_list_runs(sandbox: Sandbox) -> None:
+    answer = "1. Here:\n   ```python\n   if True:\n       print(2 * int(input()))\n   ```"
+    assert judge_code(answer, DOUBLE, sandbox=sandbox).correct
+
+
+def test_binary_stops_at_the_first_failure_and_fraction_does_not(sandbox: Sandbox) -> None:
+    class Recording:
+        tier, limits = sandbox.tier, sandbox.limits
+
+        def run(self, job: Job) -> Report:
+            self.report = sandbox.run(job)
+            return self.report
+
+    for tests, program in ((ADD, "def add(a, b): return 4"), (DOUBLE, "1 / (int(input()) - 1)")):
+        for mode, num_run in (("binary", 1), ("fraction", len(next(iter(tests.values()))))):
+            recording = Recording()
+            assert judge_code(fenced(program), tests, sandbox=recording, mode=mode).reward < 1
+            assert len(recording.report.outcomes) == num_run
+
+
+def test_a_flood_of_files_is_no_checker_failure(sandbox: Sandbox) -> None:
+    program = "for name in range(10 ** 6): open(f'{name}', 'x').close()"
+    verdict = judge_code(fenced(program), DOUBLE, sandbox=sandbox, limits=Limits(files=1000))
+    assert (verdict.reason, verdict.failed) == ("memory", False)
+
+
+@pytest.fixture
+def no_sandbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("EGPO_SANDBOX", raising=False)
-    code._default_sandbox.cache_clear()
+    choose._tried_once.cache_clear()
+    yield
+    choose._tried_once.cache_clear()
+
+
+@pytest.mark.parametrize("kind", [Code, Mixed])
+def test_a_task_without_a_sandbox_is_a_clear_error(kind: type[Code | Mixed], no_sandbox: None) -> None:
+    """Not a row of zeros; and not before programs are to run: rows can be prepared anywhere."""
+    task = kind()
+    problem = Problem("double", [], json.dumps(DOUBLE), "code")
+    with pytest.raises(EgpoError, match=r"not installed.*apt-get"):
+        task.judge(problem, fenced(RIGHT))
+
+
+def test_no_sandbox_is_a_checker_failure_and_not_a_wrong_answer(no_sandbox: None) -> None:
     verdict = judge_code(fenced(RIGHT), DOUBLE)
-    code._default_sandbox.cache_clear()
     assert (verdict.reason, verdict.failed, verdict.reward) == ("no_sandbox", True, 0.0)
 
 

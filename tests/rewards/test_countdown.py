@@ -173,3 +173,21 @@ def test_a_malformed_ground_truth_is_the_users_mistake(numbers: Any, target: Any
 def test_an_unknown_mode_is_named() -> None:
     with pytest.raises(InputError, match="did you mean `binary`"):
         judge_countdown(RIGHT, [3], 3, mode="binry")
+
+
+@pytest.mark.parametrize("claim", ["=", "= ", "=\n"])
+def test_an_equals_sign_with_nothing_behind_it_is_a_false_equation(claim: str) -> None:
+    assert judge_countdown(f"<answer>3+5{claim}</answer>", [3, 5], 8).reason == "false_equation"
+
+
+@pytest.mark.parametrize(("numbers", "target"), [([3, 5], True), ([True, 5], 6), ([False], 0)])
+def test_a_bool_is_no_number(numbers: list[int], target: int) -> None:
+    with pytest.raises(InputError, match="countdown ground truth"):
+        judge_countdown("<answer>3+5</answer>", numbers, target)
+
+
+def test_negative_numbers_are_refused_since_no_expression_can_use_them() -> None:
+    with pytest.raises(InputError, match="-3 is negative"):
+        judge_countdown("<answer>5 + -3</answer>", [5, -3], 2)
+    assert judge_countdown("<answer>3 - 5</answer>", [3, 5], -2).correct
+    assert judge_countdown("<answer>0 * 5</answer>", [0, 5], 0).correct

@@ -78,7 +78,12 @@ def test_the_generator_reaches_right_and_wrong_answers() -> None:
         for text in fuzz_rewards.mutants(seed=2, count=2000):
             fuzz_rewards.examine(subject, text)
         assert subject.seen["correct"] > 0, subject.name
-        assert len(subject.seen) >= 5, subject.seen
+        # Without a sandbox the code reward has a program or none.
+        assert len(subject.seen) >= (2 if subject.name == "code extraction" else 5), subject.seen
+
+
+def test_the_extraction_of_programs_and_the_call_of_hosts_are_under_test() -> None:
+    assert {"code extraction", "score function_calling", "score countdown", "score gsm8k"} <= SUBJECTS.keys()
 
 
 def test_the_fuzzer_sees_what_is_wrong() -> None:

@@ -1,6 +1,7 @@
 """GSM8K: every spelling of the right number counts, on the real set too, and no other number does."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,52 @@ def test_every_real_solution_is_right_and_a_perturbed_one_is_not(split: str, row
         for wrong in (number + 1, number - 1, -number or 1, number * 10 or 10):
             verdict = judge_gsm8k(f"{reasoning}#### {wrong}", solution)
             assert (verdict.reward, verdict.correct, verdict.reason) == (0.0, False, "wrong_number")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(
+            "18²",
+            "18½",
+            "18 million",
+            "18k",
+            "18 K",
+            "18!",
+            "18 - x",
+            "18 + x",
+            "18*x",
+            "18 * x",
+            "18/x",
+            "18^x",
+            "18=x",
+        ),
+        *("18 thousand", "18 billion", "18 dozen", "18 hundred", r"18\text{ million}", r"18\cdot x", r"18\pi", "18x"),
+        *("18 and a half", "18 squared", "18 三", "$18$ million", "18 Million", "18×x", "18 − x", "18M"),
+    ],
+)
+def test_another_number_that_begins_like_the_right_one_is_not_it(answer: str) -> None:
+    assert judge_gsm8k(f"#### {answer}", "18").reason == "not_a_number"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *("18 kg", "**18** dollars", "*18* eggs", "18-inch", "$18/hour", "18 miles/hour", r"18^\circ", "18 (eggs)"),
+        *("18 times", "18 minutes", "18 m", "18 boxes", "18 Kim", "18 – that is all", r"18\%", "18 thousandths!"),
+    ],
+)
+def test_units_and_remarks_are_ignored(answer: str) -> None:
+    assert judge_gsm8k(f"#### {answer}", "18").correct
+
+
+def test_tags_of_the_thinking_may_be_others() -> None:
+    assert judge_gsm8k("[#### 7]#### 18", "18", tags=("[", "]")).correct
+    assert judge_gsm8k("[#### 18", "18", tags=("[", "]")).reason == "unclosed_thinking"
+
+
+@pytest.mark.parametrize("padding", [" ", "* ", r"\,", "~", "_", "`$", r"\text{"])
+def test_what_follows_the_number_is_read_in_linear_time(padding: str) -> None:
+    start = time.process_time()
+    judge_gsm8k(f"#### 18{padding * 200_000}q", "18")
+    assert time.process_time() - start < 1.0

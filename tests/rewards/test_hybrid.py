@@ -63,3 +63,14 @@ def test_an_unknown_ability_is_told_the_nearest():
 
 def test_the_reasons_are_those_of_both():
     assert set(REWARDS["hybrid"].reasons) == set().union(*(KINDS[ability].reasons for ability in ABILITIES))
+
+
+def test_the_mode_of_a_mixed_set_is_that_of_its_programs():
+    assert REWARDS["hybrid"].modes == ("binary", "fraction")
+    for mode in ("binary", "fraction", np.array("fraction"), None):
+        assert score("mixed", BOXED, "5", {"ability": "math", "mode": mode}).correct
+    for ability, truth in (("math", "5"), ("code", TESTS)):
+        with pytest.raises(InputError, match="unknown mode `shaped`"):
+            score("mixed", BOXED, truth, {"ability": ability, "mode": "shaped"})
+    with pytest.raises(InputError, match="unknown mode `fraction`"):
+        score("math", BOXED, "5", {"mode": "fraction"})

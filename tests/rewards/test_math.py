@@ -1,6 +1,8 @@
 """Math: what counts as equal, and what never does."""
 
 import json
+import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from egpo.errors import EgpoError, InputError
 from egpo.rewards.math import REASONS, MathPool, judge_math
 from egpo.rewards.math.latex import MAX_DEPTH, normal_form
 from egpo.rewards.verdict import Verdict
+from egpo.tasks.math_problems import draw_math_problem
 
 GSM8K = Path(__file__).resolve().parents[2] / "../shared/data/gsm8k"
 
@@ -242,3 +245,101 @@ def test_quotients_of_integers_need_no_worker(answer, gold, correct):
 
 def test_a_quotient_by_zero_is_not_settled_by_arithmetic():
     assert not judge_math(r"\boxed{\frac{1}{0}}", "1").correct
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(
+            "9^{9^{9^{9}}}",
+            "2^{10^{10}}",
+            "9^9^9^9",
+            "9^{9}^{9}^{9}",
+            "2^{(10)^{10}}",
+            r"2^{10^{\frac{20}{2}}}",
+            "2^{10^{x-x+10}}",
+            "2^{12345678901234567890123456789^{19}}",
+            "2^{3x+99999999}",
+        ),
+        *("((9^{99})^{99})^{99}", "9" * 900 + "^{9999}", "9999999!", "10^{10}!", r"(999\cdot 999)!", "5!!!!!!"),
+        *(r"\binom{1000000}{500000}", r"\binom{10^6}{10^5}", r"\Gamma(10^7)", r"\sum_{i=1}^{1000000}i^i"),
+        *(r"\prod_{i=1}^{1000000}i", r"\int_0^1 e^{x^2}\sin(x^3)dx", r"\lim_{x\to 0}x^x", "(x+1)^{5000}"),
+        *(
+            "(x+y+z)^{100}",
+            r"\frac{x^{5000}-1}{x-1}",
+            r"(1+\sqrt{2})^{5000}",
+            "()^{()^()}",
+            "(a+b+c+d)(e+f+g+h)(i+j+k+l)(m+n+o+p)(q+r+s+t)(u+v+w+x)",
+        ),
+    ],
+)
+def test_a_response_cannot_choose_that_the_checker_fails(answer: str, closed_pool: MathPool) -> None:
+    """Each of these kept math-verify busy for seconds or for ever, and was then a failure of the checker."""
+    assert judge_math(boxed(answer), "5", pool=closed_pool) == Verdict(0.0, False, "too_complex")
+    assert judge_math(boxed(answer), answer, pool=closed_pool).correct
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("2^{2^{3}}", "256"),
+        (r"\frac{100!}{98!}", "9900"),
+        (r"\binom{10}{3}", "120"),
+        (r"\left(\frac{1}{2}\right)^{10}", r"\frac{1}{1024}"),
+        ("e^{(x+1)^2}", "e^{x^2+2x+1}"),
+        ("2^{2x+1}", r"2 \cdot 4^x"),
+        ("2^{2^{n+1}}", r"2^{2 \cdot 2^n}"),
+        ("x^{2015}+x^{2014}", "x^{2014}(x+1)"),
+        ("(n+1)!", r"(n+1) \cdot n!"),
+        (r"\left(\frac{1}{2}\right)^{10}\text{ meters}", r"\frac{1}{1024}"),
+        ("a_{1}^{2}+b_{1}^{2}+c_{1}^{2}+d_{1}^{2}", "b_{1}^{2}+a_{1}^{2}+d_{1}^{2}+c_{1}^{2}"),
+    ],
+)
+def test_ordinary_powers_and_factorials_are_still_compared(answer: str, gold: str, pool: MathPool) -> None:
+    assert judge_math(boxed(answer), gold, pool=pool).correct
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        *(("no", "on"), ("ON", "no"), ("AC", "CA"), ("x", "X"), ("2x", "2X"), (r"2\pi r", r"2\pi R")),
+        *((r"12\text{ am}", r"12\text{ pm}"), ("5 cm", "5 m"), (r"5\text{ cm}", "5 m"), (r"3\text{ hours}", "3 min")),
+        *(("101_2", "101"), ("101", "101_2"), ("101_2", "101_3"), (r"\{1,2\}", "(1,2)"), ("[1,2]", r"\{1,2\}")),
+    ],
+)
+def test_what_differs_in_notation_is_not_equal(answer: str, gold: str, closed_pool: MathPool) -> None:
+    """math-verify takes each of these for equal."""
+    assert judge_math(boxed(answer), gold, pool=closed_pool) == Verdict(0.0, False, "wrong_answer")
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        *((r"5\text{ centimeters}", r"5\text{ cm}"), (r"5\text{ in}", r"5\text{ inches}"), ("5", r"5\text{ m}")),
+        *((r"12:30\text{ p.m.}", r"12:30\text{ pm}"), (r"5\text{ cm}^2", r"5\text{ cm}")),
+        *(("101_{2}", "101_2"), ("x_1 = 5", "5"), (r"\{1,2\}", "1,2"), ("(1,2),(3,4)", r"\{(1,2),(3,4)\}")),
+        *(("yx", "xy"), ("A", r"\text{A}"), (r"\frac{X}{x}", r"\frac{X}{x}"), (r"A \cdot C", "AC")),
+    ],
+)
+def test_what_differs_in_spelling_alone_is_equal(answer: str, gold: str, pool: MathPool) -> None:
+    assert judge_math(boxed(answer), gold, pool=pool).correct
+
+
+def test_an_expression_copied_from_a_question_is_equal_to_its_value(pool: MathPool) -> None:
+    """The limit that the page states: equality is asked for, and not a form."""
+    assert judge_math(boxed("(x+1)(x+2)"), "x^2 + 3x + 2", pool=pool).correct
+    assert judge_math(boxed(r"\frac{1}{3}+\frac{1}{4}"), r"\frac{7}{12}", pool=pool).correct
+
+
+def test_no_generated_question_can_be_copied(pool: MathPool) -> None:
+    rng = random.Random(0)
+    for problem in (draw_math_problem(rng) for _ in range(400)):
+        assert judge_math(boxed(problem.answer), problem.answer, pool=pool).correct
+        for copied in [*re.findall(r"\$([^$]+)\$", problem.question), *re.findall(r"-?[0-9]+", problem.question)]:
+            assert not judge_math(boxed(copied), problem.answer, pool=pool).correct, problem
+
+
+def test_tags_of_the_thinking_may_be_others(closed_pool: MathPool) -> None:
+    text = r"[\boxed{5}]\boxed{7}"
+    assert judge_math(text, "7", tags=("[", "]"), pool=closed_pool).correct
+    assert judge_math(r"[\boxed{7}]", "7", tags=("[", "]"), pool=closed_pool).reason == "no_answer"

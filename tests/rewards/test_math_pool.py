@@ -21,7 +21,8 @@ NEEDS_A_WORKER = r"\boxed{\sqrt{49}}"
 ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
 PARENT_SCRIPT = """
 import os, signal, sys, threading, time
-from egpo.rewards.math import MathPool, judge_math
+from egpo.rewards.math import MathPool, judge, judge_math
+judge.is_explosive = lambda *_: False
 signal.signal(signal.SIGALRM, signal.SIG_IGN)  # handed down to the worker, which must not mind
 pool = MathPool(size=1)
 pool.start()
@@ -37,6 +38,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 def pool() -> Iterator[MathPool]:
     with MathPool(size=1) as pool:
         yield pool
+
+
+@pytest.fixture
+def blind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A judge that does not see what is endless: whatever slips past its rules must cost a worker and no more."""
+    monkeypatch.setattr("egpo.rewards.math.judge.is_explosive", lambda *_: False)
 
 
 def pid_of_idle_worker(pool: MathPool) -> int:
@@ -58,6 +65,7 @@ def becomes_true(condition: Callable[[], bool], within_s: float = 30.0) -> bool:
     return condition()
 
 
+@pytest.mark.usefixtures("blind")
 def test_an_endless_comparison_is_a_failure_of_the_checker_and_the_pool_goes_on(pool: MathPool) -> None:
     pool.start()
     pid = pid_of_idle_worker(pool)
@@ -75,6 +83,7 @@ def test_a_worker_that_died_idle_is_replaced(pool: MathPool) -> None:
     assert judge_math(NEEDS_A_WORKER, "7", pool=pool).correct
 
 
+@pytest.mark.usefixtures("blind")
 def test_a_worker_that_dies_busy_is_a_failure_of_the_checker(pool: MathPool) -> None:
     pool.start()
     pid = pid_of_idle_worker(pool)

@@ -210,3 +210,26 @@ def test_the_page_lists_every_data_source_and_every_reason():
         tuple(c.strip() for c in line.strip("| ").split(" | ")) for line in page.splitlines() if line.count(" | ") == 2
     }
     assert expected <= listed, sorted(expected - listed)
+
+
+def test_a_mode_that_the_reward_does_not_know_is_an_error_in_every_kind():
+    texts = {"tool_calls": CALLS, "countdown": SOLVED, "gsm8k": "#### 18", "math": r"\boxed{18}", "code": "none"}
+    for kind, truth in TRUTHS.items():
+        with pytest.raises(InputError, match="unknown mode `bogus`"):
+            score("function_calling" if kind == "tool_calls" else kind, texts[kind], truth, {"mode": "bogus"})
+        for mode in REWARDS[kind].modes:
+            score("function_calling" if kind == "tool_calls" else kind, texts[kind], truth, {"mode": mode})
+    assert score("math", r"\boxed{18}", "18", {"mode": "binary"}).correct
+
+
+def test_tags_hold_for_every_kind():
+    extra = {"tags": ["[", "]"]}
+    assert score("gsm8k", "[#### 7", "7", extra).reason == "unclosed_thinking"
+    assert score("math", r"[\boxed{7}]\boxed{18}", "18", extra).correct
+    for kind in ("gsm8k", "math"):
+        with pytest.raises(InputError, match="pair of tags"):
+            score(kind, "", "18", {"tags": ["["]})
+
+
+def test_what_else_stands_in_extra_info_is_not_looked_at():
+    assert score("gsm8k", "#### 18", "18", {"mod": "shaped", "split": "train", "tools": "not JSON"}).reward == 1.0

@@ -5,6 +5,7 @@ import json
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from egpo.data import Dropped, ToolStyle
 from egpo.data.calls import parse_hermes
 from egpo.data.hardgen import convert_hardgen
 from egpo.data.readers import Record
+from egpo.tasks import load_task
 from egpo.tasks.countdown_search import draw_expression, solve
 from egpo.tasks.math_problems import KINDS
 from egpo.tasks.program_problems import NUM_TESTS, _cases, draw_program_problem
@@ -133,3 +135,29 @@ def test_drawn_arguments_fit_the_schema(tool):
     rng = random.Random(0)
     for _ in range(50):
         Draft202012Validator(schema).validate({argument.name: argument.draw(rng) for argument in tool.arguments})
+
+
+def asked(problem):
+    return problem.messages[-1]["content"], problem.ground_truth
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_no_request_of_a_test_conversation_is_in_training_with_its_calls(seed):
+    task = load_task("function_calling", train=900, test=50, seed=seed)
+    tested, trained = ({asked(problem) for problem in task.problems(split)} for split in ("test", "train"))
+    assert len(tested) == 50
+    assert not tested & trained
+
+
+def test_converted_conversations_are_told_apart_by_their_whole_prompt():
+    task = load_task("function_calling")
+    (one, other) = (convert_hardgen(Record(before_a_request(word), "x"), 0, ToolStyle()) for word in ("a", "b"))
+    assert asked(task.problem_of(one)) == asked(task.problem_of(other))
+    assert task.key(one) != task.key(other)
+    assert task.key(replace(one, extra={})) == task.key(replace(other, extra={}))
+
+
+def before_a_request(word):
+    system = {"role": "system", "tools": json.dumps([TOOLS[0].schema()])}
+    turns = [system, {"role": "user", "content": word}, {"role": "user", "content": "q"}]
+    return {str(n): turn for n, turn in enumerate([*turns, {"role": "assistant", "content": "[f(a=1)]"}])}

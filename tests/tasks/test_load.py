@@ -53,11 +53,12 @@ def outside(tmp_path, monkeypatch):
     """A module in the current directory, forgotten afterwards."""
     (tmp_path / "some_tasks.py").write_text(MODULE)
     (tmp_path / "broken_task.py").write_text("1 / 0")
+    (tmp_path / "leaving_task.py").write_text("raise SystemExit(3)")
     (tmp_path / "needy_task.py").write_text("import not_installed_anywhere")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     yield
-    for name in ("some_tasks", "broken_task", "needy_task"):
+    for name in ("some_tasks", "broken_task", "leaving_task", "needy_task"):
         sys.modules.pop(name, None)
 
 
@@ -91,6 +92,7 @@ def test_the_self_check_names_what_is_wrong():
         ("some_tasks:Half", "`Half` has no `judge`, `gold`"),
         ("broken_task:X", "importing `broken_task` failed .ZeroDivisionError"),
         ("needy_task:X", "`needy_task` needs `not_installed_anywhere`"),
+        ("leaving_task:X", "importing `leaving_task` failed .SystemExit: 3"),
         (":X", "importing `` failed"),
         ("countdwn", "unknown task `countdwn`; did you mean `countdown`"),
         ("", "unknown task ``"),
@@ -111,6 +113,17 @@ def test_every_mistake_in_a_name(name, message):
         ("countdown", {"min_numbers": 5}, "2 <= min_numbers <= max_numbers"),
         ("countdown", {"train": 0}, "train=0"),
         ("countdown", {"prompt_format": "{number}"}, "prompt_format"),
+        ("countdown", {"prompt_format": "{numbers.x}"}, "prompt_format"),
+        ("countdown", {"prompt_format": "{numbers[x]}"}, "prompt_format"),
+        ("countdown", {"prompt_format": 3}, "prompt_format"),
+        ("countdown", {"max_numbers": "4"}, "max_numbers='4'; give a whole number"),
+        ("countdown", {"max_number": 1.5}, "max_number=1.5; give a whole number"),
+        ("countdown", {"max_target": True}, "max_target=True; give a whole number"),
+        ("countdown", {"min_numbers": None}, "min_numbers=None; give a whole number"),
+        ("countdown", {"mode": 3}, "mode=3"),
+        ("gsm8k", {"train": "4"}, "train='4'; give a whole number"),
+        ("gsm8k", {"seed": "4"}, "seed='4'; give a whole number"),
+        ("gsm8k", {"source": 3}, "source=3; give a directory"),
         ("gsm8k", {"mode": "strict"}, "mode='strict'"),
         ("function_calling", {"mode": "think"}, "mode='think'"),
         ("code", {"sandbox": "limit"}, "limit"),
@@ -157,7 +170,12 @@ def test_the_example_of_the_documentation_works_from_its_own_folder():
         "assert check_gold(task) == [] == check_gold(task, 'test')\n"
         "problem = task.problems('train')[0]\n"
         "assert not task.judge(problem, task.gold(problem)[::-1]).correct\n"
-        "assert not {p.key for p in task.problems('train')} & {p.key for p in task.problems('test')}\n"
+        "words = {s: [' '.join(sorted(task.prompt(p)[0]['content'].split()[-5:])) for p in task.problems(s)]\n"
+        "         for s in ('train', 'test')}\n"
+        "assert len(words['train']) == len(words['test']) == 20\n"
+        "assert not set(words['train']) & set(words['test'])\n"
+        "assert words['train'] == [p.key for p in task.problems('train')]\n"
+        "assert task.prompt(problem)[0]['content'].split()[-5:] != problem.key.split()\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=EXAMPLES, check=True)
 

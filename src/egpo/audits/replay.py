@@ -9,7 +9,10 @@ from pathlib import Path
 from egpo.audits.rollouts import Rollout, read_rollouts
 from egpo.errors import EgpoError, InputError
 from egpo.rewards.batch import count_workers, placed, score_stream
+from egpo.rewards.kinds import check_settings
+from egpo.rewards.named import scorer_named
 from egpo.rewards.samples import Sample
+from egpo.rewards.scoring import DATA_SOURCES, REWARDS
 from egpo.rewards.verdict import Verdict
 
 STORED = "stored"
@@ -86,6 +89,7 @@ def audit_rewards(
     `reward` and `against` are names as `egpo.rewards.named` takes them (None: each row's own data source); "stored" is
     the verdict in the file. `limit` stops after so many rows.
     """
+    _require_known(reward, against)
     rollouts = islice(watch(read_rollouts(path)), limit)
     audit = Audit(theirs=Tally() if against else None)
     for index, judged in enumerate(_judged(rollouts, reward, against, count_workers(workers))):
@@ -97,6 +101,18 @@ def audit_rewards(
     if not audit.ours.rows:
         raise InputError("the file holds no response", where=str(path), fix="give a file with at least one")
     return audit
+
+
+def _require_known(*specs: str | None) -> None:
+    """An unknown reward or mode is told before the file is read. One from outside is left to whoever judges by it:
+    importing it may be slow."""
+    for spec in specs:
+        if spec is None or spec == STORED or ":" in spec:
+            continue
+        scorer_named(spec)
+        name, _, mode = spec.partition("@")
+        if mode:
+            check_settings({"mode": mode}, [REWARDS[DATA_SOURCES.get(name, name)]], where=f"reward {spec}")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from egpo.data.json_values import MAX_DEPTH, STRICT, decode_strict, require_json
+
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _MAX_LIST_CHARS = 1 << 17
 """Beyond this a Python list is not parsed: `ast` needs some hundred times its length in memory."""
@@ -29,6 +31,16 @@ class Call:
         """The text that Qwen's chat template writes: default separators, characters unescaped, keys in order."""
         body = json.dumps({"name": self.name, "arguments": self.arguments}, ensure_ascii=False)
         return f"{OPEN}\n{body}\n{CLOSE}"
+
+    @staticmethod
+    def checked(name: str, arguments: Mapping[str, Any]) -> "Call":
+        """Raises `CallsError` where the rewards would not read the call's text."""
+        try:
+            # The call is an object around its arguments: one level of the depth is spent.
+            require_json(arguments, MAX_DEPTH - 1)
+        except ValueError as error:
+            raise CallsError(f"arguments that no reward reads ({error})") from error
+        return Call(name, arguments)
 
 
 def hermes_text(calls: Iterable[Call]) -> str:
@@ -56,19 +68,34 @@ def parse_openai(calls: Iterable[Any]) -> list[Call]:
 
 def parse_hermes(text: str) -> list[Call]:
     """The `<tool_call>` blocks of a text, in order; other text between them is passed over."""
-    calls, rest = [], text
-    while OPEN in rest:
-        rest = rest.partition(OPEN)[2]
-        try:
-            value, end = json.JSONDecoder().raw_decode(rest.lstrip())
-        except (ValueError, RecursionError) as error:
-            raise CallsError("not JSON inside <tool_call>") from error
-        rest = rest.lstrip()[end:].lstrip()
-        if not rest.startswith(CLOSE):
-            raise CallsError("<tool_call> without its end")
-        rest = rest.removeprefix(CLOSE)
-        calls.append(_openai_call(value))
-    return calls
+    return [part for part in hermes_parts(text) if isinstance(part, Call)]
+
+
+def hermes_parts(text: str) -> list[str | Call]:
+    """A text as words and calls, in order; no words where there is only white space."""
+    parts: list[str | Call] = []
+    words, tag, rest = text.partition(OPEN)
+    while tag:
+        call, rest = _tagged_call(rest)
+        parts += [words, call]
+        words, tag, rest = rest.partition(OPEN)
+    parts = [part.strip() if isinstance(part, str) else part for part in [*parts, words]]
+    if any(isinstance(part, str) and CLOSE in part for part in parts):
+        raise CallsError("</tool_call> without its start")
+    return [part for part in parts if part]
+
+
+def _tagged_call(text: str) -> tuple[Call, str]:
+    """The call whose opening tag has just been read, and the text after its closing tag."""
+    body = text.lstrip()
+    try:
+        value, end = STRICT.raw_decode(body)
+    except (ValueError, RecursionError) as error:
+        raise CallsError("not JSON inside <tool_call>") from error
+    rest = body[end:].lstrip()
+    if not rest.startswith(CLOSE):
+        raise CallsError("<tool_call> without its end")
+    return _openai_call(value), rest.removeprefix(CLOSE)
 
 
 def tool_responses(values: Iterable[object]) -> str:
@@ -80,17 +107,15 @@ def tool_responses(values: Iterable[object]) -> str:
 def literal(text: str) -> Any:
     """The value that a text spells as JSON or as Python's repr; the text itself where it spells none."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return decode_strict(text)
+    except ValueError:
         pass
     if len(text) > _MAX_LIST_CHARS:
         return text
     try:
-        value = ast.literal_eval(text.strip())
-        json.dumps(value, allow_nan=False)
+        return _python_value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return text
-    return value
 
 
 def _openai_call(value: Any) -> Call:
@@ -100,14 +125,14 @@ def _openai_call(value: Any) -> Call:
     arguments = call.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError) as error:
+            arguments = decode_strict(arguments or "{}")
+        except ValueError as error:
             raise CallsError("arguments are not JSON") from error
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, Mapping):
         raise CallsError("arguments are not an object")
-    return Call(call["name"], arguments)
+    return Call.checked(call["name"], arguments)
 
 
 def _call(node: ast.expr) -> Call:
@@ -118,7 +143,7 @@ def _call(node: ast.expr) -> Call:
     arguments = {**positional, **named}
     if len(arguments) != len(node.args) + len(node.keywords):
         raise CallsError("an argument is given twice")
-    return Call(_dotted(node.func), arguments)
+    return Call.checked(_dotted(node.func), arguments)
 
 
 def _dotted(node: ast.expr) -> str:
@@ -134,8 +159,16 @@ def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.Name) and node.id in ("true", "false", "null"):
         return {"true": True, "false": False, "null": None}[node.id]
     try:
-        value = ast.literal_eval(node)
-        json.dumps(value, allow_nan=False)
+        return _python_value(node)
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise CallsError("an argument is not a literal") from error
-    return value
+
+
+def _python_value(node: ast.expr) -> Any:
+    """The JSON value of a Python literal: tuples are lists, keys are text. Refuses a key that comes twice, in Python
+    (`{'a': 1, 'a': 2}`) or in JSON (`{1: 1, '1': 2}`)."""
+    value = ast.literal_eval(node)
+    for inner in () if isinstance(node, ast.Constant) else ast.walk(node):
+        if isinstance(inner, ast.Dict) and len(ast.literal_eval(inner)) != len(inner.keys):
+            raise ValueError("a key comes twice")
+    return decode_strict(json.dumps(value, allow_nan=False))

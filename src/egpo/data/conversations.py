@@ -1,12 +1,14 @@
 """What the three conversions of conversations share: turns in, one row or a reason for dropping out."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from egpo.data.calls import Call, hermes_text, parse_hermes, parse_python_list
-from egpo.data.rows import Message, Row
-from egpo.data.tool_prompt import SystemText, Tool, qwen3_system_text, wrap
+from egpo.data.calls import OPEN, Call, hermes_parts, hermes_text, parse_python_list
+from egpo.data.json_values import MAX_CALLS_CHARS
+from egpo.data.rows import Dropped, Message, Row
+from egpo.data.tool_prompt import SystemText, Tool, has_readable_schema, qwen3_system_text, wrap
 
 INSTRUCTION = (
     "Think inside <think> and </think> first. Then answer: with tool calls where the request needs them, "
@@ -16,8 +18,9 @@ INSTRUCTION = (
 DROP_REASONS = {
     "no_call": "no assistant turn of the conversation calls a tool",
     "no_tools": "the conversation names no tool",
-    "bad_tools": "its tools are not JSON, or one has no name",
-    "bad_calls": "an assistant turn has the form of a list of calls and cannot be read as one",
+    "bad_tools": "its tools are not strict JSON, or one has no name or no readable schema",
+    "bad_calls": "an assistant turn has the form of calls and cannot be read as such, or holds what no reward reads",
+    "turn_twice": "two keys are the number of one turn, as `2` and `02` are",
     "unknown_role": "a turn's role is none of system, user, assistant, tool",
     "no_prompt": "nothing comes before the answer",
     "last_not_assistant": "the last message is not the assistant's",
@@ -47,18 +50,38 @@ class ToolStyle:
         return self.system_text(own if self.instruction is None else self.instruction, shown)
 
 
+class UnfitError(Exception):
+    """A turn that has no place in a row."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+def content_text(content: Any) -> str:
+    """A turn's text: text as it is, text parts joined, "" for null. Anything else is `not_text`."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if isinstance(content, list) and all(isinstance(p, Mapping) and isinstance(p.get("text"), str) for p in content):
+        return "".join(part["text"] for part in content)
+    raise UnfitError("not_text")
+
+
 @dataclass(frozen=True)
 class Reply:
-    """An assistant turn: its thought, the words beside its calls, and the calls."""
+    """An assistant turn: its thought, then words and calls in the order in which it says them."""
 
     thinking: str
-    words: str
-    calls: Sequence[Call]
+    parts: Sequence[str | Call]
+
+    @property
+    def calls(self) -> list[Call]:
+        return [part for part in self.parts if isinstance(part, Call)]
 
     @property
     def spoken(self) -> str:
         """What later turns see of it: words and calls, no thought."""
-        return "\n".join(part for part in (self.words, hermes_text(self.calls)) if part)
+        return "\n".join(part.hermes() if isinstance(part, Call) else part for part in self.parts)
 
     @property
     def whole(self) -> str:
@@ -67,22 +90,27 @@ class Reply:
 
 
 def read_reply(text: str) -> Reply:
-    """Everything up to the last `</think>` is thought. What remains is calls if it has the form `[...]` or holds
-    `<tool_call>` blocks, and words otherwise. Raises `CallsError` where it has the form and is none."""
+    """Everything up to the last `</think>` is thought. What remains is calls if it has the form `[...]`, and words
+    and calls if it holds `<tool_call>` blocks. Raises `CallsError` where it has the form and is none."""
     before, _, after = text.rpartition("</think>")
     thinking, spoken = before.replace("<think>", "").strip(), after.strip()
     if spoken.startswith("[") and spoken.endswith("]"):
-        return Reply(thinking, "", parse_python_list(spoken))
-    if "<tool_call>" in spoken:
-        return Reply(thinking, spoken.partition("<tool_call>")[0].strip(), parse_hermes(spoken))
-    return Reply(thinking, spoken, [])
+        return Reply(thinking, parse_python_list(spoken))
+    if OPEN in spoken:
+        return Reply(thinking, hermes_parts(spoken))
+    return Reply(thinking, [spoken] if spoken else [])
 
 
-def row_of(source: str, prompt: Sequence[Message], reply: Reply, tools: list[Tool], source_row: int) -> Row:
+def row_of(source: str, prompt: Sequence[Message], reply: Reply, tools: list[Tool], source_row: int) -> Row | Dropped:
     """The row of a conversation that ends in `reply`: judged by its calls, "" where it rightly has none."""
+    truth = hermes_text(reply.calls)
+    if len(truth) > MAX_CALLS_CHARS:
+        return Dropped("bad_calls")
+    if not all(map(has_readable_schema, tools)):
+        return Dropped("bad_tools")
     extra: dict[str, str | int] = {
         "tools": json.dumps(tools, ensure_ascii=False),
         "answer": reply.whole,
         "source_row": source_row,
     }
-    return Row(source, tuple(prompt), "function_calling", hermes_text(reply.calls), extra)
+    return Row(source, tuple(prompt), "function_calling", truth, extra)

@@ -14,7 +14,15 @@ from egpo.data.output import StagedFiles
 from egpo.data.parquet import write_parquet
 from egpo.data.readers import Record, read_records
 from egpo.data.rows import Dropped, Row
-from egpo.data.splits import Indices, Split, choose_rows, split_rows
+from egpo.data.splits import (
+    Indices,
+    Split,
+    choose_rows,
+    require_max_samples,
+    require_seed,
+    require_test_size,
+    split_rows,
+)
 from egpo.data.spool import Spool
 from egpo.data.tokens import TokenCounter, TokenStatistics
 from egpo.data.xlam import convert_xlam
@@ -23,19 +31,25 @@ from egpo.errors import InputError
 Converter = Callable[[Record, int, ToolStyle], Row | Dropped]
 
 CONVERTERS: dict[str, Converter] = {"hardgen": convert_hardgen, "messages": convert_messages, "xlam": convert_xlam}
-CONVERSION_VERSION = 1
+CONVERSION_VERSION = 2
 
 
 @dataclass(frozen=True)
 class SplitRule:
-    """Which rows are taken, and how they are split. `keep_duplicates` is for repeating runs that kept them: then
-    one prompt may be in both splits."""
+    """Which rows are taken, and how they are split: what cannot be is refused before any file is read.
+    `keep_duplicates` is for repeating runs that kept them: then one prompt may be in both splits."""
 
     test_size: float = 0.05
     seed: int = 42
     max_samples: int | None = None
     shuffle: bool = True
     keep_duplicates: bool = False
+
+    def __post_init__(self) -> None:
+        require_seed(self.seed)
+        require_test_size(self.test_size)
+        if self.max_samples is not None:
+            require_max_samples(self.max_samples)
 
 
 @dataclass(frozen=True)

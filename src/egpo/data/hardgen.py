@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from egpo.data.calls import CallsError, literal, tool_responses
-from egpo.data.conversations import INSTRUCTION, Reply, ToolStyle, read_reply, row_of
+from egpo.data.conversations import INSTRUCTION, Reply, ToolStyle, UnfitError, content_text, read_reply, row_of
 from egpo.data.readers import Record
 from egpo.data.rows import Dropped, Message, Row
 from egpo.data.tool_prompt import Tool, parse_tools
@@ -19,48 +19,58 @@ def convert_hardgen(record: Record, source_row: int, style: ToolStyle) -> Row | 
     The conversation is cut after its last assistant turn with a call, which becomes the ground truth; the turns
     before it are the prompt.
     """
-    turns = _turns(record)
-    system = turns.pop(0, {})
-    tools = _tools(system)
-    if isinstance(tools, Dropped):
-        return tools
-    read = _read(list(turns.values()))
-    if isinstance(read, Dropped):
-        return read
+    try:
+        turns = _turns(record)
+        system = turns.pop(0, {})
+        tools = _tools(system)
+        instruction = content_text(system.get("content")).strip() or INSTRUCTION
+        read = _read(list(turns.values()))
+    except CallsError:
+        return Dropped("bad_calls")
+    except UnfitError as unfit:
+        return Dropped(unfit.reason)
     last = max((i for i, turn in enumerate(read) if isinstance(turn, Reply) and turn.calls), default=None)
     if last is None:
         return Dropped("no_call")
     if last == 0:
         return Dropped("no_prompt")
-    shown = style.system(_text(system.get("content")) or INSTRUCTION, tools)
-    prompt = [{"role": "system", "content": shown}, *map(_message, read[:last])]
+    prompt = [{"role": "system", "content": style.system(instruction, tools)}, *map(_message, read[:last])]
     reply = read[last]
     assert isinstance(reply, Reply)
     return row_of(DATA_SOURCE, prompt, reply, tools, source_row)
 
 
-def _turns(record: Record) -> dict[int, dict[str, Any]]:
-    numbers = sorted(int(key) for key in record.value if key.isascii() and key.isdigit() and len(key) < 10)
+def _turns(record: Record) -> dict[int, Mapping[str, Any]]:
+    """The turns by number, in order. Padded keys count: `02` is turn 2, and unfit where `2` is a turn as well."""
     # Parquet has every turn that any record has: the ones this record lacks are null.
-    turns = {number: record.value[str(number)] for number in numbers if record.value.get(str(number)) is not None}
+    keys = [key for key, turn in record.value.items() if _is_number(key) and turn is not None]
+    turns = {int(key): record.value[key] for key in sorted(keys, key=int)}
     if not turns or not all(isinstance(turn, Mapping) for turn in turns.values()):
         raise InputError(
             "not a raw conversation: an object with the turns under `0`, `1`, `2`, …",
             where=record.where,
             fix="for {messages} use `egpo convert messages`, for {query, answers} `egpo convert xlam`",
         )
+    if len(turns) < len(keys):
+        raise UnfitError("turn_twice")
     return turns
 
 
-def _tools(turn: Mapping[str, Any]) -> list[Tool] | Dropped:
+def _is_number(key: str) -> bool:
+    return key.isascii() and key.isdigit() and len(key.lstrip("0")) < 10
+
+
+def _tools(turn: Mapping[str, Any]) -> list[Tool]:
     try:
         tools = parse_tools(turn.get("tools"))
-    except (ValueError, TypeError, RecursionError):
-        return Dropped("bad_tools")
-    return tools or Dropped("no_tools")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UnfitError("bad_tools") from error
+    if not tools:
+        raise UnfitError("no_tools")
+    return tools
 
 
-def _read(turns: list[dict[str, Any]]) -> list[Reply | Message] | Dropped:
+def _read(turns: list[Mapping[str, Any]]) -> list[Reply | Message]:
     read: list[Reply | Message] = []
     for turn in turns:
         role, content = turn.get("role"), turn.get("content")
@@ -69,16 +79,13 @@ def _read(turns: list[dict[str, Any]]) -> list[Reply | Message] | Dropped:
         if role == "tool":
             _add_responses(read, content)
         elif role == "assistant":
-            try:
-                reply = read_reply(_text(content))
-            except CallsError:
-                return Dropped("bad_calls")
+            reply = read_reply(content_text(content))
             if reply.spoken:
                 read.append(reply)
         elif role in ("user", "system"):
-            read.append({"role": role, "content": _text(content)})
+            read.append({"role": role, "content": content_text(content).strip()})
         else:
-            return Dropped("unknown_role")
+            raise UnfitError("unknown_role")
     return read
 
 
@@ -95,7 +102,3 @@ def _add_responses(read: list[Reply | Message], content: Any) -> None:
 
 def _message(turn: Reply | Message) -> Message:
     return {"role": "assistant", "content": turn.spoken} if isinstance(turn, Reply) else turn
-
-
-def _text(content: Any) -> str:
-    return content.strip() if isinstance(content, str) else "" if content is None else str(content)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from egpo.data.json_values import STRICT
 from egpo.errors import InputError
 
 CHUNK_CHARS = 1 << 20
@@ -16,17 +17,10 @@ _TOKEN_CHARS = 16
 """An error this near to the end of the buffer may be a token cut in two (`tru`, `-`, `\\u12`)."""
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-
-
 def decode(text: str, where: str) -> Any:
     """One whole JSON value, or an error that names its place."""
     try:
-        return DECODER.decode(text)
+        return STRICT.decode(text)
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"not valid JSON ({_say(error)})", where=where, fix="the file may be truncated: mend or remove this record"
@@ -134,7 +128,7 @@ class _Cursor:
     def _decode(self) -> Any:
         while True:
             try:
-                value, self._at = DECODER.raw_decode(self._buffer, self._at)
+                value, self._at = STRICT.raw_decode(self._buffer, self._at)
                 return value
             except json.JSONDecodeError as error:
                 # Reading twice as much each time keeps a long record linear.

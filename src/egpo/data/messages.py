@@ -1,11 +1,11 @@
 """OpenAI conversations: `messages`, with `tools` and `tool_calls`, or with the calls as text."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from egpo.data.calls import CallsError, parse_openai, tool_responses
-from egpo.data.conversations import Reply, ToolStyle, read_reply, row_of
+from egpo.data.conversations import Reply, ToolStyle, UnfitError, content_text, read_reply, row_of
+from egpo.data.json_values import decode_strict
 from egpo.data.readers import Record
 from egpo.data.rows import Dropped, Message, Row
 from egpo.data.tool_prompt import Tool, parse_tools, tools_in
@@ -33,7 +33,7 @@ def convert_messages(record: Record, source_row: int, style: ToolStyle) -> Row |
         prompt = [turn for message in messages[:-1] for turn in _turn(message)]
     except CallsError:
         return Dropped("bad_calls")
-    except _UnfitError as unfit:
+    except UnfitError as unfit:
         return Dropped(unfit.reason)
     if not prompt:
         return Dropped("no_prompt")
@@ -41,19 +41,11 @@ def convert_messages(record: Record, source_row: int, style: ToolStyle) -> Row |
     return row_of(DATA_SOURCE, prompt, reply, tools or tools_in(prompt[0]["content"]), source_row)
 
 
-class _UnfitError(Exception):
-    """A message that has no place in a row."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
-
-
 def _require_messages(record: Record) -> list[Mapping[str, Any]]:
     messages = record.value.get("messages")
     if isinstance(messages, str):
         try:
-            messages = json.loads(messages)
+            messages = decode_strict(messages)
         except ValueError:
             messages = None
     if not isinstance(messages, list) or not messages or not all(isinstance(m, Mapping) for m in messages):
@@ -72,36 +64,25 @@ def _turn(message: Mapping[str, Any]) -> list[Message]:
     if role in _TOOL_ROLES:
         return [{"role": "user", "content": tool_responses([_result(message)])}]
     if role == "user" or role in _SYSTEM_ROLES:
-        return [{"role": "system" if role in _SYSTEM_ROLES else "user", "content": _content(message)}]
-    raise _UnfitError("unknown_role")
+        return [
+            {"role": "system" if role in _SYSTEM_ROLES else "user", "content": content_text(message.get("content"))}
+        ]
+    raise UnfitError("unknown_role")
 
 
 def _reply(message: Mapping[str, Any]) -> Reply:
-    text, calls = _content(message), message.get("tool_calls")
+    text, calls = content_text(message.get("content")), message.get("tool_calls")
     thinking = message.get("reasoning_content") or message.get("reasoning") or ""
     reply = read_reply(text)
     if calls is not None and not isinstance(calls, list):
         raise CallsError("`tool_calls` is not a list")
-    return Reply(
-        reply.thinking or str(thinking).strip(),
-        reply.words,
-        [*reply.calls, *parse_openai(calls or [])],
-    )
-
-
-def _content(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    if content is None or isinstance(content, str):
-        return content or ""
-    if isinstance(content, list) and all(isinstance(p, Mapping) and isinstance(p.get("text"), str) for p in content):
-        return "".join(part["text"] for part in content)
-    raise _UnfitError("not_text")
+    return Reply(reply.thinking or str(thinking).strip(), [*reply.parts, *parse_openai(calls or [])])
 
 
 def _result(message: Mapping[str, Any]) -> Any:
     try:
-        return _content(message)
-    except _UnfitError:
+        return content_text(message.get("content"))
+    except UnfitError:
         return message["content"]
 
 

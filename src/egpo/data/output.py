@@ -1,27 +1,26 @@
 """Files that appear whole or not at all."""
 
 import os
-import tempfile
 from pathlib import Path
 from types import TracebackType
 
+from egpo.data.staging import UNFINISHED, StagingFolder, remove_abandoned
 from egpo.errors import InputError
-
-_UNFINISHED = ".egpo-"
-"""Prefix of files under way; what a killed process left behind under it is no data."""
 
 
 class StagedFiles:
-    """A set of files for one directory: written beside their final names, renamed in one go by `commit`.
+    """A set of files for one directory: written in a folder inside it, renamed in one go by `commit`.
 
-    Until then, and after any failure, the directory is as it was. A full disk, or a directory that may not be
-    written, is reported as the user's to mend. A directory that holds other data is refused unless `force`,
-    which replaces the files of the same names and leaves the others alone.
+    Until then, and after any failure, the directory is as it was. A process that was killed leaves its folder, which
+    the next one that writes there removes. A full disk, or a directory that may not be written, is reported as the
+    user's to mend. A directory that holds other data is refused unless `force`, which replaces the files of the same
+    names and leaves the others alone.
     """
 
     def __init__(self, out: Path, *, force: bool) -> None:
         self.out, self._force = out, force
         self._staged: dict[str, Path] = {}
+        self._folder: StagingFolder | None = None
         self._made: list[Path] = []
 
     def __enter__(self) -> "StagedFiles":
@@ -31,6 +30,8 @@ class StagedFiles:
             for path in reversed(missing):
                 path.mkdir()
                 self._made.insert(0, path)
+            remove_abandoned(self.out)
+            self._folder = StagingFolder(self.out)
         except OSError as error:
             self._discard()
             raise _cannot_write(self.out, error) from error
@@ -45,10 +46,8 @@ class StagedFiles:
 
     def stage(self, name: str) -> Path:
         """Where to write the file that will be called `name`."""
-        handle, path = tempfile.mkstemp(prefix=f"{_UNFINISHED}{name}.", dir=self.out)
-        os.close(handle)
-        os.chmod(path, 0o666 & ~_umask())
-        self._staged[name] = Path(path)
+        assert self._folder is not None
+        self._staged[name] = self._folder.path / name
         return self._staged[name]
 
     def commit(self) -> None:
@@ -61,8 +60,8 @@ class StagedFiles:
         self._staged, self._made = {}, []
 
     def _discard(self) -> None:
-        for path in self._staged.values():
-            path.unlink(missing_ok=True)
+        if self._folder is not None:
+            self._folder.remove()
         for path in self._made:
             if not any(path.iterdir()):
                 path.rmdir()
@@ -74,7 +73,7 @@ def refuse_other_data(out: Path, *, force: bool) -> None:
         raise InputError("is a file", where=str(out), fix="give a directory as --out")
     if force or not out.exists():
         return
-    held = sorted(path.name for path in out.iterdir() if not path.name.startswith(_UNFINISHED))
+    held = sorted(path.name for path in out.iterdir() if not path.name.startswith(UNFINISHED))
     if held:
         raise InputError(
             f"already holds {', '.join(held[:3])}{' and more' if len(held) > 3 else ''}",
@@ -97,9 +96,3 @@ def _fsync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from egpo.data.json_stream import CHUNK_CHARS, decode, iter_array, iter_lines, iter_members
+from egpo.data.json_values import unique_keys
 from egpo.errors import InputError
 
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet")
@@ -114,10 +115,17 @@ def _members(path: Path) -> Iterator[Record]:
     if first is None:
         return
     if "role" in first[1]:
-        yield Record(dict(chain([first], members)), f"{path}, record 1")
+        yield _one_conversation(list(chain([first], members)), f"{path}, record 1")
         return
     for key, value in chain([first], members):
         yield Record(value, f"{path}, record `{key}`")
+
+
+def _one_conversation(members: list[tuple[str, Any]], where: str) -> Record:
+    try:
+        return Record(unique_keys(members), where)
+    except ValueError as error:
+        raise InputError(f"not valid JSON ({error})", where=where, fix="give each turn its own number") from error
 
 
 def _require_object(value: Any, where: str) -> dict[str, Any]:

@@ -26,9 +26,8 @@ def choose_rows(num_rows: int, max_samples: int | None, *, shuffle: bool, seed: 
     """
     if max_samples is None or max_samples >= num_rows:
         return np.arange(num_rows)
-    if max_samples < 1:
-        raise InputError(f"max_samples is {max_samples}", where="--max-samples", fix="give 1 or more")
-    order = np.random.default_rng(seed).permutation(num_rows) if shuffle else np.arange(num_rows)
+    require_max_samples(max_samples)
+    order = _permutation(num_rows, seed) if shuffle else np.arange(num_rows)
     return order[:max_samples]
 
 
@@ -38,8 +37,7 @@ def split_rows(rows: Indices, test_size: float, seed: int) -> Split:
     1000 rows, 0.05, seed 42: 950 / 50, and the first test rows are 978, 933, 859, 916, 127.
     A part that would be empty is an error.
     """
-    if not 0 < test_size < 1:
-        raise InputError(f"test size {test_size}", where="--test-size", fix="give a fraction between 0 and 1")
+    require_test_size(test_size)
     num_test = math.ceil(test_size * len(rows))
     if num_test >= len(rows):
         raise InputError(
@@ -47,5 +45,25 @@ def split_rows(rows: Indices, test_size: float, seed: int) -> Split:
             where="--test-size",
             fix="give a smaller fraction, or more rows",
         )
-    order = np.random.default_rng(seed).permutation(len(rows))
+    order = _permutation(len(rows), seed)
     return Split(train=rows[order[num_test:]], test=rows[order[:num_test]])
+
+
+def require_max_samples(max_samples: int) -> None:
+    if max_samples < 1:
+        raise InputError(f"max_samples is {max_samples}", where="--max-samples", fix="give 1 or more")
+
+
+def require_test_size(test_size: float) -> None:
+    if not 0 < test_size < 1:
+        raise InputError(f"test size {test_size}", where="--test-size", fix="give a fraction between 0 and 1")
+
+
+def require_seed(seed: int) -> None:
+    if seed < 0:
+        raise InputError(f"seed {seed}", where="--seed", fix="give 0 or more")
+
+
+def _permutation(num_rows: int, seed: int) -> Indices:
+    require_seed(seed)
+    return np.random.default_rng(seed).permutation(num_rows)

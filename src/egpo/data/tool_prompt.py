@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from egpo.data.json_values import decode_strict, require_json
+
 Tool = dict[str, Any]
 SystemText = Callable[[str, list[Tool]], str]
 """(instruction, tools) -> content of the system turn."""
@@ -70,7 +72,7 @@ def tools_in(system: str) -> list[Tool]:
     if not (head and tail):
         return []
     try:
-        return parse_tools([json.loads(line) for line in lines.split("\n")])
+        return parse_tools([decode_strict(line) for line in lines.split("\n")])
     except ValueError:
         return []
 
@@ -81,7 +83,7 @@ def parse_tools(value: Any) -> list[Tool]:
     Raises ValueError on anything else. A tool stays as its source spells it, bare or wrapped.
     """
     if isinstance(value, str):
-        value = json.loads(value) if value.strip() else []
+        value = decode_strict(value) if value.strip() else []
     if value is None:
         return []
     if isinstance(value, Mapping):
@@ -89,6 +91,7 @@ def parse_tools(value: Any) -> list[Tool]:
         value = [value] if one else [{"name": name, **spec} for name, spec in value.items()]
     if not all(isinstance(tool, Mapping) and tool_name(tool) for tool in value):
         raise ValueError("a tool without a name")
+    require_json(list(value))
     return [dict(tool) for tool in value]
 
 
@@ -97,6 +100,22 @@ def tool_name(tool: Mapping[str, Any]) -> str:
     function = tool.get("function", tool)
     name = function.get("name") if isinstance(function, Mapping) else None
     return name if isinstance(name, str) else ""
+
+
+def has_readable_schema(tool: Tool) -> bool:
+    """Whether the rewards can read what it takes: no parameters, JSON schema, or flat ones as xlam has them."""
+    schema = tool.get("function", tool).get("parameters") or {}
+    if not isinstance(schema, Mapping):
+        return False
+    nested = "properties" in schema or isinstance(schema.get("type"), str)
+    properties = (schema.get("properties") or {}) if nested else schema
+    required = (schema.get("required") or []) if nested else []
+    return (
+        isinstance(properties, Mapping)
+        and all(isinstance(one, Mapping) for one in properties.values())
+        and isinstance(required, list | tuple)
+        and all(isinstance(name, str) for name in required)
+    )
 
 
 def wrap(tool: Tool) -> Tool:

@@ -1,11 +1,11 @@
 """xlam-function-calling-60k: a query, and `tools` and `answers` as JSON strings."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from egpo.data.calls import CallsError, parse_openai
-from egpo.data.conversations import INSTRUCTION, Reply, ToolStyle, row_of
+from egpo.data.calls import Call, CallsError, parse_openai
+from egpo.data.conversations import INSTRUCTION, Reply, ToolStyle, UnfitError, content_text, row_of
+from egpo.data.json_values import decode_strict, require_json
 from egpo.data.readers import Record
 from egpo.data.rows import Dropped, Row
 from egpo.data.tool_prompt import Tool, parse_tools
@@ -35,18 +35,29 @@ def convert_xlam(record: Record, source_row: int, style: ToolStyle) -> Row | Dro
         )
     try:
         tools = [json_schema_tool(tool) for tool in parse_tools(value["tools"])]
+        # JSON schema puts the parameters one level deeper than the set does.
+        require_json(tools)
     except (ValueError, TypeError, RecursionError):
         return Dropped("bad_tools")
     try:
-        answers = json.loads(value["answers"]) if isinstance(value["answers"], str) else value["answers"]
-        calls = parse_openai(answers)
-    except (CallsError, ValueError, TypeError, RecursionError):
+        calls = _calls(value["answers"])
+        query = content_text(value["query"])
+    except (CallsError, ValueError):
         return Dropped("bad_calls")
+    except UnfitError as unfit:
+        return Dropped(unfit.reason)
     prompt = [
         {"role": "system", "content": style.system(INSTRUCTION, tools)},
-        {"role": "user", "content": str(value["query"])},
+        {"role": "user", "content": query},
     ]
-    return row_of(DATA_SOURCE, prompt, Reply("", "", calls), tools, source_row)
+    return row_of(DATA_SOURCE, prompt, Reply("", calls), tools, source_row)
+
+
+def _calls(answers: Any) -> list[Call]:
+    calls = decode_strict(answers) if isinstance(answers, str) else answers
+    if not isinstance(calls, list):
+        raise CallsError("`answers` is not a list")
+    return parse_openai(calls)
 
 
 def json_schema_tool(tool: Tool) -> Tool:

@@ -14,7 +14,16 @@ _BOX_COMMANDS = ("\\boxed", "\\fbox")
 _NUMERAL = re.compile(
     r"([-+−]?)[ \t]*\\?[$€£]?[ \t]*((?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
 )
-_DIGIT = re.compile(r"[0-9]")
+# What makes another number of the one before it. `18-inch`, `18/hour`, `18^\circ` have units; `**18** eggs` is bold.
+_CHANGES_THE_NUMBER = re.compile(
+    r"[*_`$\s~]*+(?:\\[,;:! ]|\\(?:text|mathrm|textrm|mbox)\{\s*+|\\[()])*+\s*+(?:"
+    r"!|\^(?!\{?\\circ)|[+−×÷=<>±√π]|-(?![A-Za-z]{2})|/(?!\s*[A-Za-z]{2})|\((?=\s*[+*/^(-])"
+    r"|\\(?:times|cdot|div|pm|mp|sqrt|pi|frac|dfrac|tfrac|over|choose|ast|le|ge|lt|gt|neq?|leq|geq|approx)(?![A-Za-z])"
+    r"|(?:[kKMB]|bn|mn|mln|[xyzXYZ])(?![A-Za-z])"
+    r"|(?i:hundreds?|thousands?|millions?|billions?|trillions?|dozens?|squared|cubed|factorial|plus|minus"
+    r"|(?:and|&)\s+(?:a|an|one|two|three)[\s-]+(?:half|third|thirds|quarters?|fourths?))(?![A-Za-z]))"
+    r"|\*{1,2}[A-Za-z(\\]|\s++\*{1,2}\s"
+)
 _DRESSING = " \t\r\n$€£*_`\\"
 _MARKER = "####"
 
@@ -96,10 +105,16 @@ def read_number(text: str) -> str | None:
 
     The number comes first, behind nothing but white space, a currency sign, `*`, `_`, a backtick or a backslash. Commas
     must group thousands (`1,8` is not 18). What follows it is a unit or a full stop and is ignored (`18%` is 18,
-    `18 apples` is 18), and holds no digit: `18/19`, `1e2` and `18 or 19` are not one number.
+    `18 apples` is 18). It holds no further numeral in any script (`18/19`, `1e2`, `18 or 19`, `18²`, `18½`), and does
+    not make another number of it: an operator, `!`, `k` or `million` does.
     """
     body = text.strip(_DRESSING).replace("{,}", ",")
     found = _NUMERAL.match(body, 0, MAX_NUMERAL)
-    if found is None or found.end() == MAX_NUMERAL or _DIGIT.search(body, found.end()):
+    if found is None or found.end() == MAX_NUMERAL or _changes_the_number(body, found.end()):
         return None
     return canonical_numeral(found[1], found[2])
+
+
+def _changes_the_number(body: str, end: int) -> bool:
+    rest = body[end:]
+    return any(map(str.isnumeric, rest)) or _CHANGES_THE_NUMBER.match(rest) is not None

@@ -3,11 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from egpo.errors import InputError, nearest
-from egpo.rewards.sandbox import Job, Limits, Outcome, Report, Sandbox, choose_sandbox, sandbox_status
+from egpo.errors import EgpoError, InputError, nearest
+from egpo.rewards.sandbox import Job, Limits, Outcome, Report, Sandbox, working_sandbox
 from egpo.rewards.sandbox.ground_truth import Tests, read_tests
 from egpo.rewards.thinking import split_thinking
 from egpo.rewards.verdict import Verdict
@@ -32,7 +31,9 @@ REASONS: dict[str, str] = {
 MODES = ("binary", "fraction")
 LONGEST_PROGRAM = 1_000_000
 
-_FENCE = re.compile(r"^[ \t]{0,3}(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n]*$", re.MULTILINE)
+_FENCE = re.compile(r"^(?P<indent>[ \t]*+)(?P<sign>`{3,}|~{3,})[ \t]*(?P<language>[^\s`]*)[^\n]*$", re.MULTILINE)
+# From here on further in than its opening, a fence is text: a docstring of the program has examples.
+_TOO_DEEP = 4
 _PYTHON = ("python", "python3", "py")
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError", "ValueError: source code string cannot contain null")
 _SIGXCPU = 24
@@ -76,16 +77,22 @@ def extract_program(answer: str) -> str | None:
         elif not block.language:
             unnamed = block
     chosen = python or unnamed
-    return None if chosen is None else answer[chosen.start : chosen.end].removesuffix(chosen.closing)
+    if chosen is None:
+        return None
+    return _outdented(answer[chosen.start : chosen.end].removesuffix(chosen.closing), chosen.indent)
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Where a block's content starts and ends; a `closing` fence on its last line of code is no part of it."""
+    """Where a block's content starts and ends, and how far in its fence stands.
+
+    A `closing` fence on the last line of code is no part of the content.
+    """
 
     language: str
     start: int
     end: int
+    indent: int
     closing: str = ""
 
 
@@ -96,20 +103,41 @@ def _blocks(answer: str) -> Iterator[_Block]:
     """
     opening: re.Match[str] | None = None
     for fence in _FENCE.finditer(answer):
-        closing = opening is not None and not fence[2] and fence[1].startswith(opening[1])
-        if opening is not None and (closing or fence[2].lower() in _PYTHON):
-            yield _Block(opening[2].lower(), opening.end() + 1, fence.start())
+        if opening is not None and len(fence["indent"]) >= len(opening["indent"]) + _TOO_DEEP:
+            continue
+        closing = opening is not None and not fence["language"] and fence["sign"].startswith(opening["sign"])
+        if opening is not None and (closing or fence["language"].lower() in _PYTHON):
+            yield _block(opening, fence.start())
             opening = None
         if opening is None and not closing:
             opening = fence
     if opening is not None:
-        yield _Block(opening[2].lower(), opening.end() + 1, len(answer.rstrip()), opening[1])
+        yield _block(opening, len(answer.rstrip()), opening["sign"])
 
 
-@lru_cache(maxsize=1)
+def _block(opening: re.Match[str], end: int, closing: str = "") -> _Block:
+    return _Block(opening["language"].lower(), opening.end() + 1, end, len(opening["indent"]), closing)
+
+
+def _outdented(content: str, fence_indent: int) -> str:
+    """`content` without the indent of its fence, as in an item of a list; no further in than its first line stands."""
+    lines = content.split("\n")
+    width = min(fence_indent, next((_indent(line) for line in lines if line.strip()), 0))
+    return "\n".join(line[min(width, _indent(line)) :] for line in lines) if width else content
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" \t"))
+
+
 def _default_sandbox() -> Sandbox | None:
-    """The sandbox in force, tried once in the life of the process."""
-    return choose_sandbox() if sandbox_status().ok else None
+    """The sandbox in force, or None where it does not work."""
+    try:
+        return working_sandbox()
+    except InputError:
+        raise
+    except EgpoError:
+        return None
 
 
 def _verdict(report: Report, tests: Tests, mode: str) -> Verdict:
@@ -143,6 +171,8 @@ _BY_STATUS = {
     "wrong": "wrong_answer",
     "timeout": "timeout",
     "output": "output_limit",
+    # Empty files fill the kernel's memory, and no other.
+    "files": "memory",
     "died": "crashed",
     "unsupported": "bad_test",
 }

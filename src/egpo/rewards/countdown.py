@@ -97,9 +97,15 @@ def _shaped(reason: str, thinking_closed: bool) -> Verdict:
 
 
 def _puzzle(numbers: Iterable[int], target: int) -> tuple[list[int], int]:
-    """The given numbers, sorted, and the target, as plain integers (numpy's are taken too)."""
+    """The given numbers, sorted, and the target, as plain integers (numpy's are taken too).
+
+    No negative ones: a minus sign in an expression is an operator, so no expression could use them.
+    """
     try:
+        numbers = tuple(numbers)
         given, goal = sorted(map(index, numbers)), index(target)
+        if isinstance(target, bool) or bool in map(type, numbers):
+            raise TypeError("a bool is no number")
     except TypeError as error:
         raise InputError(
             f"numbers {numbers!r:.80} and target {target!r:.80} are not a list of integers and an integer",
@@ -108,4 +114,10 @@ def _puzzle(numbers: Iterable[int], target: int) -> tuple[list[int], int]:
         ) from error
     if not given:
         raise InputError("there are no numbers", where="countdown ground truth", fix="give at least one")
+    if given[0] < 0:
+        raise InputError(
+            f"{given[0]} is negative, and no expression can use it",
+            where="countdown ground truth",
+            fix="leave this puzzle out, or give numbers from 0 on",
+        )
     return given, goal

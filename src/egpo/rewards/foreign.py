@@ -37,7 +37,7 @@ def foreign_scorer(spec: str) -> Callable[[Sample], Verdict]:
                 result = function(**given)
         except EgpoError:
             raise
-        except Exception as error:  # the boundary to a user's function, which may raise anything
+        except (Exception, SystemExit) as error:  # the boundary to a user's function, which may raise anything
             warn_once(f"{spec} raised", f"reward {spec} raised {type(error).__name__}: {error}")
             return Verdict(0.0, False, "reward_raised", failed=True)
         return verdict_of(result, spec)
@@ -98,7 +98,7 @@ def _module(module_name: str, spec: str) -> Any:
         sys.path.insert(0, here)
     try:
         return _load_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
-    except Exception as error:  # the boundary to a user's module, which may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # the boundary to a user's module, which may raise anything when imported
         what = f"importing `{module_name}` failed ({type(error).__name__}: {error})"
         fix = f"mend it, install what it needs, or run where it lies ({here} was searched)"
         raise InputError(what, where=f"reward {spec}", fix=fix) from error

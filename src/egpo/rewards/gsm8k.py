@@ -10,6 +10,7 @@ from egpo.errors import InputError, nearest
 from egpo.rewards.answers import last_bold, last_boxed, last_marked, read_number
 from egpo.rewards.thinking import split_thinking
 from egpo.rewards.verdict import Verdict
+from egpo.tags import THINK_TAGS
 
 MODES = ("binary", "shaped")
 
@@ -30,14 +31,16 @@ _SHAPED = {
 }
 
 
-def judge_gsm8k(text: str, ground_truth: str | int | float, *, mode: str = "binary") -> Verdict:
+def judge_gsm8k(
+    text: str, ground_truth: str | int | float, *, mode: str = "binary", tags: tuple[str, str] = THINK_TAGS
+) -> Verdict:
     """1.0 for the right number, 0.0 for anything else (`binary`); or 1.1, 0.1, 0.05 and 0.0 by level (`shaped`).
 
     The ground truth is a whole solution (what follows its last `####` counts) or the bare number.
     """
     if mode not in MODES:
         raise InputError(f"unknown mode `{mode}`", where="gsm8k", fix=nearest(mode, MODES))
-    reason = _compare(text, gold_number(str(ground_truth)))
+    reason = _compare(text, gold_number(str(ground_truth)), tags)
     correct = reason == "correct"
     if mode == "binary":
         return Verdict(float(correct), correct, reason)
@@ -59,8 +62,8 @@ def gold_number(ground_truth: str) -> str:
     return number
 
 
-def _compare(text: str, gold: str) -> str:
-    thought = split_thinking(text)
+def _compare(text: str, gold: str, tags: tuple[str, str]) -> str:
+    thought = split_thinking(text, tags)
     if thought.opened and not thought.closed:
         return "unclosed_thinking"
     marked = False

@@ -12,7 +12,16 @@ ABILITIES = ("math", "code")
 
 def hybrid(text: str, ground_truth: Any, extra_info: Fields) -> Verdict:
     """The verdict of the reward that `ability` names. `score` puts a row's own column over that of `extra_info`."""
-    return KINDS[ability_of(extra_info)].judge(text, ground_truth, extra_info)
+    kind = KINDS[ability_of(extra_info)]
+    return kind.judge(text, ground_truth, _meant_for(kind, extra_info))
+
+
+def _meant_for(kind: Kind, extra_info: Fields) -> Fields:
+    """Without a `mode` that only the other ability knows: one stands for all rows of a mixed set."""
+    mode = extra_info.get("mode")
+    if is_missing(plain(mode)) or kind.takes("mode", mode) or not HYBRID.takes("mode", mode):
+        return extra_info
+    return {name: value for name, value in extra_info.items() if name != "mode"}
 
 
 def ability_of(extra_info: Fields) -> str:
@@ -34,4 +43,4 @@ def _reasons() -> dict[str, str]:
     return {**first, **second, **shared}
 
 
-HYBRID = Kind(hybrid, _reasons())
+HYBRID = Kind(hybrid, _reasons(), tuple(dict.fromkeys(mode for name in ABILITIES for mode in KINDS[name].modes)))

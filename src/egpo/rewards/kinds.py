@@ -1,11 +1,11 @@
 """The rewards by kind, each behind one signature: text, ground truth, and what else the row says."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from egpo.errors import InputError
+from egpo.errors import InputError, nearest
 from egpo.rewards import code, countdown, gsm8k, math, tool_calls
 from egpo.rewards.boundary import from_json, is_missing, plain, single, text_of
 from egpo.rewards.verdict import Verdict
@@ -16,11 +16,34 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """`judge(text, ground_truth, extra_info)`, the reasons that its verdicts may have, and the tags it looks for."""
+    """`judge(text, ground_truth, extra_info)`, the reasons that its verdicts may have, the modes it knows, the tags it
+    looks for, and the names of what `extra_info` may set for it."""
 
     judge: Callable[[str, Any, Fields], Verdict]
     reasons: Mapping[str, str]
+    modes: tuple[str, ...] = ()
     tags: tuple[str, ...] = THINK_TAGS
+    settings: tuple[str, ...] = ("mode", "tags")
+
+    def takes(self, setting: str, value: Any) -> bool:
+        """Whether a setting that was made for several kinds at once is meant for this one."""
+        return setting in self.settings and (setting != "mode" or _mode(plain(value)) in self.modes)
+
+
+SETTINGS = ("mode", "tags", "tools")
+"""What some kind or other takes. `extra_info` may hold any other key besides, which no reward looks at."""
+
+
+def check_settings(made: Mapping[str, Any], kinds: Collection[Kind], where: str) -> None:
+    """Refuse a setting, or a mode, that none of these kinds takes."""
+    known = [name for name in SETTINGS if any(name in kind.settings for kind in kinds)]
+    for name, value in made.items():
+        if name not in known:
+            raise InputError(f"unknown setting `{name}`", where=where, fix=nearest(name, known))
+        converted = _CONVERSIONS[name](plain(value))
+        if name == "mode" and not any(kind.takes("mode", converted) for kind in kinds):
+            modes = sorted({mode for kind in kinds for mode in kind.modes})
+            raise InputError(f"unknown mode `{converted}`", where=where, fix=nearest(converted, modes))
 
 
 def settings(extra: Fields, *names: str) -> dict[str, Any]:
@@ -64,11 +87,15 @@ def _judge_countdown(text: str, ground_truth: Any, extra: Fields) -> Verdict:
 
 
 def _judge_gsm8k(text: str, ground_truth: Any, extra: Fields) -> Verdict:
-    return gsm8k.judge_gsm8k(text, single(ground_truth), **settings(extra, "mode"))
+    return gsm8k.judge_gsm8k(text, single(ground_truth), **settings(extra, "mode", "tags"))
 
 
 def _judge_math(text: str, ground_truth: Any, extra: Fields) -> Verdict:
-    return math.judge_math(text, single(ground_truth))
+    made = settings(extra, "mode", "tags")
+    mode = made.pop("mode", math.MODES[0])
+    if mode not in math.MODES:
+        raise InputError(f"unknown mode `{mode}`", where="math", fix=nearest(mode, math.MODES))
+    return math.judge_math(text, single(ground_truth), **made)
 
 
 def _judge_code(text: str, ground_truth: Any, extra: Fields) -> Verdict:
@@ -76,11 +103,17 @@ def _judge_code(text: str, ground_truth: Any, extra: Fields) -> Verdict:
 
 
 KINDS = {
-    "tool_calls": Kind(_judge_tool_calls, tool_calls.REASONS, (*THINK_TAGS, "<tool_call>", "</tool_call>")),
-    "countdown": Kind(_judge_countdown, countdown.REASONS, (*THINK_TAGS, "<answer>", "</answer>")),
-    "gsm8k": Kind(_judge_gsm8k, gsm8k.REASONS),
-    "math": Kind(_judge_math, math.REASONS),
-    "code": Kind(_judge_code, code.REASONS),
+    "tool_calls": Kind(
+        _judge_tool_calls,
+        tool_calls.REASONS,
+        tool_calls.MODES,
+        (*THINK_TAGS, "<tool_call>", "</tool_call>"),
+        ("mode", "tags", "tools"),
+    ),
+    "countdown": Kind(_judge_countdown, countdown.REASONS, countdown.MODES, (*THINK_TAGS, "<answer>", "</answer>")),
+    "gsm8k": Kind(_judge_gsm8k, gsm8k.REASONS, gsm8k.MODES),
+    "math": Kind(_judge_math, math.REASONS, math.MODES),
+    "code": Kind(_judge_code, code.REASONS, code.MODES),
 }
 
 

@@ -42,6 +42,8 @@ def read_sample(row: Mapping[str, Any] | Sample, where: str) -> Sample:
     """
     if isinstance(row, Sample):
         return row
+    if not isinstance(row, Mapping):
+        raise InputError(f"{row!r:.80} is no row", where=where, fix="give a dict with its response, or a Sample")
     response = first_present(row, RESPONSE_KEYS)
     if response is None:
         fix = f"rows have it as {' or '.join(f'`{key}`' for key in RESPONSE_KEYS)}"

@@ -7,32 +7,38 @@ from typing import Any
 
 from egpo.errors import InputError
 from egpo.rewards.boundary import fields_of, first_present, is_missing, plain, with_defaults
+from egpo.rewards.kinds import check_settings
 from egpo.rewards.samples import Sample, score_sample
-from egpo.rewards.scoring import reasons_of
+from egpo.rewards.scoring import REWARDS, kind_of, reasons_of
 from egpo.rewards.verdict import Verdict
 from egpo.tags import THINK_TAGS
 
 TrlReward = Callable[..., list[float | None]]
 TRUTH_COLUMNS = ("ground_truth", "reward_model", "solution", "answer")
 """Where a data set has the ground truth, the first that is there: our name, verl's, TRL's, GSM8K's."""
+COLUMNS = (*TRUTH_COLUMNS, "data_source", "ability", "tools", "extra_info")
 
 
 def trl_reward(data_source: str | None = None, **settings: Any) -> TrlReward:
     """A reward function for `GRPOTrainer(reward_funcs=...)`.
 
     `data_source` is that of every row (None: the column of that name); `settings` are `mode`, `tags` or `tools`, for
-    rows whose `extra_info` sets none. A response that the checker failed on gets None, which TRL leaves out. The
-    reasons go to TRL's table of completions, and their shares to its metrics where `data_source` is given.
+    rows whose `extra_info` sets none. They are checked here, before the first batch: against the reward of
+    `data_source`, or without one against all of them, and each then goes to the rows whose reward takes it. A response
+    that the checker failed on gets None, which TRL leaves out. The reasons go to TRL's table of completions, and their
+    shares to its metrics where `data_source` is given.
     """
+    kinds = list(REWARDS.values()) if data_source is None else [kind_of(data_source)]
+    made = {name: value for name, value in settings.items() if not is_missing(plain(value))}
+    check_settings(made, kinds, "TRL reward")
 
     def reward(
         prompts: Sequence[Any], completions: Sequence[Any], completion_ids: Any = None, **columns: Any
     ) -> list[float | None]:
         texts = [completion_text(completion) for completion in completions]
-        verdicts = [
-            score_sample(_sample(text, _row(columns, index, len(texts)), data_source, settings))
-            for index, text in enumerate(texts)
-        ]
+        rows = _rows(columns, len(texts))
+        samples = [_sample(text, row, data_source, made) for text, row in zip(texts, rows, strict=True)]
+        verdicts = [score_sample(sample) for sample in samples]
         _log(verdicts, data_source, columns)
         return [None if verdict.failed else verdict.reward for verdict in verdicts]
 
@@ -72,10 +78,25 @@ def _call_text(call: Any) -> str:
     return f"<tool_call>\n{json.dumps(function)}\n</tool_call>"
 
 
-def _row(columns: Mapping[str, Any], index: int, size: int) -> dict[str, Any]:
-    """What the columns say of one row. TRL passes other things by keyword too: they are no lists of this length."""
-    lists = {name: values for name, values in columns.items() if isinstance(values, Sequence) and len(values) == size}
-    return {name: values[index] for name, values in lists.items() if not isinstance(values, str)}
+def _rows(columns: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
+    """What the columns say of each row. TRL passes other things by keyword too, which are not looked at."""
+    lists = {name: _column(name, columns[name], size) for name in COLUMNS if not is_missing(columns.get(name))}
+    return [{name: values[index] for name, values in lists.items()} for index in range(size)]
+
+
+def _column(name: str, values: Any, size: int) -> Sequence[Any]:
+    """A list, an array, a tensor or a series of as many values as there are completions."""
+    column = values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(column, Sequence) or isinstance(column, str | bytes):
+        raise InputError(
+            f"the column `{name}` is {values!r:.80}",
+            where="TRL reward",
+            fix="give a list, with one value per completion",
+        )
+    if len(column) != size:
+        what = f"the column `{name}` has {len(column)} values for {size} completions"
+        raise InputError(what, where="TRL reward", fix="give one value per completion")
+    return column
 
 
 def _sample(text: str, row: Mapping[str, Any], data_source: str | None, settings: Mapping[str, Any]) -> Sample:
@@ -83,8 +104,10 @@ def _sample(text: str, row: Mapping[str, Any], data_source: str | None, settings
     if source is None:
         fix = "say trl_reward(data_source=...), or give the data set that column"
         raise InputError("there is no column `data_source`", where="TRL reward", fix=fix)
+    kind = kind_of(source)
+    defaults = {name: value for name, value in settings.items() if kind.takes(name, value)}
     tools = {"tools": row["tools"]} if row.get("tools") else {}
-    extra = with_defaults(fields_of(row.get("extra_info"), "extra_info"), {**settings, **tools})
+    extra = with_defaults(fields_of(row.get("extra_info"), "extra_info"), {**defaults, **tools})
     return Sample(source, text, _ground_truth(row), first_present(row, ["ability"]) or "", extra)
 
 

@@ -50,7 +50,10 @@ def judge_sample(sample: Sample, scorers: Sequence[Scorer]) -> Outcome:
         return tuple(scorer(sample) for scorer in scorers)
     except EgpoError as error:
         return error
-    except Exception as error:  # the boundary of the process: the parent would see a dead worker, and not why
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # the boundary of the process: the parent would see a dead worker, and not why
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{os.path.basename(last.filename)}:{last.lineno}"
         return EgpoError(f"{type(error).__name__} at {place}: {error}", where="rewards", fix="report it: this is a bug")

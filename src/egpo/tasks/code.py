@@ -7,7 +7,7 @@ from egpo.data import Dropped, Record, Row
 from egpo.data.rows import as_text
 from egpo.errors import InputError
 from egpo.rewards.code import MODES, judge_code
-from egpo.rewards.sandbox import choose_sandbox
+from egpo.rewards.sandbox import choose_sandbox, working_sandbox
 from egpo.rewards.sandbox.ground_truth import read_tests
 from egpo.rewards.verdict import Verdict
 from egpo.tasks.program_problems import draw_program_problem
@@ -22,7 +22,7 @@ TEST_KEYS = ("tests", "ground_truth", "input_output")
 class Code(SourcedTask):
     """Generated problems come from some thirty templates, as functions tested by asserts and as programs tested by
     input and output. `sandbox` names the tier in which answers run (None: EGPO_SANDBOX, or bubblewrap); `mode` is the
-    reward's: "binary" or "fraction"."""
+    reward's: "binary" or "fraction". Where the sandbox does not work, the first answer to be judged is an EgpoError."""
 
     data_source: ClassVar[str] = "code"
     generated_data_source: ClassVar[str] = "code"
@@ -32,7 +32,9 @@ class Code(SourcedTask):
     def __init__(self, *, sandbox: str | None = None, mode: str = "binary", **settings: Any) -> None:
         super().__init__(**settings)
         require_choice("code", "mode", mode, MODES)
-        self.mode, self._sandbox = mode, choose_sandbox(sandbox)
+        # A tier that does not exist is an error now; one that does not work here, only where answers are to run.
+        choose_sandbox(sandbox)
+        self.mode, self._tier = mode, sandbox
 
     def draw(self, rng: random.Random) -> Problem:
         drawn = draw_program_problem(rng)
@@ -55,7 +57,7 @@ class Code(SourcedTask):
         return str(row.extra.get("name") or row.prompt[-1]["content"])
 
     def judge(self, problem: Problem, text: str) -> Verdict:
-        return judge_code(text, problem.ground_truth, sandbox=self._sandbox, mode=self.mode)
+        return judge_code(text, problem.ground_truth, sandbox=working_sandbox(self._tier), mode=self.mode)
 
     def gold(self, problem: Problem) -> str:
         answer = str(problem.extra.get("answer") or "")

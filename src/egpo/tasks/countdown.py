@@ -11,7 +11,7 @@ from egpo.rewards.countdown import judge_countdown
 from egpo.rewards.verdict import Verdict
 from egpo.tasks.countdown_search import Term, draw_expression, solve
 from egpo.tasks.protocol import Problem, user
-from egpo.tasks.sourced import Sizes, SourcedTask, require_choice
+from egpo.tasks.sourced import Sizes, SourcedTask, require_choice, require_whole
 
 PROMPT = (
     "Use each of the numbers {numbers} exactly once, with +, -, *, / and parentheses, to make {target}. "
@@ -45,17 +45,20 @@ class Countdown(SourcedTask):
     ) -> None:
         super().__init__(**settings)
         require_choice("countdown", "mode", mode, get_args(Mode))
+        require_whole(
+            "countdown",
+            min_numbers=min_numbers,
+            max_numbers=max_numbers,
+            max_number=max_number,
+            max_target=max_target,
+        )
         if not 2 <= min_numbers <= max_numbers or max_number < 1 or max_target < 1:
             raise InputError(
                 f"min_numbers={min_numbers}, max_numbers={max_numbers}, max_number={max_number}",
                 where="task countdown",
                 fix="give 2 <= min_numbers <= max_numbers, and positive limits",
             )
-        try:
-            prompt_format.format(numbers=[1], target=1)
-        except (KeyError, IndexError, ValueError) as error:
-            fix = "its fields are {numbers} and {target}"
-            raise InputError(f"bad prompt_format ({error!r})", where="task countdown", fix=fix) from error
+        _require_format(prompt_format)
         self.mode, self._prompt_format = mode, prompt_format
         self._num_numbers, self._max_number, self._max_target = (min_numbers, max_numbers), max_number, max_target
 
@@ -96,6 +99,14 @@ class Countdown(SourcedTask):
         text = self._prompt_format.format(numbers=numbers, target=target)
         truth = json.dumps({"numbers": numbers, "target": target})
         return Problem(_key(numbers, target), user(text), truth, self.ability, {"answer": answer})
+
+
+def _require_format(prompt_format: object) -> None:
+    try:
+        str.format(prompt_format, numbers=[1], target=1)  # type: ignore[arg-type]  # what is no text raises
+    except (LookupError, ValueError, AttributeError, TypeError) as error:
+        fix = "its fields are {numbers} and {target}"
+        raise InputError(f"bad prompt_format ({error!r})", where="task countdown", fix=fix) from error
 
 
 @dataclass(frozen=True)

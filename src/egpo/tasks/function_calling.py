@@ -29,6 +29,7 @@ class FunctionCalling(SourcedTask):
     generated_data_source: ClassVar[str] = "hardgen"
     ability: ClassVar[str] = "function_calling"
     generated_sizes: ClassVar[Sizes] = Sizes(train=950, test=50)
+    version: ClassVar[int] = 2
 
     def __init__(self, *, mode: Mode = "strict_think", **settings: Any) -> None:
         super().__init__(**settings)
@@ -62,7 +63,15 @@ class FunctionCalling(SourcedTask):
         return read
 
     def key(self, row: Row) -> str:
-        return f"{prompt_key(row):016x}"
+        """A converted row is its whole prompt. A generated one is its last request with the calls that it asks for:
+        the same request after other turns, or beside other tools, is the same problem."""
+        if "source_row" in row.extra:
+            return f"{prompt_key(row):016x}"
+        asked = (
+            {"role": "user", "content": row.prompt[-1]["content"]},
+            {"role": "assistant", "content": row.ground_truth},
+        )
+        return f"{prompt_key(replace(row, prompt=asked)):016x}"
 
     def judge(self, problem: Problem, text: str) -> Verdict:
         tools = json.loads(str(problem.extra.get("tools") or "[]"))

@@ -68,7 +68,7 @@ def _module(module_name: str, name: str) -> Any:
                 fix=f"run where it lies, or install it ({here} was searched)",
             ) from error
         raise InputError(f"`{module_name}` needs `{error.name}`", where=f"task {name}", fix="install it") from error
-    except Exception as error:  # the boundary to a user's module, which may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # the boundary to a user's module, which may raise anything when imported
         raise InputError(
             f"importing `{module_name}` failed ({type(error).__name__}: {error})", where=f"task {name}", fix="mend it"
         ) from error

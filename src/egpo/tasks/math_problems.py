@@ -1,6 +1,11 @@
-"""Short mathematics whose answers are numbers, fractions or expressions, for the mixed set."""
+"""Short mathematics whose answers are integers, for the mixed set.
+
+No question can be copied: a reward that takes equal expressions for equal answers would pay for `(x + 1)(x + 2)` where
+its expansion is asked for. So each asks for a number that does not stand in it.
+"""
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -9,7 +14,7 @@ from math import gcd, lcm
 
 @dataclass(frozen=True)
 class MathProblem:
-    """A question, the thought that solves it, and the answer in LaTeX."""
+    """A question, the thought that solves it, and the answer, an integer."""
 
     question: str
     thought: str
@@ -17,7 +22,12 @@ class MathProblem:
 
 
 def draw_math_problem(rng: random.Random) -> MathProblem:
-    return rng.choice(KINDS)(rng)
+    """A problem of any kind. One whose answer stands in its question is drawn again."""
+    kind = rng.choice(KINDS)
+    problem = kind(rng)
+    while problem.answer in re.findall(r"-?[0-9]+", problem.question):
+        problem = kind(rng)
+    return problem
 
 
 def latex(value: Fraction) -> str:
@@ -35,8 +45,12 @@ def _linear(rng: random.Random) -> MathProblem:
 
 def _fractions(rng: random.Random) -> MathProblem:
     a, b = Fraction(rng.randint(1, 9), rng.randint(2, 12)), Fraction(rng.randint(1, 9), rng.randint(2, 12))
+    total = a + b
+    answer = total.numerator + total.denominator
     return MathProblem(
-        f"What is ${latex(a)} + {latex(b)}$, as a fraction in lowest terms?", f"{a} + {b} = {a + b}.", latex(a + b)
+        f"Write ${latex(a)} + {latex(b)}$ as a fraction in lowest terms. What is its numerator plus its denominator?",
+        f"{a} + {b} = {total.numerator}/{total.denominator}; {total.numerator} + {total.denominator} = {answer}.",
+        str(answer),
     )
 
 
@@ -76,14 +90,18 @@ def _series(rng: random.Random) -> MathProblem:
 
 
 def _expand(rng: random.Random) -> MathProblem:
-    a, b = rng.randint(1, 9), rng.randint(1, 9)
+    a, b, c = rng.randint(1, 9), rng.randint(1, 9), rng.randint(2, 9)
     return MathProblem(
-        f"Expand $(x + {a})(x + {b})$.", f"{a} + {b} = {a + b} and {a} * {b} = {a * b}.", f"x^2 + {a + b}x + {a * b}"
+        f"What is the coefficient of $x$ when $(x + {a})({c}x + {b})$ is expanded?",
+        f"{b} + {a} * {c} = {b + a * c}.",
+        str(b + a * c),
     )
 
 
 def _power(rng: random.Random) -> MathProblem:
-    base, exponent, modulus = rng.randint(2, 12), rng.randint(3, 20), rng.randint(5, 30)
+    base, modulus = rng.randint(2, 12), rng.randint(5, 30)
+    # At least the fifth power of two: larger than any modulus, or the power would be its own remainder.
+    exponent = rng.randint(5, 20)
     rest = pow(base, exponent, modulus)
     return MathProblem(
         f"What is the remainder when ${base}^{{{exponent}}}$ is divided by {modulus}?",

@@ -28,9 +28,16 @@ class Sizes:
     test: int
 
 
-def require_choice(task: str, setting: str, value: str, choices: tuple[str, ...]) -> None:
+def require_choice(task: str, setting: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise InputError(f"{setting}={value!r}", where=f"task {task}", fix=nearest(value, choices))
+        raise InputError(f"{setting}={value!r}", where=f"task {task}", fix=nearest(str(value), choices))
+
+
+def require_whole(task: str, **settings: object) -> None:
+    """A number out of a file or a command line may come as text."""
+    for setting, value in settings.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InputError(f"{setting}={value!r}", where=f"task {task}", fix="give a whole number")
 
 
 class SourcedTask(ABC):
@@ -52,10 +59,14 @@ class SourcedTask(ABC):
     def __init__(
         self, *, source: str | Path | None = None, train: int | None = None, test: int | None = None, seed: int = 0
     ) -> None:
+        if not isinstance(source, str | Path | None):
+            raise InputError(f"source={source!r}", where=f"task {type(self).__name__}", fix="give a directory")
         self.source = None if source is None else Path(source)
         self.seed, self._limits = seed, {"train": train, "test": test}
-        for split, limit in self._limits.items():
-            if limit is not None and limit < 1:
+        given = {split: limit for split, limit in self._limits.items() if limit is not None}
+        require_whole(type(self).__name__, seed=seed, **given)
+        for split, limit in given.items():
+            if limit < 1:
                 raise InputError(f"{split}={limit}", where=f"task {type(self).__name__}", fix="give 1 or more")
         self._held: dict[str, Sequence[Problem]] = {}
 

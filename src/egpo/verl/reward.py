@@ -11,6 +11,7 @@ from typing import Any
 
 from egpo.errors import warn_once
 from egpo.rewards.boundary import fields_of, text_of, with_defaults
+from egpo.rewards.sandbox import working_sandbox
 from egpo.rewards.scoring import REWARDS, reasons_of, score
 
 SETTINGS = ("mode", "tags")
@@ -35,10 +36,14 @@ def compute_score(
     Text it writes to its rollout files, and leaves out of the metrics.
 
     verl cannot leave a response out: where the checker failed the score is 0, `failed` is 1, and a warning says so.
+    Where there is no sandbox for programs that would be so for all of them: it is an EgpoError, with the fix.
     """
     defaults = {name: kwargs[name] for name in SETTINGS if name in kwargs}
     extra = with_defaults(fields_of(extra_info, "extra_info"), defaults)
     verdict = score(data_source, solution_str, ground_truth, extra)
+    if verdict.reason == "no_sandbox":
+        # Raises what the reward found when it tried.
+        working_sandbox()
     if verdict.failed:
         warn_once(
             f"failed {verdict.reason}", f"a response could not be judged (`{verdict.reason}`): it scores 0 in verl"

@@ -85,6 +85,37 @@ def test_fails(sandbox: Sandbox, program: str, status: str) -> None:
     assert [outcome.status for outcome in report.outcomes] == [status]
 
 
+@pytest.mark.parametrize(
+    ("program", "snippet", "status"),
+    [
+        ("def f(a): a.clear(); return []", "data = [3, 1, 2]\nassert f(data) == sorted(data)", "wrong"),
+        ("def f(a): a.clear(); return 0", "data = [3, 1, 2]\nassert f(data) == len(data)", "wrong"),
+        ("def f(a): a.clear(); return {}", "data = {1: 2}\nassert f(a=data) == data", "wrong"),
+        ("class S:\n    def __init__(self, a): a.clear()\n    def f(self): return []",
+         "data = [3, 1, 2]\nassert S(data).f() == sorted(data)", "wrong"),
+        ("def f(a): a.sort(); return a", "data = [3, 1, 2]\nassert f(data) == sorted(data)", "ok"),
+        ("def f(a): a.sort()", "data = [3, 1, 2]\nassert f(data) is None and data == [1, 2, 3]", "ok"),
+    ],
+)  # fmt: skip
+def test_a_program_cannot_empty_what_the_test_compares_with(
+    sandbox: Sandbox, program: str, snippet: str, status: str
+) -> None:
+    assert run(sandbox, program, snippet) == [status]
+
+
+def test_a_program_cannot_end_the_loop_of_its_test(sandbox: Sandbox) -> None:
+    for name in ("StopIteration", "StopAsyncIteration"):
+        program = f"def f(x): raise {name}"
+        assert run(sandbox, program, "assert all(map(lambda x: f(x) == x * x, [1, 2]))") == ["error"]
+
+
+def test_files_without_content_are_bounded(sandbox: Sandbox) -> None:
+    program = "def f(n):\n    for name in range(n): open(f'/tmp/{name}', 'x').close()\n    return n"
+    work = read_tests({"assert": ["assert f(100) == 100", "assert f(10 ** 6)", "assert f(0) == 0"]}).work
+    report = sandbox.run(Job(program.replace("/tmp/", "/tmp/{n}-"), work, Limits(files=1000)))
+    assert [outcome.status for outcome in report.outcomes] == ["ok", "files"]
+
+
 def test_every_check_is_reported_until_the_program_is_gone(sandbox: Sandbox) -> None:
     program = "import os\ndef f(x): return os._exit(0) if x == 3 else x"
     assert run(sandbox, program, *(f"assert f({x}) == {x % 2}" for x in range(6))) == ["ok", "ok", "wrong", "died"]

@@ -5,7 +5,16 @@ import subprocess
 import pytest
 
 from egpo.errors import EgpoError, InputError
-from egpo.rewards.sandbox import Job, Limits, Scripts, choose, choose_sandbox, require_sandbox, sandbox_status
+from egpo.rewards.sandbox import (
+    Job,
+    Limits,
+    Scripts,
+    choose,
+    choose_sandbox,
+    require_sandbox,
+    sandbox_status,
+    working_sandbox,
+)
 
 
 def test_bubblewrap_is_the_default_and_works(monkeypatch: pytest.MonkeyPatch, works: None) -> None:
@@ -33,8 +42,30 @@ def test_no_bubblewrap_is_an_error_and_not_a_fallback(monkeypatch: pytest.Monkey
     assert not isinstance(caught.value, InputError)
 
 
+def test_the_bubblewrap_that_was_tried_is_the_one_that_runs(monkeypatch: pytest.MonkeyPatch, works: None) -> None:
+    job = Job("print(1)", Scripts((b"",)))
+    found = require_sandbox("bubblewrap")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert found.run(job).outcomes[0].output == b"1\n"
+    missing = choose_sandbox("bubblewrap")
+    assert not sandbox_status("bubblewrap").ok
+    assert "not installed" in missing.run(job).failure
+
+
+def test_the_sandbox_is_tried_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    status = choose.SandboxStatus("bubblewrap", False, "does not work", "mend it")
+    monkeypatch.setattr(choose, "_tried", lambda sandbox: tried.append(sandbox) or status)
+    choose._tried_once.cache_clear()
+    for _ in range(3):
+        with pytest.raises(EgpoError, match=r"does not work.*mend it"):
+            working_sandbox("bubblewrap")
+    choose._tried_once.cache_clear()
+    assert len(tried) == 1
+
+
 def test_an_old_bubblewrap_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "bubblewrap_version", lambda: (0, 6, 1))
+    monkeypatch.setattr(choose, "bubblewrap_version", lambda executable: (0, 6, 1))
     assert "0.6.1 is too old" in sandbox_status("bubblewrap").detail
 
 
@@ -77,10 +108,19 @@ def test_a_url_names_a_service(given: str, url: str) -> None:
     assert choose_sandbox(given).url == url
 
 
-@pytest.mark.parametrize(("tier", "advice"), [("bubblewarp", "bubblewrap"), ("http", "URL"), ("none", "choose from")])
+@pytest.mark.parametrize(
+    ("tier", "advice"),
+    [
+        ("bubblewarp", "`bubblewrap`"),
+        ("http", "URL, `http://HOST:PORT/run_code`"),
+        ("https", "`http://HOST:PORT/run_code`"),
+        ("none", "choose from `bubblewrap`, `http://HOST:PORT/run_code`, `limits`"),
+    ],
+)
 def test_an_unknown_tier_is_the_users_mistake(tier: str, advice: str) -> None:
-    with pytest.raises(InputError, match=advice):
+    with pytest.raises(InputError, match=advice) as caught:
         choose_sandbox(tier)
+    assert "`http`" not in caught.value.faults[0].fix, "that would be refused in turn"
 
 
 def test_a_service_that_is_not_there() -> None:

@@ -56,6 +56,47 @@ def test_check_function_of_humaneval() -> None:
 
 
 @pytest.mark.parametrize(
+    "ground_truth",
+    [
+        {"assert": ["pass"]},
+        {"assert": ["# nothing"]},
+        {"assert": "assert True"},
+        {"assert": [""]},
+        {"assert_case": ["assert 1 + 1 == 2"]},
+        {"assert": ["assert math.pi > 3"]},
+        {"assert": ["x = 1\nassert x == 1"]},
+        {"assert": ["def check(): assert True\ncheck()"]},
+        {"assert": ["assert f(1) == 1", "assert True"]},
+        {"assert": ["assert True"], "entry_point": "f"},
+        {"assert": ["assert True"], "setup": "x = f(1)"},
+        {"test": "def check(candidate): pass", "entry_point": "f"},
+        {"test": "def check(candidate):\n    candidate = 3\n    assert True", "entry_point": "f"},
+    ],
+)
+def test_tests_that_test_nothing_are_the_users_mistake(ground_truth: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="tests nothing"):
+        read_tests(ground_truth)
+
+
+@pytest.mark.parametrize(
+    "ground_truth",
+    [
+        {"assert": ["x = f(1)", "assert x == 2"]},
+        {"assert": ["import math", "assert math.isclose(f(1), 2)"]},
+        {"assert": ["assert x == 2"], "setup": "x = f(1)"},
+        {"assert": ["assert sum(10, 15) == 6"]},
+        {"assert": ["assert candidate(1) == 2"]},
+        {"test": "def check(candidate):\n    assert True\n    assert candidate(1) == 2", "entry_point": "f"},
+        {"test": "def check(g):\n    for h in [g]:\n        assert h(1) == 2", "entry_point": "f"},
+        {"test": "METADATA = {}\ndef check(candidate):\n    assert f(1) == 2", "entry_point": "f"},
+        {"test": "check = lambda g: None", "entry_point": "f"},
+    ],
+)
+def test_tests_that_reach_the_program_some_way_are_taken(ground_truth: dict[str, object]) -> None:
+    assert read_tests(ground_truth).work.size
+
+
+@pytest.mark.parametrize(
     ("ground_truth", "message"),
     [
         ("{", "not JSON"),

@@ -95,6 +95,46 @@ def test_errors_in_endless_supply_cost_nothing(sandbox: Sandbox) -> None:
     assert len(outcome.error) <= 2000
 
 
+_ENDLESS_ERRORS = """\
+for _ in range(4):
+    if os.fork() == 0:
+        while True: os.write(2, bytes(60000))
+"""
+
+
+def test_files_without_content_are_bounded(sandbox: Sandbox) -> None:
+    """Also where errors never end and the supervisor is busy reading them; and in /dev, where it can be written."""
+    for start in ("", "if os.access('/dev', os.W_OK): os.chdir('/dev')", _ENDLESS_ERRORS):
+        program = f"import os\n{start}\nfor name in range(10 ** 6): open(f'{{name}}', 'x').close()"
+        (outcome,) = run(sandbox, program, limits=Limits(files=500, wall_s=30, cpu_s=30))
+        assert outcome.status == "files"
+
+
+def test_files_may_be_made_up_to_the_limit(sandbox: Sandbox) -> None:
+    program = "import time\nfor name in range(900): open(f'{name}', 'x').close()\ntime.sleep(0.1)\nprint('done')"
+    (outcome,) = run(sandbox, program, limits=Limits(files=1000))
+    assert outcome.output == b"done\n"
+
+
+def test_one_file_is_bounded_apart_from_all(sandbox: Sandbox) -> None:
+    program = (
+        "import errno\ntry: open('a', 'wb').write(bytes(2 << 20))\nexcept OSError as e: print(errno.errorcode[e.errno])"
+    )
+    assert run(sandbox, program, limits=Limits(file_mb=1, tmp_mb=32))[0].output == b"EFBIG\n"
+    assert run(sandbox, program, limits=Limits(file_mb=16, tmp_mb=1))[0].output == b"ENOSPC\n"
+
+
+def test_open_files_are_bounded(sandbox: Sandbox) -> None:
+    program = """\
+import errno, os
+try:
+    for made in range(100): os.dup(0)
+except OSError as e: print(made, errno.errorcode[e.errno])
+"""
+    # The streams take three.
+    assert run(sandbox, program, limits=Limits(open_files=20))[0].output == b"17 EMFILE\n"
+
+
 def test_a_child_that_keeps_the_output_open_does_not_hold_up_the_end(sandbox: Sandbox) -> None:
     program = "import os, time\nprint('done', flush=True)\nif os.fork() == 0: time.sleep(60)"
     (outcome,) = run(sandbox, program, limits=Limits(wall_s=20))

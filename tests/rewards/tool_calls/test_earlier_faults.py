@@ -112,3 +112,43 @@ def test_a_refusal_can_score(nothing):
     assert judge_tool_calls(f"{THOUGHT}[]", nothing).reward == 1.0
     assert judge_tool_calls(THOUGHT + RIGHT, nothing).reason == "unexpected_call"
     assert judge_tool_calls(THOUGHT + RIGHT[:-5], nothing).reason == "unclosed_call"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '{"arguments": {"a": 1}, "name": "f"}',
+        '[{"arguments": {}, "name": "f"}]',
+        '{"name": "f", "parameters": {"a": 1}}',
+        "f(a=1)\ng(b=2)",
+        "f(a=1); g(b=2)",
+        "```python\nf(a=1)\ng(b=2)\n```",
+        "`f(a=1)`",
+        "`f(a=1)`\n`g(b=2)`",
+        "f(city=Oslo)",
+        "<function=f><parameter=a>1</parameter></function>",
+        '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}]',
+    ],
+)
+def test_an_attempt_in_another_syntax_is_no_refusal(answer):
+    assert reason(answer, "") == reason(answer, "[f(a=1)]") == "bare_call"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "I cannot do that (no tool fits).",
+        "Sorry (really)",
+        "None of the tools, such as `f(a=1)`, fits (alas)",
+        "Please tell me the city (e.g. Oslo)",
+        "print() is a function (in Python)",
+        "`sorry`",
+        "Use `f(a=1)`",
+        "Which date(s)?",
+        "Total (net)\nTax (gross)",
+        'The JSON {"name": "Bob", "arguments": 3} is nothing that I can use.',
+        "get_weather(city) needs a city, which one?",
+    ],
+)
+def test_a_refusal_may_have_parentheses_and_words_of_code(answer):
+    assert reason(answer, "") == "correct"

@@ -10,6 +10,7 @@ from numbers import Number
 
 from egpo.errors import InputError
 from egpo.rewards.answers import last_boxed, last_marked, last_tagged, plain_number
+from egpo.rewards.math.explosive import is_explosive
 from egpo.rewards.math.latex import (
     MAX_CHARACTERS,
     MAX_DEPTH,
@@ -20,23 +21,29 @@ from egpo.rewards.math.latex import (
     is_too_complex,
     normal_form,
 )
+from egpo.rewards.math.notation import differs_in_notation
 from egpo.rewards.math.pool import FAILURES, MathPool
 from egpo.rewards.math.shared import shared_pool
 from egpo.rewards.thinking import split_thinking
 from egpo.rewards.verdict import Verdict
+from egpo.tags import THINK_TAGS
 
+MODES = ("binary",)
 TIMEOUT_S = 5.0
 
 _UNDECIDED = {
     **FAILURES,
-    "gold_unparsable": "the ground truth cannot be parsed or is too deep, and the answer is spelled differently",
+    "gold_unparsable": "the ground truth cannot be parsed or is too complex, and the answer is spelled differently",
 }
 REASONS = {
     "correct": "equal to the ground truth",
     "wrong_answer": "not equal to the ground truth",
     "not_one_answer": "two numbers side by side, as in `5 15`",
     "unparsable": "not spelled like the ground truth, and no LaTeX that can be parsed",
-    "too_complex": f"longer than {MAX_CHARACTERS} characters, or brackets deeper than {MAX_DEPTH}",
+    "too_complex": (
+        f"longer than {MAX_CHARACTERS} characters, brackets deeper than {MAX_DEPTH}, or a power, factorial, binomial, "
+        "sum, integral or limit too large to compute"
+    ),
     "no_answer": "nothing is marked as the answer, or what is marked is empty",
     "unclosed_thinking": "the thinking was opened and never closed: there is no answer",
     **_UNDECIDED,
@@ -46,7 +53,12 @@ _REASON_OF_REPLY = {"same": "correct", "different": "wrong_answer"}
 
 
 def judge_math(
-    text: str, ground_truth: str | float, *, timeout_s: float = TIMEOUT_S, pool: MathPool | None = None
+    text: str,
+    ground_truth: str | float,
+    *,
+    tags: tuple[str, str] = THINK_TAGS,
+    timeout_s: float = TIMEOUT_S,
+    pool: MathPool | None = None,
 ) -> Verdict:
     """1.0 for an equal answer, 0.0 for any other; `failed` where the checker could not tell.
 
@@ -57,7 +69,7 @@ def judge_math(
     if not isinstance(ground_truth, str | Number) or isinstance(ground_truth, bool) or ground_truth != ground_truth:
         raise _no_answer(repr(ground_truth))
     gold = gold_form(str(ground_truth))
-    answer, reason = settle_by_spelling(text, gold)
+    answer, reason = settle_by_spelling(text, gold, tags)
     if not reason:
         reply = (pool or shared_pool()).compare(gold, answer, timeout_s)
         reason = _REASON_OF_REPLY.get(reply, reply)
@@ -81,9 +93,9 @@ def _no_answer(shown: str) -> InputError:
     )
 
 
-def settle_by_spelling(text: str, gold: str) -> tuple[str, str]:
+def settle_by_spelling(text: str, gold: str, tags: tuple[str, str] = THINK_TAGS) -> tuple[str, str]:
     """The normal form of the stated answer, and the reason; no reason where math-verify has to decide."""
-    thought = split_thinking(text)
+    thought = split_thinking(text, tags)
     if thought.opened and not thought.closed:
         return "", "unclosed_thinking"
     stated = _last_marked(thought.answer)
@@ -113,8 +125,10 @@ def _compare_spelling(answer: str, gold: str) -> str:
         return "correct" if exact == gold_exact else "wrong_answer"
     if number and gold_number and "." not in number + gold_number:
         return "wrong_answer"
-    if is_too_complex(gold):
+    if differs_in_notation(answer, gold):
+        return "wrong_answer"
+    if is_too_complex(gold) or is_explosive(gold, gold):
         return "gold_unparsable"
-    if is_too_complex(answer):
+    if is_too_complex(answer) or is_explosive(answer, gold):
         return "too_complex"
     return "not_one_answer" if has_numbers_side_by_side(answer) else ""

@@ -22,7 +22,10 @@ _REWRITES = (
     (re.compile(r" (?![0-9A-Za-z])|(?<![0-9A-Za-z]) "), ""),
 )
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\{([^{}\\0-9]*)\}")
-_WORD = re.compile(r"[A-Za-z]{3}[A-Za-z '-]*")
+# Of two letters: names of lines (`AC`), and what is English and no likely product.
+_WORD = re.compile(
+    r"[A-Za-z]{3}[A-Za-z '-]*|[A-Z]{2}|(?i:am|an|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|pm|so|to|up|us|we)"
+)
 _FRACTION = re.compile(r"(-?)(?:\\frac\{(-?[0-9]{1,40})\}\{([0-9]{1,40})\}|([0-9]{1,40})/([0-9]{1,40})|([0-9]{1,40}))")
 _SIDE_BY_SIDE = re.compile(r"[0-9] [0-9]")
 
@@ -43,7 +46,8 @@ def normal_form(latex: str) -> str:
 
 
 def as_word(form: str) -> str | None:
-    r"""The word that an answer is, in lower case, or None: `\text{…}` without digits, or three letters and more.
+    r"""The word that an answer is, in lower case, or None: `\text{…}` without digits, three letters and more,
+    two capitals, or an English word of two letters.
 
     Words are compared letter by letter. A computer algebra system takes them for products, and `east` for `seat`.
     """

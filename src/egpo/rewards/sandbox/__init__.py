@@ -1,6 +1,13 @@
 """Runs programs that a model wrote, and tells what they did. The page is docs/sandbox.md."""
 
-from egpo.rewards.sandbox.choose import Sandbox, SandboxStatus, choose_sandbox, require_sandbox, sandbox_status
+from egpo.rewards.sandbox.choose import (
+    Sandbox,
+    SandboxStatus,
+    choose_sandbox,
+    require_sandbox,
+    sandbox_status,
+    working_sandbox,
+)
 from egpo.rewards.sandbox.job import Checks, Job, Outcome, Report, Scripts
 from egpo.rewards.sandbox.limits import Limits
 
@@ -16,4 +23,5 @@ __all__ = [
     "choose_sandbox",
     "require_sandbox",
     "sandbox_status",
+    "working_sandbox",
 ]

@@ -17,7 +17,7 @@ from egpo.rewards.sandbox.job import Checks, Job, Report, Scripts
 from egpo.rewards.sandbox.limits import Limits
 from egpo.rewards.sandbox.root import interpreter
 
-AUDIT_LIMITS = Limits(wall_s=2.0, cpu_s=1, total_s=10.0, memory_mb=256, processes=8, tmp_mb=32, file_mb=16)
+AUDIT_LIMITS = Limits(wall_s=2.0, cpu_s=1, total_s=10.0, memory_mb=256, processes=8, tmp_mb=32, file_mb=16, files=1000)
 
 
 @dataclass(frozen=True)

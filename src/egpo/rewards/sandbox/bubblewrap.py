@@ -13,6 +13,7 @@ from egpo.rewards.sandbox.limits import MEGABYTE, Limits
 from egpo.rewards.sandbox.root import interpreter, root_options
 from egpo.rewards.sandbox.seccomp import seccomp_filter
 
+NOT_INSTALLED = "bubblewrap (`bwrap`) is not installed"
 OLDEST = (0, 8, 0)
 """The first bubblewrap that caps the size of a tmpfs."""
 
@@ -26,9 +27,13 @@ class Bubblewrap:
     """Each program gets a user id of its own, where we are root. Nobody else can give one."""
     packages: tuple[str, ...] = ()
     """Directories of packages that programs may import, read-only. Without any: the standard library alone."""
+    executable: str | None = field(default_factory=lambda: shutil.which("bwrap"))
+    """The path of `bwrap`, found once: what was tried is what runs. None where it is not installed."""
     tier = "bubblewrap"
 
     def run(self, job: Job) -> Report:
+        if self.executable is None:
+            return Report((), failure=NOT_INSTALLED)
         filter_fd = _filter_pipe()
         fds = () if filter_fd is None else (filter_fd,)
         try:
@@ -36,7 +41,7 @@ class Bubblewrap:
             run_as = _unused_user_id() if self.private_user and _is_real_root() else 0
             packages = tuple(map(os.path.realpath, self.packages))
             place = Place("/tmp", "/dev/stdin", private=True, walled=walled, run_as=run_as, packages=packages)
-            return launch(_command(job, place, filter_fd), job, place, fds)
+            return launch([self.executable, *_options(job, place, filter_fd)], job, place, fds)
         except OSError as error:
             return Report((), failure=f"bubblewrap did not start: {error}")
         finally:
@@ -44,8 +49,8 @@ class Bubblewrap:
                 os.close(fd)
 
 
-def _command(job: Job, place: Place, filter_fd: int | None) -> list[str]:
-    options = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session", "--as-pid-1"]
+def _options(job: Job, place: Place, filter_fd: int | None) -> list[str]:
+    options = ["--die-with-parent", "--new-session", "--as-pid-1"]
     options += ["--unshare-pid", "--unshare-net", "--unshare-ipc"]
     options += _privileges(place)
     # /tmp first: the interpreter or a package may live below the host's, and is bound over it.
@@ -104,10 +109,12 @@ def _is_real_root() -> bool:
         return os.geteuid() == 0 and uid_map.read().split() == ["0", "0", "4294967295"]
 
 
-def bubblewrap_version() -> tuple[int, ...] | None:
-    """The installed version, or None where there is none."""
+def bubblewrap_version(executable: str | None) -> tuple[int, ...] | None:
+    """The version of the `bwrap` at this path, or None where it does not say."""
+    if executable is None:
+        return None
     try:
-        said = subprocess.run(["bwrap", "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+        said = subprocess.run([executable, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
         return tuple(int(part) for part in said.split()[-1].split("."))
     except (OSError, ValueError, IndexError, subprocess.SubprocessError):
         return None

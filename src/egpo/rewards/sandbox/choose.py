@@ -1,11 +1,12 @@
 """Which sandbox is in force, and whether it works here."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from egpo.errors import EgpoError, InputError, nearest
-from egpo.rewards.sandbox.bubblewrap import OLDEST, Bubblewrap, bubblewrap_version
+from egpo.rewards.sandbox.bubblewrap import NOT_INSTALLED, OLDEST, Bubblewrap, bubblewrap_version
 from egpo.rewards.sandbox.http import HttpSandbox
 from egpo.rewards.sandbox.job import Job, Report, Scripts
 from egpo.rewards.sandbox.limits import Limits
@@ -14,9 +15,10 @@ from egpo.rewards.sandbox.limits_only import LimitsOnly
 VARIABLE = "EGPO_SANDBOX"
 PACKAGES_VARIABLE = "EGPO_SANDBOX_PACKAGES"
 TIERS = ("bubblewrap", "limits", "http")
+_SERVICE = "http://HOST:PORT/run_code"
 
 _OTHERS = (
-    f"or name another tier: `{VARIABLE}=http://HOST:PORT/run_code` (a sandbox service), "
+    f"or name another tier: `{VARIABLE}={_SERVICE}` (a sandbox service), "
     f"`{VARIABLE}=limits` (resource limits only, no security boundary)"
 )
 _INSTALL = f"install it (apt-get, dnf or pacman install bubblewrap; conda install -c conda-forge bubblewrap), {_OTHERS}"
@@ -66,7 +68,7 @@ def choose_sandbox(tier: str | None = None, *, limits: Limits | None = None) -> 
 
     There is no falling back from one to another: a weaker tier is in force only when somebody named it.
     """
-    name = tier or os.environ.get(VARIABLE) or "bubblewrap"
+    name = _name(tier)
     limits = limits or Limits()
     if name == "bubblewrap":
         return Bubblewrap(limits, packages=_packages())
@@ -75,8 +77,18 @@ def choose_sandbox(tier: str | None = None, *, limits: Limits | None = None) -> 
     if name.startswith(("http://", "https://")):
         path_is_missing = name.count("/") == 2 or (name.count("/") == 3 and name.endswith("/"))
         return HttpSandbox(name.rstrip("/") + "/run_code" if path_is_missing else name, limits)
-    advice = "give the service's URL" if name == "http" else nearest(name, TIERS)
-    raise InputError(f"`{name}` names no sandbox", where=VARIABLE if not tier else "sandbox tier", fix=advice)
+    raise InputError(f"`{name}` names no sandbox", where=VARIABLE if not tier else "sandbox tier", fix=_advice(name))
+
+
+def _advice(name: str) -> str:
+    """A service is named by its URL: the tier's own name would be refused in turn."""
+    if name == "http":
+        return f"give its URL, `{_SERVICE}`"
+    return nearest(name, TIERS).replace("`http`", f"`{_SERVICE}`")
+
+
+def _name(tier: str | None) -> str:
+    return tier or os.environ.get(VARIABLE) or "bubblewrap"
 
 
 def _packages() -> tuple[str, ...]:
@@ -90,10 +102,13 @@ def _packages() -> tuple[str, ...]:
 
 def sandbox_status(tier: str | None = None) -> SandboxStatus:
     """Run a trivial program, and say how that went. Takes a few milliseconds, and never more than half a minute."""
-    sandbox = choose_sandbox(tier)
-    if sandbox.tier == "bubblewrap" and (missing := _bubblewrap_missing()):
+    return _tried(choose_sandbox(tier))
+
+
+def _tried(sandbox: Sandbox) -> SandboxStatus:
+    if isinstance(sandbox, Bubblewrap) and (missing := _bubblewrap_missing(sandbox)):
         return missing
-    report = sandbox.run(Job(_TRIAL, Scripts((b"",)), replace(sandbox.limits, wall_s=5.0, total_s=5.0)))
+    report = sandbox.run(Job(_TRIAL, Scripts((b"",)), Limits(wall_s=5.0, total_s=5.0)))
     if report.outcomes and report.outcomes[0].output == b"works\n":
         return SandboxStatus(sandbox.tier, True, _description(sandbox))
     said = report.failure or report.stopped or (report.outcomes and report.outcomes[0].error.strip()[-300:])
@@ -103,16 +118,32 @@ def sandbox_status(tier: str | None = None) -> SandboxStatus:
 
 def require_sandbox(tier: str | None = None, *, limits: Limits | None = None) -> Sandbox:
     """The sandbox of `tier`, once it has run a program. EgpoError where it cannot: before training, not during it."""
-    status = sandbox_status(tier)
+    sandbox = choose_sandbox(tier, limits=limits)
+    return _if_it_works(sandbox, _tried(sandbox))
+
+
+def working_sandbox(tier: str | None = None) -> Sandbox:
+    """`require_sandbox`, tried once in the life of the process, whatever came of it."""
+    return _if_it_works(*_tried_once(_name(tier), os.environ.get(PACKAGES_VARIABLE)))
+
+
+@lru_cache(maxsize=8)
+def _tried_once(name: str, packages: str | None) -> tuple[Sandbox, SandboxStatus]:
+    """`packages` tells the environment that was in force, which `choose_sandbox` reads."""
+    sandbox = choose_sandbox(name)
+    return sandbox, _tried(sandbox)
+
+
+def _if_it_works(sandbox: Sandbox, status: SandboxStatus) -> Sandbox:
     if not status.ok:
         raise EgpoError(status.detail, where=f"sandbox [{status.tier}]", fix=status.fix)
-    return choose_sandbox(tier, limits=limits)
+    return sandbox
 
 
-def _bubblewrap_missing() -> SandboxStatus | None:
-    version = bubblewrap_version()
+def _bubblewrap_missing(sandbox: Bubblewrap) -> SandboxStatus | None:
+    version = bubblewrap_version(sandbox.executable)
     if version is None:
-        return SandboxStatus("bubblewrap", False, "bubblewrap (`bwrap`) is not installed", _INSTALL)
+        return SandboxStatus("bubblewrap", False, NOT_INSTALLED, _INSTALL)
     if version < OLDEST:
         found, oldest = ".".join(map(str, version)), ".".join(map(str, OLDEST))
         return SandboxStatus("bubblewrap", False, f"bubblewrap {found} is too old: {oldest} is needed", _INSTALL)
@@ -122,7 +153,7 @@ def _bubblewrap_missing() -> SandboxStatus | None:
 def _description(sandbox: Sandbox) -> str:
     if isinstance(sandbox, HttpSandbox):
         return f"sandbox service at {sandbox.url}"
-    if sandbox.tier == "limits":
-        return "resource limits only: NO SECURITY BOUNDARY"
-    version = ".".join(map(str, bubblewrap_version() or ()))
-    return f"bubblewrap {version}: no network, no host files, own processes"
+    if isinstance(sandbox, Bubblewrap):
+        version = ".".join(map(str, bubblewrap_version(sandbox.executable) or ()))
+        return f"bubblewrap {version}: no network, no host files, own processes"
+    return "resource limits only: NO SECURITY BOUNDARY"

@@ -116,6 +116,15 @@ except OSError as error:
     print('refused:', error)
 print('GOT THROUGH' if written >= 96 else 'MB:', written)
 """),
+    Attempt("files without content", """\
+for name in range(40000): open(f'empty-{name}', 'x').close()
+print('GOT THROUGH')
+""", ends=("files",)),
+    Attempt("files without content, with nothing to watch", """\
+import os
+os.close(1), os.close(2)
+for name in range(40000): os.symlink('x', f'link-{name}')
+""", ends=("files",)),
     Attempt("huge file", _tries("open('huge', 'wb').write(bytes(60 << 20))\nprint('GOT THROUGH')")),
     Attempt("daemon that stays", """\
 import os, sys

@@ -8,7 +8,7 @@ from typing import Any
 
 from egpo.errors import InputError
 from egpo.rewards.sandbox.job import Checks, Scripts
-from egpo.rewards.sandbox.names import names_in
+from egpo.rewards.sandbox.names import ignores_the_program, names_in, takes_no_part
 
 _WHERE = "code ground truth"
 _FORMS = "give `inputs` and `outputs`, `assert`, `test` with `entry_point`, or `calls`"
@@ -124,7 +124,11 @@ def _from_check_function(value: Mapping[str, Any]) -> Tests:
     entry_point = value.get("entry_point")
     if not isinstance(entry_point, str) or not entry_point.isidentifier():
         raise InputError("`test` without the name of the function under `entry_point`", where=_WHERE)
-    return _snippets([f"{value['test']}\ncheck({entry_point})"], value)
+    test = str(value["test"])
+    tests = _snippets([f"{test}\ncheck({entry_point})"], value)
+    if ignores_the_program(test, entry_point):
+        raise _tests_nothing(test)
+    return tests
 
 
 def _snippets(snippets: list[Any], value: Mapping[str, Any]) -> Tests:
@@ -132,9 +136,17 @@ def _snippets(snippets: list[Any], value: Mapping[str, Any]) -> Tests:
     entry_point = value.get("entry_point")
     try:
         names = names_in([setup, *snippets], [entry_point] if entry_point else [])
+        idle = [snippet for snippet in snippets if not names.program or takes_no_part(snippet, names)]
     except (SyntaxError, TypeError, ValueError, RecursionError) as error:
         raise InputError(f"test code that is not Python: {error}", where=_WHERE) from None
+    if idle:
+        raise _tests_nothing(idle[0])
     return Tests(Checks(tuple(snippets), names.program, names.modules, setup))
+
+
+def _tests_nothing(snippet: str) -> InputError:
+    fix = "give test code that calls the program, such as `assert f(2) == 4`"
+    return InputError(f"`{snippet:.200}` tests nothing: any program would pass it", where=_WHERE, fix=fix)
 
 
 _READERS: dict[str, Callable[[Mapping[str, Any]], Tests]] = {

@@ -74,8 +74,8 @@ class Place:
 class Outcome:
     """One test, as the supervisor saw it.
 
-    status: exit (with its code) and signal for scripts; ok, wrong, error, load, died, unsupported for checks; timeout
-    and output for both.
+    status: exit (with its code), signal and output for scripts; ok, wrong, error, load, died, unsupported for checks;
+    timeout and files for both.
     """
 
     status: str
@@ -110,6 +110,7 @@ def frames(job: Job, place: Place) -> list[bytes]:
         "file_bytes": int(limits.file_mb * MEGABYTE),
         "open_files": int(limits.open_files),
         "processes": int(limits.processes),
+        "files": int(limits.files),
         "work_dir": place.work_dir,
         "stdin_path": place.stdin_path,
         "private": place.private,

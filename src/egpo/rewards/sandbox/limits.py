@@ -25,6 +25,8 @@ class Limits:
     """Size of the private /tmp, which lives in memory."""
     file_mb: int = 16
     """Size of one file."""
+    files: int = 20_000
+    """Files, directories and links in the private file systems: each costs the kernel a kilobyte, empty or not."""
     output_mb: int = 1
     """Standard output of one test, beyond the length of the longest that is expected."""
     open_files: int = 64

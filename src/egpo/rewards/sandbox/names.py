@@ -37,6 +37,22 @@ def names_in(snippets: Iterable[str], entry_points: Iterable[str] = ()) -> Names
     return Names(tuple(sorted(program)), tuple(sorted(modules)))
 
 
+def takes_no_part(snippet: str, names: Names) -> bool:
+    """Whether a snippet uses nothing of the program or of other snippets, and makes nothing that they could use."""
+    table = symtable.symtable(snippet, "test", "exec")
+    used = {name for name in _globals(table) if name in names.program or not hasattr(builtins, name)}
+    return not used - set(names.modules) and not any(map(_is_bound, table.get_symbols()))
+
+
+def ignores_the_program(test: str, entry_point: str) -> bool:
+    """Whether `test` defines check(candidate) and never uses what it is given, nor the program by its name."""
+    tree = ast.parse(test)
+    checks = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check"]
+    given = {argument.arg for node in checks for argument in node.args.args[:1]}
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    return bool(checks) and used.isdisjoint({entry_point, *given})
+
+
 def _globals(table: symtable.SymbolTable) -> Iterator[str]:
     at_top = table.get_type() == "module"
     for symbol in table.get_symbols():

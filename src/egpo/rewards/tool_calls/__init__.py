@@ -3,7 +3,7 @@
 from egpo.rewards.tool_calls.answers import Reading, read_answer
 from egpo.rewards.tool_calls.calls import Call
 from egpo.rewards.tool_calls.ground_truth import read_ground_truth
-from egpo.rewards.tool_calls.judge import judge_tool_calls
+from egpo.rewards.tool_calls.judge import MODES, judge_tool_calls
 from egpo.rewards.tool_calls.reasons import REASONS
 
-__all__ = ["REASONS", "Call", "Reading", "judge_tool_calls", "read_answer", "read_ground_truth"]
+__all__ = ["MODES", "REASONS", "Call", "Reading", "judge_tool_calls", "read_answer", "read_ground_truth"]

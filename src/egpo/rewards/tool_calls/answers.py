@@ -3,9 +3,10 @@
 import re
 from dataclasses import dataclass
 
+from egpo.rewards.tool_calls.attempts import is_attempt
 from egpo.rewards.tool_calls.calls import Call
 from egpo.rewards.tool_calls.hermes import CLOSE, OPEN, tagged_calls
-from egpo.rewards.tool_calls.python_list import is_one_call, listed_calls, starts_like_calls
+from egpo.rewards.tool_calls.python_list import listed_calls, starts_like_calls
 from egpo.rewards.tool_calls.reasons import UnreadableError
 
 # Bounds the memory that a reading takes. Prose may be longer: it is not parsed.
@@ -13,7 +14,6 @@ MAX_CHARS = 1_000_000
 
 _FENCED = re.compile(r"```(?:[\w+-]*+\s++)?+(.*)```", re.DOTALL)
 _EMPTY_LIST = re.compile(r"\[\s*+\]")
-_JSON_CALL = re.compile(r'(?:\[\s*+)?+\{\s*+"name"\s*+:')
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def read_answer(answer: str) -> Reading:
         return Reading(fault=unreadable.reason)
     if _EMPTY_LIST.fullmatch(text):
         return Reading()
-    return Reading(fault="bare_call") if _is_bare_call(text) else Reading(around=answer)
+    return Reading(fault="bare_call") if is_attempt(text) else Reading(around=answer)
 
 
 def inside_a_call(text: str, position: int) -> bool:
@@ -98,10 +98,3 @@ def _read_tagged(text: str) -> Reading:
 def _refuse_length(text: str) -> None:
     if len(text) > MAX_CHARS:
         raise UnreadableError("over_limit")
-
-
-def _is_bare_call(text: str) -> bool:
-    """`f(a=1)` without its list, or `{"name": ..., "arguments": ...}` without its tags: an attempt, not prose."""
-    if text.endswith(")"):
-        return len(text) <= MAX_CHARS and is_one_call(text)
-    return _JSON_CALL.match(text) is not None and '"arguments"' in text

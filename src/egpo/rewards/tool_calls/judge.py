@@ -65,6 +65,7 @@ def _judge_shaped(text: str, expected: Expected, tools: Toolbox | None, tags: tu
 
 
 _JUDGES = {"strict_think": _judge_strict, "plain": _judge_plain, "shaped": _judge_shaped}
+MODES = tuple(_JUDGES)
 
 
 def _calls_fault(reading: Reading, expected: Expected, tools: Toolbox | None) -> str:

@@ -16,6 +16,7 @@ from egpo.rewards.tool_calls.reasons import UnreadableError
 _NAME = r"(?!(?:True|False|None)\b)[^\W\d]\w*+"
 _HEAD = re.compile(rf"\s*+({_NAME}(?:\.{_NAME})*+)\s*+\(")
 _START = re.compile(rf"\s*+\[\s*+{_NAME}(?:\.{_NAME})*+\s*+\(")
+_BETWEEN = " \t\r\n,;"
 _KEYWORD = re.compile(rf"\s*+({_NAME})\s*+=(?!=)")
 _MARK = re.compile(r"\s*+([\[\](){},:])")
 _VALUE = re.compile(
@@ -37,13 +38,23 @@ def starts_like_calls(text: str) -> bool:
     return _START.match(text) is not None
 
 
-def is_one_call(text: str) -> bool:
-    """Whether all of `text` is one call without its list."""
+def is_bare_calls(text: str) -> bool:
+    """Whether all of `text` is calls without their list, one after the other or with a comma or semicolon between."""
+    rest, end = text.rstrip(_BETWEEN), 0
     try:
-        _, end = _call(text, 0)
+        while end < len(rest):
+            _, end = _call(rest, end)
+            while end < len(rest) and rest[end] in _BETWEEN:
+                end += 1
     except UnreadableError:
         return False
-    return not text[end:].strip()
+    return end > 0
+
+
+def starts_like_a_call(text: str) -> bool:
+    """Whether `text` opens with a call that names an argument: `name(argument=`."""
+    head = _HEAD.match(text)
+    return head is not None and _KEYWORD.match(text, head.end()) is not None
 
 
 def listed_calls(text: str) -> tuple[Call, ...]:

@@ -7,6 +7,7 @@ import builtins
 import time
 
 from egpo.rewards.sandbox.inside.compare import same
+from egpo.rewards.sandbox.inside.containment import too_many_files
 from egpo.rewards.sandbox.inside.execute import execute
 from egpo.rewards.sandbox.inside.remote import Connection, ProgramError, Unsupported
 from egpo.rewards.sandbox.inside.wire import Closed
@@ -19,8 +20,15 @@ if TYPE_CHECKING:
     Record = Callable[..., None]
 
 
+TICK_S = 0.02
+
+
 class OutOfTime(BaseException):
-    """The alarm rang. No `except Exception` of a test may swallow it."""
+    """The time is up. No `except Exception` of a test may swallow it."""
+
+
+class TooManyFiles(BaseException):
+    """The program has made more files than it may."""
 
 
 def run_checks(job: dict[str, Any], tests: dict[str, Any], connection: Connection, report: Record) -> None:
@@ -29,18 +37,18 @@ def run_checks(job: dict[str, Any], tests: dict[str, Any], connection: Connectio
     Whatever follows a time-out or the program's death has no record, and the host counts it as not passed.
     """
     scope: dict[str, Any] = {"__name__": "test", "__builtins__": builtins}
-    status, error = _timed(job["wall_s"], connection, lambda: connection.answer())
+    status, error = _timed(job, connection, lambda: connection.answer())
     if status == "ok":
-        status, error = _timed(job["wall_s"], connection, lambda: _prepare(tests, connection, scope))
+        status, error = _timed(job, connection, lambda: _prepare(tests, connection, scope))
         # It failed without the program.
         status = "unsupported" if status == "wrong" else status
     if status != "ok":
         report("load" if status == "error" else status, 0, b"", error)
         return
     for check in tests["checks"]:
-        status, error = _timed(job["wall_s"], connection, lambda check=check: _run(check, scope, connection))  # type: ignore[misc]
+        status, error = _timed(job, connection, lambda check=check: _run(check, scope, connection))  # type: ignore[misc]
         report(status, 0, b"", error)
-        if status in ("timeout", "died") or (status != "ok" and job["stop_early"]):
+        if status in ("timeout", "died", "files") or (status != "ok" and job["stop_early"]):
             return
 
 
@@ -68,9 +76,9 @@ def _run(check: Any, scope: dict[str, Any], connection: Connection) -> None:
         raise AssertionError("another value was expected")
 
 
-def _timed(wall_s: float, connection: Connection, work: Callable[[], object]) -> tuple[str, bytes]:
-    """How `work` went: ok, wrong, error (the program raised), timeout, died, or unsupported (the test's fault)."""
-    alarm = Alarm(wall_s)
+def _timed(job: dict[str, Any], connection: Connection, work: Callable[[], object]) -> tuple[str, bytes]:
+    """How `work` went: ok, wrong, error (the program raised), timeout, files, died, unsupported (the test's fault)."""
+    alarm = Alarm(job)
     try:
         try:
             return _attempt(connection, work)
@@ -78,6 +86,8 @@ def _timed(wall_s: float, connection: Connection, work: Callable[[], object]) ->
             alarm.disarm()
     except OutOfTime:
         return "timeout", b""
+    except TooManyFiles:
+        return "files", b""
     except (Closed, BrokenPipeError):
         return "died", b""
     except Unsupported as error:
@@ -100,17 +110,20 @@ def _attempt(connection: Connection, work: Callable[[], object]) -> tuple[str, b
 
 
 class Alarm:
-    """Raises OutOfTime in the main thread after `wall_s`. An alarm that the program sends early does nothing."""
+    """Looks at the limits on every tick, and raises in the main thread where one is passed."""
 
-    def __init__(self, wall_s: float) -> None:
-        self.deadline = time.monotonic() + wall_s
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.job, self.armed = job, True
+        self.deadline = time.monotonic() + job["wall_s"]
         _signal.signal(_signal.SIGALRM, self.ring)
-        _signal.setitimer(_signal.ITIMER_REAL, wall_s, 0.1)
+        _signal.setitimer(_signal.ITIMER_REAL, TICK_S, TICK_S)
 
     def ring(self, signal: int, stack: object) -> None:
-        if time.monotonic() >= self.deadline:
+        if self.armed and time.monotonic() >= self.deadline:
             raise OutOfTime
+        if self.armed and too_many_files(self.job):
+            raise TooManyFiles
 
     def disarm(self) -> None:
-        self.deadline = float("inf")
+        self.armed = False
         _signal.setitimer(_signal.ITIMER_REAL, 0)

@@ -1,4 +1,4 @@
-"""What the supervisor does to itself and to each child before a program runs."""
+"""What the supervisor does to itself and to each child before a program runs, and what it holds the child to."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 STACK_BYTES = 64 << 20
+WRITABLE = ("/tmp", "/dev")
 
 
 def shield(walled: bool) -> None:
@@ -73,6 +74,18 @@ def _raise_stack_limit() -> None:
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
     soft = STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, STACK_BYTES)
     resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+
+
+def too_many_files(settings: dict[str, Any]) -> bool:
+    """Whether the private file systems hold more files than they may, deleted ones that are still open included.
+
+    Empty files take none of a file system's size, and bubblewrap cannot cap their number.
+    """
+    if not settings["private"]:
+        return False
+    found = [os.statvfs(path) for path in WRITABLE]
+    allowed: int = settings["files"]
+    return sum(one.f_files - one.f_ffree for one in found) > allowed
 
 
 def kill_everyone_else(private: bool, child: int) -> None:

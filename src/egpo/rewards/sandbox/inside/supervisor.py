@@ -13,7 +13,7 @@ import select
 import sys
 import time
 
-from egpo.rewards.sandbox.inside.containment import confine, kill_everyone_else, shield
+from egpo.rewards.sandbox.inside.containment import confine, kill_everyone_else, shield, too_many_files
 from egpo.rewards.sandbox.inside.script import run_script
 from egpo.rewards.sandbox.inside.wire import read_frame
 
@@ -142,10 +142,10 @@ def _enter_directory(work_dir: str, index: int) -> None:
 
 
 class Watch:
-    """Collects what a child prints until it ends, runs out of time, or prints too much."""
+    """Collects what a child prints until it ends, runs out of time, prints too much, or makes too many files."""
 
     def __init__(self, child: int, out: int, err: int, job: dict[str, Any]) -> None:
-        self.child, self.out, self.err = child, out, err
+        self.child, self.out, self.err, self.job = child, out, err, job
         self.limit: int = job["output_bytes"]
         self.deadline = time.monotonic() + job["wall_s"]
         self.output, self.error = bytearray(), bytearray()
@@ -171,8 +171,15 @@ class Watch:
                 self.read(0)
                 code = os.waitstatus_to_exitcode(status)
                 return ("exit", code) if code >= 0 else ("signal", -code)
-            if time.monotonic() > self.deadline:
-                return "timeout", 0
+            if stopped := self.over_a_limit():
+                return stopped, 0
+
+    def over_a_limit(self) -> str:
+        if len(self.output) > self.limit:
+            return "output"
+        if too_many_files(self.job):
+            return "files"
+        return "timeout" if time.monotonic() > self.deadline else ""
 
     def read(self, wait_s: float) -> None:
         """Take what is there, waiting for the first byte only. Of the errors the tail is kept."""
@@ -187,7 +194,7 @@ class Watch:
                     self.output += chunk
                 else:
                     self.error = (self.error + chunk)[-ERROR_TAIL:]
-            if len(self.output) > self.limit or time.monotonic() > self.deadline:
+            if self.over_a_limit():
                 return
             ready = self.poller.poll(0)
 
