@@ -365,3 +365,12 @@ def test_a_reward_from_outside_may_take_some_of_the_arguments(tmp_path):
     for name in ("other", "greedy"):
         with pytest.raises(InputError, match="cannot be called with verl's arguments"):
             scorer_named(f"{tmp_path / 'mine.py'}:{name}")
+
+
+def test_a_mode_of_the_whole_verl_run_goes_to_the_rewards_that_take_it():
+    calls = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    assert compute_score("function_calling", calls, calls, mode="plain")["score"] == 1.0
+    assert compute_score("function_calling", calls, calls)["score"] == 0.0, "strict_think is the default"
+    assert compute_score("gsm8k", "#### 18", "18", mode="plain")["score"] == 1.0, "not meant for gsm8k"
+    with pytest.raises(InputError, match="plian"):
+        compute_score("gsm8k", "#### 18", "18", mode="plian")

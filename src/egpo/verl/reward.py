@@ -11,8 +11,9 @@ from typing import Any
 
 from egpo.errors import warn_once
 from egpo.rewards.boundary import fields_of, text_of, with_defaults
+from egpo.rewards.kinds import check_settings
 from egpo.rewards.sandbox import working_sandbox
-from egpo.rewards.scoring import REWARDS, reasons_of, score
+from egpo.rewards.scoring import REWARDS, kind_of, reasons_of, score
 
 SETTINGS = ("mode", "tags")
 
@@ -28,7 +29,8 @@ def compute_score(
 ) -> dict[str, float | str]:
     """`score`, `acc`, `failed`, a 0 or 1 as `reason/<name>` for each reason; as text, `reason` and `judged_by`.
 
-    `mode` and `tags` in `kwargs` hold for rows whose `extra_info` sets none; what else verl passes is ignored.
+    `mode` and `tags` in `kwargs` hold for rows whose `extra_info` sets none and whose reward takes them; what else verl
+    passes is ignored.
 
     verl takes the keys of the first response of a batch for those of all, so every response has the same, whatever
     its data source. Where validation samples a prompt more than once, verl bootstraps every number among them, which
@@ -38,7 +40,7 @@ def compute_score(
     verl cannot leave a response out: where the checker failed the score is 0, `failed` is 1, and a warning says so.
     Where there is no sandbox for programs that would be so for all of them: it is an EgpoError, with the fix.
     """
-    defaults = {name: kwargs[name] for name in SETTINGS if name in kwargs}
+    defaults = _defaults(data_source, kwargs)
     extra = with_defaults(fields_of(extra_info, "extra_info"), defaults)
     verdict = score(data_source, solution_str, ground_truth, extra)
     if verdict.reason == "no_sandbox":
@@ -57,6 +59,14 @@ def compute_score(
         "reason": verdict.reason,
         "judged_by": text_of(data_source, "data_source"),
     }
+
+
+def _defaults(data_source: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What is set for the whole run, as far as it is meant for this row: one run may hold several rewards."""
+    made = {name: kwargs[name] for name in SETTINGS if name in kwargs}
+    check_settings(made, REWARDS.values(), "reward_kwargs")
+    kind = kind_of(data_source)
+    return {name: value for name, value in made.items() if kind.takes(name, value)}
 
 
 @lru_cache(maxsize=64)
