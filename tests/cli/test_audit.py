@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from egpo.cli.audit import audit_app
 from egpo.errors import InputError
+from egpo.rewards.sandbox import sandbox_status
 
 ROWS = [
     {"data_source": "gsm8k", "response": "[bold]#### 18", "ground_truth": "18", "reward": 1.0},
@@ -79,3 +80,14 @@ def test_help_has_examples_and_is_light():
         "assert not heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_record_says_in_which_sandbox_programs_ran(tmp_path, rollouts):
+    path = tmp_path / "programs.jsonl"
+    tests = json.dumps({"inputs": ["2\n"], "outputs": ["4\n"]})
+    text = "```python\nprint(2 * int(input()))\n```"
+    path.write_text(json.dumps({"data_source": "code", "response": text, "ground_truth": tests}) + "\n")
+    tier = "bubblewrap" if sandbox_status().ok else "none"
+    assert json.loads(run("rewards", path, "--json", "--workers", 0).stdout)["sandbox"].startswith(f"{tier} (")
+    assert f"programs ran in: {tier}" in run("rewards", path, "--workers", 0).stdout
+    assert json.loads(run("rewards", rollouts, "--json", "--workers", 0).stdout)["sandbox"] is None

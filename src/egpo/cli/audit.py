@@ -45,6 +45,6 @@ def rewards(
     watch = counted("rows")
     done = audit_rewards(file, reward=reward, against=against, workers=workers, limit=limit, keep=rows, watch=watch)
     if as_json:
-        typer.echo(json.dumps(as_json_value(done, against), indent=2))
+        typer.echo(json.dumps(as_json_value(done, reward, against), indent=2))
     else:
         print_audit(done, reward, against)

@@ -8,8 +8,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from egpo.audits import Audit, Difference, Tally
-from egpo.rewards import Verdict
+from egpo.rewards import DATA_SOURCES, Verdict
 from egpo.rewards.reasons import meaning_of
+from egpo.rewards.sandbox import sandbox_status
 
 
 def print_audit(done: Audit, reward: str | None, against: str | None) -> None:
@@ -20,6 +21,8 @@ def print_audit(done: Audit, reward: str | None, against: str | None) -> None:
     columns = ("data source", "rows", "accuracy", "mean reward", "failed")
     console.print(_table(f"reward: {name}", columns, [_tally_row(*named) for named in tallies]))
     console.print(_reasons_table(done.ours, [reward] if reward else list(done.sources)))
+    if tier := sandbox_in_force(done, reward):
+        console.print(f"programs ran in: {tier}")
     if done.theirs is None:
         return
     both = [_tally_row(name, done.ours), _tally_row(str(against), done.theirs)]
@@ -76,10 +79,21 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], nu
     return made
 
 
-def as_json_value(done: Audit, against: str | None) -> dict[str, Any]:
+def sandbox_in_force(done: Audit, reward: str | None) -> str | None:
+    """The sandbox that programs ran in, where the rows hold any: what it let them do is part of the result."""
+    judges = [reward] if reward else list(done.sources)
+    names = [judge.partition("@")[0] for judge in judges]
+    if not {DATA_SOURCES.get(name, name) for name in names} & {"code", "hybrid"}:
+        return None
+    status = sandbox_status()
+    return f"{status.tier} ({status.detail})" if status.ok else f"none ({status.detail})"
+
+
+def as_json_value(done: Audit, reward: str | None, against: str | None) -> dict[str, Any]:
     told: dict[str, Any] = {
         **_tally_json(done.ours),
         "sources": {name: _tally_json(tally) for name, tally in sorted(done.sources.items())},
+        "sandbox": sandbox_in_force(done, reward),
     }
     if done.theirs is not None:
         told["against"] = {"reward": against, **_tally_json(done.theirs)}

@@ -15,7 +15,7 @@ from egpo.version import __version__
 
 HELP = """Entropy-guided reinforcement learning for language models.
 
-Train with GRPO or EGPO, and know what you measured.
+Estimators, rewards, tasks and data for GRPO and EGPO, and numbers that say what they measured.
 """
 
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
