@@ -12,11 +12,13 @@ import pytest
 import egpo
 
 SOURCE = Path(egpo.__file__).parent
-LEAVES = {"errors", "tags", "version"}
+LEAVES = {"call_bounds", "errors", "outside", "tags", "version"}
 MAY_IMPORT = {
     "errors": set(),
     "version": set(),
     "tags": set(),
+    "call_bounds": set(),
+    "outside": {"errors"},
     "__main__": {"cli"},
     "config": LEAVES,
     "rewards": LEAVES,

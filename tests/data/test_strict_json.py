@@ -6,23 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.data import SplitRule, convert, json_values, read_records, read_rows
+from egpo.data import SplitRule, convert, read_records, read_rows
 from egpo.data.conversations import ToolStyle
 from egpo.data.conversion import CONVERTERS
 from egpo.data.readers import Record
 from egpo.data.rows import Dropped, Row
 from egpo.errors import InputError
 from egpo.rewards import score
-from egpo.rewards.tool_calls import answers, judge_tool_calls, read_ground_truth
-from egpo.rewards.tool_calls import json_values as rewards_json
+from egpo.rewards.tool_calls import judge_tool_calls, read_ground_truth
 
 TOOLS = [{"name": "f", "parameters": {"type": "object", "properties": {"a": {}}}}]
-
-
-def test_the_bounds_are_the_rewards_own():
-    assert json_values.MAX_DEPTH == rewards_json.MAX_DEPTH
-    assert json_values.MAX_NUMBER_CHARS == rewards_json.MAX_NUMBER_CHARS
-    assert json_values.MAX_CALLS_CHARS == answers.MAX_CHARS
 
 
 def nested(levels):

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from egpo.data.json_values import MAX_DEPTH, STRICT, decode_strict, require_json
+from egpo.call_bounds import MAX_DEPTH
+from egpo.data.json_values import STRICT, decode_strict, require_json
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _MAX_LIST_CHARS = 1 << 17

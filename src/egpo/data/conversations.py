@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from egpo.call_bounds import MAX_CALLS_CHARS
 from egpo.data.calls import OPEN, Call, hermes_parts, hermes_text, parse_python_list
-from egpo.data.json_values import MAX_CALLS_CHARS
 from egpo.data.rows import Dropped, Message, Row
 from egpo.data.tool_prompt import SystemText, Tool, has_readable_schema, qwen3_system_text, wrap
 

@@ -5,10 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-MAX_DEPTH = 64
-MAX_NUMBER_CHARS = 300
-MAX_CALLS_CHARS = 1_000_000
-"""The bounds of `egpo.rewards.tool_calls`, which this package does not import: a test holds them equal."""
+from egpo.call_bounds import MAX_DEPTH, MAX_NUMBER_CHARS
 
 
 def decode_strict(text: str) -> Any:

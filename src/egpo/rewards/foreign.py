@@ -1,15 +1,13 @@
 """Rewards from outside: functions as verl takes them, named `module:function` or `file.py:function`."""
 
-import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any
 
 from egpo.errors import EgpoError, InputError, nearest, warn_once
+from egpo.outside import import_outside
 from egpo.rewards.boundary import finite, single
 from egpo.rewards.samples import Sample, full_extra
 from egpo.rewards.verdict import Verdict
@@ -81,7 +79,7 @@ def verdict_of(result: Any, spec: str) -> Verdict:
 
 def _function(spec: str) -> Callable[..., Any]:
     module_name, _, name = spec.rpartition(":")
-    module = _module(module_name, spec)
+    module = import_outside(module_name, f"reward {spec}")
     function = getattr(module, name, None)
     if not callable(function):
         functions = [key for key, value in vars(module).items() if callable(value)]
@@ -89,25 +87,3 @@ def _function(spec: str) -> Callable[..., Any]:
         raise InputError(f"`{module_name}` has no function `{name}`", where=f"reward {spec}", fix=fix)
     found: Callable[..., Any] = function
     return found
-
-
-def _module(module_name: str, spec: str) -> Any:
-    # A console script's path starts at its own folder; a reward usually lies where the command is given.
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return _load_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # the boundary to a user's module, which may raise anything when imported
-        what = f"importing `{module_name}` failed ({type(error).__name__}: {error})"
-        fix = f"mend it, install what it needs, or run where it lies ({here} was searched)"
-        raise InputError(what, where=f"reward {spec}", fix=fix) from error
-
-
-def _load_file(path: Path) -> Any:
-    found = importlib.util.spec_from_file_location(path.stem, path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module

@@ -1,12 +1,10 @@
 """Tasks by name: those of the package out of a table, those from outside as `module:Class`."""
 
-import importlib
 import inspect
-import sys
-from pathlib import Path
 from typing import Any
 
 from egpo.errors import InputError, nearest
+from egpo.outside import import_outside
 from egpo.tasks.code import Code
 from egpo.tasks.countdown import Countdown
 from egpo.tasks.function_calling import FunctionCalling
@@ -36,7 +34,7 @@ def load_task(name: str, **settings: Any) -> Task:
 
 def _from_outside(name: str) -> type:
     module_name, _, class_name = name.partition(":")
-    module = _module(module_name, name)
+    module = import_outside(module_name, f"task {name}")
     found = getattr(module, class_name, None)
     if not inspect.isclass(found):
         classes = [key for key, value in vars(module).items() if inspect.isclass(value)]
@@ -51,27 +49,6 @@ def _from_outside(name: str) -> type:
             fix=f"a task has the methods {', '.join(METHODS)}: see docs/tasks.md",
         )
     return found
-
-
-def _module(module_name: str, name: str) -> Any:
-    # A console script's path starts at its own folder; a task usually lies where the command is given.
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and f"{module_name}.".startswith(f"{error.name}."):
-            raise InputError(
-                f"no module `{module_name}`",
-                where=f"task {name}",
-                fix=f"run where it lies, or install it ({here} was searched)",
-            ) from error
-        raise InputError(f"`{module_name}` needs `{error.name}`", where=f"task {name}", fix="install it") from error
-    except (Exception, SystemExit) as error:  # the boundary to a user's module, which may raise anything when imported
-        raise InputError(
-            f"importing `{module_name}` failed ({type(error).__name__}: {error})", where=f"task {name}", fix="mend it"
-        ) from error
 
 
 def _check_settings(name: str, cls: type, settings: dict[str, Any]) -> None:

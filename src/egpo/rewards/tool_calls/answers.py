@@ -3,14 +3,12 @@
 import re
 from dataclasses import dataclass
 
+from egpo.call_bounds import MAX_CALLS_CHARS
 from egpo.rewards.tool_calls.attempts import is_attempt
 from egpo.rewards.tool_calls.calls import Call
 from egpo.rewards.tool_calls.hermes import CLOSE, OPEN, tagged_calls
 from egpo.rewards.tool_calls.python_list import listed_calls, starts_like_calls
 from egpo.rewards.tool_calls.reasons import UnreadableError
-
-# Bounds the memory that a reading takes. Prose may be longer: it is not parsed.
-MAX_CHARS = 1_000_000
 
 _FENCED = re.compile(r"```(?:[\w+-]*+\s++)?+(.*)```", re.DOTALL)
 _EMPTY_LIST = re.compile(r"\[\s*+\]")
@@ -45,7 +43,7 @@ def read_answer(answer: str) -> Reading:
 
 def inside_a_call(text: str, position: int) -> bool:
     """Whether `position` lies within a well-formed call, as a tag in an argument does."""
-    if len(text) > MAX_CHARS:
+    if len(text) > MAX_CALLS_CHARS:
         return False
     try:
         if starts_like_calls(text):
@@ -96,5 +94,5 @@ def _read_tagged(text: str) -> Reading:
 
 
 def _refuse_length(text: str) -> None:
-    if len(text) > MAX_CHARS:
+    if len(text) > MAX_CALLS_CHARS:
         raise UnreadableError("over_limit")

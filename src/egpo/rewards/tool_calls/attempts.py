@@ -2,9 +2,8 @@
 
 import re
 
+from egpo.call_bounds import MAX_CALLS_CHARS
 from egpo.rewards.tool_calls.python_list import is_bare_calls, starts_like_a_call
-
-MAX_CHARS = 1_000_000
 
 _FOREIGN_MARKS = (
     "[TOOL_CALLS]",
@@ -33,7 +32,7 @@ def is_attempt(text: str) -> bool:
         return True
     if _JSON_START.match(text):
         return _JSON_NAME.search(text) is not None and _JSON_ARGUMENTS.search(text) is not None
-    if not text.endswith((")", "`", ";", ",")) or len(text) > MAX_CHARS:
+    if not text.endswith((")", "`", ";", ",")) or len(text) > MAX_CALLS_CHARS:
         return False
     bare = _without_backticks(text)
     return is_bare_calls(bare) or (bare.endswith(")") and starts_like_a_call(bare) and "\n" not in bare)

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from egpo.call_bounds import MAX_DEPTH
 from egpo.errors import InputError
 from egpo.rewards.tool_calls.calls import Call, call_from_json, named_call
 from egpo.rewards.tool_calls.form import read_unthinking
-from egpo.rewards.tool_calls.json_values import MAX_DEPTH, decode
+from egpo.rewards.tool_calls.json_values import decode
 from egpo.rewards.tool_calls.possible_answers import PossibleCall
 from egpo.rewards.tool_calls.python_list import starts_like_calls
 from egpo.rewards.tool_calls.reasons import UnreadableError

@@ -5,11 +5,8 @@ import math
 import re
 from typing import Any
 
+from egpo.call_bounds import MAX_DEPTH, MAX_NUMBER_CHARS
 from egpo.rewards.tool_calls.reasons import UnreadableError
-
-MAX_DEPTH = 64
-# Below the largest double (1.8e308), so that every integer that is read has a float beside it.
-MAX_NUMBER_CHARS = 300
 
 _WHITE = re.compile(r"[ \t\n\r]*+")
 # A string (perhaps cut off), or a bracket. Possessive, so that no input makes it look twice.

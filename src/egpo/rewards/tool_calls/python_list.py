@@ -8,8 +8,9 @@ accepts a text, `ast.literal_eval` gives the same values (a test holds that), bu
 import re
 from typing import Any
 
+from egpo.call_bounds import MAX_DEPTH
 from egpo.rewards.tool_calls.calls import Call, TupleList
-from egpo.rewards.tool_calls.json_values import MAX_DEPTH, integer, real
+from egpo.rewards.tool_calls.json_values import integer, real
 from egpo.rewards.tool_calls.python_strings import STRING, string_value
 from egpo.rewards.tool_calls.reasons import UnreadableError
 
