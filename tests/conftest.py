@@ -1,7 +1,12 @@
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 from egpo.errors import forget_warnings
+
+# One test process a core: threads of their own would only get in each other's way. Read when torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("egpo", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("egpo")

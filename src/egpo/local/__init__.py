@@ -1,0 +1,1 @@
+"""The embedded engine: a transformers model, sampled and trained in one process with the same weights."""

@@ -1,0 +1,79 @@
+"""From logits to a token, with its log-probability and the entropy of what it was drawn from. R rows, V vocabulary."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 leave nothing out."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+
+    @property
+    def truncates(self) -> bool:
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """`logp_R` is of the tempered distribution over the whole vocabulary, as the update computes it again;
+    `entropy_R` is of the distribution that was sampled from: tempered, and truncated where tokens were left out.
+    A greedy choice has no such distribution: both are the model's own, at temperature 1."""
+
+    token_R: Tensor
+    logp_R: Tensor
+    entropy_R: Tensor
+
+
+def choose(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> Choice:
+    """One token a row, decided by its uniform draw alone."""
+    tempered_RV = logits_RV.float() / (sampling.temperature or 1.0)
+    logp_RV = torch.log_softmax(tempered_RV, dim=-1)
+    probability_RV = logp_RV.exp()
+    if sampling.temperature == 0:
+        token_R = logits_RV.argmax(dim=-1)
+    else:
+        if sampling.truncates:
+            probability_RV = truncate(probability_RV, sampling)
+        token_R = draw(probability_RV, uniform_R)
+    return Choice(token_R, logp_RV.gather(1, token_R[:, None])[:, 0], entropy(probability_RV))
+
+
+def entropy(probability_RV: Tensor) -> Tensor:
+    """-sum p log p, a token of probability 0 adding nothing."""
+    parts_RV: Tensor = torch.special.entr(probability_RV)
+    return parts_RV.sum(dim=-1)
+
+
+def truncate(probability_RV: Tensor, sampling: Sampling) -> Tensor:
+    """Top-k, then the smallest set that holds top_p, then min_p; what is left, normalised. The likeliest stays."""
+    ordered_RV, order_RV = probability_RV.sort(dim=-1, descending=True, stable=True)
+    kept_RV = torch.ones_like(ordered_RV, dtype=torch.bool)
+    if sampling.top_k:
+        kept_RV[:, sampling.top_k :] = False
+        ordered_RV = ordered_RV * kept_RV
+        ordered_RV = ordered_RV / ordered_RV.sum(dim=-1, keepdim=True)
+    if sampling.top_p < 1:
+        before_RV = ordered_RV.cumsum(dim=-1) - ordered_RV
+        kept_RV &= before_RV < sampling.top_p
+    if sampling.min_p:
+        kept_RV &= ordered_RV >= sampling.min_p * ordered_RV[:, :1]
+    kept_RV[:, 0] = True
+    left_RV = probability_RV * torch.zeros_like(kept_RV).scatter_(1, order_RV, kept_RV)
+    return left_RV / left_RV.sum(dim=-1, keepdim=True)
+
+
+def draw(probability_RV: Tensor, uniform_R: Tensor) -> Tensor:
+    """The token at which the cumulative probability passes the draw. In float64: in float32 the rare tokens of a
+    large vocabulary would vanish in rounding. A token of probability 0 is never drawn."""
+    cumulative_RV = probability_RV.double().cumsum(dim=-1)
+    total_R1 = cumulative_RV[:, -1:].contiguous()
+    token_R = torch.searchsorted(cumulative_RV, uniform_R.double()[:, None] * total_R1, right=True)
+    # Rounding may lift the draw onto the total itself: then it is the last token that can be drawn.
+    return torch.minimum(token_R, torch.searchsorted(cumulative_RV, total_R1))[:, 0]

@@ -1,0 +1,45 @@
+"""Random numbers as a function of what they are for, not of what was drawn before.
+
+A row's draws depend on the seed, the step, its problem and its place in the group: on no other row, and on no state
+that a resumed run would have to restore.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Draws:
+    """`purpose` keeps apart what must not be correlated: training, validation, a refill."""
+
+    seed: int
+    step: int = 0
+    purpose: str = "train"
+
+    def uniforms(self, keys: Sequence[str], n: int, num_tokens: int) -> Tensor:
+        """(len(keys) * n, num_tokens) in [0, 1), float64: `n` rows for each problem's key, in order. A key that
+        occurs again gets other draws."""
+        seen: Counter[str] = Counter()
+        rows = []
+        for key in keys:
+            rows += [self._row(f"{key}\n{seen[key]}", sample, num_tokens) for sample in range(n)]
+            seen[key] += 1
+        return torch.from_numpy(np.stack(rows))
+
+    def permutation(self, count: int, what: str) -> list[int]:
+        """The numbers below `count`, shuffled."""
+        return [int(index) for index in self._generator(what, 0).permutation(count)]
+
+    def _row(self, key: str, sample: int, num_tokens: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return self._generator(key, sample).random(num_tokens)
+
+    def _generator(self, key: str, sample: int) -> np.random.Generator:
+        name = f"{self.seed}\n{self.step}\n{self.purpose}\n{sample}\n{key}"
+        digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).digest()
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
