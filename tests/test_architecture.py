@@ -12,12 +12,13 @@ import pytest
 import egpo
 
 SOURCE = Path(egpo.__file__).parent
-LEAVES = {"call_bounds", "errors", "outside", "tags", "version"}
+LEAVES = {"call_bounds", "errors", "files", "outside", "tags", "version"}
 MAY_IMPORT = {
     "errors": set(),
     "version": set(),
     "tags": set(),
     "call_bounds": set(),
+    "files": set(),
     "outside": {"errors"},
     "__main__": {"cli"},
     "config": LEAVES,
@@ -26,9 +27,11 @@ MAY_IMPORT = {
     "advantages": LEAVES,
     "token_stats": LEAVES,
     "data": LEAVES,
+    "runs": LEAVES,
     "tasks": LEAVES | {"rewards", "data"},
     "checks": LEAVES | {"rewards"},
     "audits": LEAVES | {"rewards", "data"},
+    "local": LEAVES | {"config", "tasks", "rewards", "data", "advantages", "segments", "token_stats", "runs"},
     "verl": LEAVES | {"tasks", "rewards", "advantages", "segments", "data"},
 }
 LIGHT = ["torch", "transformers", "numpy", "pyarrow", "math_verify"]

@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from egpo.data.staging import UNFINISHED, StagingFolder, remove_abandoned
+from egpo.data.staging import StagingFolder, remove_abandoned
 from egpo.errors import InputError
+from egpo.files import UNFINISHED, fsync_path
 
 
 class StagedFiles:
@@ -53,10 +54,10 @@ class StagedFiles:
     def commit(self) -> None:
         """Every byte on the disk first; then the names, in the order of staging; then the directory itself."""
         for path in self._staged.values():
-            _fsync(path)
+            fsync_path(path)
         for name, path in self._staged.items():
             os.replace(path, self.out / name)
-        _fsync(self.out)
+        fsync_path(self.out)
         self._staged, self._made = {}, []
 
     def _discard(self) -> None:
@@ -88,11 +89,3 @@ def _cannot_write(out: Path, error: OSError) -> InputError:
         where=str(out),
         fix="free some space or mend the permissions, or choose another --out",
     )
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -8,8 +8,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-UNFINISHED = ".egpo-"
-"""Prefix of their names: what lies under it is no data."""
+from egpo.files import UNFINISHED
 
 
 class StagingFolder:

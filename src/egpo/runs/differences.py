@@ -1,0 +1,75 @@
+"""Where two resolved configs differ, and which differences a resumed run may have."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from egpo.errors import ConfigError, Fault, InputError
+
+FREE = ("name", "runs", "checkpoints", "watch")
+"""Keys and sections that change no arithmetic: where a run lies, what is kept of it, who watches."""
+_NOTHING = "nothing"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A dotted key and its two values, as YAML would show them; `nothing` where the key is absent."""
+
+    key: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.old} -> {self.new}"
+
+
+def config_differences(old_yaml: str, new_yaml: str) -> list[Difference]:
+    """Every key whose value is not the same, in the order of the new config; keys that it lacks come last."""
+    old, new = _leaves_of(old_yaml), _leaves_of(new_yaml)
+    keys = [*new, *(key for key in old if key not in new)]
+    shown = [Difference(key, _shown(old, key), _shown(new, key)) for key in keys]
+    return [difference for difference in shown if difference.old != difference.new]
+
+
+def refuse_other_training(old_yaml: str, new_yaml: str, where: str) -> list[Difference]:
+    """ConfigError with each difference that changes what is computed or measured; the others are returned.
+
+    `steps` may change while the schedule is constant: the learning rate then does not know how long the run is.
+    """
+    differences = config_differences(old_yaml, new_yaml)
+    free = {*FREE, "steps"} if _is_constant(old_yaml) and _is_constant(new_yaml) else set(FREE)
+    other = [difference for difference in differences if difference.key.split(".")[0] not in free]
+    if other:
+        fix = "resume with the run's own config, or start another run with name=..."
+        faults = [Fault(f"this run has another config ({difference})", where) for difference in other]
+        raise ConfigError([*faults, Fault(f"{len(other)} of its settings would change", where, fix)])
+    return differences
+
+
+def _is_constant(text: str) -> bool:
+    schedules = [value for key, value in _leaves_of(text).items() if key.split(".")[-1] == "schedule"]
+    return set(schedules) == {"constant"}
+
+
+def _leaves_of(text: str) -> dict[str, Any]:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError("the stored config is not YAML", where="config.yaml", fix="restore it") from error
+    return dict(_leaves(value or {}, ()))
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and (value or not path):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, str(key)))
+    else:
+        yield ".".join(path), value
+
+
+def _shown(leaves: Mapping[str, Any], key: str) -> str:
+    if key not in leaves:
+        return _NOTHING
+    return yaml.safe_dump(leaves[key], default_flow_style=True, width=float("inf")).removesuffix("\n...\n").strip()

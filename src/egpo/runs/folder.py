@@ -1,0 +1,139 @@
+"""What lies where in `runs/<name>/`, and who may write there."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from egpo.errors import InputError
+from egpo.files import UNFINISHED, write_atomically
+from egpo.runs.differences import refuse_other_training
+from egpo.runs.lock import LOCK_NAME, locked
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths of a run. Reading needs no more than this; to write, `create` or `resume` it."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def provenance(self) -> Path:
+        return self.path / "provenance.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def timings(self) -> Path:
+        return self.path / "timings.jsonl"
+
+    @property
+    def health(self) -> Path:
+        return self.path / "health.jsonl"
+
+    @property
+    def rollouts(self) -> Path:
+        return self.path / "rollouts"
+
+    def rollouts_of(self, step: int) -> Path:
+        return self.rollouts / f"step_{step}.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def checkpoint_of(self, step: int) -> Path:
+        return self.checkpoints / f"global_step_{step}"
+
+    @property
+    def latest(self) -> Path:
+        """Holds the number of the latest checkpoint's step, as in verl."""
+        return self.checkpoints / "latest_checkpointed_iteration.txt"
+
+    @property
+    def evals(self) -> Path:
+        return self.path / "evals"
+
+    @property
+    def trackers(self) -> Path:
+        return self.path / "trackers"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @classmethod
+    @contextmanager
+    def create(cls, path: Path, config_yaml: str) -> Iterator["RunFolder"]:
+        """A new run, locked by this process until the block ends. A folder that holds anything is refused."""
+        folder = cls(path)
+        _require_directory(path)
+        with locked(path):
+            _refuse_what_is_there(folder)
+            _write_config(folder, config_yaml)
+            yield folder
+
+    @classmethod
+    @contextmanager
+    def resume(cls, path: Path, config_yaml: str) -> Iterator["RunFolder"]:
+        """The run that is there, locked until the block ends.
+
+        With another config it is refused, and the differences shown, unless they change nothing that is computed
+        (`egpo.runs.differences`): then the new config is written. What a killed process left unfinished is removed.
+        """
+        folder = cls(path)
+        if not folder.config.is_file():
+            fix = "leave out --resume to start it, or check `runs` and `name`"
+            raise InputError("there is no run to resume", where=str(path), fix=fix)
+        with locked(path):
+            if refuse_other_training(folder.config.read_text(encoding="utf-8"), config_yaml, str(path)):
+                _write_config(folder, config_yaml)
+            _remove_unfinished(folder)
+            yield folder
+
+
+def _require_directory(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise InputError("is a file", where=str(path), fix="choose another name=... or runs=...")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _write_config(folder: RunFolder, config_yaml: str) -> None:
+    try:
+        write_atomically(folder.config, config_yaml)
+    except OSError as error:
+        raise _cannot_write(folder.path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> InputError:
+    fix = "free some space or mend the permissions, or choose another runs=..."
+    return InputError(f"cannot write there ({error.strerror or error})", where=str(path), fix=fix)
+
+
+def _refuse_what_is_there(folder: RunFolder) -> None:
+    if folder.config.exists():
+        fix = "go on with it by --resume, or choose another name=..."
+        raise InputError("already holds a run", where=str(folder.path), fix=fix)
+    ours = (LOCK_NAME, UNFINISHED)
+    held = sorted(entry.name for entry in folder.path.iterdir() if not entry.name.startswith(ours))
+    if held:
+        more = " and more" if len(held) > 3 else ""
+        fix = "choose another name=..."
+        raise InputError(f"holds {', '.join(held[:3])}{more}, and no run", where=str(folder.path), fix=fix)
+
+
+def _remove_unfinished(folder: RunFolder) -> None:
+    """Files only: folders under way are the checkpoints' business."""
+    for place in (folder.path, folder.rollouts, folder.evals, folder.checkpoints):
+        for path in place.glob(f"{UNFINISHED}*"):
+            if path.is_file():
+                path.unlink(missing_ok=True)

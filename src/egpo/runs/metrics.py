@@ -1,0 +1,74 @@
+"""`metrics.jsonl` and `timings.jsonl`: one object a step, `step` first, the names in order, every figure exact."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from egpo.errors import InputError
+from egpo.runs.json_lines import Line, LineStream, read_lines
+
+
+class MetricStream:
+    """The figures of a run, step by step.
+
+    Written by Python's repr, which reads back as the same float. NaN and infinities are left out: JSON has none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines = LineStream(path)
+
+    def append(self, step: int, metrics: Mapping[str, float]) -> None:
+        if "step" in metrics:
+            raise ValueError("`step` is the line's own name, and no metric's")
+        self._lines.append({"step": step} | finite_figures(metrics))
+
+    def sync(self) -> None:
+        """On the disk: to be called before a checkpoint that counts on these lines becomes visible."""
+        self._lines.sync()
+
+    def forget_after(self, step: int, *, gaps: bool = False) -> None:
+        """Keep the lines of steps up to `step`, and not what was cut off in the middle.
+
+        Steps count from 1; a line for step 0 may stand before them. Unless `gaps`, each of them must be there: a
+        resumed run would otherwise have a hole in its curve.
+        """
+        kept = [line for line in self._read() if self._step_of(line) <= step]
+        if not gaps:
+            self._require_steps([line.value["step"] for line in kept], step)
+        self._lines.cut(kept[-1].end if kept else 0)
+
+    def _read(self) -> list[Line]:
+        return list(read_lines(self.path)) if self.path.exists() else []
+
+    def _step_of(self, line: Line) -> int:
+        step = line.value.get("step")
+        if isinstance(step, int):
+            return step
+        raise InputError("no `step`", where=f"{self.path}, line {line.number}", fix="the file is damaged")
+
+    def _require_steps(self, found: list[int], step: int) -> None:
+        if [number for number in found if number] == list(range(1, step + 1)) and 0 not in found[1:]:
+            return
+        lost = sorted(set(range(1, step + 1)) - set(found))
+        what = f"no line for step {lost[0]}" if lost else "its steps do not follow each other"
+        raise InputError(
+            f"{what}, so the run cannot go on from step {step}",
+            where=str(self.path),
+            fix="restore the file, or start another run (name=...) with the checkpoint as its model.path",
+        )
+
+
+def finite_figures(metrics: Mapping[str, float]) -> dict[str, float]:
+    """What JSON can hold, as plain numbers, in the order of the names. Whole numbers stay whole."""
+    return {name: _plain(value) for name, value in sorted(metrics.items()) if math.isfinite(value)}
+
+
+def _plain(value: float) -> float:
+    return int(value) if isinstance(value, int) else float(value)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Every whole line, as it stands. A last line that is still being written is left out; garbage is an error."""
+    return [line.value for line in read_lines(path)]

@@ -1,0 +1,110 @@
+"""`provenance.json`: what must be known to make a run again, and every time it was resumed."""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from egpo.errors import InputError, warn_once
+from egpo.files import write_atomically
+from egpo.runs.machine import Git, Hardware, git_state, hardware, installed_versions
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One process that worked on the run: when it began (UTC), after which step, by which command, with what."""
+
+    time: str
+    after_step: int
+    command: tuple[str, ...]
+    versions: Mapping[str, str]
+    git: Git | None
+    hardware: Hardware
+    sandbox: str | None
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """`data` has a digest by name (a file, a split, a model). `start` is the first launch; the others resumed it."""
+
+    seed: int
+    data: Mapping[str, str]
+    start: Launch
+    resumptions: tuple[Launch, ...] = field(default=())
+
+
+def describe_launch(
+    *, after_step: int = 0, threads: int | None = None, gpu: str | None = None, sandbox: str | None = None
+) -> Launch:
+    """This process. What only torch or the sandbox can tell, the caller hands over."""
+    return Launch(
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        after_step=after_step,
+        command=tuple(sys.argv),
+        versions=installed_versions(),
+        git=git_state(Path.cwd()),
+        hardware=hardware(threads, gpu),
+        sandbox=sandbox,
+    )
+
+
+def write_provenance(path: Path, provenance: Provenance) -> None:
+    write_atomically(path, json.dumps(asdict(provenance), indent=2, ensure_ascii=False) + "\n")
+
+
+def read_provenance(path: Path) -> Provenance:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        return Provenance(
+            seed=value["seed"],
+            data=value["data"],
+            start=_launch(value["start"]),
+            resumptions=tuple(_launch(launch) for launch in value["resumptions"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = f"cannot be read ({type(error).__name__}: {error})"
+        raise InputError(what, where=str(path), fix="restore it, or start another run") from error
+
+
+def record_resumption(path: Path, launch: Launch, data: Mapping[str, str]) -> Provenance:
+    """Adds this process to the run's story. Other data than the run began with is refused; another machine or another
+    version of a package is a warning: the figures may then differ in their last bits."""
+    known = read_provenance(path)
+    _refuse_other_data(path, known.data, data)
+    changes = _changes(_computing(known.start), _computing(launch))
+    if changes:
+        message = f"{path.parent}: resumed on other ground ({changes}); figures may differ in their last bits"
+        warn_once("resumed on other ground", message)
+    now = replace(known, resumptions=(*known.resumptions, launch))
+    write_provenance(path, now)
+    return now
+
+
+def _refuse_other_data(path: Path, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    if changes := _changes(old, new):
+        fix = "restore the data it began with, or start another run with name=..."
+        raise InputError(f"the data is not what this run began with ({changes})", where=str(path.parent), fix=fix)
+
+
+def _computing(launch: Launch) -> dict[str, str]:
+    """What the bits of a result may depend on."""
+    machine = {"cpu": launch.hardware.cpu, "threads": str(launch.hardware.threads), "gpu": str(launch.hardware.gpu)}
+    return {**launch.versions, **machine}
+
+
+def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return ", ".join(f"{name}: {_short(old.get(name))} -> {_short(new.get(name))}" for name in names)
+
+
+def _short(value: str | None) -> str:
+    return "nothing" if value is None else value if len(value) <= 40 else f"{value[:12]}…"
+
+
+def _launch(value: Mapping[str, Any]) -> Launch:
+    git = None if value["git"] is None else Git(**value["git"])
+    fields = {**value, "git": git, "hardware": Hardware(**value["hardware"]), "command": tuple(value["command"])}
+    return Launch(**fields)

@@ -1,0 +1,179 @@
+"""Metrics to TensorBoard, Weights & Biases, trackio or SwanLab. None is imported unless it is asked for.
+
+Each is told by its own environment variables where to send them (`WANDB_MODE=offline`, `SWANLAB_MODE`, ...).
+"""
+
+import os
+import secrets
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from egpo.errors import InputError, nearest, warn_once
+from egpo.files import write_atomically
+from egpo.runs.folder import RunFolder
+from egpo.runs.metrics import finite_figures
+
+PROJECT = "egpo"
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """A name, and what to call with a step's figures and at the end."""
+
+    name: str
+    log: Callable[[int, Mapping[str, float]], object]
+    close: Callable[[], object]
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What a tracker is told of the run. The `id` stays when the run is resumed, so that its curve goes on."""
+
+    name: str
+    id: str
+    config: Mapping[str, Any]
+    folder: RunFolder
+
+
+class Trackers:
+    """All at once. One that fails while training goes on is a warning, and is not asked again."""
+
+    def __init__(self, trackers: Iterable[Tracker]) -> None:
+        self._trackers = list(trackers)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        figures = finite_figures(metrics)
+        self._trackers = [one for one in self._trackers if _worked(one.name, partial(one.log, step, figures))]
+
+    def close(self) -> None:
+        for one in self._trackers:
+            _worked(one.name, one.close)
+        self._trackers = []
+
+
+def open_trackers(names: Iterable[str], run_name: str, config: Mapping[str, Any], folder: RunFolder) -> Trackers:
+    """Those that are named. One that is not installed or cannot be opened is an InputError, before any training."""
+    wanted = list(dict.fromkeys(names))
+    for name in wanted:
+        if name not in OPENERS:
+            raise InputError(f"unknown tracker `{name}`", where="watch.trackers", fix=nearest(name, OPENERS))
+    if not wanted:
+        return Trackers([])
+    run = TrackedRun(run_name, _run_id(folder), config, folder)
+    return Trackers([_open(name, run) for name in wanted])
+
+
+def _open(name: str, run: TrackedRun) -> Tracker:
+    opened: list[Tracker] = []
+    error = _failure(lambda: opened.append(OPENERS[name](run)))
+    if isinstance(error, ImportError):
+        fix = f"pip install 'egpo[{name}]', or leave it out of watch.trackers"
+        raise InputError(f"`{name}` is not installed ({error})", where="watch.trackers", fix=fix) from error
+    if error is not None:
+        fix = "mend that, work offline, or leave it out of watch.trackers"
+        what = f"`{name}` cannot be opened ({type(error).__name__}: {error})"
+        raise InputError(what, where="watch.trackers", fix=fix) from error
+    return opened[0]
+
+
+def _worked(name: str, call: Callable[[], object]) -> bool:
+    error = _failure(call)
+    if error is not None:
+        message = f"{name} failed ({type(error).__name__}: {error}) and is left out from now on; metrics.jsonl has all"
+        warn_once(f"tracker {name}", message)
+    return error is None
+
+
+def _failure(call: Callable[[], object]) -> Exception | None:
+    """The boundary to the trackers, whose clients may raise anything: what came of the call."""
+    try:
+        with _signals_kept():
+            call()
+    except Exception as error:
+        return error
+    return None
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Who handles an interrupt is the run's business: SwanLab puts its own handler in."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            if signal.getsignal(number) is not handler and handler is not None:
+                signal.signal(number, handler)
+
+
+def _run_id(folder: RunFolder) -> str:
+    """Drawn once a run: two runs of one name are not one curve. SwanLab wants 21 characters."""
+    path = folder.trackers / "id.txt"
+    if not path.exists():
+        folder.trackers.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, secrets.token_hex(11)[:21] + "\n")
+    return path.read_text(encoding="utf-8").strip()
+
+
+def _tensorboard(run: TrackedRun) -> Tracker:
+    # TensorBoard's own writer: torch's does the same and would bring torch along.
+    from tensorboard.summary import Writer
+
+    writer = Writer(str(run.folder.trackers / "tensorboard"))
+
+    def log(step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            writer.add_scalar(name, value, step)
+        writer.flush()
+
+    return Tracker("tensorboard", log, writer.close)
+
+
+def _wandb(run: TrackedRun) -> Tracker:
+    import wandb
+
+    opened = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", PROJECT),
+        name=run.name,
+        id=run.id,
+        resume="allow",
+        config=dict(run.config),
+        dir=str(run.folder.trackers),
+        settings=wandb.Settings(console="off"),  # it would catch the live view's screens
+    )
+    return Tracker("wandb", lambda step, metrics: opened.log(dict(metrics), step=step), opened.finish)
+
+
+def _trackio(run: TrackedRun) -> Tracker:
+    import trackio
+
+    opened = trackio.init(
+        project=PROJECT, name=f"{run.name}-{run.id[:8]}", config=dict(run.config), resume="allow", embed=False
+    )
+    return Tracker("trackio", lambda step, metrics: opened.log(dict(metrics), step=step), trackio.finish)
+
+
+def _swanlab(run: TrackedRun) -> Tracker:
+    import swanlab
+
+    opened = swanlab.init(
+        project=PROJECT,
+        name=run.name,
+        id=run.id,
+        resume="allow",
+        config=dict(run.config),
+        log_dir=str(run.folder.trackers / "swanlab"),
+    )
+    return Tracker("swanlab", lambda step, metrics: opened.log(dict(metrics), step=step), opened.finish)
+
+
+OPENERS: dict[str, Callable[[TrackedRun], Tracker]] = {
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+    "trackio": _trackio,
+    "swanlab": _swanlab,
+}
