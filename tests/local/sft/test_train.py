@@ -1,0 +1,208 @@
+"""A supervised run: it learns, it is the same twice, and what interrupts it leaves no trace."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from egpo.config import SftConfig, load_config
+from egpo.errors import ConfigError, InputError, forget_warnings
+from egpo.local.checkpoint import Checkpoints, SaveError
+from egpo.local.interrupts import RunInterruptedError
+from egpo.local.sft import session as sessions
+from egpo.local.sft.opening import open_quietly
+from egpo.local.sft.train import sft
+from tests.local.runs import contents
+
+ROWS = [
+    {"messages": [{"role": "user", "content": f"say {word}"}, {"role": "assistant", "content": word[::-1]}]}
+    for word in ("abc", "xyz", "lmno", "pq", "hello", "world", "left", "right")
+]
+
+
+@pytest.fixture
+def settings(model_folder, write_rows, tmp_path):
+    """`settings("a", *overrides)`: a config of the run named `a`, eight steps of three examples."""
+    path = write_rows(ROWS)
+
+    def config(name, *overrides):
+        words = [
+            f"name={name}", f"runs={tmp_path}/runs", f"model.path={model_folder()}", "model.device=cpu",
+            f"data.path={path}", "update.lr=1e-3", "update.batch_tokens=100", "update.micro_tokens=64",
+            "epochs=4", "checkpoints.every=2", "validation.every=3", "data.eval_frac=0.2",
+        ]  # fmt: skip
+        return load_config(None, [*words, *overrides], SftConfig)
+
+    return config
+
+
+def metrics(config):
+    lines = (Path(config.runs) / config.name / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def left_by(config):
+    return contents(Path(config.runs) / config.name)
+
+
+def test_it_learns_what_it_is_told(settings):
+    config = settings("a", "epochs=60", "update.lr=5e-3", "update.batch_tokens=1000", "checkpoints.every=0",
+                      "validation.every=0", "data.eval_frac=0")  # fmt: skip
+    folder = sft(config)
+    losses = [line["train/loss"] for line in metrics(config)]
+    assert losses[0] > 4
+    assert losses[-1] < 0.3
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), open_quietly(config).policy.tokenizer
+    prompt = tokenizer.apply_chat_template(ROWS[4]["messages"][:1], add_generation_prompt=True, return_tensors="pt")
+    said = model.generate(**prompt, max_new_tokens=8, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    assert tokenizer.decode(said) == "olleh<|im_end|>"
+
+
+def test_the_evaluation_loss_comes_first_last_and_every_so_often(settings):
+    config = settings("a")
+    sft(config)
+    lines = metrics(config)
+    total = len(lines) - 1
+    assert [line["step"] for line in lines] == list(range(total + 1))
+    due = {0, total, *range(3, total, 3)}
+    assert {line["step"] for line in lines if "val/loss" in line} == due
+    assert lines[1]["train/perplexity"] == pytest.approx(torch.tensor(lines[1]["train/loss"]).exp().item(), rel=1e-5)
+
+
+def test_rows_held_out_are_not_trained_on(settings):
+    data = open_quietly(settings("a", "data.eval_frac=0.3")).data
+    train, held_out = set(data.train.row_E.tolist()), set(data.evaluation.row_E.tolist())
+    assert not train & held_out
+    assert train | held_out == set(range(len(ROWS)))
+    assert len(held_out) == 3
+
+
+def test_an_evaluation_file_is_one_of_its_own(settings, write_rows):
+    path = write_rows(ROWS[:2], "eval.jsonl")
+    data = open_quietly(settings("a", "data.eval_frac=0", f"data.eval_path={path}")).data
+    assert (len(data.train), len(data.evaluation)) == (len(ROWS), 2)
+
+
+def test_the_same_seed_is_the_same_run_and_another_is_not(settings):
+    sft(settings("a"))
+    sft(settings("b"))
+    sft(settings("c", "seed=1"))
+    assert metrics(settings("a")) == metrics(settings("b"))
+    assert metrics(settings("a")) != metrics(settings("c"))
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 4, 5])
+def test_a_run_that_was_cut_off_ends_in_the_same_bits(settings, monkeypatch, stop_after):
+    whole, cut = settings("whole", "update.schedule=cosine"), settings("cut", "update.schedule=cosine")
+    sft(whole)
+    real = sessions.sft_step
+
+    def dying(run, number):
+        if number == stop_after:
+            raise RuntimeError("the machine went away")
+        return real(run, number)
+
+    monkeypatch.setattr(sessions, "sft_step", dying)
+    # What a killed process leaves: no save on the way out.
+    monkeypatch.setattr(sessions.SftSession, "is_whole", property(lambda self: False, lambda self, value: None))
+    with pytest.raises(RuntimeError, match="went away"):
+        sft(cut)
+    monkeypatch.undo()
+    sft(cut, resume=True)
+    assert left_by(cut) == left_by(whole)
+
+
+def test_a_signal_ends_the_run_after_the_step_and_resume_goes_on(settings, monkeypatch):
+    whole, stopped = settings("whole"), settings("stopped")
+    sft(whole)
+    real = sessions.sft_step
+
+    def interrupted(run, number):
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(run, number)
+
+    monkeypatch.setattr(sessions, "sft_step", interrupted)
+    with pytest.raises(
+        RunInterruptedError, match=r"after step 3, which is saved; go on with: egpo sft .*--resume"
+    ) as end:
+        sft(stopped)
+    assert end.value.exit_code == 143
+    monkeypatch.undo()
+    sft(stopped, resume=True)
+    assert metrics(stopped) == metrics(whole)
+
+
+def test_a_finished_run_that_is_resumed_has_nothing_left_to_do(settings):
+    config = settings("a")
+    folder = sft(config)
+    before = left_by(config)
+    assert sft(config, resume=True) == folder
+    assert left_by(config) == before
+
+
+def test_resume_from_goes_back_and_takes_the_same_steps_again(settings):
+    config = settings("a", "checkpoints.keep_last=9")
+    sft(config)
+    before = left_by(config)
+    sft(config, resume_from=2)
+    assert left_by(config) == before
+    with pytest.raises(InputError, match="no checkpoint of step 3"):
+        sft(config, resume_from=3)
+
+
+def test_another_config_or_other_data_is_no_resumption(settings, write_rows):
+    sft(settings("a"))
+    with pytest.raises(ConfigError, match=r"update.lr: 0.001 -> 0.002"):
+        sft(settings("a", "update.lr=2e-3"), resume=True)
+    write_rows(ROWS[:-1])
+    with pytest.raises(InputError, match="the data is not what this run began with"):
+        sft(settings("a"), resume=True)
+
+
+def test_the_best_checkpoint_is_that_of_the_lowest_evaluation_loss(settings):
+    config = settings("a", "update.lr=0.3", "validation.every=1", "checkpoints.every=1", "checkpoints.keep_last=1")
+    sft(config)
+    losses = {line["step"]: line["val/loss"] for line in metrics(config) if line["step"]}
+    best = min(losses, key=losses.get)
+    kept = {path.name for path in (Path(config.runs) / "a/checkpoints").glob("global_step_*")}
+    assert kept == {f"global_step_{best}", f"global_step_{max(losses)}"}
+
+
+@pytest.mark.filterwarnings("always::egpo.errors.EgpoWarning")
+def test_a_save_that_fails_costs_a_warning_and_the_last_one_the_run(settings, monkeypatch, capsys):
+    real = Checkpoints.save
+
+    def full_disk(self, snapshot, export):
+        if snapshot.step in full_at:
+            raise SaveError("no space left", where="disk", fix="make room")
+        real(self, snapshot, export)
+
+    monkeypatch.setattr(Checkpoints, "save", full_disk)
+    forget_warnings()
+    full_at = {4}
+    sft(settings("a"))
+    assert "warning: no space left; training goes on, and the newest checkpoint is step 2" in capsys.readouterr().out
+    assert "no space left" in (Path(settings("a").runs) / "a/health.jsonl").read_text()
+    full_at = {8}
+    with pytest.raises(SaveError):
+        sft(settings("b"))
+
+
+def test_a_recipe_that_fails_leaves_no_folder(settings):
+    config = settings("a", "data.max_tokens=3")
+    with pytest.raises(InputError, match="none of its rows can be learned"):
+        sft(config)
+    assert not Path(config.runs).exists()
+
+
+def test_random_weights_come_from_the_seed(settings):
+    def weight(*overrides):
+        return open_quietly(settings("a", "model.init=random", *overrides)).policy.head_VD
+
+    assert torch.equal(weight(), weight())
+    assert not torch.equal(weight(), weight("seed=1"))

@@ -1,0 +1,166 @@
+"""A whole step: the same seed gives the same figures, and every figure says what it measures."""
+
+import math
+
+import pytest
+import torch
+
+from egpo.advantages import ESTIMATORS, Signals
+from egpo.config import load_config
+from egpo.errors import EgpoError
+from egpo.local.judge import judge
+from egpo.local.run import open_run
+from egpo.local.step import step
+from egpo.rewards.verdict import Verdict
+from egpo.tasks import Problem
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*neither.*:egpo.errors.EgpoWarning")
+
+
+class Parity:
+    """Right where the response has an even number of characters: about half of what a random model writes."""
+
+    def __init__(self, size=6, broken=""):
+        self._size, self._broken = size, broken
+
+    def problems(self, split):
+        return [Problem(f"p{i}", ({"role": "user", "content": "x" * (i + 1)},), str(i)) for i in range(self._size)]
+
+    def prompt(self, problem):
+        return list(problem.messages)
+
+    def judge(self, problem, text):
+        if self._broken == "always" or (self._broken == "often" and len(text) % 3 == 0):
+            raise RuntimeError("the checker broke")
+        if self._broken == "agrees":
+            return Verdict(0.5, False, "same")
+        if problem.key == "p0":
+            return Verdict(1.0, True, "easy")
+        right = len(text) % 2 == 0
+        return Verdict(float(right), right, "even" if right else "odd")
+
+    def gold(self, problem):
+        return ""
+
+
+def opened(model_folder, *overrides, shape="qwen3"):
+    return open_run(
+        load_config(
+            overrides=[
+                f"model.path={model_folder(shape)}",
+                "model.device=cpu",
+                "task.name=tests.local.test_step:Parity",
+                "rollout.prompts=3",
+                "rollout.n=4",
+                "rollout.max_response_tokens=12",
+                f"rollout.stop_tokens={list(range(3, 33))}",
+                "update.lr=1e-3",
+                *overrides,
+            ]
+        )
+    )
+
+
+def metrics_of(run, steps=3):
+    return [step(run, number).metrics for number in range(steps)]
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "egpo", "egpo_calibrated"])
+def test_the_same_seed_gives_the_same_metrics_and_another_does_not(model_folder, estimator):
+    chosen = f"algorithm.estimator={estimator}"
+    extra = ["algorithm.egpo.entropy_mode=response"]
+    first = metrics_of(opened(model_folder, chosen, *extra))
+    assert metrics_of(opened(model_folder, chosen, *extra)) == first
+    assert metrics_of(opened(model_folder, chosen, "seed=1", *extra)) != first
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "egpo", "egpo_calibrated"])
+def test_the_advantages_are_those_of_the_estimator_on_what_was_measured(model_folder, estimator):
+    run = opened(model_folder, f"algorithm.estimator={estimator}", "algorithm.egpo.entropy_mode=response")
+    outcome = step(run, 0)
+    rollouts, settings = outcome.batch.rollouts, run.config.algorithm
+    entropy_BT = torch.where(rollouts.mask_BT, rollouts.entropy_BT, 0.0)
+    signals = Signals(
+        reward_B=torch.tensor([verdict.reward for verdict in outcome.batch.verdicts]),
+        group_B=rollouts.problem_B,
+        entropy_B=entropy_BT.sum(1) / rollouts.mask_BT.sum(1),  # no tags: all is answer, and all is response
+        correct_B=torch.tensor([verdict.correct for verdict in outcome.batch.verdicts]),
+    )
+    expected = ESTIMATORS[estimator](signals, **settings.settings)
+    torch.testing.assert_close(outcome.estimate.advantage_B, expected, atol=1e-6, rtol=0)
+
+
+def test_metrics_say_what_happened(model_folder):
+    outcome = step(opened(model_folder, "rollout.prompts=6"), 0)
+    metrics, verdicts = outcome.metrics, outcome.batch.verdicts
+    rollouts = outcome.batch.rollouts
+    assert metrics["critic/score/mean"] == pytest.approx(sum(v.reward for v in verdicts) / 24)
+    assert metrics["critic/acc/mean"] == pytest.approx(sum(v.correct for v in verdicts) / 24)
+    assert metrics["reward/reason/easy"] == pytest.approx(4 / 24)
+    assert metrics["reward/error_frac"] == 0
+    assert metrics["response_length/mean"] == pytest.approx(float(rollouts.length_B.float().mean()))
+    assert metrics["response_length/clip_ratio"] == pytest.approx(1 - float(rollouts.finished_B.float().mean()))
+    assert metrics["actor/entropy"] == pytest.approx(float(rollouts.entropy_BT[rollouts.mask_BT].mean()))
+    assert metrics["entropy/answer"] == pytest.approx(metrics["entropy/response"])
+    assert "entropy/thinking" not in metrics, "nothing was thought: no figure"
+    assert metrics["groups/zero_variance_frac"] >= 1 / 6, "the easy problem's group agrees"
+    assert metrics["training/epoch"] == 1.0
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_a_judge_that_fails_on_some_rows_teaches_nothing_there(model_folder):
+    outcome = step(opened(model_folder, "task.settings.broken=often"), 0)
+    failed = torch.tensor([verdict.failed for verdict in outcome.batch.verdicts])
+    assert 0 < outcome.metrics["reward/error_frac"] < 1
+    assert outcome.estimate.advantage_B[failed].isnan().all()
+    assert not outcome.batch.kept_B[failed].any()
+    judged = [verdict for verdict in outcome.batch.verdicts if not verdict.failed]
+    assert outcome.metrics["critic/acc/mean"] == pytest.approx(sum(v.correct for v in judged) / len(judged))
+
+
+def test_a_judge_that_fails_on_every_row_ends_the_run(model_folder):
+    with pytest.raises(EgpoError, match=r"failed on all 12 responses.*RuntimeError: the checker broke"):
+        step(opened(model_folder, "task.settings.broken=always"), 0)
+
+
+def test_groups_that_agree_are_kept_dropped_or_replaced(model_folder):
+    kept, dropped, replaced = (
+        step(opened(model_folder, f"algorithm.constant_groups={how}", "rollout.prompts=6"), 0)
+        for how in ("keep", "drop", "replace")
+    )
+    assert len(kept.estimate.rows) == 24
+    assert kept.metrics["groups/dropped"] == 0
+    agreeing = round(6 * kept.metrics["groups/zero_variance_frac"])
+    assert agreeing > 0
+    assert dropped.metrics["groups/zero_variance_frac"] == kept.metrics["groups/zero_variance_frac"]
+    assert dropped.metrics["groups/dropped"] == agreeing
+    assert len(dropped.estimate.rows) == 24 - 4 * agreeing
+    assert replaced.metrics["groups/refills"] >= 1
+    assert len(replaced.estimate.rows) > len(dropped.estimate.rows)
+    assert len(replaced.estimate.rows) <= 24
+
+
+@pytest.mark.parametrize("how", ["keep", "drop", "replace"])
+def test_a_step_in_which_everything_agrees_changes_no_weight(model_folder, how):
+    run = opened(model_folder, "task.settings.broken=agrees", f"algorithm.constant_groups={how}")
+    before = {name: weight.clone() for name, weight in run.policy.model.named_parameters()}
+    metrics = step(run, 0).metrics
+    assert metrics["groups/zero_variance_frac"] == 1.0
+    assert all(torch.equal(weight, before[name]) for name, weight in run.policy.model.named_parameters())
+
+
+@pytest.mark.parametrize("where", ["loss", "reward"])
+def test_kl_is_zero_before_the_first_update_and_grows(model_folder, where):
+    run = opened(model_folder, "update.kl=0.1", f"update.kl_in={where}", "update.lr=1e-2")
+    first, *_, last = metrics_of(run, 4)
+    assert first["actor/kl"] == pytest.approx(0.0, abs=1e-5)
+    assert last["actor/kl"] > 1e-4
+
+
+def test_judging_keeps_the_order_of_rows(model_folder):
+    outcome = step(opened(model_folder), 0)
+    rollouts, task = outcome.batch.rollouts, Parity()
+    expected = [
+        task.judge(rollouts.problems[p], text) for p, text in zip(rollouts.problem_B, rollouts.texts, strict=True)
+    ]
+    assert list(judge(task, rollouts)) == expected

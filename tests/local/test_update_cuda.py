@@ -1,0 +1,64 @@
+"""The update on a real GPU. Run by `make test-gpu`."""
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+import torch
+
+from egpo.config.schema import Model, Update
+from egpo.errors import EgpoWarning
+from egpo.local.budget import TokenBudget
+from egpo.local.load import load_policy
+from egpo.local.optimizer import Optimizer
+from egpo.local.update import update
+from tests.local.plain_update import Recorded, recorded_batch
+from tests.local.test_update import LOSSES, SHAPES, settings_of, updated
+
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+
+
+def load_on_gpu(folder, dtype):
+    return load_policy(Model(path=str(folder), device="cuda", dtype=dtype))
+
+
+def on_gpu(batch):
+    tables = ("response_BT", "mask_BT", "logp_BT", "entropy_BT", "finished_B")
+    rollouts = replace(batch.rollouts, **{name: getattr(batch.rollouts, name).cuda() for name in tables})
+    return Recorded(rollouts, batch.advantage_B, batch.reference_BT.cuda())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_gpu_computes_what_a_cpu_does(load, model_folder, shape):
+    batch, settings = recorded_batch(load(shape)), settings_of(budget=40, **LOSSES["all of it"])
+    _, gradient, weights = updated(load(shape), batch, settings)
+    policy = load_on_gpu(model_folder(shape), "float32")
+    _, other_gradient, other_weights = updated(policy, on_gpu(batch), settings)
+    for name in gradient:
+        torch.testing.assert_close(other_gradient[name].cpu(), gradient[name], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(other_weights[name].cpu(), weights[name], atol=1e-4, rtol=0)
+
+
+def test_memory_of_a_gpu_that_really_runs_out_halves_the_micro_batch(load, model_folder):
+    """The same update with room for all of it at once, and for a part."""
+    policies = [load_on_gpu(model_folder("qwen2"), "bfloat16") for _ in range(2)]
+    batch = on_gpu(recorded_batch(load("qwen2"), num_problems=64, n=32))
+    budgets = [TokenBudget(100_000), TokenBudget(100_000)]
+    states = []
+    for policy, budget, room in zip(policies, budgets, (None, 48 * 2**20), strict=True):
+        optimizer = Optimizer(policy.model.named_parameters(), Update(lr=1e-5))
+        settings = replace(settings_of(lr=1e-5), budget=budget)
+        torch.cuda.empty_cache()
+        if room:
+            free = torch.cuda.memory_reserved() + room
+            torch.cuda.set_per_process_memory_fraction(free / torch.cuda.get_device_properties(0).total_memory)
+        try:
+            with pytest.warns(EgpoWarning) if room else contextlib.nullcontext():
+                update(policy, optimizer, batch.rollouts, batch.advantage_B, settings, 0)
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        states.append(optimizer.state())
+    assert budgets[0].tokens == 100_000 > budgets[1].tokens
+    for name, value in states[0].items():
+        if name.startswith("exp_avg/"):
+            torch.testing.assert_close(states[1][name], value, atol=1e-3, rtol=1e-2)
