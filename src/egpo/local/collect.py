@@ -1,0 +1,101 @@
+"""Sample and judge: one round of problems, or several where groups that teach nothing are replaced. B rows."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from egpo.local.constant_groups import is_constant
+from egpo.local.draws import Draws
+from egpo.local.judge import judge
+from egpo.local.kl import kl_per_response, less_kl
+from egpo.local.reference import reference_logp
+from egpo.local.rollouts import Rollouts, joined
+from egpo.local.run import Run
+from egpo.local.sample import sample
+from egpo.rewards.verdict import Verdict
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Everything that was sampled in a step. Only the rows of `kept_B` are trained on.
+
+    `reward_B` is what the estimator sees: the verdict's reward, less KL where that is in the reward. `constant_B`: rows
+    of groups whose rewards agree. Rows whose check failed are neither kept nor constant: nothing is known of them.
+    `kl_B` is each response's divergence from the reference where it was taken off the reward, else 0.
+    """
+
+    rollouts: Rollouts
+    verdicts: tuple[Verdict, ...]
+    reward_B: Tensor
+    kl_B: Tensor
+    kept_B: Tensor
+    constant_B: Tensor
+    num_refills: int = 0
+
+    @property
+    def num_kept_problems(self) -> int:
+        return len(set(self.rollouts.problem_B[self.kept_B].tolist()))
+
+
+def collect(run: Run, step: int) -> Batch:
+    """P problems with G responses each. Under `constant_groups: replace` further problems take the place of groups
+    that agree, in `max_refills` rounds at most; then the step goes on with what there is."""
+    settings, wanted = run.config.algorithm, run.config.rollout.prompts
+    rounds = [_round(run, step, 0, wanted)]
+    while settings.constant_groups == "replace" and len(rounds) <= settings.max_refills:
+        missing = wanted - sum(part.num_kept_problems for part in rounds)
+        if not missing:
+            break
+        rounds.append(_round(run, step, len(rounds), missing))
+    return _joined(rounds, run.policy.pad_id)
+
+
+def _round(run: Run, step: int, number: int, num_problems: int) -> Batch:
+    draws = Draws(run.config.seed, step, f"train {number}")
+    with run.stages.enter("sample"):
+        rollouts = sample(run.policy, run.task, run.stream.take(num_problems), run.config.rollout, draws)
+    with run.stages.enter("judge"):
+        verdicts = judge(run.task, rollouts)
+    kl_B = _kl(run, rollouts)
+    reward_B = less_kl(torch.tensor([verdict.reward for verdict in verdicts]), kl_B, run.config.update.kl)
+    known_B = _known(rollouts, verdicts)
+    constant_B = torch.zeros_like(known_B)
+    constant_B[known_B] = is_constant(reward_B[known_B], rollouts.problem_B[known_B])
+    drops = run.config.algorithm.constant_groups != "keep"
+    return Batch(rollouts, verdicts, reward_B, kl_B, known_B & ~constant_B if drops else known_B, constant_B)
+
+
+def _kl(run: Run, rollouts: Rollouts) -> Tensor:
+    """Of each response, where it is part of the reward."""
+    if run.reference is None or run.settings.kl_in_loss:
+        return torch.zeros(len(rollouts))
+    with run.stages.enter("reference"):
+        reference_BT = reference_logp(run.reference, rollouts, run.config.rollout.temperature, run.settings.budget)
+        estimator = run.config.update.kl_estimator
+        return kl_per_response(rollouts.logp_BT, reference_BT, rollouts.mask_BT, estimator).cpu()
+
+
+def _known(rollouts: Rollouts, verdicts: tuple[Verdict, ...]) -> Tensor:
+    """Rows that can be compared: judged, and with another judged row in the group (unless groups are of one)."""
+    judged_B = torch.tensor([not verdict.failed for verdict in verdicts])
+    size_P, num_judged_P = (
+        torch.bincount(problem_B, minlength=len(rollouts.problems))
+        for problem_B in (rollouts.problem_B, rollouts.problem_B[judged_B])
+    )
+    comparable_P = (num_judged_P > 1) | (size_P == 1)
+    return judged_B & comparable_P[rollouts.problem_B]
+
+
+def _joined(rounds: list[Batch], pad_id: int) -> Batch:
+    if len(rounds) == 1:
+        return rounds[0]
+    return Batch(
+        rollouts=joined([part.rollouts for part in rounds], pad_id),
+        verdicts=tuple(verdict for part in rounds for verdict in part.verdicts),
+        reward_B=torch.cat([part.reward_B for part in rounds]),
+        kl_B=torch.cat([part.kl_B for part in rounds]),
+        kept_B=torch.cat([part.kept_B for part in rounds]),
+        constant_B=torch.cat([part.constant_B for part in rounds]),
+        num_refills=len(rounds) - 1,
+    )

@@ -1,0 +1,44 @@
+"""What the estimators and the metrics read off a batch: entropy by segment, reward, correctness. B rows, T tokens."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from egpo.local.policy import Policy
+from egpo.local.rollouts import Rollouts
+from egpo.segments import Segments, mean_over, opened_by_prompt, segment_masks
+
+SEGMENTS = ("thinking", "answer", "response")
+
+
+@dataclass(frozen=True, eq=False)
+class Measures:
+    """On the CPU. `entropy` and `nll` are means over a segment of each row, by its name; NaN where it is empty."""
+
+    segments: Segments
+    entropy: dict[str, Tensor]
+    nll: dict[str, Tensor]
+
+
+def measure(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Measures:
+    """Segments are found in the sampled tokens; a thought that the prompt opened counts from the start."""
+    opened_P = _opened(policy, rollouts, tags)
+    segments = segment_masks(
+        rollouts.response_BT, rollouts.mask_BT, policy.tokenizer, tags, opened_B=opened_P[rollouts.problem_B]
+    )
+    masks = {name: segments.named(name) for name in SEGMENTS}
+    return Measures(
+        segments=segments,
+        entropy={name: mean_over(rollouts.entropy_BT, mask_BT).cpu() for name, mask_BT in masks.items()},
+        nll={name: mean_over(-rollouts.logp_BT, mask_BT).cpu() for name, mask_BT in masks.items()},
+    )
+
+
+def _opened(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Tensor:
+    """Which problems' prompts end with the opening tag."""
+    tails = [torch.tensor(prompt) for prompt in rollouts.prompts]
+    token_PT = torch.nn.utils.rnn.pad_sequence(tails, batch_first=True)
+    length_P = torch.tensor([len(prompt) for prompt in rollouts.prompts])
+    mask_PT = torch.arange(token_PT.shape[1]) < length_P[:, None]
+    return opened_by_prompt(token_PT, mask_PT, policy.tokenizer, tags)

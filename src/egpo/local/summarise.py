@@ -1,0 +1,101 @@
+"""The metrics of a step: verl's names where verl has one. A figure without data is left out. B rows."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from egpo.advantages.signals import Metrics
+from egpo.local.collect import Batch
+from egpo.local.estimate import Estimate
+from egpo.local.measure import Measures
+from egpo.local.rollouts import Rollouts
+from egpo.local.run import Run
+from egpo.local.update_stats import UpdateStats
+from egpo.rewards.verdict import Verdict
+
+
+def summarise(run: Run, batch: Batch, measures: Measures, estimated: Estimate, stats: UpdateStats) -> Metrics:
+    """Everything that was sampled counts in what describes the policy; what was trained on, in what describes the
+    update."""
+    return {
+        **_of_verdicts(batch.verdicts),
+        **_spread("critic/rewards", batch.reward_B),
+        **_spread("critic/advantages", estimated.advantage_B[batch.kept_B]),
+        **_of_lengths(batch.rollouts),
+        **entropies(batch.rollouts, measures),
+        **estimated.metrics,
+        **_of_groups(batch),
+        **stats.metrics(),
+        **_of_kl(run, batch),
+        "training/epoch": run.stream.epoch,
+        "data/left_out": float(run.stream.num_left_out),
+    }
+
+
+def _of_verdicts(verdicts: Iterable[Verdict]) -> Metrics:
+    """Score and accuracy over the responses that could be judged: a checker's own failure is no wrong answer."""
+    verdicts = tuple(verdicts)
+    judged = [verdict for verdict in verdicts if not verdict.failed]
+    metrics = _spread("critic/score", torch.tensor([verdict.reward for verdict in judged]))
+    if judged:
+        metrics["critic/acc/mean"] = sum(verdict.correct for verdict in judged) / len(judged)
+    metrics["reward/error_frac"] = 1 - len(judged) / len(verdicts)
+    reasons = Counter(verdict.reason for verdict in verdicts)
+    return metrics | {f"reward/reason/{name}": count / len(verdicts) for name, count in sorted(reasons.items())}
+
+
+def _of_lengths(rollouts: Rollouts) -> Metrics:
+    length_B = rollouts.length_B.float().cpu()
+    prompt_lengths = torch.tensor([len(prompt) for prompt in rollouts.prompts], dtype=torch.float32)
+    return {
+        **_spread("response_length", length_B),
+        "response_length/clip_ratio": 1 - float(rollouts.finished_B.float().mean()),
+        "prompt_length/mean": float(prompt_lengths.mean()),
+        "perf/total_num_tokens": float(length_B.sum()) + float(prompt_lengths[rollouts.problem_B].sum()),
+    }
+
+
+def entropies(rollouts: Rollouts, measures: Measures) -> Metrics:
+    """`actor/entropy` is over all tokens alike; `entropy/<segment>` is the mean of the responses that have one."""
+    metrics = {"actor/entropy": float(rollouts.entropy_BT[rollouts.mask_BT].mean())}
+    for name, entropy_B in measures.entropy.items():
+        if bool((~entropy_B.isnan()).any()):
+            metrics[f"entropy/{name}"] = float(entropy_B.nanmean())
+    return metrics
+
+
+def _of_kl(run: Run, batch: Batch) -> Metrics:
+    """Per token, where it was taken off the reward; as a term of the loss it is the update's to report."""
+    if run.reference is None or run.settings.kl_in_loss:
+        return {}
+    return {"actor/kl": float(batch.kl_B.sum()) / int(batch.rollouts.mask_BT.sum())}
+
+
+def _of_groups(batch: Batch) -> Metrics:
+    """Over the groups in which something could be compared."""
+    problem_B, correct_B = batch.rollouts.problem_B, torch.tensor([verdict.correct for verdict in batch.verdicts])
+    known = sorted(set(problem_B[batch.kept_B | batch.constant_B].tolist()))
+    constant = set(problem_B[batch.constant_B].tolist())
+    right = [bool(correct_B[problem_B == problem].all()) for problem in known]
+    wrong = [not bool(correct_B[problem_B == problem].any()) for problem in known]
+    count = max(1, len(known))
+    return {
+        "groups/zero_variance_frac": len(constant) / count,
+        "groups/all_right_frac": sum(right) / count,
+        "groups/none_right_frac": sum(wrong) / count,
+        "groups/dropped": float(len(known) - batch.num_kept_problems),
+        "groups/refills": float(batch.num_refills),
+    }
+
+
+def _spread(name: str, values: Tensor) -> Metrics:
+    if not values.numel():
+        return {}
+    values = values.float()
+    return {
+        f"{name}/mean": float(values.mean()),
+        f"{name}/max": float(values.max()),
+        f"{name}/min": float(values.min()),
+    }
