@@ -1,6 +1,7 @@
 """Every knob: YAML and dotted overrides in, a checked and frozen config out. No torch."""
 
-from egpo.config.load import config_schema, config_to_yaml, load_config
+from egpo.config.load import config_schema, config_to_yaml, load_config, load_recipe
 from egpo.config.schema import Config
+from egpo.config.sft import SftConfig
 
-__all__ = ["Config", "config_schema", "config_to_yaml", "load_config"]
+__all__ = ["Config", "SftConfig", "config_schema", "config_to_yaml", "load_config", "load_recipe"]

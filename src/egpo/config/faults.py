@@ -1,7 +1,7 @@
 """pydantic's errors, said the way this project says them: place, fault, fix."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -89,22 +89,29 @@ def _advice_for_unknown(path: Path, root: type[BaseModel]) -> str:
 
 def _first_required(path: Path, root: type[BaseModel]) -> Path:
     """A missing section is mended by its first required key."""
-    annotation = _section(root, list(path[:-1])).model_fields[path[-1]].annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return (*path, next(name for name, field in annotation.model_fields.items() if field.is_required()))
-    return path
+    section = _subsection(_section(root, list(path[:-1])), path[-1])
+    if section is None:
+        return path
+    return (*path, next(name for name, field in section.model_fields.items() if field.is_required()))
 
 
 def _section(root: type[BaseModel], path: list[str]) -> type[BaseModel]:
     for part in path:
-        annotation = root.model_fields[part].annotation
-        assert isinstance(annotation, type)
-        root = annotation
+        section = _subsection(root, part)
+        assert section is not None
+        root = section
     return root
 
 
+def _subsection(parent: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The section under that name, optional or not; none where a plain value stands."""
+    annotation = parent.model_fields[name].annotation
+    options = [annotation, *get_args(annotation)]
+    return next((one for one in options if isinstance(one, type) and issubclass(one, BaseModel)), None)
+
+
 def _all_keys(root: type[BaseModel], path: Path = ()) -> Iterator[Path]:
-    for name, field in root.model_fields.items():
+    for name in root.model_fields:
         yield (*path, name)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _all_keys(field.annotation, (*path, name))
+        if section := _subsection(root, name):
+            yield from _all_keys(section, (*path, name))

@@ -7,7 +7,7 @@ to its prompt and to itself. *Slots* are rows that each hold a sequence from slo
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,6 +49,11 @@ class PackLayout:
     device: torch.device
 
     @cached_property
+    def sizes(self) -> list[int]:
+        """Tokens of each group's prompt, then of all its responses."""
+        return [size for group in self.groups for size in (group.prompt_length, sum(group.lengths))]
+
+    @cached_property
     def placed(self) -> "tuple[_PlacedGroup, ...]":
         """What every layer needs of a group, made once a pack."""
         return tuple(_PlacedGroup(group, self.device) for group in self.groups)
@@ -77,6 +82,13 @@ class _PlacedGroup:
         if self._bias is None:  # the same for every layer
             self._bias = self._make_bias(repeats, dtype)
         return self._bias
+
+    def rectangle(self, tensor: Tensor) -> Tensor:
+        """(1, H, tokens, d) of the responses to (rows, H, longest, d)."""
+        part = tensor[0]
+        if self.ragged:
+            part = part.index_select(1, self.index)
+        return part.view(part.shape[0], self.rows, self.longest, -1).transpose(0, 1)
 
     def _make_bias(self, repeats: int, dtype: torch.dtype) -> Tensor:
         seen_TT = torch.ones(self.longest, self.longest, dtype=torch.bool, device=self.device).tril()
@@ -133,7 +145,12 @@ def _attend_slots(query: Tensor, key: Tensor, value: Tensor, layout: SlotLayout,
     """Heads that share keys are queries of one head here, so that keys are read as they lie."""
     rows, heads, _, width = query.shape
     shared = query.view(rows, key.shape[1], -1, width)
-    out = scaled_dot_product_attention(shared, key, value, attn_mask=layout.bias_R11S, scale=scaling)
+    if query.is_cuda:
+        out = scaled_dot_product_attention(shared, key, value, attn_mask=layout.bias_R11S, scale=scaling)
+    else:
+        # For a few queries a row, torch's fused kernel takes two to ten times as long on a CPU as the plain products.
+        scale = width**-0.5 if scaling is None else scaling
+        out = torch.softmax((shared * scale) @ key.transpose(-1, -2) + layout.bias_R11S, dim=-1) @ value
     return out.reshape(rows, 1, heads, width)
 
 
@@ -141,42 +158,49 @@ def _attend_pack(
     query: Tensor, key: Tensor, value: Tensor, layout: PackLayout, scaling: float | None
 ) -> Iterator[Tensor]:
     """Each group's prompt and responses in turn, as (1, tokens, H, d)."""
-    repeats = query.shape[1] // key.shape[1]
+    # Split once: the gradient of a slice is a tensor as large as what it was cut from.
+    parts = zip(*(torch.split(tensor, layout.sizes, dim=2) for tensor in (query, key, value)), strict=True)
     for placed in layout.placed:
-        group = placed.group
-        q, k, v = (tensor[:, :, group.start : group.responses_start] for tensor in (query, key, value))
-        out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=repeats > 1)
-        yield out.transpose(1, 2)
-        if group.longest:
-            yield _attend_responses(query, key, value, placed, scaling)
+        prompt, responses = _Heads(*next(parts)), _Heads(*next(parts))
+        if placed.group.prompt_length:
+            yield _attend_prompt(prompt, scaling)
+        if placed.longest:
+            yield _attend_responses(prompt, responses, placed, scaling)
 
 
-def _attend_responses(query: Tensor, key: Tensor, value: Tensor, placed: _PlacedGroup, scaling: float | None) -> Tensor:
-    group, heads, width = placed.group, query.shape[1], query.shape[-1]
-    repeats = heads // key.shape[1]
-    query_GHTd, *own = (_rectangle(tensor, placed) for tensor in (query, key, value))
-    prompt = slice(group.start, group.responses_start)
+def _attend_prompt(prompt: "_Heads", scaling: float | None) -> Tensor:
+    out = scaled_dot_product_attention(
+        prompt.query, prompt.key, prompt.value, is_causal=True, scale=scaling, enable_gqa=prompt.repeats > 1
+    )
+    return out.transpose(1, 2)
+
+
+def _attend_responses(prompt: "_Heads", responses: "_Heads", placed: _PlacedGroup, scaling: float | None) -> Tensor:
+    heads, width = prompt.query.shape[1], prompt.query.shape[-1]
+    queries, own_keys, own_values = (placed.rectangle(tensor) for tensor in responses)
     keys, values = (
-        torch.cat([shared[:, :, prompt].expand(placed.rows, -1, -1, -1), part], dim=2)
-        for shared, part in zip((key, value), own, strict=True)
+        torch.cat([shared.expand(placed.rows, -1, -1, -1), own], dim=2)
+        for shared, own in ((prompt.key, own_keys), (prompt.value, own_values))
     )
     # Heads that share keys become more queries of one head: no copy of the keys.
-    queries = query_GHTd.reshape(placed.rows, key.shape[1], repeats * placed.longest, width)
-    out = scaled_dot_product_attention(
-        queries, keys, values, attn_mask=placed.bias(repeats, query.dtype), scale=scaling
-    )
+    queries = queries.reshape(placed.rows, keys.shape[1], prompt.repeats * placed.longest, width)
+    bias = placed.bias(prompt.repeats, queries.dtype)
+    out = scaled_dot_product_attention(queries, keys, values, attn_mask=bias, scale=scaling)
     out = out.reshape(placed.rows, heads, placed.longest, width).transpose(1, 2)
     out = out.reshape(1, placed.rows * placed.longest, heads, width)
     return out[:, placed.kept] if placed.ragged else out
 
 
-def _rectangle(tensor: Tensor, placed: _PlacedGroup) -> Tensor:
-    """(1, H, N, d) to (rows, H, longest, d)."""
-    group = placed.group
-    part = tensor[0, :, group.responses_start : group.end]
-    if placed.ragged:
-        part = part.index_select(1, placed.index)
-    return part.view(part.shape[0], placed.rows, placed.longest, -1).transpose(0, 1)
+class _Heads(NamedTuple):
+    """(1, heads, tokens, d) each; several heads of queries may share one of keys."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+    @property
+    def repeats(self) -> int:
+        return self.query.shape[1] // self.key.shape[1]
 
 
 AttentionInterface.register(NAME, attend)

@@ -1,11 +1,14 @@
 """From a model folder to a policy, or to an error that says what the folder lacks."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from egpo.config.schema import Model
 from egpo.errors import InputError
@@ -45,6 +48,9 @@ def choose_device(wanted: str) -> torch.device:
         raise InputError("no GPU that torch can use", where="model.device=cuda", fix="`egpo doctor` says why; or cpu")
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda":
+        # cuDNN's attention makes a plan for every new shape, and packs have a new shape each: three times as slow.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.device(wanted)
 
 
@@ -79,11 +85,24 @@ def _tokenizer(folder: str, where: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """transformers draws one for each folder it reads or writes."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def _model(folder: str, settings: Model, dtype: torch.dtype, seed: int, where: str) -> PreTrainedModel:
     try:
         if settings.init == "random":
             return _random_model(folder, dtype, seed)
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=NAME)
+        with without_progress_bars():
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=NAME)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise InputError(f"cannot be loaded: {_first_line(error)}", where=where, fix=_fix_for(folder)) from error
     return model

@@ -108,6 +108,15 @@ def test_marks_say_where_an_answer_starts_where_the_prompt_does_not(read, policy
     assert found[-1] == (True, "bc<|im_end|>")
 
 
+def test_what_the_prompt_holds_is_not_learned_though_it_is_marked(read, policy):
+    marked = MARKED.replace(
+        "{{ message.role }}\n", "{{ message.role }}{% if message.role != 'assistant' %}\n{% endif %}"
+    )
+    marked = marked.replace("{% generation %}", "{% generation %}{{ '\n' }}")
+    (found,) = parts(read([chat("a", "bc")], marked), policy)
+    assert found[-1] == (True, "bc<|im_end|>")
+
+
 def test_an_answer_that_does_not_go_on_from_its_prompt_is_left_out_and_counted(read):
     with pytest.raises(InputError, match="opens the assistant's turn with words that it does not keep"):
         read([chat("a", "b")], OPENS_THINKING)

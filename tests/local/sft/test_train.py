@@ -73,6 +73,12 @@ def test_the_evaluation_loss_comes_first_last_and_every_so_often(settings):
     assert lines[1]["train/perplexity"] == pytest.approx(torch.tensor(lines[1]["train/loss"]).exp().item(), rel=1e-5)
 
 
+def test_a_period_of_0_evaluates_never(settings):
+    config = settings("a", "validation.every=0", "epochs=1")
+    sft(config)
+    assert not [line for line in metrics(config) if "val/loss" in line]
+
+
 def test_rows_held_out_are_not_trained_on(settings):
     data = open_quietly(settings("a", "data.eval_frac=0.3")).data
     train, held_out = set(data.train.row_E.tolist()), set(data.evaluation.row_E.tolist())
@@ -107,8 +113,6 @@ def test_a_run_that_was_cut_off_ends_in_the_same_bits(settings, monkeypatch, sto
         return real(run, number)
 
     monkeypatch.setattr(sessions, "sft_step", dying)
-    # What a killed process leaves: no save on the way out.
-    monkeypatch.setattr(sessions.SftSession, "is_whole", property(lambda self: False, lambda self, value: None))
     with pytest.raises(RuntimeError, match="went away"):
         sft(cut)
     monkeypatch.undo()
@@ -186,7 +190,10 @@ def test_a_save_that_fails_costs_a_warning_and_the_last_one_the_run(settings, mo
     forget_warnings()
     full_at = {4}
     sft(settings("a"))
-    assert "warning: no space left; training goes on, and the newest checkpoint is step 2" in capsys.readouterr().out
+    assert (
+        "warning: no space left; training goes on, and the newest checkpoint is that of step 2"
+        in capsys.readouterr().out
+    )
     assert "no space left" in (Path(settings("a").runs) / "a/health.jsonl").read_text()
     full_at = {8}
     with pytest.raises(SaveError):

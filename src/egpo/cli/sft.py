@@ -1,0 +1,77 @@
+"""`egpo sft`: supervised fine-tuning on conversations, out of a recipe."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from egpo.cli.config import Recipe
+from egpo.cli.train import Resume, ResumeFrom
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.text import Text
+
+    from egpo.local.sft.preview import Passage, Preview
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be learned, and keep nothing.")]
+
+
+def sft(recipe: Recipe = None, resume: Resume = False, resume_from: ResumeFrom = None, dry_run: DryRun = False) -> None:
+    """Learn what the assistant says in conversations: the cold start before reinforcement.
+
+    The run lies in `runs`/`name`: metrics and checkpoints, as `egpo train` leaves them, and its model.path is any of
+    these checkpoints' `actor/huggingface`. One that ended before its last step goes on with --resume as if it had not.
+
+    Example: [cyan]egpo sft examples/sft.yaml data.path=chats.jsonl name=cold-start[/]
+    """
+    from egpo.cli.config import split_words
+    from egpo.config import SftConfig, load_config
+
+    config = load_config(*split_words(recipe), SftConfig)
+    if not dry_run:
+        from egpo.local.sft.train import sft as train
+
+        train(config, resume=resume, resume_from=resume_from)
+        return
+    from rich.console import Console
+
+    from egpo.local.sft.opening import open_quietly
+    from egpo.local.sft.preview import passages, preview
+
+    run = open_quietly(config)
+    console = Console(highlight=False)
+    console.print(_table(preview(run.data, config), config.data.path))
+    console.print("The first example, its learned tokens underlined:\n")
+    console.print(_marked(passages(run.data.train, 0, run.policy.tokenizer)), soft_wrap=True)
+
+
+def _table(found: "Preview", path: str) -> "Group":
+    from egpo.cli.data_tables import table
+    from egpo.local.sft.reading import REASONS
+
+    shortest, median, longest = found.lengths
+    rows = [
+        ("rows read", f"{found.num_rows:,}"),
+        *((f"left out: {REASONS[reason]}", f"{count:,}") for reason, count in found.dropped.items()),
+        ("examples to train on", f"{found.num_examples:,}"),
+        ("examples to evaluate on", f"{found.num_evaluation:,}"),
+        ("tokens", f"{found.num_tokens:,}"),
+        ("of them learned", f"{found.learned_frac:.1%}"),
+        ("tokens per example: least, median, most", f"{shortest:,}, {median:,}, {longest:,}"),
+        ("optimizer steps", f"{found.num_steps:,}"),
+        ("packing: how full the forward passes are", f"{found.packing_frac:.1%}"),
+    ]
+    return table(path, ("", ""), rows)
+
+
+def _marked(found: "list[Passage]") -> "Text":
+    """Underlined and green; between ⟦ and ⟧ besides, for eyes and terminals that see no colour. What a terminal would
+    obey is shown as its escape."""
+    from rich.text import Text
+
+    parts = [(f"⟦{_shown(one.text)}⟧", "underline green") if one.learned else (_shown(one.text), "") for one in found]
+    return Text.assemble(*parts)
+
+
+def _shown(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

@@ -1,0 +1,66 @@
+"""What a run would train on, before it does: counts, lengths, packing, and one example with its learned tokens."""
+
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from egpo.config.sft import SftConfig
+from egpo.local.sft.batches import plan
+from egpo.local.sft.data import TrainingData
+from egpo.local.sft.examples import Examples
+from egpo.local.sft.packing import cut_by_tokens
+
+
+@dataclass(frozen=True)
+class Preview:
+    """`packing_frac` is how full the forward passes are: tokens over room. `lengths` are tokens per example: shortest,
+    median, longest."""
+
+    num_rows: int
+    dropped: dict[str, int]
+    num_examples: int
+    num_evaluation: int
+    num_tokens: int
+    learned_frac: float
+    lengths: tuple[int, int, int]
+    num_steps: int
+    packing_frac: float
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Neighbouring tokens of one kind."""
+
+    text: str
+    learned: bool
+
+
+def preview(data: TrainingData, config: SftConfig) -> Preview:
+    train, length_E = data.train, data.train.length_E
+    steps = plan(length_E, batch_tokens=config.update.batch_tokens, epochs=config.epochs, seed=config.seed)
+    room = config.update.micro_tokens
+    parts = [part for step in steps if step.epoch == 0 for part in cut_by_tokens(step.examples, length_E, room)]
+    return Preview(
+        num_rows=data.num_rows,
+        dropped=dict(data.dropped.most_common()),
+        num_examples=len(train),
+        num_evaluation=len(data.evaluation) if data.evaluation else 0,
+        num_tokens=len(train.token_S),
+        learned_frac=float(train.learned_S.float().mean()),
+        lengths=(int(length_E.min()), int(length_E.median()), int(length_E.max())),
+        num_steps=len(steps),
+        packing_frac=sum(part.num_tokens for part in parts) / sum(max(room, part.num_tokens) for part in parts),
+    )
+
+
+def passages(examples: Examples, example: int, tokenizer: PreTrainedTokenizerBase) -> list[Passage]:
+    """An example's text in turns of learned and not learned."""
+    place = examples.tokens_of(example)
+    tokens, learned = examples.token_S[place], examples.learned_S[place]
+    cuts = (learned.diff().nonzero()[:, 0] + 1).tolist()
+    sizes = torch.tensor([0, *cuts, len(tokens)]).diff().tolist()
+    return [
+        Passage(str(tokenizer.decode(run.tolist())), bool(marks[0]))
+        for run, marks in zip(torch.split(tokens, sizes), torch.split(learned, sizes), strict=True)
+    ]
