@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.errors import InputError
+from egpo.errors import EgpoWarning, InputError
 from egpo.local.checkpoint import LATEST, Checkpoints, SaveError, Snapshot, room_for
 from egpo.local.retention import kept_steps
 
@@ -81,6 +81,21 @@ def test_the_best_list_is_built_up_step_by_step_and_survives_a_resume(tmp_path):
     for step, score in enumerate([0.1, 0.9, 0.2, 0.9, 0.3, 0.4], start=1):
         checkpoints(tmp_path, keep_last=1, keep_best=1).save(snapshot(step, score), export)
     assert checkpoints(tmp_path).steps() == [4, 6]
+
+
+def test_a_score_that_is_not_finite_is_none(tmp_path):
+    for step, score in ((1, 0.5), (2, float("nan")), (3, float("inf"))):
+        checkpoints(tmp_path, keep_last=1, keep_best=1).save(snapshot(step, score), export)
+    assert checkpoints(tmp_path).steps() == [1, 3]
+    assert checkpoints(tmp_path).read(3).score is None
+
+
+@pytest.mark.filterwarnings("always::egpo.errors.EgpoWarning")
+def test_a_checkpoint_that_stands_is_saved_whatever_comes_after(tmp_path):
+    (tmp_path / LATEST).mkdir()
+    with pytest.warns(EgpoWarning, match="could not be removed"):
+        checkpoints(tmp_path).save(snapshot(1), export)
+    assert checkpoints(tmp_path).read(1).step == 1
 
 
 def test_a_foreign_folder_is_never_removed_to_make_room(tmp_path):

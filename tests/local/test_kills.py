@@ -35,20 +35,20 @@ def num_launches(folder):
     return 1 + len(json.loads(path.read_text())["resumptions"]) if path.exists() else 0
 
 
-# When to strike: a sign of life that changes, and how many seconds after it at most.
+# When to strike: a sign of life, how often it changes before that at most, and how many seconds later at most.
 MOMENTS = {
-    "after a step": (num_lines, 0.1),
-    "as a checkpoint appears": (checkpoints, 0.005),
-    "inside a save": (staging, 0.03),
-    "as it goes on": (num_launches, 0.05),
-    "while it loads": (None, 3.0),
+    "after a step": (num_lines, 3, 0.1),
+    "as a checkpoint appears": (checkpoints, 2, 0.005),
+    "inside a save": (staging, 3, 0.03),
+    "as it goes on": (num_launches, 1, 0.05),
+    "while it loads": (num_launches, 0, 3.0),
 }
 
 
 def strike(process, folder, moment, rng):
-    """Kill it then, at the first to third time. False where it was done before."""
-    sign, delay = MOMENTS[moment]
-    for _ in range(rng.randint(1, 3) if sign else 0):
+    """Kill it then. False where it was done before."""
+    sign, times, delay = MOMENTS[moment]
+    for _ in range(rng.randint(min(1, times), times)):
         before = sign(folder)
         while process.poll() is None and sign(folder) == before:
             time.sleep(0.0005)

@@ -16,7 +16,7 @@ from egpo.runs.dump import read_dump
 from egpo.runs.health import read_notes
 from egpo.runs.metrics import read_metrics
 from tests.local.conftest import build_model, build_tokenizer
-from tests.local.runs import contents, run, start, write_recipe
+from tests.local.runs import Finished, contents, run, start, write_recipe
 
 # A model that writes random bytes has no thinking to find, and says so.
 pytestmark = pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
@@ -127,26 +127,35 @@ def test_a_failure_in_the_middle_of_a_step_keeps_the_steps_before_it(recipe, tmp
     assert steps != ["global_step_8"]
 
 
+LONG = ("steps=40", "checkpoints.every=0", "checkpoints.keep_best=0", "checkpoints.keep_last=1")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(model_folder, tmp_path_factory):
+    """What a long run leaves that nobody stops."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    done = run(write_recipe(folder / "recipe.yaml", model_folder()), *LONG, cwd=folder)
+    assert done.code == 0, done.err
+    return contents(folder / "runs/tiny")
+
+
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_run_in_good_order(recipe, tmp_path, signum, code):
-    whole = run(recipe, "runs=whole", "steps=40", "checkpoints.every=0", "checkpoints.keep_best=0", cwd=tmp_path)
-    assert whole.code == 0, whole.err
-    words = (recipe, "steps=40", "checkpoints.every=0", "checkpoints.keep_best=0", "checkpoints.keep_last=1")
-    process = start(*words, cwd=tmp_path)
+def test_a_signal_ends_a_run_in_good_order(recipe, tmp_path, uninterrupted, signum, code):
+    process = start(recipe, *LONG, cwd=tmp_path)
     metrics = tmp_path / "runs/tiny/metrics.jsonl"
     while process.poll() is None and not (metrics.exists() and metrics.read_bytes().count(b"\n") > 4):
         time.sleep(0.005)
     process.send_signal(signum)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == code, err
-    said = re.search(r"egpo: stopped after step (\d+), which is saved; go on with: egpo train (\S+) --resume", err)
-    assert said, err
+    ended = Finished(process)
+    assert ended.code == code, (ended.err, ended.out)
+    said = re.search(r"stopped after step (\d+), which is saved; go on with: egpo train (\S+) --resume\n", ended.err)
+    assert said, ended.err
     assert (tmp_path / "runs/tiny/checkpoints/latest_checkpointed_iteration.txt").read_text() == said[1]
-    assert json.loads(metrics.read_text().splitlines()[-1])["step"] == int(said[1])
-    assert "Traceback" not in err
+    assert read_metrics(metrics)[-1]["step"] == int(said[1])
+    assert "Traceback" not in ended.err
     resumed = run(said[2], "--resume", cwd=tmp_path)
     assert resumed.code == 0, resumed.err
-    assert contents(tmp_path / "runs/tiny") == contents(tmp_path / "whole/tiny")
+    assert contents(tmp_path / "runs/tiny") == uninterrupted
 
 
 def limited_file_size():

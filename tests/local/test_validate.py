@@ -60,12 +60,12 @@ def test_validating_leaves_no_trace_and_repeats_itself(opened):
     assert run.stream.position == position
 
 
-def test_a_broken_checker_does_not_raise_the_accuracy(opened):
+def test_a_checker_that_fails_is_no_wrong_answer_and_shows(opened):
     run = opened("validation.n=2", "validation.temperature=1.0")
     verdicts = iter([Verdict(1.0, True, "even"), Verdict(0.0, False, "lost", failed=True)] * 3)
     run.task.judge = lambda problem, text: next(verdicts)
     metrics = validate(run)
-    assert metrics[f"val-core/{SOURCE}/acc/mean@2"] == 0.5
+    assert metrics[f"val-core/{SOURCE}/acc/mean@2"] == 1.0
     assert metrics[f"val-aux/{SOURCE}/error_frac"] == 0.5
 
 

@@ -19,8 +19,8 @@ from egpo.rewards.samples import Sample
 from egpo.rewards.sandbox import choose
 from egpo.rewards.sandbox.bubblewrap import Bubblewrap
 from egpo.rewards.trl import completion_text
+from egpo.rewards.visible_tags import require_visible_tags, vanishing_tags
 from egpo.verl.reward import compute_score
-from egpo.verl.visible_tags import require_visible_tags, vanishing_tags
 
 CALLS = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
 PUZZLE = '{"numbers": [3, 5, 7], "target": 22}'
@@ -109,7 +109,7 @@ def test_no_sandbox_ends_the_run_and_does_not_score_zeros(source, monkeypatch):
 
 
 def test_the_module_loads_without_verl():
-    code = "import sys; sys.modules['verl'] = None; import egpo.verl.reward, egpo.verl.visible_tags"
+    code = "import sys; sys.modules['verl'] = None; import egpo.verl.reward"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -1,13 +1,13 @@
 """What `egpo audit rewards` prints."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from egpo.audits import Audit, Difference, Tally
+from egpo.cli.safe_tables import excerpt, safe_table
 from egpo.rewards import DATA_SOURCES, Verdict
 from egpo.rewards.reasons import meaning_of
 from egpo.rewards.sandbox import sandbox_status
@@ -19,14 +19,14 @@ def print_audit(done: Audit, reward: str | None, against: str | None) -> None:
     titles = [("all rows", done.ours), *sorted(done.sources.items())] if len(done.sources) > 1 else []
     tallies = titles or [(next(iter(done.sources)) or name, done.ours)]
     columns = ("data source", "rows", "accuracy", "mean reward", "failed")
-    console.print(_table(f"reward: {name}", columns, [_tally_row(*named) for named in tallies]))
+    console.print(safe_table(f"reward: {name}", columns, [_tally_row(*named) for named in tallies]))
     console.print(_reasons_table(done.ours, [reward] if reward else list(done.sources)))
     if tier := sandbox_in_force(done, reward):
         console.print(f"programs ran in: {tier}")
     if done.theirs is None:
         return
     both = [_tally_row(name, done.ours), _tally_row(str(against), done.theirs)]
-    console.print(_table("against each other", ("reward", *columns[1:]), both))
+    console.print(safe_table("against each other", ("reward", *columns[1:]), both))
     same = done.ours.rows - done.num_different
     console.print(f"{same:,} rows agree, {done.num_different:,} differ")
     if done.differences:
@@ -42,7 +42,7 @@ def _reasons_table(tally: Tally, judges: Sequence[str]) -> Table:
         (reason, meaning_of(reason, judges), f"{count:,}", f"{count / tally.rows:.1%}")
         for reason, count in tally.reasons.most_common()
     ]
-    return _table("reasons", ("reason", "meaning", "rows", "share"), rows, num_text=2)
+    return safe_table("reasons", ("reason", "meaning", "rows", "share"), rows, num_text=2)
 
 
 def _differences_table(done: Audit, reward: str, against: str) -> Table:
@@ -52,31 +52,11 @@ def _differences_table(done: Audit, reward: str, against: str) -> Table:
         (str(one.index), _verdict_text(one.ours), _verdict_text(one.theirs), excerpt(one.response))
         for one in done.differences
     ]
-    return _table(title, ("row", reward, against, "end of the response"), rows, num_text=4)
+    return safe_table(title, ("row", reward, against, "end of the response"), rows, num_text=4)
 
 
 def _verdict_text(verdict: Verdict) -> str:
     return f"{verdict.reward:g} {verdict.reason}{' (failed)' if verdict.failed else ''}"
-
-
-def excerpt(text: str, length: int = 80) -> str:
-    """The end of a response, where answers stand."""
-    return text if len(text) <= length else "…" + text[-length:]
-
-
-def _cell(text: str) -> str:
-    """One line that is no markup; what a terminal would obey or could not show is escaped."""
-    return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text))
-
-
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], num_text: int = 1) -> Table:
-    """The first `num_text` columns are text, the others numbers."""
-    made = Table(title=_cell(title), title_justify="left")
-    for position, column in enumerate(columns):
-        made.add_column(_cell(column), justify="left" if position < num_text else "right")
-    for row in rows:
-        made.add_row(*map(_cell, row))
-    return made
 
 
 def sandbox_in_force(done: Audit, reward: str | None) -> str | None:

@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from egpo.config import Config, SftConfig
 
 config_app = typer.Typer(
     no_args_is_help=True,
@@ -25,9 +28,9 @@ def show(recipe: Recipe = None, as_json: AsJson = False) -> None:
 
     Example: [cyan]egpo config show examples/recipe.yaml update.lr=2e-6[/]
     """
-    from egpo.config import config_to_yaml, load_config
+    from egpo.config import config_to_yaml, load_recipe
 
-    config = load_config(*_split(recipe))
+    config = load_recipe(*split_words(recipe))
     typer.echo(config.model_dump_json(indent=2) if as_json else config_to_yaml(config), nl=as_json)
 
 
@@ -37,33 +40,44 @@ def check(recipe: Recipe = None, as_json: AsJson = False) -> None:
 
     Example: [cyan]egpo config check examples/recipe.yaml algorithm.estimator=egpo_calibrated[/]
     """
-    from egpo.config import load_config
+    from egpo.config import load_recipe
     from egpo.errors import ConfigError
 
-    path, overrides = _split(recipe)
+    path, overrides = split_words(recipe)
     try:
-        config = load_config(path, overrides)
+        config = load_recipe(path, overrides)
     except ConfigError as error:
         if not as_json:
             raise
         typer.echo(json.dumps({"ok": False, "faults": [vars(fault) for fault in error.faults]}, indent=2))
         raise typer.Exit(error.exit_code) from None
-    chosen = f"{config.algorithm.estimator} on {config.task.name}, {config.engine} engine, {config.steps} steps"
-    typer.echo(json.dumps({"ok": True, "faults": []}) if as_json else f"{path or 'defaults'}: in order ({chosen})")
+    typer.echo(
+        json.dumps({"ok": True, "faults": []}) if as_json else f"{path or 'defaults'}: in order ({_chosen(config)})"
+    )
 
 
 @config_app.command()
-def schema() -> None:
+def schema(
+    sft: Annotated[bool, typer.Option("--sft", help="Of recipes for `egpo sft`.")] = False,
+) -> None:
     """Print the JSON schema, for completion and checks in an editor.
 
     Example: [cyan]egpo config schema > egpo.schema.json[/]
     """
-    from egpo.config import config_schema
+    from egpo.config import Config, SftConfig, config_schema
 
-    typer.echo(json.dumps(config_schema(), indent=2))
+    typer.echo(json.dumps(config_schema(SftConfig if sft else Config), indent=2))
 
 
-def _split(words: list[str] | None) -> tuple[str | None, list[str]]:
+def _chosen(config: "Config | SftConfig") -> str:
+    from egpo.config import Config
+
+    if isinstance(config, Config):
+        return f"{config.algorithm.estimator} on {config.task.name}, {config.engine} engine, {config.steps} steps"
+    return f"sft on {config.data.path}, {config.epochs} epoch{'s' if config.epochs > 1 else ''}"
+
+
+def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
     """The recipe is the first word, unless that is an override already. (A file's name may hold a `=`.)"""
     words = words or []
     if words and ("=" not in words[0] or Path(words[0]).is_file()):

@@ -9,7 +9,11 @@ from egpo.cli.audit import audit_app
 from egpo.cli.config import config_app
 from egpo.cli.convert import convert_app
 from egpo.cli.doctor import doctor
+from egpo.cli.eval import eval_models
 from egpo.cli.prepare import prepare_app
+from egpo.cli.report import report
+from egpo.cli.sft import sft
+from egpo.cli.train import train
 from egpo.errors import EgpoError
 from egpo.version import __version__
 
@@ -20,6 +24,12 @@ Estimators, rewards, tasks and data for GRPO and EGPO, and numbers that say what
 
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 app.command(rich_help_panel="Set-up", short_help="Is this machine ready?  [cyan]egpo doctor[/]")(doctor)
+app.command(rich_help_panel="Training", short_help="GRPO or EGPO.  [cyan]egpo train examples/recipe.yaml[/]")(train)
+app.command(rich_help_panel="Training", short_help="A cold start.  [cyan]egpo sft examples/sft.yaml[/]")(sft)
+app.command(rich_help_panel="Results", short_help="A page to look at.  [cyan]egpo report runs/a runs/b[/]")(report)
+app.command("eval", rich_help_panel="Results", short_help="How good is it?  [cyan]egpo eval MODEL --task countdown[/]")(
+    eval_models
+)
 
 # One line a verb: what it does, and an example.
 GROUPS = [

@@ -1,47 +1,13 @@
-"""A verdict on every response, from the task's own judge."""
+"""A verdict on every response of a batch."""
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-
-from egpo.errors import EgpoError
 from egpo.local.rollouts import Rollouts
 from egpo.rewards.verdict import Verdict
-from egpo.tasks import Problem, Task
-
-JUDGE_RAISED = "judge_raised"
-"""The reason of a verdict that a task's judge did not give: it raised."""
+from egpo.tasks import Task
+from egpo.tasks.judging import judge_texts
 
 
 def judge(task: Task, rollouts: Rollouts) -> tuple[Verdict, ...]:
-    """In the order of the rows. Judges that wait (for a sandbox, for a worker) wait side by side.
-
-    A judge that raises fails that row, which teaches nothing then; one that fails every row ends the run.
-    """
+    """In the order of the rows. A judge that raises fails that row, which teaches nothing then; one that fails every
+    row ends the run."""
     problems = [rollouts.problems[index] for index in rollouts.problem_B.tolist()]
-    first_error: list[Exception] = []
-
-    def verdict(problem: Problem, text: str) -> Verdict:
-        try:
-            return task.judge(problem, text)
-        except EgpoError:
-            raise
-        except Exception as error:  # the boundary: a task from outside may raise anything
-            first_error.append(error)
-            return Verdict(0.0, False, JUDGE_RAISED, failed=True)
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        verdicts = tuple(pool.map(verdict, problems, rollouts.texts))
-    _require_some(verdicts, first_error)
-    return verdicts
-
-
-def _require_some(verdicts: tuple[Verdict, ...], errors: list[Exception]) -> None:
-    if not verdicts or not all(verdict.failed for verdict in verdicts):
-        return
-    reason = verdicts[0].reason
-    said = f" ({type(errors[0]).__name__}: {errors[0]})" if errors else ""
-    raise EgpoError(
-        f"the judge failed on all {len(verdicts)} responses: {reason}{said}",
-        where="task",
-        fix="nothing can be learnt from this; mend the task's `judge`, or see `egpo doctor` for the sandbox",
-    ) from (errors[0] if errors else None)
+    return judge_texts(task, problems, rollouts.texts)

@@ -1,19 +1,17 @@
 """From a model folder to a policy, or to an error that says what the folder lacks."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from egpo.config.schema import Model
 from egpo.errors import InputError
 from egpo.local.attention import NAME
 from egpo.local.policy import Policy
+from egpo.local.quiet import without_progress_bars
 from egpo.local.self_check import require_agreement
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -83,18 +81,6 @@ def _tokenizer(folder: str, where: str) -> PreTrainedTokenizerBase:
             fix="put a chat_template.jinja into the model folder (copy it from the chat version of the model)",
         )
     return tokenizer
-
-
-@contextmanager
-def without_progress_bars() -> Iterator[None]:
-    """transformers draws one for each folder it reads or writes."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _model(folder: str, settings: Model, dtype: torch.dtype, seed: int, where: str) -> PreTrainedModel:

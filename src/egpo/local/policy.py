@@ -37,6 +37,13 @@ class Policy:
         and values of the pack's prompts."""
         return self._forward(pack.token_N[None], pack.position_N[None], pack.layout, cache)[0]
 
+    def logits(self, hidden_RD: Tensor) -> Tensor:
+        """(R, V) in float32, whatever the weights are in: rounded to bfloat16 they would give other probabilities than
+        the update computes."""
+        if hidden_RD.is_cuda and hidden_RD.dtype != torch.float32:
+            return torch.mm(hidden_RD, self.head_VD.T, out_dtype=torch.float32)
+        return (hidden_RD @ self.head_VD.T).float()
+
     def next_hidden(self, token_R: Tensor, slots: Slots) -> Tensor:
         """(R, D): one more token for each row of slots."""
         layout = slots.open_next()

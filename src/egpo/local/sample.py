@@ -133,7 +133,7 @@ def _sample_rows(batch: _Batch, rows: list[int]) -> None:
     slots, hidden_RD = _prefill(batch, rows)
     row_R = torch.tensor(rows, device=policy.device)
     for step in range(batch.settings.max_response_tokens):
-        choice = choose(hidden_RD @ policy.head_VD.T, batch.uniform_BT[row_R, step], sampling)
+        choice = choose(policy.logits(hidden_RD), batch.uniform_BT[row_R, step], sampling)
         tables.write(row_R, step, choice)
         over_R = stops.over(choice.token_R, tables.written(row_R, step) if stops.strings else (), policy.tokenizer)
         tables.finished_B[row_R] = over_R

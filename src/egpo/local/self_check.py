@@ -58,7 +58,7 @@ def _plain_logits(policy: Policy, tokens: list[int]) -> Tensor:
 
 def _packed_logits(policy: Policy, group: Sequences) -> list[Tensor]:
     pack = pack_groups([group], policy.device)
-    logits_MV = (policy.hidden(pack)[pack.source_M] @ policy.head_VD.T).float()
+    logits_MV = policy.logits(policy.hidden(pack)[pack.source_M])
     return list(torch.split(logits_MV, [len(response) for response in group.responses]))
 
 
@@ -70,7 +70,7 @@ def _cached_logits(policy: Policy, group: Sequences) -> list[Tensor]:
     rows = [hidden]
     for token in group.responses[0][:-1]:
         rows.append(policy.next_hidden(torch.tensor([token], device=policy.device), slots))
-    return [(torch.cat(rows) @ policy.head_VD.T).float()]
+    return [policy.logits(torch.cat(rows))]
 
 
 def _largest_difference(found: list[Tensor], expected: list[Tensor]) -> float:

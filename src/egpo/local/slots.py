@@ -38,9 +38,6 @@ class Slots(Cache):  # type: ignore[misc]
         values[self._row_R, :, self.position_R] = value_states[:, :, 0]
         return keys[:, :, : self._live], values[:, :, : self._live]
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self._live
-
     def spread(self, layout: PackLayout, prompt_R: Sequence[int], max_new: int) -> None:
         """Give row r the keys and values of prompt `prompt_R[r]` of the pack that was just collected, and room for
         `max_new` more tokens."""

@@ -1,0 +1,178 @@
+"""`egpo eval`: how good is a model, and is it better than another?"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from egpo.config import Config
+    from egpo.evals.candidates import Candidate
+    from egpo.evals.evaluate import Evaluation, Exam
+    from egpo.evals.server import Server
+    from egpo.evals.store import Origin
+
+MODEL_HELP = (
+    "A model folder, a run, a checkpoint in it, or a name of the hub; with --url, a name that the server knows."
+)
+TASK_HELP = "A task, or module:Class. Default: that of the first run."
+SET_HELP = "A setting of the task, as in max_numbers=3; again for more."
+OUT_HELP = "Folder for figures and responses. Default: `evals` of the run, or `evals` here."
+K_HELP = "For pass@k, as in 1,2,4. Default: the powers of two up to n."
+URL_HELP = "An OpenAI-compatible server, as in http://localhost:8000/v1. Answers are kept: nothing is asked twice."
+KEY_HELP = "The environment variable that holds the server's key."
+
+
+def eval_models(
+    models: Annotated[list[str] | None, typer.Argument(metavar="MODEL...", help=MODEL_HELP, show_default=False)] = None,
+    task: Annotated[str | None, typer.Option(help=TASK_HELP, show_default=False)] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)] = None,
+    split: Annotated[str, typer.Option(help="Of the task's data: test or train.")] = "test",
+    problems: Annotated[int | None, typer.Option(min=1, help="The first so many. Default: all.")] = None,
+    n: Annotated[int, typer.Option("--n", min=1, help="Responses per problem.")] = 8,
+    temperature: Annotated[float, typer.Option(min=0, help="Of the sampling.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens that hold this much.")] = 1.0,
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="The likeliest token each time: temperature 0, n 1.")
+    ] = False,
+    k: Annotated[str | None, typer.Option("--k", help=K_HELP, show_default=False)] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest response. Default: the run's, or 1024.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of sampling and resampling.")] = 0,
+    checkpoint: Annotated[str, typer.Option(help="Of a run: latest, best, or a step.")] = "latest",
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="For local models.")] = "auto",
+    url: Annotated[str | None, typer.Option("--url", help=URL_HELP, show_default=False)] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Questions under way at the server.")] = 16,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one answer of the server.")] = 300,
+    api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help=KEY_HELP, show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help=OUT_HELP, show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Evaluate models on a task: accuracy, pass@k, score, entropy, length, reasons, with 95 % intervals.
+
+    With two models or more the others are compared with the first, problem by problem: the difference, its interval,
+    and whether it can be told from chance.
+
+    Example: [cyan]egpo eval egpo-tiny runs/first --task countdown --n 8 --problems 128[/]
+    """
+    from egpo.evals.candidates import local_candidates, served_candidates
+    from egpo.evals.responses import Sampling
+
+    found: Sequence[Candidate]
+    recipe = None
+    if url is None:
+        local = local_candidates(_required(models), checkpoint, out, device)
+        found, recipe = local, local[0].recipe
+    else:
+        found = served_candidates(_server(url, concurrency, timeout, api_key_env), models or (), out)
+    if max_tokens is None and recipe is not None:
+        max_tokens = recipe.rollout.max_response_tokens
+    sampling = Sampling(1 if greedy else n, 0.0 if greedy else temperature, top_p, max_tokens, seed)
+    exam = _exam(
+        task, settings or (), recipe, split=split, num_problems=problems, sampling=sampling, ks=_ks(k, sampling.n)
+    )
+    _report([_examined(candidate, exam) for candidate in found], as_json)
+
+
+def _required(models: list[str] | None) -> list[str]:
+    from egpo.errors import InputError
+
+    if not models:
+        raise InputError("no model", where="egpo eval", fix="name a model folder or a run, or a server with --url")
+    return models
+
+
+def _server(url: str, concurrency: int, timeout: float, api_key_env: str | None) -> "Server":
+    from egpo.errors import InputError
+    from egpo.evals.asking import Patience
+    from egpo.evals.server import Server
+
+    api_key = os.environ.get(api_key_env) if api_key_env else None
+    if api_key_env and not api_key:
+        raise InputError(f"the variable {api_key_env} is not set", where="--api-key-env", fix="export it")
+    return Server.at(url, api_key=api_key, concurrency=concurrency, patience=Patience(timeout_s=timeout))
+
+
+def _ks(text: str | None, n: int) -> tuple[int, ...]:
+    from egpo.errors import InputError
+    from egpo.evals.passk import default_ks, require_ks
+
+    if text is None:
+        return default_ks(n)
+    try:
+        return require_ks([int(word) for word in text.split(",")], n)
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"`{text}`", where="--k", fix="whole numbers, as in 1,2,4") from error
+
+
+def _exam(task: str | None, words: "Sequence[str]", recipe: "Config | None", **others: Any) -> "Exam":
+    """A run's own task comes with its settings; `--set` adds to them."""
+    from egpo.errors import InputError
+    from egpo.evals.evaluate import Exam
+
+    settings = _parsed_settings(words)
+    if recipe is not None and task in (None, recipe.task.name):
+        return Exam(recipe.task.name, {**recipe.task.settings, **settings}, **others)
+    if task is None:
+        raise InputError("no task", where="egpo eval", fix="name one with --task, as in --task countdown")
+    return Exam(task, settings, **others)
+
+
+def _parsed_settings(words: "Sequence[str]") -> dict[str, Any]:
+    from egpo.config.yaml_text import parse_yaml
+    from egpo.errors import InputError
+
+    settings = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise InputError(f"`{word}`", where="--set", fix="write key=value, as in max_numbers=3")
+        settings[key] = parse_yaml(value, f"--set {word}").value
+    return settings
+
+
+@dataclass(frozen=True)
+class _Examined:
+    """An evaluation, what was evaluated, and the file that has it."""
+
+    evaluation: "Evaluation"
+    origin: "Origin"
+    path: Path
+
+
+def _examined(candidate: "Candidate", exam: "Exam") -> _Examined:
+    from egpo.cli.eval_progress import shown_progress
+    from egpo.evals.evaluate import evaluate
+    from egpo.evals.store import write_evaluation
+    from egpo.local.quiet import warnings_said_by
+
+    with shown_progress(candidate.label) as view, warnings_said_by(view.say), candidate.opened() as model:
+        evaluation = evaluate(model, exam, view.watch)
+    path = write_evaluation(candidate.folder, candidate.file_name(exam), evaluation, candidate.origin)
+    return _Examined(evaluation, candidate.origin, path)
+
+
+def _report(examined: list[_Examined], as_json: bool) -> None:
+    from egpo.cli.eval_tables import print_comparison, print_evaluation
+    from egpo.evals.compare import compare
+    from egpo.evals.store import as_json_value
+
+    base = examined[0].evaluation
+    comparisons = [compare(base, one.evaluation, base.exam.ks, base.exam.sampling.seed) for one in examined[1:]]
+    if as_json:
+        told = [as_json_value(one.evaluation, one.origin) | {"file": str(one.path)} for one in examined]
+        value = {"evaluations": told, "comparisons": [asdict(comparison) for comparison in comparisons]}
+        typer.echo(json.dumps(value, indent=2, default=str))
+        return
+    for one in examined:
+        print_evaluation(one.evaluation, one.path)
+    for comparison in comparisons:
+        print_comparison(comparison)

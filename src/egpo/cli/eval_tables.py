@@ -1,0 +1,126 @@
+"""What `egpo eval` prints, at 80 columns."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from egpo.cli.safe_tables import cell, excerpt, safe_table
+from egpo.evals.asking import FAILURES
+from egpo.evals.bootstrap import Estimate
+from egpo.evals.compare import SCORE, Comparison
+from egpo.evals.evaluate import Evaluation
+from egpo.evals.evaluation import Figures
+from egpo.evals.paired import PairedDifference
+from egpo.rewards.reasons import meaning_of
+
+_NUM_EXAMPLES = 3
+_EXAMPLE_LENGTH = 400
+
+
+def print_evaluation(evaluation: Evaluation, path: Path) -> None:
+    """The figures; or, where nothing could be read as an answer, that, and examples: zeros would hide the reason."""
+    console, figures, exam = Console(highlight=False), evaluation.figures, evaluation.exam
+    title = f"{evaluation.label}: {exam.task}, {figures.num_problems:,} {exam.split} problems, {_sampled(evaluation)}"
+    if figures.readable_frac == 0:
+        _print_unreadable(console, evaluation, title)
+    else:
+        _print_table(console, title, ("figure", "value", "95 % interval"), _figure_rows(figures), 1)
+    _print_table(console, "reasons", ("reason", "meaning", "responses", "share"), _reason_rows(evaluation), 2)
+    for note in _notes(evaluation):
+        console.print(escape(note))
+    console.print(f"written to {escape(str(path))}\n", soft_wrap=True)
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """`Base -> Trained (delta)`."""
+    console = Console(highlight=False)
+    title = f"{comparison.base} -> {comparison.other}: {comparison.num_problems:,} problems, paired"
+    columns = ("figure", "base -> other (delta)", "95 % interval", "verdict")
+    _print_table(console, title, columns, [_difference_row(*row) for row in comparison.rows.items()], 1)
+    tested = [f"{name} p = {row.p_value:.2g}" for name, row in comparison.rows.items() if row.p_value is not None]
+    if tested:
+        console.print(f"McNemar's exact test, besides the interval: {', '.join(tested)}")
+    console.print(f"The verdict is on {cell(comparison.other)}. Shares are in percent, their deltas in points.\n")
+
+
+def _print_table(
+    console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], num_text: int
+) -> None:
+    # A table's own title would be wrapped to the table's width.
+    console.print(cell(title))
+    console.print(safe_table("", columns, rows, num_text))
+
+
+def _sampled(evaluation: Evaluation) -> str:
+    sampling = evaluation.exam.sampling
+    return "greedy" if sampling.temperature == 0 else f"n {sampling.n}, temperature {sampling.temperature:g}"
+
+
+def _figure_rows(figures: Figures) -> Iterator[Sequence[str]]:
+    yield "accuracy", *_percent(figures.accuracy)
+    yield from ((f"pass@{k}", *_percent(estimate)) for k, estimate in figures.pass_at_k.items() if k > 1)
+    yield "mean score", *_number(figures.mean_score, 3)
+    yield from ((f"entropy, {name} (nats)", *_number(entropy, 3)) for name, entropy in figures.entropy.items())
+    if figures.length is not None:
+        yield "length (tokens)", *_number(figures.length, 1)
+    if figures.truncated_frac is not None:
+        yield "cut off", f"{figures.truncated_frac:.1%}", ""
+
+
+def _percent(estimate: Estimate | None) -> tuple[str, str]:
+    if estimate is None:
+        return "unknown", ""
+    ends = "" if estimate.low is None or estimate.high is None else f"{estimate.low:.1%} to {estimate.high:.1%}"
+    return f"{estimate.value:.1%}", ends
+
+
+def _number(estimate: Estimate | None, digits: int) -> tuple[str, str]:
+    if estimate is None:
+        return "unknown", ""
+    ends = (estimate.low, estimate.high)
+    shown = "" if None in ends else f"{estimate.low:.{digits}f} to {estimate.high:.{digits}f}"
+    return f"{estimate.value:.{digits}f}", shown
+
+
+def _reason_rows(evaluation: Evaluation) -> Iterator[Sequence[str]]:
+    figures = evaluation.figures
+    sources = {sample.data_source for sample in evaluation.samples}
+    for reason, count in (*figures.reasons.items(), *figures.failures.items()):
+        meaning = FAILURES.get(reason) or meaning_of(reason, sources)
+        yield reason, meaning, f"{count:,}", f"{count / figures.num_responses:.1%}"
+
+
+def _notes(evaluation: Evaluation) -> Iterator[str]:
+    figures = evaluation.figures
+    if figures.num_failed:
+        yield f"{figures.num_failed:,} of {figures.num_responses:,} responses failed and count in no figure."
+    if evaluation.num_left_out:
+        yield f"{evaluation.num_left_out:,} problems were left out: their prompts do not fit the model."
+
+
+def _print_unreadable(console: Console, evaluation: Evaluation, title: str) -> None:
+    figures = evaluation.figures
+    console.print(f"{cell(title)}\n[bold]Not one of {figures.num_responses:,} responses holds an answer.[/]")
+    for sample in [sample for sample in evaluation.samples if not sample.failed][:_NUM_EXAMPLES]:
+        shown = cell(excerpt(sample.output, _EXAMPLE_LENGTH)) or "(nothing)"
+        console.print(f"  {cell(sample.reason)}, to {cell(excerpt(sample.problem, 40))}:\n    {shown}")
+    console.print(_advice(figures))
+
+
+def _advice(figures: Figures) -> str:
+    if figures.truncated_frac and figures.truncated_frac > 0.5:
+        return "Most were cut off: try --max-tokens with more."
+    return "Is it a chat model, with its own chat template? A cold start (`egpo sft`) teaches the answer's form."
+
+
+def _difference_row(name: str, row: PairedDifference) -> Sequence[str]:
+    delta = row.delta
+    scale, digits = (1, 3) if name == SCORE else (100, 1)
+    base, other, change = (f"{value * scale:.{digits}f}" for value in (row.base, row.other, delta.value))
+    sign = "" if change.startswith("-") else "+"
+    interval = ""
+    if delta.low is not None and delta.high is not None:
+        interval = f"{delta.low * scale:+.{digits}f} to {delta.high * scale:+.{digits}f}"
+    return name, f"{base} -> {other} ({sign}{change})", interval, row.verdict

@@ -1,0 +1,26 @@
+"""Tables whose cells may hold anything that a model wrote."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+
+def cell(text: str) -> str:
+    """One line that is no markup; what a terminal would obey or could not show is escaped."""
+    return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text))
+
+
+def excerpt(text: str, length: int = 80) -> str:
+    """The end of a response, where answers stand."""
+    return text if len(text) <= length else "…" + text[-length:]
+
+
+def safe_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], num_text: int = 1) -> Table:
+    """The first `num_text` columns are text, the others numbers."""
+    made = Table(title=cell(title) or None, title_justify="left")
+    for position, column in enumerate(columns):
+        made.add_column(cell(column), justify="left" if position < num_text else "right")
+    for row in rows:
+        made.add_row(*map(cell, row))
+    return made

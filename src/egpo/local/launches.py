@@ -1,0 +1,26 @@
+"""Which processes worked on a run, and on which data."""
+
+from collections.abc import Mapping
+
+import torch
+
+from egpo.runs.folder import RunFolder
+from egpo.runs.provenance import Provenance, describe_launch, record_resumption, write_provenance
+
+
+def record_launch(
+    folder: RunFolder,
+    *,
+    seed: int,
+    after_step: int,
+    device: torch.device,
+    data: Mapping[str, str],
+    sandbox: str | None = None,
+) -> None:
+    """This process begins the run, or goes on with it. InputError where the data is not what it began with."""
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    launch = describe_launch(after_step=after_step, threads=torch.get_num_threads(), gpu=gpu, sandbox=sandbox)
+    if folder.provenance.exists():
+        record_resumption(folder.provenance, launch, data)
+    else:
+        write_provenance(folder.provenance, Provenance(seed, data, launch))

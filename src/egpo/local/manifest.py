@@ -1,0 +1,80 @@
+"""A checkpoint's manifest: what was written, so that what is read can be told from it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from egpo.errors import InputError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+"""Raised when a checkpoint of this version cannot be read as one of the last."""
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file's size in bytes, and its digest."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class CheckpointManifest:
+    """`identity` is the digest of those settings that a resumed run must share; `score` is what `keep_best` compares,
+    None where nothing was measured."""
+
+    step: int
+    identity: str
+    score: float | None
+    files: Mapping[str, FileEntry]
+    format: int = FORMAT
+
+
+def describe_files(folder: Path) -> dict[str, FileEntry]:
+    """Every file below the folder, by its path there."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): FileEntry(path.stat().st_size, _digest(path)) for path in paths}
+
+
+def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
+    (folder / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> CheckpointManifest:
+    """An InputError where there is none of ours, or one of another format."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise InputError("no manifest: this is no checkpoint of the embedded engine", where=str(folder))
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if value.get("format") != FORMAT:
+            raise InputError(f"format {value.get('format')}, and this version reads {FORMAT}", where=str(path))
+        files = {name: FileEntry(int(entry["size"]), entry["sha256"]) for name, entry in value.pop("files").items()}
+        return CheckpointManifest(files=files, **value)
+    except InputError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"cannot be read ({error!r:.80})", where=str(path)) from error
+
+
+def verify_files(folder: Path, manifest: CheckpointManifest) -> None:
+    """An InputError that names the first file that is not as it was written. Files beside them do not matter."""
+    for name, entry in manifest.files.items():
+        path = folder / name
+        try:
+            size = path.stat().st_size
+            if size != entry.size:
+                raise InputError(f"{size:,} bytes, where {entry.size:,} were written", where=str(path))
+            if _digest(path) != entry.sha256:
+                raise InputError("not the bytes that were written (its digest differs)", where=str(path))
+        except OSError as error:
+            raise InputError(f"cannot be read ({error.strerror})", where=str(path)) from error
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,68 @@
+"""The policy on problems that it does not train on. B rows."""
+
+from itertools import islice
+from math import isfinite
+
+from egpo.advantages.signals import Metrics
+from egpo.errors import InputError
+from egpo.local.draws import Draws
+from egpo.local.judge import judge
+from egpo.local.measure import measure
+from egpo.local.prompts import prompt_tokens
+from egpo.local.run import Run
+from egpo.local.sample import sample
+from egpo.tasks import Problem
+from egpo.tasks.load import data_source_of
+
+
+def source_name(run: Run) -> str:
+    """The data source whose figures these are; for a task from outside, its own name."""
+    return data_source_of(run.task, run.config.task.name)
+
+
+def held_out_problems(run: Run) -> list[Problem]:
+    """The first `validation.problems` of the test split, less prompts that are longer than allowed."""
+    problems = list(islice(run.task.problems("test"), run.config.validation.problems))
+    longest = run.config.rollout.max_prompt_tokens
+    if longest is not None:
+        prompts = prompt_tokens(run.policy, run.task, problems)
+        problems = [problem for problem, prompt in zip(problems, prompts, strict=True) if len(prompt) <= longest]
+    if not problems:
+        raise InputError(
+            "no problems in the split `test` to validate on",
+            where=f"task {run.config.task.name}",
+            fix="prepare its data with a test split, or train without: validation.every=0",
+        )
+    return problems
+
+
+def validate(run: Run) -> Metrics:
+    """Greedy, or sampled at `validation.temperature`, under the names that verl gives.
+
+    val-core/<source>/acc/mean@N      fraction fully correct, over N responses to each problem
+    val-aux/<source>/reward/mean@N    mean reward
+    val-aux/<source>/entropy/<segment>, response_length/mean, response_length/clip_ratio, error_frac
+
+    Over the responses that could be judged: a checker's own failure is no wrong answer, and stands in `error_frac`. The
+    draws are the same at every validation, so that what changes is the policy.
+    """
+    settings = run.config.validation
+    rollout = run.config.rollout.model_copy(update={"n": settings.n, "temperature": settings.temperature})
+    with run.stages.enter("validate"):
+        rollouts = sample(
+            run.policy, run.task, held_out_problems(run), rollout, Draws(run.config.seed, purpose="validation")
+        )
+        verdicts = judge(run.task, rollouts)
+        measures = measure(run.policy, rollouts, run.config.segments.tags)
+    source, mean = source_name(run), f"mean@{settings.n}"
+    judged = [verdict for verdict in verdicts if not verdict.failed]  # one at least, or `judge` had raised
+    entropies = {name: float(entropy_B.nanmean()) for name, entropy_B in measures.entropy.items()}
+    measured = {name: entropy for name, entropy in entropies.items() if isfinite(entropy)}
+    return {
+        f"val-core/{source}/acc/{mean}": sum(verdict.correct for verdict in judged) / len(judged),
+        f"val-aux/{source}/reward/{mean}": sum(verdict.reward for verdict in judged) / len(judged),
+        f"val-aux/{source}/response_length/mean": float(rollouts.length_B.float().mean()),
+        f"val-aux/{source}/response_length/clip_ratio": 1 - float(rollouts.finished_B.float().mean()),
+        f"val-aux/{source}/error_frac": 1 - len(judged) / len(verdicts),
+        **{f"val-aux/{source}/entropy/{name}": entropy for name, entropy in measured.items()},
+    }
