@@ -27,11 +27,16 @@ $(BFCL_READY): environments/bfcl/requirements.txt $(READY)
 	.env-bfcl/bin/pip install --quiet --disable-pip-version-check --no-deps -r environments/bfcl/requirements.txt
 	@touch $(BFCL_READY)
 
-# The sandbox for code rewards. Without it the tests of that tier are skipped, and say so.
+# What a package registry does not have: the sandbox for code rewards, and a browser in which the tests open reports.
+# Without them the tests of that tier are skipped, and say so.
+INSTALL := test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get -qq update \
+	&& apt-get -qq install -y --no-install-recommends
+
 system:
-	@command -v bwrap >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
-		&& { apt-get -qq update && apt-get -qq install -y bubblewrap >/dev/null; } } \
+	@command -v bwrap >/dev/null || { $(INSTALL) bubblewrap >/dev/null; } \
 		|| echo "bubblewrap is missing: code rewards need it (Debian, Ubuntu: apt-get install bubblewrap)"
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || { $(INSTALL) chromium >/dev/null; } \
+		|| echo "chromium is missing: reports are then not opened in the tests (Debian, Ubuntu: apt-get install chromium)"
 
 test: $(READY) system $(BFCL_READY)
 	$(BIN)/pytest -n auto
@@ -51,7 +56,13 @@ format: $(READY)
 	.env-verl-rewards/bin/pip install --quiet --disable-pip-version-check --no-deps -r environments/verl-rewards/requirements.txt
 	@touch $@
 
-bench: $(READY) system .env-verl-rewards/.ready
+# TRL, beside which the embedded engine is timed: a folder of packages, on the torch and transformers of .venv.
+.env-trl/.ready: environments/trl/requirements.txt $(READY)
+	rm -rf .env-trl
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .env-trl -r environments/trl/requirements.txt
+	@touch $@
+
+bench: $(READY) system .env-verl-rewards/.ready .env-trl/.ready
 	@for script in benchmarks/[!_]*.py; do \
 		case $$script in */interleaved.py) continue;; esac; \
 		echo "== $$script"; $(BIN)/python $$script || exit 1; done

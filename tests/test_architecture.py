@@ -28,10 +28,12 @@ MAY_IMPORT = {
     "token_stats": LEAVES,
     "data": LEAVES,
     "runs": LEAVES,
+    "reports": LEAVES | {"runs"},
     "tasks": LEAVES | {"rewards", "data"},
     "checks": LEAVES | {"rewards"},
     "audits": LEAVES | {"rewards", "data"},
     "local": LEAVES | {"config", "tasks", "rewards", "data", "advantages", "segments", "token_stats", "runs"},
+    "evals": LEAVES | {"config", "tasks", "rewards", "runs", "local"},
     "verl": LEAVES | {"tasks", "rewards", "advantages", "segments", "data"},
 }
 LIGHT = ["torch", "transformers", "numpy", "pyarrow", "math_verify"]

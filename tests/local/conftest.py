@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from egpo.config.schema import Model
-from egpo.local.load import load_policy
+from egpo.local.policies.load import load_policy
 
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from egpo.local.rollouts import Rollouts
-from egpo.local.update import mini_batches
+from egpo.local.updates.update import mini_batches
 from egpo.tasks import Problem
 
 TEMPERATURE = 0.7

@@ -8,12 +8,12 @@ import torch
 
 from egpo.config.schema import Model, Update
 from egpo.errors import EgpoWarning
-from egpo.local.budget import TokenBudget
-from egpo.local.load import load_policy
-from egpo.local.optimizer import Optimizer
-from egpo.local.update import update
+from egpo.local.policies.load import load_policy
+from egpo.local.updates.budget import TokenBudget
+from egpo.local.updates.optimizer import Optimizer
+from egpo.local.updates.update import update
 from tests.local.plain_update import Recorded, recorded_batch
-from tests.local.test_update import LOSSES, SHAPES, settings_of, updated
+from tests.local.updates.test_update import LOSSES, SHAPES, settings_of, updated
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from egpo.config import Config
     from egpo.evals.candidates import Candidate
-    from egpo.evals.evaluate import Evaluation, Exam
+    from egpo.evals.evaluate import Evaluation, Exam, Paper
     from egpo.evals.server import Server
     from egpo.evals.store import Origin
 
@@ -29,7 +29,7 @@ KEY_HELP = "The environment variable that holds the server's key."
 
 
 def eval_models(
-    models: Annotated[list[str] | None, typer.Argument(metavar="MODEL...", help=MODEL_HELP, show_default=False)] = None,
+    models: Annotated[list[str] | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)] = None,
     task: Annotated[str | None, typer.Option(help=TASK_HELP, show_default=False)] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)] = None,
     split: Annotated[str, typer.Option(help="Of the task's data: test or train.")] = "test",
@@ -56,12 +56,12 @@ def eval_models(
 ) -> None:
     """Evaluate models on a task: accuracy, pass@k, score, entropy, length, reasons, with 95 % intervals.
 
-    With two models or more the others are compared with the first, problem by problem: the difference, its interval,
-    and whether it can be told from chance.
+    With two models or more the others are compared with the first, problem by problem.
 
     Example: [cyan]egpo eval egpo-tiny runs/first --task countdown --n 8 --problems 128[/]
     """
     from egpo.evals.candidates import local_candidates, served_candidates
+    from egpo.evals.evaluate import set_paper
     from egpo.evals.responses import Sampling
 
     found: Sequence[Candidate]
@@ -77,7 +77,8 @@ def eval_models(
     exam = _exam(
         task, settings or (), recipe, split=split, num_problems=problems, sampling=sampling, ks=_ks(k, sampling.n)
     )
-    _report([_examined(candidate, exam) for candidate in found], as_json)
+    paper = set_paper(exam)  # a mistake in the task is found before a model is loaded
+    _report([_examined(candidate, paper) for candidate in found], as_json)
 
 
 def _required(models: list[str] | None) -> list[str]:
@@ -148,15 +149,15 @@ class _Examined:
     path: Path
 
 
-def _examined(candidate: "Candidate", exam: "Exam") -> _Examined:
+def _examined(candidate: "Candidate", paper: "Paper") -> _Examined:
     from egpo.cli.eval_progress import shown_progress
     from egpo.evals.evaluate import evaluate
     from egpo.evals.store import write_evaluation
     from egpo.local.quiet import warnings_said_by
 
     with shown_progress(candidate.label) as view, warnings_said_by(view.say), candidate.opened() as model:
-        evaluation = evaluate(model, exam, view.watch)
-    path = write_evaluation(candidate.folder, candidate.file_name(exam), evaluation, candidate.origin)
+        evaluation = evaluate(model, paper, view.watch)
+    path = write_evaluation(candidate.folder, candidate.file_name(paper.exam), evaluation, candidate.origin)
     return _Examined(evaluation, candidate.origin, path)
 
 

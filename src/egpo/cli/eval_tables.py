@@ -103,7 +103,8 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
 def _print_unreadable(console: Console, evaluation: Evaluation, title: str) -> None:
     figures = evaluation.figures
     console.print(f"{cell(title)}\n[bold]Not one of {figures.num_responses:,} responses holds an answer.[/]")
-    for sample in [sample for sample in evaluation.samples if not sample.failed][:_NUM_EXAMPLES]:
+    first_of_each = {sample.problem: sample for sample in reversed(evaluation.samples) if not sample.failed}
+    for sample in list(reversed(first_of_each.values()))[:_NUM_EXAMPLES]:
         shown = cell(excerpt(sample.output, _EXAMPLE_LENGTH)) or "(nothing)"
         console.print(f"  {cell(sample.reason)}, to {cell(excerpt(sample.problem, 40))}:\n    {shown}")
     console.print(_advice(figures))

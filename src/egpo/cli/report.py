@@ -18,7 +18,7 @@ Out = Annotated[
 
 
 def report(runs: Runs, out: Out = None) -> None:
-    """Write runs as one HTML page: curves, evaluations, health, settings that differ, and every response to read.
+    """Write runs as one HTML page: curves, evaluations, health, settings that differ, and responses to read.
 
     The page is a single file that loads nothing from anywhere. A run that is still going is shown as far as it is:
     give the command again to see more.

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from egpo.local.constant_groups import is_constant
 from egpo.local.draws import Draws
 from egpo.local.judge import judge
-from egpo.local.kl import kl_per_response, less_kl
-from egpo.local.reference import reference_logp
 from egpo.local.rollouts import Rollouts, joined
 from egpo.local.run import Run
-from egpo.local.sample import sample
+from egpo.local.sampling.sample import sample
+from egpo.local.updates.constant_groups import is_constant
+from egpo.local.updates.kl import kl_per_response, less_kl
+from egpo.local.updates.reference import reference_logp
 from egpo.rewards.verdict import Verdict
 
 

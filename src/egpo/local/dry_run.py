@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from egpo.config import Config
-from egpo.local.checkpoint import room_for
-from egpo.local.opening import open_seeded, run_folder
-from egpo.local.preflight import check_before_training, checkpoint_bytes, size_text
-from egpo.local.prompts import prompt_text, prompt_tokens
+from egpo.local.checkpoints.checkpoint import room_for
+from egpo.local.policies.prompts import prompt_text, prompt_tokens
 from egpo.local.run import Run
+from egpo.local.sessions.opening import open_seeded, run_folder
+from egpo.local.sessions.preflight import check_before_training, checkpoint_bytes, size_text
 from egpo.local.step import StepOutcome, step
 
 _PROMPTS_OF_THE_STEP = 2

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from egpo.local.policy import Policy
+from egpo.local.policies.policy import Policy
 from egpo.local.rollouts import Rollouts
 from egpo.segments import Segments, mean_over, opened_by_prompt, segment_masks
 

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 
 from egpo.config import Config
 from egpo.errors import InputError
-from egpo.local.load import load_policy
-from egpo.local.lora import add_adapters
-from egpo.local.optimizer import Optimizer
-from egpo.local.policy import Policy
-from egpo.local.prompts import prompt_tokens
-from egpo.local.reference import Reference, load_reference
+from egpo.local.policies.load import load_policy
+from egpo.local.policies.lora import add_adapters
+from egpo.local.policies.policy import Policy
+from egpo.local.policies.prompts import prompt_tokens
 from egpo.local.stages import Stages
 from egpo.local.stream import ProblemStream
-from egpo.local.update import UpdateSettings
+from egpo.local.updates.optimizer import Optimizer
+from egpo.local.updates.reference import Reference, load_reference
+from egpo.local.updates.update import UpdateSettings
 from egpo.tasks import Problem, Task, load_task
 
 

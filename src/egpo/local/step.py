@@ -8,11 +8,11 @@ from egpo.advantages.signals import Metrics
 from egpo.local.collect import Batch, collect
 from egpo.local.estimate import Estimate, estimate
 from egpo.local.measure import Measures, measure
-from egpo.local.reference import reference_logp
 from egpo.local.rollouts import Rollouts
 from egpo.local.run import Run
 from egpo.local.summarise import summarise
-from egpo.local.update import update
+from egpo.local.updates.reference import reference_logp
+from egpo.local.updates.update import update
 
 
 @dataclass(frozen=True, eq=False)

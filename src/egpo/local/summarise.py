@@ -12,7 +12,7 @@ from egpo.local.estimate import Estimate
 from egpo.local.measure import Measures
 from egpo.local.rollouts import Rollouts
 from egpo.local.run import Run
-from egpo.local.update_stats import UpdateStats
+from egpo.local.updates.update_stats import UpdateStats
 from egpo.rewards.verdict import Verdict
 
 

@@ -8,9 +8,9 @@ from egpo.errors import InputError
 from egpo.local.draws import Draws
 from egpo.local.judge import judge
 from egpo.local.measure import measure
-from egpo.local.prompts import prompt_tokens
+from egpo.local.policies.prompts import prompt_tokens
 from egpo.local.run import Run
-from egpo.local.sample import sample
+from egpo.local.sampling.sample import sample
 from egpo.tasks import Problem
 from egpo.tasks.load import data_source_of
 

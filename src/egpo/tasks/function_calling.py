@@ -13,8 +13,9 @@ from egpo.rewards.thinking import split_thinking
 from egpo.rewards.tool_calls import judge_tool_calls
 from egpo.rewards.verdict import Verdict
 from egpo.tasks.protocol import Problem
-from egpo.tasks.sourced import RecordReader, Sizes, SourcedTask, require_choice
-from egpo.tasks.tool_conversations import draw_conversation
+from egpo.tasks.sourced import RecordReader, Sizes, SourcedTask, require_at_least, require_choice
+from egpo.tasks.tool_catalogue import TOOLS
+from egpo.tasks.tool_conversations import Shape, draw_conversation
 
 REFUSAL = "None of the tools is needed for that."
 
@@ -22,8 +23,10 @@ Mode = Literal["strict_think", "plain", "shaped"]
 
 
 class FunctionCalling(SourcedTask):
-    """Sources are raw conversations, OpenAI messages or xlam rows, told apart by their first record. `mode` is the
-    reward's: "strict_think", "plain" or "shaped"."""
+    """Sources are raw conversations, OpenAI messages or xlam rows, told apart by their first record. Generated
+    conversations have at most `max_turns` requests, `max_calls` calls each, and `max_tools` tools on offer, which are
+    described unless `describe_tools` is off; `instruction` stands before the tools (None: the usual one). `mode` is
+    the reward's: "strict_think", "plain" or "shaped"."""
 
     data_source: ClassVar[str] = "function_calling"
     generated_data_source: ClassVar[str] = "hardgen"
@@ -31,20 +34,34 @@ class FunctionCalling(SourcedTask):
     generated_sizes: ClassVar[Sizes] = Sizes(train=950, test=50)
     version: ClassVar[int] = 2
 
-    def __init__(self, *, mode: Mode = "strict_think", **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        mode: Mode = "strict_think",
+        max_turns: int = 4,
+        max_calls: int = 3,
+        max_tools: int = 8,
+        describe_tools: bool = True,
+        instruction: str | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(**settings)
         require_choice("function_calling", "mode", mode, get_args(Mode))
-        self.mode = mode
+        require_at_least("function_calling", 1, max_turns=max_turns, max_calls=max_calls)
+        require_at_least("function_calling", 2, max_tools=max_tools)
+        self.mode, self._style = mode, ToolStyle(instruction)
+        self._shape = Shape(max_turns, max_calls, min(max_tools, len(TOOLS)), describe_tools)
 
     def draw(self, rng: random.Random) -> Problem:
         while True:
-            row = convert_hardgen(Record(draw_conversation(rng), "a generated conversation"), 0, ToolStyle())
+            record = Record(draw_conversation(rng, self._shape), "a generated conversation")
+            row = convert_hardgen(record, 0, self._style)
             if isinstance(row, Row):
                 extra = {key: row.extra[key] for key in ("tools", "answer")}
                 return self.problem_of(replace(row, extra=extra))
 
     def read(self, record: Record, index: int) -> Problem | Dropped:
-        row = CONVERTERS[_kind(record)](record, index, ToolStyle())
+        row = CONVERTERS[_kind(record)](record, index, self._style)
         return row if isinstance(row, Dropped) else self.problem_of(row)
 
     def reader(self) -> RecordReader:

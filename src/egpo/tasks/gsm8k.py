@@ -8,8 +8,8 @@ from egpo.errors import InputError
 from egpo.rewards.gsm8k import judge_gsm8k
 from egpo.rewards.verdict import Verdict
 from egpo.tasks.protocol import Problem, user
-from egpo.tasks.sourced import Sizes, SourcedTask, require_choice
-from egpo.tasks.word_problems import draw_word_problem
+from egpo.tasks.sourced import Sizes, SourcedTask, require_at_least, require_choice
+from egpo.tasks.word_problems import SMALLEST_MAX_VALUE, draw_word_problem
 
 INSTRUCTION = 'Let\'s think step by step and output the final answer after "####".'
 
@@ -19,6 +19,7 @@ Mode = Literal["binary", "shaped"]
 class Gsm8k(SourcedTask):
     """The real set comes from the hub (openai/gsm8k, `main`) or from {question, answer} files. Without a source a
     generator of small word problems stands in, and its rows say so: their data_source is `gsm8k`, without an owner.
+    `max_value` bounds every number of a generated problem and of its worked answer (None: only the stories do).
     `mode` is the reward's: "binary" or "shaped"."""
 
     data_source: ClassVar[str] = "openai/gsm8k"
@@ -27,13 +28,15 @@ class Gsm8k(SourcedTask):
     generated_sizes: ClassVar[Sizes] = Sizes(train=1024, test=128)
     hub_config: ClassVar[str | None] = "main"
 
-    def __init__(self, *, mode: Mode = "binary", **settings: Any) -> None:
+    def __init__(self, *, mode: Mode = "binary", max_value: int | None = None, **settings: Any) -> None:
         super().__init__(**settings)
         require_choice("gsm8k", "mode", mode, get_args(Mode))
-        self.mode = mode
+        if max_value is not None:
+            require_at_least("gsm8k", SMALLEST_MAX_VALUE, max_value=max_value)
+        self.mode, self._max_value = mode, max_value
 
     def draw(self, rng: random.Random) -> Problem:
-        story = draw_word_problem(rng)
+        story = draw_word_problem(rng, self._max_value)
         return self._problem(story.question, story.answer)
 
     def read(self, record: Record, index: int) -> Problem | Dropped:

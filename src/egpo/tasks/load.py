@@ -32,6 +32,13 @@ def load_task(name: str, **settings: Any) -> Task:
     return task
 
 
+def data_source_of(task: Task, name: str) -> str:
+    """The data source of the task's problems; for a task from outside, the name that it was loaded by."""
+    if isinstance(task, SourcedTask):
+        return task.data_source if task.source is not None else task.generated_data_source
+    return name
+
+
 def _from_outside(name: str) -> type:
     module_name, _, class_name = name.partition(":")
     module = import_outside(module_name, f"task {name}")

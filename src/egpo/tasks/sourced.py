@@ -40,6 +40,13 @@ def require_whole(task: str, **settings: object) -> None:
             raise InputError(f"{setting}={value!r}", where=f"task {task}", fix="give a whole number")
 
 
+def require_at_least(task: str, least: int, **settings: int) -> None:
+    require_whole(task, **settings)
+    for setting, value in settings.items():
+        if value < least:
+            raise InputError(f"{setting}={value}", where=f"task {task}", fix=f"give {least} or more")
+
+
 class SourcedTask(ABC):
     """`source` is a directory made by `egpo prepare` or `egpo convert`. Without one, `train` and `test` problems are
     drawn: the test problems depend on the seed alone, and no training problem is one of them."""

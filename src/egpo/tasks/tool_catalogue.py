@@ -27,12 +27,16 @@ class Tool:
     wish: str
     arguments: tuple[Argument, ...]
 
-    def schema(self) -> dict[str, Any]:
-        """As a raw record lists it: bare, with the parameters as JSON schema."""
+    def schema(self, *, described: bool = True) -> dict[str, Any]:
+        """As a raw record lists it: bare, with the parameters as JSON schema; without its words if not `described`."""
         properties = {argument.name: dict(argument.schema) for argument in self.arguments}
         required = [argument.name for argument in self.arguments if not argument.optional]
         parameters = {"type": "object", "properties": properties, "required": required}
-        return {"name": self.name, "description": self.description, "parameters": parameters}
+        if described:
+            return {"name": self.name, "description": self.description, "parameters": parameters}
+        for schema in properties.values():
+            schema.pop("description", None)
+        return {"name": self.name, "parameters": parameters}
 
 
 def _one_of(*values: Any) -> Draw:

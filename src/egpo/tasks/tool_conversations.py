@@ -19,6 +19,20 @@ NO_CALL_SHARE = 0.04
 
 
 @dataclass(frozen=True)
+class Shape:
+    """How large a conversation may be: requests, calls of a request, and tools on offer (2 at least, half of them for
+    use and half as distractors); and whether the tools are described, or show their types alone."""
+
+    max_turns: int = 4
+    max_calls: int = 3
+    max_tools: int = 8
+    described: bool = True
+
+
+FULL = Shape()
+
+
+@dataclass(frozen=True)
 class Wanted:
     """One call that the user asks for."""
 
@@ -33,17 +47,18 @@ class Wanted:
         return f"{self.tool.name}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
 
 
-def draw_conversation(rng: random.Random) -> dict[str, Any]:
+def draw_conversation(rng: random.Random, shape: Shape = FULL) -> dict[str, Any]:
     """A raw record: "0" is the system turn with `tools` as a JSON string, the others are {role, content}."""
-    used = rng.sample(TOOLS, rng.randint(1, 4))
+    num_useful = shape.max_tools // 2
+    used = rng.sample(TOOLS, rng.randint(1, num_useful))
     others = [tool for tool in TOOLS if tool not in used]
-    offered = [*used, *rng.sample(others, rng.randint(1, 4))]
+    offered = [*used, *rng.sample(others, rng.randint(1, shape.max_tools - num_useful))]
     rng.shuffle(offered)
-    tools = json.dumps([tool.schema() for tool in offered], ensure_ascii=False)
+    tools = json.dumps([tool.schema(described=shape.described) for tool in offered], ensure_ascii=False)
     turns: list[dict[str, Any]] = [{"role": "system", "tools": tools}]
     chats_only = rng.random() < NO_CALL_SHARE
-    for _ in range(rng.randint(1, 4)):
-        turns += _chat(rng) if chats_only or rng.random() < 0.2 else _calls(rng, used)
+    for _ in range(rng.randint(1, shape.max_turns)):
+        turns += _chat(rng) if chats_only or rng.random() < 0.2 else _calls(rng, used, shape.max_calls)
     return {str(number): turn for number, turn in enumerate(turns)}
 
 
@@ -53,9 +68,9 @@ def _chat(rng: random.Random) -> list[dict[str, Any]]:
     return [{"role": "user", "content": question}, {"role": "assistant", "content": thought + answer}]
 
 
-def _calls(rng: random.Random, tools: list[Tool]) -> list[dict[str, Any]]:
+def _calls(rng: random.Random, tools: list[Tool], max_calls: int) -> list[dict[str, Any]]:
     """A request, its calls, their results, and a closing word: now and then an empty turn in between."""
-    wanted = [_wanted(rng, rng.choice(tools)) for _ in range(rng.choice((1, 1, 1, 2, 3)))]
+    wanted = [_wanted(rng, rng.choice(tools)) for _ in range(min(max_calls, rng.choice((1, 1, 1, 2, 3))))]
     requests = " Also, ".join(f"please {want.request()}." for want in wanted)
     thought = f"The user wants {len(wanted)} thing(s): {', '.join(want.tool.name for want in wanted)}."
     calls = f"<think>\n{thought}\n</think>\n\n[{', '.join(want.python() for want in wanted)}]"

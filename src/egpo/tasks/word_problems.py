@@ -1,6 +1,7 @@
 """Small word problems in GSM8K's form, for where GSM8K itself is not at hand. They are a stand-in, not a benchmark."""
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,9 +16,23 @@ class WordProblem:
     question: str
     answer: str
 
+    @property
+    def largest(self) -> int:
+        """The largest number in question and answer."""
+        return max(int(digits) for digits in re.findall(r"[0-9]+", f"{self.question} {self.answer}".replace(",", "")))
 
-def draw_word_problem(rng: random.Random) -> WordProblem:
-    return rng.choice(STORIES)(rng)
+
+SMALLEST_MAX_VALUE = 20
+"""Under it hardly a story can be told."""
+
+
+def draw_word_problem(rng: random.Random, max_value: int | None = None) -> WordProblem:
+    """A problem of any story. One with a number over `max_value` is drawn again, of any story: the lower the bound,
+    the rarer are those with large products."""
+    problem = rng.choice(STORIES)(rng)
+    while max_value is not None and problem.largest > max_value:
+        problem = rng.choice(STORIES)(rng)
+    return problem
 
 
 def _step(expression: str, value: int, unit: str) -> str:

@@ -5,12 +5,12 @@ import torch
 
 from egpo.config.sections.update import Optimization
 from egpo.errors import EgpoWarning, forget_warnings
-from egpo.local.budget import TokenBudget
-from egpo.local.optimizer import Optimizer
 from egpo.local.sft import gradients
 from egpo.local.sft.gradients import accumulate, mean_nll
 from egpo.local.sft.packing import cut_by_tokens, pack_examples
 from egpo.local.sft.reading import read_examples
+from egpo.local.updates.budget import TokenBudget
+from egpo.local.updates.optimizer import Optimizer
 from tests.local.conftest import CONFIGS
 
 ROWS = [

@@ -10,7 +10,7 @@ import torch
 from egpo.config.sft import SftData
 from egpo.data import split_rows
 from egpo.errors import InputError
-from egpo.local.policy import Policy
+from egpo.local.policies.policy import Policy
 from egpo.local.sft.examples import Examples
 from egpo.local.sft.reading import read_examples
 

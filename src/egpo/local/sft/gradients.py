@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from egpo.local.budget import TokenBudget, within_memory
-from egpo.local.optimizer import Optimizer
-from egpo.local.policy import Policy
+from egpo.local.policies.policy import Policy
 from egpo.local.sft.examples import Examples
 from egpo.local.sft.packing import Part, cut_by_tokens, pack_examples
+from egpo.local.updates.budget import TokenBudget, within_memory
+from egpo.local.updates.optimizer import Optimizer
 from egpo.token_stats import token_stats
 
 

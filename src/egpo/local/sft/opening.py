@@ -9,13 +9,13 @@ from pathlib import Path
 
 from egpo.config import SftConfig, config_to_yaml
 from egpo.data.manifest import file_digest
-from egpo.local.checkpoint import Checkpoints
-from egpo.local.interrupts import Interrupts
-from egpo.local.launches import record_launch
-from egpo.local.ledger import Ledger
+from egpo.local.checkpoints.checkpoint import Checkpoints
+from egpo.local.checkpoints.resume import NOTHING_YET, config_identity, rewind
 from egpo.local.quiet import warnings_said_by, without_progress_bars
-from egpo.local.resume import NOTHING_YET, config_identity, rewind
-from egpo.local.session import Surroundings
+from egpo.local.sessions.interrupts import Interrupts
+from egpo.local.sessions.launches import record_launch
+from egpo.local.sessions.ledger import Ledger
+from egpo.local.sessions.session import Surroundings
 from egpo.local.sft.reading import REASONS
 from egpo.local.sft.run import SftRun, open_sft_run
 from egpo.local.sft.session import SftSession, restore

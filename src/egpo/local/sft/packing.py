@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from egpo.local.attention import GroupLayout, PackLayout
-from egpo.local.packs import Pack
+from egpo.local.policies.attention import GroupLayout, PackLayout
+from egpo.local.policies.packs import Pack
 from egpo.local.sft.examples import Examples
 
 _SHORTEST_FRAC = 0.75

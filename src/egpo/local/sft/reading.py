@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from egpo.data import Dropped
 from egpo.errors import InputError, warn_once
-from egpo.local.policy import Policy
+from egpo.local.policies.policy import Policy
 from egpo.local.sft.conversations import Conversation, read_conversations
 from egpo.local.sft.encoding import Encoded, Encoder
 from egpo.local.sft.examples import Examples, ExampleTable

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 
 from egpo.advantages.signals import Metrics
 from egpo.config import SftConfig
-from egpo.local.budget import TokenBudget
-from egpo.local.load import load_policy
-from egpo.local.lora import add_adapters
-from egpo.local.optimizer import Optimizer
-from egpo.local.policy import Policy
-from egpo.local.schedule import learning_rate
+from egpo.local.policies.load import load_policy
+from egpo.local.policies.lora import add_adapters
+from egpo.local.policies.policy import Policy
 from egpo.local.sft.batches import Batch, plan
 from egpo.local.sft.data import TrainingData, load_data
 from egpo.local.sft.gradients import accumulate, mean_nll
 from egpo.local.stages import Stages
+from egpo.local.updates.budget import TokenBudget
+from egpo.local.updates.optimizer import Optimizer
+from egpo.local.updates.schedule import learning_rate
 
 
 @dataclass(eq=False)

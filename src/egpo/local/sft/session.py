@@ -4,9 +4,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from egpo.local.checkpoint import Snapshot
-from egpo.local.resume import learned_tensors, restore_learned
-from egpo.local.session import Session, Surroundings
+from egpo.local.checkpoints.checkpoint import Snapshot
+from egpo.local.checkpoints.resume import learned_tensors, restore_learned
+from egpo.local.sessions.session import Session, Surroundings
 from egpo.local.sft.run import SftRun, evaluate, sft_step
 from egpo.runs.readings import LOSS, VALIDATION_LOSS
 

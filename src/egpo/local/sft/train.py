@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from egpo.config import SftConfig
-from egpo.local.interrupts import Interrupts, StepAbandoned
-from egpo.local.session import interrupted, take_steps
+from egpo.local.sessions.interrupts import Interrupts, StepAbandoned
+from egpo.local.sessions.session import interrupted, take_steps
 from egpo.local.sft.opening import new_session, resumed_session, sft_checkpoints, sft_folder
 
 

@@ -1,0 +1,52 @@
+"""Everything that the cold start of egpo-tiny needs, from nothing:
+
+    python -m recipes.egpo_tiny.make --out data/egpo-tiny
+
+writes `corpus.jsonl`, `held_out.jsonl` (conversations to evaluate on) and `model/`, a Qwen3 without weights and with
+its tokenizer. Then `egpo sft recipes/egpo_tiny/sft.yaml` trains it. The same seed gives the same bytes.
+"""
+
+import argparse
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from recipes.egpo_tiny.corpus import draw_example, write_corpus
+from recipes.egpo_tiny.lessons import LESSONS
+from recipes.egpo_tiny.model import CONTEXT, write_model_folder
+from recipes.egpo_tiny.tokenizer import CHAT_TEMPLATE, train_tokenizer
+from transformers.utils.chat_template_utils import render_jinja_template
+
+CONVERSATIONS, HELD_OUT = 400_000, 2_000
+TEXTS_PER_LESSON = 2_000
+"""For the tokenizer, from each lesson alike: words of the rarer ones deserve tokens too."""
+
+
+def make(folder: Path, conversations: int, held_out: int, seed: int) -> None:
+    write_corpus(folder / "corpus.jsonl", conversations, seed)
+    write_corpus(folder / "held_out.jsonl", held_out, seed + 1)
+    tokenizer = train_tokenizer(rendered_texts(TEXTS_PER_LESSON, seed), CONTEXT)
+    write_model_folder(folder / "model", tokenizer)
+
+
+def rendered_texts(per_lesson: int, seed: int) -> Iterator[str]:
+    """Conversations as the chat template shows them."""
+    template = CHAT_TEMPLATE.read_text(encoding="utf-8")
+    rng = random.Random(f"egpo-tiny tokenizer:{seed}")
+    for lesson in LESSONS:
+        messages = [draw_example(lesson, rng).messages for _ in range(per_lesson)]
+        yield from render_jinja_template(messages, chat_template=template)[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
+    parser.add_argument("--held-out", type=int, default=HELD_OUT)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    make(given.out, given.conversations, given.held_out, given.seed)
+
+
+if __name__ == "__main__":
+    main()

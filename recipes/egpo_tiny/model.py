@@ -1,0 +1,37 @@
+"""The shape of egpo-tiny: a Qwen3 of 2.6 million parameters, before any training."""
+
+from pathlib import Path
+
+from recipes.egpo_tiny.tokenizer import END_OF_TEXT, TURN_END, VOCAB_SIZE, save_tokenizer
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config
+
+CONTEXT = 1024
+"""Longest sequence: prompts take up to 350 tokens, responses up to 130."""
+
+
+def model_config(**token_ids: int | None) -> Qwen3Config:
+    """Wide enough for single-digit arithmetic, small enough that two cores sample 128 responses in seconds."""
+    return Qwen3Config(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=CONTEXT,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        tie_word_embeddings=True,
+        initializer_range=0.02,
+        architectures=["Qwen3ForCausalLM"],
+        dtype="bfloat16",
+        **token_ids,
+    )
+
+
+def write_model_folder(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    """config.json, generation_config.json and the tokenizer: all but weights, which `model.init: random` draws."""
+    eos, pad = (tokenizer.convert_tokens_to_ids(token) for token in (TURN_END, END_OF_TEXT))
+    save_tokenizer(tokenizer, folder)
+    model_config(bos_token_id=None, eos_token_id=eos, pad_token_id=pad).save_pretrained(folder)
+    GenerationConfig(do_sample=True, eos_token_id=eos, pad_token_id=pad).save_pretrained(folder)

@@ -1,0 +1,141 @@
+"""From the words of a command to models that can be asked: what each is, and where its evaluation belongs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from egpo.config import Config
+from egpo.evals.cache import AnswerCache
+from egpo.evals.evaluate import Exam
+from egpo.evals.places import ModelPlace, find_model
+from egpo.evals.responses import Respondent
+from egpo.evals.server import ServedModel, Server
+from egpo.evals.store import Origin, file_name
+
+Device = Literal["auto", "cpu", "cuda"]
+ANSWERS = "server_answers.jsonl"
+HERE = Path("evals")
+
+
+class Candidate(ABC):
+    """A model to be examined; `out` is where the user wants evaluations, if he says so."""
+
+    out: Path | None
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """What tables call it."""
+
+    @property
+    @abstractmethod
+    def origin(self) -> Origin: ...
+
+    @property
+    @abstractmethod
+    def folder(self) -> Path:
+        """Where its evaluation is written."""
+
+    @abstractmethod
+    def file_name(self, exam: Exam) -> str:
+        """Without the suffix."""
+
+    @abstractmethod
+    def opened(self) -> AbstractContextManager[Respondent]:
+        """Loads what it takes to ask, and frees it at the end of the block."""
+
+
+@dataclass(frozen=True)
+class LocalCandidate(Candidate):
+    """`recipe` says how to talk to it: template variables, thinking tags, stops."""
+
+    place: ModelPlace
+    out: Path | None
+    recipe: Config | None
+    device: Device
+
+    @property
+    def label(self) -> str:
+        return self.place.label
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.place.model, self.place.step)
+
+    @property
+    def folder(self) -> Path:
+        return self.out or (self.place.run.evals if self.place.run else HERE)
+
+    def file_name(self, exam: Exam) -> str:
+        of_run = self.out is None and self.place.run is not None
+        return file_name("" if of_run else self.label, _described(exam), f"step{self.place.step}" * of_run)
+
+    @contextmanager
+    def opened(self) -> Iterator[Respondent]:
+        from egpo.config.schema import Model
+        from egpo.evals.local_model import LocalModel
+        from egpo.local.policies.load import load_policy
+
+        if self.recipe is None:
+            yield LocalModel(self.label, load_policy(Model(path=self.place.model, device=self.device)))
+            return
+        model = Model(path=self.place.model, device=self.device, template=self.recipe.model.template)
+        rollout, tags = self.recipe.rollout, self.recipe.segments.tags
+        yield LocalModel(self.label, load_policy(model), tags, rollout.stop, rollout.stop_tokens)
+
+
+@dataclass(frozen=True)
+class ServedCandidate(Candidate):
+    """A model that a server knows by this name."""
+
+    server: Server
+    model: str
+    out: Path | None
+
+    @property
+    def label(self) -> str:
+        return self.model
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(f"{self.server.url} {self.model}")
+
+    @property
+    def folder(self) -> Path:
+        return self.out or HERE
+
+    def file_name(self, exam: Exam) -> str:
+        return file_name(self.model, _described(exam))
+
+    @contextmanager
+    def opened(self) -> Iterator[Respondent]:
+        with AnswerCache.open(self.folder / ANSWERS) as cache:
+            yield ServedModel(self.server, self.model, cache)
+
+
+def local_candidates(
+    words: Sequence[str], checkpoint: str = "latest", out: Path | None = None, device: Device = "auto"
+) -> list[LocalCandidate]:
+    """All are talked to in one way, that of the first run among them: else their figures could not be compared. Labels
+    that two of them share give way to the words themselves."""
+    places = [find_model(word, checkpoint) for word in words]
+    recipe = next((recipe for place in places if (recipe := place.recipe)), None)
+    labels = [place.label for place in places]
+    named = [
+        replace(place, label=word) if labels.count(place.label) > 1 else place
+        for word, place in zip(words, places, strict=True)
+    ]
+    return [LocalCandidate(place, out, recipe, device) for place in named]
+
+
+def served_candidates(server: Server, names: Sequence[str], out: Path | None = None) -> list[ServedCandidate]:
+    """Without a name: the one model that it serves."""
+    return [ServedCandidate(server, name, out) for name in names or (server.only_model(),)]
+
+
+def _described(exam: Exam) -> str:
+    split = "" if exam.split == "test" else exam.split
+    return file_name(exam.task.rpartition(":")[2], split, exam.sampling.described)

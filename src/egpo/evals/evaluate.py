@@ -1,0 +1,126 @@
+"""One model on one task: ask, judge, sum up."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from egpo.errors import EgpoError, InputError
+from egpo.evals.evaluation import Figures, figures_of
+from egpo.evals.passk import require_ks
+from egpo.evals.responses import Respondent, Response, Sampling, Watch, watch_nothing
+from egpo.evals.samples import SampleRecord
+from egpo.rewards.verdict import Verdict
+from egpo.tasks import Problem, Task, load_task
+from egpo.tasks.judging import judge_texts
+from egpo.tasks.load import data_source_of
+from egpo.tasks.sandboxed import sandbox_tier
+
+
+@dataclass(frozen=True)
+class Exam:
+    """What a model is asked: the first `num_problems` of a split of a task (None: all), and how."""
+
+    task: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    split: str = "test"
+    num_problems: int | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    ks: tuple[int, ...] = (1,)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """An exam with its problems at hand: the same for every model that sits it."""
+
+    exam: Exam
+    task: Task
+    problems: tuple[Problem, ...]
+    sandbox: str | None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came of it. `num_left_out`: problems whose prompts do not fit the model. `data` is a digest of the problems:
+    equal digests, equal problems. `sandbox` is the tier that programs ran in, where responses are programs."""
+
+    label: str
+    exam: Exam
+    figures: Figures
+    samples: tuple[SampleRecord, ...]
+    num_left_out: int
+    data: str
+    sandbox: str | None = None
+
+
+def evaluate(model: Respondent, paper: Paper, watch: Watch = watch_nothing) -> Evaluation:
+    """Ask, judge, sum up. An error where not one response could be had or judged: there is nothing to sum up then."""
+    exam, problems = paper.exam, paper.problems
+    responses = model.respond(paper.task, problems, exam.sampling, watch)
+    samples = judge_responses(paper.task, problems, responses, data_source_of(paper.task, exam.task))
+    return Evaluation(
+        label=model.label,
+        exam=exam,
+        figures=figures_of(samples, exam.ks, exam.sampling.seed),
+        samples=samples,
+        num_left_out=len(problems) - len({response.problem for response in responses}),
+        data=problems_digest(problems),
+        sandbox=paper.sandbox,
+    )
+
+
+def set_paper(exam: Exam) -> Paper:
+    """An InputError where the exam cannot be held: before any model is loaded or asked."""
+    require_ks(exam.ks, exam.sampling.n)
+    task = load_task(exam.task, **exam.settings)
+    problems = tuple(islice(task.problems(exam.split), exam.num_problems))
+    if not problems:
+        where = f"task {exam.task}, split `{exam.split}`"
+        raise InputError("no problems", where=where, fix="prepare its data with that split, or choose another")
+    return Paper(exam, task, problems, sandbox_tier(task, exam.settings))
+
+
+def judge_responses(
+    task: Task, problems: Sequence[Problem], responses: Iterable[Response], data_source: str
+) -> tuple[SampleRecord, ...]:
+    """In the order of problems and samples. A response that a server failed to give is not judged."""
+    ordered = sorted(responses, key=lambda response: (response.problem, response.sample))
+    answered = [response for response in ordered if response.failure is None]
+    if ordered and not answered:
+        raise EgpoError(f"not one of {len(ordered)} responses could be had: {ordered[0].failure}", where="evaluation")
+    verdicts = iter(judge_texts(task, [problems[r.problem] for r in answered], [r.text for r in answered]))
+    return tuple(_record(problems[r.problem], r, _failed(r) or next(verdicts), data_source) for r in ordered)
+
+
+def problems_digest(problems: Iterable[Problem]) -> str:
+    digest = hashlib.sha256()
+    for problem in problems:
+        shown = [problem.key, [dict(message) for message in problem.messages], problem.ground_truth]
+        digest.update(json.dumps(shown, default=str).encode("utf-8", "backslashreplace"))
+    return digest.hexdigest()
+
+
+def _failed(response: Response) -> Verdict | None:
+    return None if response.failure is None else Verdict(0.0, False, response.failure, failed=True)
+
+
+def _record(problem: Problem, response: Response, verdict: Verdict, data_source: str) -> SampleRecord:
+    return SampleRecord(
+        problem=problem.key,
+        sample=response.sample,
+        input=response.prompt,
+        output=response.text,
+        gts=problem.ground_truth,
+        score=float(verdict.reward),
+        acc=verdict.correct,
+        reason=verdict.reason,
+        failed=verdict.failed,
+        num_tokens=response.num_tokens,
+        finished=response.finished,
+        segments=response.entropy,
+        data_source=data_source,
+        ability=problem.ability,
+        extra_info=dict(problem.extra),
+    )

@@ -1,0 +1,95 @@
+"""A model folder under evaluation, sampled by the embedded engine in batches. B rows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from egpo.config.schema import Rollout
+from egpo.errors import InputError
+from egpo.evals.responses import Response, Sampling, Watch
+from egpo.local.draws import Draws
+from egpo.local.measure import measure
+from egpo.local.policies.policy import Policy
+from egpo.local.policies.prompts import prompt_tokens
+from egpo.local.rollouts import Rollouts
+from egpo.local.sampling.sample import sample
+from egpo.local.sessions.preflight import require_tags_in_text
+from egpo.tags import THINK_TAGS
+from egpo.tasks import Problem, Task
+
+ROWS_AT_ONCE = 256
+_USUAL_MAX_TOKENS = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class LocalModel:
+    """`tags` open and close the thinking; `stop` and `stop_tokens` end a response, besides the model's own end."""
+
+    label: str
+    policy: Policy
+    tags: tuple[str, str] = THINK_TAGS
+    stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
+    rows_at_once: int = ROWS_AT_ONCE
+
+    def respond(self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: Watch) -> list[Response]:
+        """The same for the same seed, whatever is sampled together."""
+        require_tags_in_text(self.policy.tokenizer, self.tags, task)
+        lengths = [len(prompt) for prompt in prompt_tokens(self.policy, task, problems)]
+        rollout = self._rollout(sampling, lengths)
+        room = self.policy.context - rollout.max_response_tokens
+        fitting = [index for index, length in enumerate(lengths) if length <= room]
+        responses: list[Response] = []
+        for batch in self._batches(fitting, sampling.n):
+            watch(len(responses), len(fitting) * sampling.n)
+            rollouts = sample(
+                self.policy, task, [problems[i] for i in batch], rollout, Draws(sampling.seed, purpose="evaluation")
+            )
+            responses += self._read(rollouts, batch)
+        watch(len(responses), len(fitting) * sampling.n)
+        return responses
+
+    def _batches(self, indices: list[int], n: int) -> Iterator[list[int]]:
+        size = max(1, self.rows_at_once // n)
+        yield from (indices[first : first + size] for first in range(0, len(indices), size))
+
+    def _rollout(self, sampling: Sampling, prompt_lengths: list[int]) -> Rollout:
+        rollout = Rollout(
+            n=sampling.n,
+            top_p=sampling.top_p,
+            max_response_tokens=self._max_tokens(sampling.max_tokens, prompt_lengths),
+            stop=self.stop,
+            stop_tokens=self.stop_tokens,
+        )
+        # Rollouts of training are never greedy, and their section refuses a temperature of 0.
+        return rollout.model_copy(update={"temperature": float(sampling.temperature)})
+
+    def _max_tokens(self, wanted: int | None, prompt_lengths: list[int]) -> int:
+        """As wanted, and then prompts that leave less room are left out; or as many as every prompt leaves room for."""
+        length = max(prompt_lengths) if wanted is None else min(prompt_lengths)
+        room = self.policy.context - length
+        if room < (wanted or 1):
+            raise InputError(
+                f"beside a prompt of {length} tokens there is room for {max(room, 0)} in the model's context of "
+                f"{self.policy.context}",
+                where=f"model {self.label}",
+                fix="set --max-tokens to what the prompts leave: those that leave less are left out",
+            )
+        return wanted or min(_USUAL_MAX_TOKENS, room)
+
+    def _read(self, rollouts: Rollouts, batch: list[int]) -> Iterator[Response]:
+        measures = measure(self.policy, rollouts, self.tags)
+        prompts = self.policy.tokenizer.batch_decode([list(prompt) for prompt in rollouts.prompts])
+        lengths, finished = rollouts.length_B.tolist(), rollouts.finished_B.tolist()
+        n = len(rollouts) // len(batch)
+        for row, place in enumerate(rollouts.problem_B.tolist()):
+            entropies = {name: float(entropy_B[row]) for name, entropy_B in measures.entropy.items()}
+            yield Response(
+                problem=batch[place],
+                sample=row % n,
+                prompt=prompts[place],
+                text=rollouts.texts[row],
+                num_tokens=lengths[row],
+                finished=finished[row],
+                entropy={name: value for name, value in entropies.items() if isfinite(value)},
+            )

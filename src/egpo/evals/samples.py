@@ -1,0 +1,71 @@
+"""`evals/<name>.jsonl`: every response of an evaluation, judged, one JSON object a line.
+
+verl's names where verl has one, as in `rollouts/`: `egpo audit rewards` reads these files too.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from egpo.errors import InputError
+from egpo.files import write_atomically
+from egpo.runs.json_lines import encoded, read_lines
+
+
+@dataclass(frozen=True)
+class SampleRecord:
+    """One response. What is not known is None, or not there."""
+
+    problem: str
+    """Key of the problem."""
+    sample: int
+    """Which of the problem's responses, counted from 0."""
+    input: str
+    """The prompt, as text."""
+    output: str
+    """The response, as the judge read it."""
+    gts: Any
+    """The ground truth."""
+    score: float
+    """The reward."""
+    acc: bool
+    """Fully correct."""
+    reason: str
+    """Why this score, or why there is none: a name out of the reward's list, or of the server's."""
+    failed: bool = False
+    """The checker or the server failed: score and acc say nothing of the model."""
+    num_tokens: int | None = None
+    finished: bool | None = None
+    """Ended by a stop, and not cut off."""
+    segments: Mapping[str, float] = field(default_factory=dict)
+    """Mean entropy of `thinking`, `answer` and `response` in nats; an empty segment has none."""
+    data_source: str = ""
+    ability: str = ""
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_samples(path: Path, samples: Iterable[SampleRecord]) -> None:
+    write_atomically(path, b"".join(encoded(_as_line(sample)) for sample in samples))
+
+
+def read_samples(path: Path) -> list[SampleRecord]:
+    """Every whole line; names that this version does not know are passed over."""
+    return [_as_record(line.value, f"{path}, line {line.number}") for line in read_lines(path)]
+
+
+def _as_line(sample: SampleRecord) -> dict[str, Any]:
+    line = {item.name: getattr(sample, item.name) for item in fields(sample)}
+    # A reward from outside may be anything; JSON has no NaN.
+    return line | {"score": sample.score if math.isfinite(sample.score) else None}
+
+
+def _as_record(line: Mapping[str, Any], where: str) -> SampleRecord:
+    known = {item.name: line[item.name] for item in fields(SampleRecord) if item.name in line}
+    if known.get("score", 0.0) is None:
+        known["score"] = math.nan
+    try:
+        return SampleRecord(**known)
+    except TypeError as error:
+        raise InputError(f"no sample ({error})", where=where, fix="give a file that `egpo eval` wrote") from error

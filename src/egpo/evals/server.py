@@ -1,0 +1,179 @@
+"""A model behind an OpenAI-compatible server under evaluation. Its entropies are unknown: absent, not zero."""
+
+import asyncio
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from egpo.errors import EgpoError, InputError
+from egpo.evals.asking import Patience, UnansweredError, ask
+from egpo.evals.cache import Answer, AnswerCache, question_key
+from egpo.evals.replies import GarbageError, read_model_names
+from egpo.evals.responses import Response, Sampling, Watch
+from egpo.tasks import Problem, Task
+
+_MOST_FAILURES_IN_A_ROW = 8
+"""So many questions one after another without an answer: the server is not there any more, or not well."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """`url` up to and with `/v1`; `api_key` where it wants one."""
+
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+    concurrency: int = 16
+    patience: Patience = field(default_factory=Patience)
+
+    @classmethod
+    def at(cls, url: str, **settings: Any) -> "Server":
+        """`http://host:8000`, with or without `/v1`."""
+        if not _is_address(url):
+            raise InputError(f"`{url}` is no address", where="--url", fix="as in http://localhost:8000/v1")
+        plain = url.rstrip("/")
+        return cls(plain if plain.endswith("/v1") else f"{plain}/v1", **settings)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+    def model_names(self) -> list[str]:
+        """Those that it serves."""
+        try:
+            reply = httpx.get(f"{self.url}/models", headers=self.headers, timeout=self.patience.timeout_s)
+            reply.raise_for_status()
+            return read_model_names(reply.content)
+        except (httpx.HTTPError, httpx.InvalidURL, GarbageError) as error:
+            fix = "is the server up, and this its address? or name the model yourself"
+            raise InputError(f"does not say what it serves ({error})", where=f"{self.url}/models", fix=fix) from error
+
+    def only_model(self) -> str:
+        names = self.model_names()
+        if len(names) != 1:
+            fix = f"name one of: {', '.join(names)}" if names else "name the model yourself"
+            raise InputError(f"serves {len(names)} models", where=self.url, fix=fix)
+        return names[0]
+
+
+@dataclass(frozen=True)
+class _Question:
+    problem: int
+    sample: int
+    messages: Sequence[Mapping[str, Any]]
+    body: dict[str, Any]
+    key: str
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """What was answered lies in the cache the moment it arrives; a second call asks for the rest only."""
+
+    server: Server
+    model: str
+    cache: AnswerCache
+
+    @property
+    def label(self) -> str:
+        return self.model
+
+    def respond(self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: Watch) -> list[Response]:
+        questions = list(self._questions(task, problems, sampling))
+        failures = asyncio.run(_Session(self, questions, watch).run())
+        return [self._response(question, failures.get(question.key)) for question in questions]
+
+    def _questions(self, task: Task, problems: Sequence[Problem], sampling: Sampling) -> Iterator[_Question]:
+        for index, problem in enumerate(problems):
+            messages = [dict(message) for message in task.prompt(problem)]
+            for sample in range(sampling.n):
+                body = {"model": self.model, "messages": messages, **_sent(sampling, problem.key, sample)}
+                yield _Question(index, sample, messages, body, question_key(self.server.url, body, sample))
+
+    def _response(self, question: _Question, failure: str | None) -> Response:
+        answer = self.cache.find(question.key) or Answer("")
+        prompt = "\n\n".join(f"[{message.get('role')}]\n{message.get('content')}" for message in question.messages)
+        return Response(
+            problem=question.problem,
+            sample=question.sample,
+            prompt=prompt,
+            text=answer.text,
+            num_tokens=answer.num_tokens,
+            finished=answer.finished,
+            failure=failure,
+        )
+
+
+class _Session:
+    """The questions of one call that the cache has no answer to, several under way at a time."""
+
+    def __init__(self, model: ServedModel, questions: list[_Question], watch: Watch) -> None:
+        self._model, self._watch, self._total = model, watch, len(questions)
+        self._open = iter([question for question in questions if model.cache.find(question.key) is None])
+        self._done = sum(model.cache.find(question.key) is not None for question in questions)
+        self._failures: dict[str, str] = {}
+        self._failed_in_a_row = 0
+
+    async def run(self) -> dict[str, str]:
+        """The reasons of those that stayed without an answer, by key."""
+        server = self._model.server
+        limits = httpx.Limits(max_connections=server.concurrency)
+        self._watch(self._done, self._total)
+        async with httpx.AsyncClient(
+            base_url=f"{server.url}/", headers=server.headers, limits=limits, timeout=None
+        ) as client:
+            try:
+                async with asyncio.TaskGroup() as workers:
+                    for _ in range(server.concurrency):
+                        workers.create_task(self._work(client))
+            except BaseExceptionGroup as group:
+                raise group.exceptions[0] from group.exceptions[0].__cause__
+        return self._failures
+
+    async def _work(self, client: httpx.AsyncClient) -> None:
+        for question in self._open:
+            try:
+                answer = await ask(client, question.body, self._model.server.patience)
+            except UnansweredError as error:
+                self._note(question, error)
+            else:
+                self._failed_in_a_row = 0
+                self._model.cache.keep(question.key, answer)
+                self._done += 1
+            self._watch(self._done, self._total)
+
+    def _note(self, question: _Question, error: UnansweredError) -> None:
+        """One question without an answer is a failure of that question; many in a row are the server's end."""
+        self._failures[question.key] = error.reason
+        self._failed_in_a_row += error.reason != "server_refused"
+        none_yet = not self._done and len(self._failures) == self._total
+        if error.reason == "server_gone" or self._failed_in_a_row >= _MOST_FAILURES_IN_A_ROW or none_yet:
+            raise EgpoError(
+                f"gave up after {self._done:,} of {self._total:,} responses ({error})",
+                where=self._model.server.url,
+                fix=f"those are kept in {self._model.cache.path}: mend the server, and the same command goes on",
+            ) from error
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    return parsed.scheme in ("http", "https") and bool(parsed.host)
+
+
+def _sent(sampling: Sampling, key: str, sample: int) -> dict[str, Any]:
+    """The settings as the protocol names them; what is not set is left to the server. The seed is the sample's own:
+    with one for all, a server that honours it would say the same n times."""
+    name = f"{sampling.seed}\n{key}\n{sample}".encode("utf-8", "backslashreplace")
+    settings: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "seed": int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") >> 1,
+    }
+    if sampling.top_p < 1:
+        settings["top_p"] = sampling.top_p
+    if sampling.max_tokens is not None:
+        settings["max_tokens"] = sampling.max_tokens
+    return settings

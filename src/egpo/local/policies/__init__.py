@@ -1,0 +1,1 @@
+"""The model as the engine computes it: loaded, packed, cached, adapted."""

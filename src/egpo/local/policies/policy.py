@@ -1,0 +1,60 @@
+"""A causal language model as the engine uses it: hidden states of packs, one more token for slots, and the head."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from egpo.local.policies.attention import PackLayout, SlotLayout
+from egpo.local.policies.packs import Pack
+from egpo.local.policies.slots import Slots
+
+
+@dataclass(eq=False)
+class Policy:
+    """`stop_ids` end a response; `context` is the longest sequence; `template` are variables for the chat template."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    context: int
+    stop_ids: frozenset[int]
+    pad_id: int
+    template: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        return self.head_VD.device
+
+    @property
+    def head_VD(self) -> Tensor:
+        weight: Tensor = self.model.get_output_embeddings().weight
+        return weight
+
+    def hidden(self, pack: Pack, cache: Slots | None = None) -> Tensor:
+        """(N, D): hidden states after the last norm, with a gradient where gradients are on. A cache keeps the keys
+        and values of the pack's prompts."""
+        return self._forward(pack.token_N[None], pack.position_N[None], pack.layout, cache)[0]
+
+    def logits(self, hidden_RD: Tensor) -> Tensor:
+        """(R, V) in float32, whatever the weights are in: rounded to bfloat16 they would give other probabilities than
+        the update computes."""
+        if hidden_RD.is_cuda and hidden_RD.dtype != torch.float32:
+            return torch.mm(hidden_RD, self.head_VD.T, out_dtype=torch.float32)
+        return (hidden_RD @ self.head_VD.T).float()
+
+    def next_hidden(self, token_R: Tensor, slots: Slots) -> Tensor:
+        """(R, D): one more token for each row of slots."""
+        layout = slots.open_next()
+        return self._forward(token_R[:, None], slots.position_R[:, None], layout, slots)[:, 0]
+
+    def _forward(self, token: Tensor, position: Tensor, layout: PackLayout | SlotLayout, cache: Slots | None) -> Tensor:
+        if self.model.is_gradient_checkpointing:
+            # transformers takes the cache away from a layer in training that it would compute again.
+            self.model.train(cache is None)
+        out = self.model.base_model(
+            input_ids=token, position_ids=position, past_key_values=cache, use_cache=cache is not None, layout=layout
+        )
+        hidden: Tensor = out.last_hidden_state
+        return hidden

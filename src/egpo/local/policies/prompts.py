@@ -1,0 +1,44 @@
+"""Problems to token ids, through the model's own chat template."""
+
+from collections.abc import Sequence
+
+from jinja2 import TemplateError
+
+from egpo.errors import InputError
+from egpo.local.policies.policy import Policy
+from egpo.tasks import Problem, Task
+
+
+def prompt_text(policy: Policy, task: Task, problem: Problem) -> str:
+    """The prompt as the model reads it."""
+    try:
+        text: str = policy.tokenizer.apply_chat_template(
+            task.prompt(problem), tokenize=False, add_generation_prompt=True, **policy.template
+        )
+    except (TemplateError, TypeError, KeyError) as error:
+        raise InputError(
+            f"the chat template refuses the prompt: {error}",
+            where=f"problem {problem.key}",
+            fix="compare the task's messages with what the template expects",
+        ) from error
+    return text
+
+
+def prompt_tokens(policy: Policy, task: Task, problems: Sequence[Problem]) -> list[tuple[int, ...]]:
+    texts = [prompt_text(policy, task, problem) for problem in problems]
+    encoded = policy.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+    return [tuple(ids) for ids in encoded]
+
+
+def require_room(policy: Policy, problem: Problem, num_tokens: int, max_response_tokens: int) -> None:
+    """A prompt and its response must fit what the model can read."""
+    room = policy.context - max_response_tokens
+    if num_tokens > room:
+        raise InputError(
+            f"a prompt of {num_tokens} tokens and a response of {max_response_tokens} do not fit the model's "
+            f"{policy.context}",
+            where=f"problem {problem.key[:80]}",
+            fix=f"leave such problems out with rollout.max_prompt_tokens={max(room, 1)}"
+            if room > 0
+            else "lower rollout.max_response_tokens",
+        )

@@ -1,0 +1,1 @@
+"""Responses, one token a row at a time."""

@@ -1,0 +1,1 @@
+"""A run while it is trained: what it writes, who watches, who may stop it."""

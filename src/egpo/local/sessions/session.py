@@ -1,0 +1,133 @@
+"""A run while it is trained, of either kind: its steps, and what they leave behind."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from egpo.advantages.signals import Metrics
+from egpo.local.checkpoints.checkpoint import Checkpoints, SaveError, Snapshot
+from egpo.local.checkpoints.export import export_policy
+from egpo.local.policies.policy import Policy
+from egpo.local.sessions.interrupts import Interrupts, RunInterruptedError
+from egpo.local.sessions.ledger import Ledger
+from egpo.local.stages import Stages
+from egpo.runs.folder import RunFolder
+from egpo.runs.live import LiveView
+from egpo.runs.readings import STEP_S, TOKENS_PER_S
+
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """Where a run writes, who watches it, and who may stop it."""
+
+    folder: RunFolder
+    checkpoints: Checkpoints
+    view: LiveView
+    ledger: Ledger
+    interrupts: Interrupts
+
+
+class Trained(Protocol):
+    """What every kind of run has."""
+
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def stages(self) -> Stages: ...
+
+
+class Session(ABC):
+    """`done` steps are taken, the first `begun_at` of them before this process; `saved` is the step of the newest
+    checkpoint, 0 where there is none. `score` is what the best checkpoints are chosen by.
+
+    `is_whole`: what is in memory is the state after `done` steps, and their metrics are written. It can be saved.
+    """
+
+    def __init__(self, trained: Trained, around: Surroundings, done: int = 0, score: float | None = None) -> None:
+        self._trained, self.around = trained, around
+        self.done = self.saved = self.begun_at = done
+        self.score, self.is_whole = score, True
+
+    @property
+    @abstractmethod
+    def num_steps(self) -> int:
+        """Of the whole run."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Before the first step: line 0 of the metrics, if there is one."""
+
+    @abstractmethod
+    def take_step(self) -> None:
+        """The next step, with all that is due after it."""
+
+    @abstractmethod
+    def snapshot(self) -> Snapshot:
+        """The state after the steps done."""
+
+    @abstractmethod
+    def score_of(self, metrics: Mapping[str, float]) -> float | None:
+        """None where these figures have none: then the last one stands."""
+
+    def save(self) -> None:
+        """A checkpoint of the steps done. One that cannot be written costs a warning, unless it holds the result."""
+        if self.done == self.saved:
+            return
+        self.around.view.stage("save")
+        self.around.ledger.sync()
+        try:
+            self.around.checkpoints.save(self.snapshot(), partial(export_policy, self._trained.policy))
+        except SaveError as error:
+            if self.done == self.num_steps or self.around.interrupts.signum is not None:
+                raise
+            self.around.ledger.tell_of(error, self.done, self.saved)
+        else:
+            self.saved = self.done
+
+    @property
+    def model_folder(self) -> Path:
+        """The newest checkpoint's model."""
+        return self.around.checkpoints.model_folder(self.saved)
+
+    def is_due(self, every: int) -> bool:
+        """Every so many steps, and after the last; a period of 0 leaves the last."""
+        return self.done == self.num_steps or bool(every and self.done % every == 0)
+
+    def record(self, metrics: Metrics, start: float) -> None:
+        """The figures of a step that began at `start`, by the performance counter."""
+        total = time.perf_counter() - start
+        stages = {f"timing_s/{name}": seconds for name, seconds in self._trained.stages.take().items()}
+        throughput = {TOKENS_PER_S: metrics["perf/total_num_tokens"] / total} if self.done else {}
+        self.around.ledger.record(self.done, metrics, {**stages, STEP_S: total, **throughput})
+        measured = self.score_of(metrics)
+        self.score = self.score if measured is None else measured
+        self.is_whole = True
+
+
+def take_steps(session: Session) -> Path:
+    """To the last step, and the folder of the model. However it ends, what is done is kept: unless an update was cut in
+    two, or its metrics could not be written."""
+    try:
+        if session.done == 0:
+            session.begin()
+        while session.done < session.num_steps:
+            session.take_step()
+    finally:
+        if session.is_whole:
+            session.save()
+    done = "are done" if session.done > session.begun_at else "were done before, and nothing is left to do"
+    session.around.view.say(f"all {session.num_steps} steps {done}: {session.model_folder}")
+    return session.model_folder
+
+
+def interrupted(signum: int, folder: RunFolder, checkpoints: Checkpoints) -> RunInterruptedError:
+    """The newest checkpoint is that of the last step that was done: it has just been saved."""
+    if not folder.config.exists():
+        return RunInterruptedError(signum, "stopped before the first step; nothing was written")
+    steps = checkpoints.steps()
+    done = f"after step {steps[-1]}, which is saved" if steps else "before the first step was done"
+    return RunInterruptedError(signum, f"stopped {done}", fix=f"go on with: {checkpoints.command} --resume")

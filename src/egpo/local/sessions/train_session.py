@@ -1,0 +1,79 @@
+"""A run of reinforcement while it is trained."""
+
+import time
+from collections.abc import Mapping
+from functools import cached_property
+
+from egpo.advantages.signals import Metrics
+from egpo.local.checkpoints.checkpoint import Snapshot
+from egpo.local.checkpoints.resume import snapshot
+from egpo.local.run import Run
+from egpo.local.sessions.records import rollout_records
+from egpo.local.sessions.session import Session, Surroundings
+from egpo.local.sessions.token_texts import TokenTexts
+from egpo.local.step import StepOutcome, step
+from egpo.local.validate import validate
+from egpo.runs.dump import write_dump
+from egpo.runs.readings import REWARD, validation_accuracy
+
+_CHANGES_NOTHING = {"sample", "judge", "measure", "reference"}
+"""Stages before the update: a step that is left in one of them can be taken again."""
+
+
+class TrainSession(Session):
+    """The best checkpoints are those of the best validation; where there is none, of the best mean reward."""
+
+    def __init__(self, run: Run, around: Surroundings, done: int = 0, score: float | None = None) -> None:
+        super().__init__(run, around, done, score)
+        self.run = run
+        run.stages.on_enter = self._enter
+
+    @property
+    def num_steps(self) -> int:
+        return self.run.config.steps
+
+    def begin(self) -> None:
+        if self.run.config.validation.every:
+            start = time.perf_counter()
+            self.record(validate(self.run), start)
+
+    def take_step(self) -> None:
+        start, stream = time.perf_counter(), self.run.stream
+        position, num_left_out = stream.position, stream.num_left_out
+        try:
+            outcome = step(self.run, self.done)
+        except BaseException:
+            # The problems that it drew are drawn again when it is taken again.
+            stream.position, stream.num_left_out = position, num_left_out
+            raise
+        self.done += 1
+        self.record(outcome.metrics | self._validation(), start)
+        if self.done == 1 or self.is_due(self.run.config.watch.rollouts_every):
+            self._dump(outcome)
+        if self.is_due(self.run.config.checkpoints.every):
+            self.save()
+
+    def snapshot(self) -> Snapshot:
+        return snapshot(self.run, self.done, self.score)
+
+    def score_of(self, metrics: Mapping[str, float]) -> float | None:
+        return validation_accuracy(metrics) if self.run.config.validation.every else metrics.get(REWARD)
+
+    def _enter(self, stage: str) -> None:
+        self.around.view.stage(stage)
+        self.is_whole = self.is_whole and stage != "update"
+        before_training = stage == "validate" and self.done == 0
+        self.around.interrupts.allow_abandoning(before_training or stage in _CHANGES_NOTHING)
+
+    def _validation(self) -> Metrics:
+        """Never, where its period is 0: there may be nothing to validate on."""
+        every = self.run.config.validation.every
+        return validate(self.run) if every and self.is_due(every) else {}
+
+    def _dump(self, outcome: StepOutcome) -> None:
+        records = rollout_records(self.run, outcome, self.done, self._token_texts)
+        write_dump(self.around.folder.rollouts_of(self.done), records)
+
+    @cached_property
+    def _token_texts(self) -> TokenTexts:
+        return TokenTexts(self.run.policy.tokenizer)

@@ -1,0 +1,130 @@
+"""The policy update: epochs over a batch of rollouts, an optimizer step per mini-batch. B rows, T tokens."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from egpo.config import Config
+from egpo.config.sections.update import Update
+from egpo.local.draws import Draws
+from egpo.local.policies.policy import Policy
+from egpo.local.rollouts import Rollouts
+from egpo.local.updates.aggregate import token_weights
+from egpo.local.updates.budget import TokenBudget, within_memory
+from egpo.local.updates.gradients import LossSums, Targets, add_gradient
+from egpo.local.updates.micro_batches import RowTokens, micro_batches
+from egpo.local.updates.optimizer import Optimizer
+from egpo.local.updates.schedule import learning_rate
+from egpo.local.updates.update_stats import OptimizerStep, UpdateStats
+
+
+@dataclass(frozen=True, eq=False)
+class UpdateSettings:
+    """What an update needs of a config. `horizon` is the longest response; `total_steps` ends the schedule. The budget
+    is the run's: it remembers what did not fit."""
+
+    update: Update
+    temperature: float
+    horizon: int
+    seed: int
+    total_steps: int
+    budget: TokenBudget
+
+    @property
+    def kl_in_loss(self) -> bool:
+        return self.update.kl > 0 and self.update.kl_in == "loss"
+
+    @classmethod
+    def of(cls, config: Config) -> "UpdateSettings":
+        return cls(
+            update=config.update,
+            temperature=config.rollout.temperature,
+            horizon=config.rollout.max_response_tokens,
+            seed=config.seed,
+            total_steps=config.steps,
+            budget=TokenBudget(config.update.micro_tokens),
+        )
+
+
+def update(
+    policy: Policy,
+    optimizer: Optimizer,
+    rollouts: Rollouts,
+    advantage_B: Tensor,
+    settings: UpdateSettings,
+    step: int,
+    reference_BT: Tensor | None = None,
+) -> UpdateStats:
+    """Step `step` (from 0). `reference_BT`: the reference's log-probabilities, where KL is a term of the loss.
+
+    Old log-probabilities are those recorded while sampling, so the first optimizer step is on-policy. Micro-batches
+    change the result by rounding alone. Without rows nothing is updated.
+    """
+    lr = learning_rate(settings.update, step, settings.total_steps)
+    tokens = RowTokens.of(rollouts)
+    reference_BT = reference_BT if settings.kl_in_loss else None
+    steps = []
+    for rows in mini_batches(rollouts.problem_B, settings, step):
+        targets = _targets(rollouts, advantage_B, rows, settings, reference_BT)
+        sums = _accumulate(policy, optimizer, tokens, rows, targets, settings).as_numbers()
+        steps.append(OptimizerStep(sums, int(rollouts.length_B[rows].sum()), _apply(optimizer, sums, lr)))
+    return UpdateStats(lr, tuple(steps), has_kl=reference_BT is not None)
+
+
+def mini_batches(problem_B: Tensor, settings: UpdateSettings, step: int) -> Iterator[list[int]]:
+    """Rows of `mini_batch` problems at a time, in every epoch in another order: a function of seed, step and epoch."""
+    problems = sorted(set(problem_B.tolist()))
+    size = settings.update.mini_batch or max(1, len(problems))
+    for epoch in range(settings.update.epochs):
+        order = Draws(settings.seed, step, "update").permutation(len(problems), f"epoch {epoch}")
+        for start in range(0, len(order), size):
+            chosen = torch.tensor([problems[place] for place in order[start : start + size]])
+            yield torch.isin(problem_B, chosen).nonzero()[:, 0].tolist()
+
+
+def _targets(
+    rollouts: Rollouts, advantage_B: Tensor, rows: Sequence[int], settings: UpdateSettings, reference_BT: Tensor | None
+) -> Targets:
+    """Weights are those of the mini-batch: of all its rows, whether they carry a gradient or not."""
+    device = rollouts.mask_BT.device
+    weight_B = torch.zeros(len(rollouts), device=device)
+    weight_B[rows] = token_weights(rollouts.length_B[rows], settings.update.aggregation, settings.horizon)
+    return Targets(
+        old_logp_BT=rollouts.logp_BT,
+        mask_BT=rollouts.mask_BT,
+        advantage_B=advantage_B.to(device, torch.float32),
+        weight_B=weight_B,
+        reference_BT=reference_BT,
+    )
+
+
+def _accumulate(
+    policy: Policy,
+    optimizer: Optimizer,
+    tokens: RowTokens,
+    rows: Sequence[int],
+    targets: Targets,
+    settings: UpdateSettings,
+) -> LossSums:
+    """The mini-batch's gradient, into the optimizer. A row of advantage 0 adds nothing to it but a KL term."""
+    live = (targets.advantage_B != 0).tolist()
+    needed = rows if targets.reference_BT is not None else [row for row in rows if live[row]]
+    sums = within_memory(
+        settings.budget,
+        cut=lambda budget: micro_batches(needed, tokens, budget),
+        work=lambda part: add_gradient(policy, part, targets, settings.update, settings.temperature),
+        undo=optimizer.forget_gradients,
+    )
+    return sum(sums, start=LossSums())
+
+
+def _apply(optimizer: Optimizer, sums: LossSums, lr: float) -> float:
+    """The gradient's norm, NaN where the loss is no number: a clamp has no gradient there, so the norm alone might look
+    well."""
+    if math.isfinite(sums.pg_loss + sums.kl):
+        return optimizer.step(lr)
+    optimizer.forget_gradients()
+    return math.nan

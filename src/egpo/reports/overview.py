@@ -1,0 +1,115 @@
+"""The runs in one table: what each is, how far it is, where it began and where it stands."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from egpo.reports.curves import INFORMATIVE, Curve, is_validation
+from egpo.reports.run import ReportedRun
+from egpo.runs.readings import ACCURACY, LOSS, REWARD, STEP_S, TOKENS_PER_S, duration, figure, share
+
+WINDOW = 10
+"""Steps whose mean stands for the beginning and the end of a run's noisy figures."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """From the beginning to the end, as text."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class OverviewRow:
+    """A change is None where the run has no such figure."""
+
+    run: ReportedRun
+    kind: str
+    progress: str
+    under_way: bool
+    changes: Sequence[Change | None]
+    wall: str
+    speed: str
+
+
+@dataclass(frozen=True)
+class Overview:
+    """`heads` are the names of the rows' changes: only figures that some run has."""
+
+    heads: Sequence[str]
+    rows: Sequence[OverviewRow]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A metric, and whether it is read in percent."""
+
+    metric: str
+    percent: bool = False
+
+
+_FIGURES = {
+    "Reward": Figure(REWARD),
+    "Training accuracy": Figure(ACCURACY, percent=True),
+    "Loss": Figure(LOSS),
+    "Informative groups": Figure(INFORMATIVE, percent=True),
+}
+
+
+def overview(runs: Sequence[ReportedRun]) -> Overview:
+    columns = {"Validation accuracy": [_validation(run) for run in runs]}
+    for head, shown in _FIGURES.items():
+        columns[head] = [_windows(run.curves.get(shown.metric), shown.percent) for run in runs]
+    columns = {head: changes for head, changes in columns.items() if any(changes)}
+    rows = [_row(run, [changes[run.place] for changes in columns.values()]) for run in runs]
+    return Overview(list(columns), rows)
+
+
+def _row(run: ReportedRun, changes: Sequence[Change | None]) -> OverviewRow:
+    planned, last = run.planned_steps, run.last_step
+    steps_s, speeds = run.curves.get(STEP_S), run.curves.get(TOKENS_PER_S)
+    return OverviewRow(
+        run=run,
+        kind=_kind(run),
+        progress=f"{last} of {planned}" if planned else str(last),
+        under_way=bool(planned and last < planned),
+        changes=changes,
+        wall=duration(sum(steps_s.values)) if steps_s else "–",
+        speed=f"{fmean(speeds.values):,.0f}" if speeds else "–",
+    )
+
+
+def _kind(run: ReportedRun) -> str:
+    """`egpo on countdown`; of a supervised run its data; of a config of another shape, as much as can be told."""
+    if data := _named(run.config, "data", "path"):
+        return f"sft on {data}"
+    parts = [_named(run.config, "algorithm", "estimator"), _named(run.config, "task", "name")]
+    return " on ".join(part for part in parts if part) or "–"
+
+
+def _named(config: Mapping[str, Any], section: str, key: str) -> str:
+    inner = config.get(section)
+    return str(inner.get(key, "")) if isinstance(inner, dict) else ""
+
+
+def _windows(curve: Curve | None, percent: bool) -> Change | None:
+    """The means of the first and of the last steps; of a short run they are its halves."""
+    if curve is None:
+        return None
+    width = max(1, min(WINDOW, len(curve.values) // 2))
+    return _change(fmean(curve.values[:width]), fmean(curve.values[-width:]), percent)
+
+
+def _validation(run: ReportedRun) -> Change | None:
+    """The mean over sources, at the first validation and at the last."""
+    curves = [curve for name, curve in run.curves.items() if is_validation(name)]
+    if not curves:
+        return None
+    return _change(fmean(curve.values[0] for curve in curves), fmean(curve.values[-1] for curve in curves), True)
+
+
+def _change(old: float, new: float, percent: bool) -> Change:
+    shown = share if percent else figure
+    return Change(shown(old), shown(new))

@@ -1,0 +1,82 @@
+"""The page: a template, a style and a script, put together into one file that asks nothing of any network."""
+
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from egpo.reports.embed import as_json
+from egpo.reports.evaluation_tables import EvaluationTable
+from egpo.reports.health import RuleNotes
+from egpo.reports.overview import Overview
+from egpo.reports.probe import Probe
+from egpo.reports.rollouts import Rollouts
+from egpo.reports.settings import SettingRow
+from egpo.version import __version__
+
+SCRIPTS = ("elements.js", "figures.js", "chart.js", "charts.js", "tokens.js", "reader.js", "rollouts.js", "start.js")
+"""In this order, as one script: each may use what stands before it."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the template shows. `charts` and `rollouts` are drawn by the page's script, the rest is there without."""
+
+    title: str
+    time: str
+    overview: Overview
+    evaluations: Sequence[EvaluationTable]
+    probes: Sequence[Probe]
+    notes: Sequence[RuleNotes]
+    settings: Sequence[SettingRow]
+    origin: Sequence[SettingRow]
+    charts: dict[str, Any]
+    rollouts: Rollouts
+
+
+def render_page(page: Page) -> str:
+    style = _web_file("style.css")
+    script = '(() => {\n"use strict";\n' + "\n".join(_web_file(name) for name in SCRIPTS) + "\n})();\n"
+    return _ENVIRONMENT.get_template("report.html.jinja").render(
+        page=page,
+        version=__version__,
+        policy=_policy(style, script),
+        style=Markup(style),
+        script=Markup(script),
+        charts_json=Markup(as_json(page.charts)),
+        index_json=Markup(as_json(page.rollouts.index)),
+    )
+
+
+def _policy(style: str, script: str) -> str:
+    """Only our own script and style, by their digests: even markup that got through would neither run nor load."""
+    return f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'"
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _web_file(name: str) -> str:
+    return (files("egpo.reports") / "web" / name).read_text(encoding="utf-8")
+
+
+def _coded(text: str) -> Markup:
+    """What stands between backticks, as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("egpo.reports", "web"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.filters["coded"] = _coded

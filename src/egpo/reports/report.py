@@ -1,0 +1,70 @@
+"""`egpo report`: what is in the page, and where it goes."""
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from egpo.errors import InputError
+from egpo.files import write_atomically
+from egpo.reports.charts import chart_data
+from egpo.reports.evaluation_tables import evaluation_tables
+from egpo.reports.evaluations import read_evaluations
+from egpo.reports.health import notes_by_rule
+from egpo.reports.origin import origin_table
+from egpo.reports.overview import overview
+from egpo.reports.page import Page, render_page
+from egpo.reports.probe import read_probes
+from egpo.reports.rollouts import embed_rollouts
+from egpo.reports.run import ReportedRun, read_runs
+from egpo.reports.settings import settings_table
+from egpo.runs.folder import RunFolder
+
+
+def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
+    """The page of these runs, whole or not at all; a run that is still going is shown as far as it is.
+
+    Without `out` one run's page is its own `report.html`, and that of several lies in the folder that holds them all.
+    """
+    target = out or _default_place(paths)
+    content = render_report(paths)
+    try:
+        write_atomically(target, content)
+    except OSError as error:
+        raise InputError(
+            f"the report cannot be written ({error.strerror or error})",
+            where=str(target),
+            fix="give a file in a folder that is there and may be written: --out FILE",
+        ) from error
+    return target
+
+
+def render_report(paths: Sequence[Path]) -> bytes:
+    """The page as UTF-8."""
+    runs = read_runs(paths)
+    page = Page(
+        title=_title(runs),
+        time=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        overview=overview(runs),
+        evaluations=evaluation_tables(read_evaluations(runs)),
+        probes=read_probes(runs),
+        notes=notes_by_rule(runs),
+        settings=settings_table(runs),
+        origin=origin_table(runs),
+        charts=chart_data(runs),
+        rollouts=embed_rollouts(runs),
+    )
+    # A lone surrogate, which UTF-8 has no place for, becomes its JSON escape: only in data can there be one.
+    return render_page(page).encode("utf-8", "backslashreplace")
+
+
+def _title(runs: Sequence[ReportedRun]) -> str:
+    names = [run.name for run in runs]
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+
+
+def _default_place(paths: Sequence[Path]) -> Path:
+    folders = list(dict.fromkeys(path.resolve() for path in paths))
+    if len(folders) == 1:
+        return RunFolder(paths[0]).report
+    return Path(os.path.commonpath([folder.parent for folder in folders])) / "report.html"

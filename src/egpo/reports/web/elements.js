@@ -1,0 +1,42 @@
+// Elements. Text always goes in as text: nothing here, or anywhere in this page, parses a string as markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+const element = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
+const drawn = (name, attributes = {}, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
+const byId = (id) => document.getElementById(id);
+const readJson = (id) => JSON.parse(byId(id).textContent);
+const swatch = (place) => element("span", { class: `swatch run-${place % 6}`, "aria-hidden": "true" });
+
+// Characters that show nothing, and could turn the text around them: their number in brackets. NUL and its kin: a picture.
+const visible = (text) =>
+  text
+    .replace(/[\u0000-\u0008\u000b-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
+    .replace(/[\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, (c) => `⟨${c.charCodeAt(0).toString(16)}⟩`);
+
+// One box for whatever is pointed at, beside the pointer and within the window.
+const tooltip = {
+  box: byId("tooltip"),
+  show(x, y, ...content) {
+    this.box.replaceChildren(...content);
+    this.box.hidden = false;
+    const { width, height } = this.box.getBoundingClientRect();
+    const left = x + 14 + width > innerWidth ? x - width - 14 : x + 14;
+    const top = y + 14 + height > innerHeight ? y - height - 14 : y + 14;
+    this.box.style.left = `${Math.max(4, left)}px`;
+    this.box.style.top = `${Math.max(4, top)}px`;
+  },
+  hide() {
+    this.box.hidden = true;
+  },
+};

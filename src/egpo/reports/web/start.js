@@ -1,0 +1,3 @@
+startCharts();
+startRollouts();
+addEventListener("scroll", () => tooltip.hide(), { passive: true });

@@ -1,0 +1,47 @@
+"""A verdict on every response, from the task's own judge."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from egpo.errors import EgpoError
+from egpo.rewards.verdict import Verdict
+from egpo.tasks.protocol import Problem, Task
+
+JUDGE_RAISED = "judge_raised"
+"""The reason of a verdict that a task's judge did not give: it raised."""
+
+
+def judge_texts(task: Task, problems: Sequence[Problem], texts: Sequence[str]) -> tuple[Verdict, ...]:
+    """On each text, as an answer to the problem at its place. Judges that wait (for a sandbox, for a worker) wait side
+    by side.
+
+    A judge that raises fails that text; one that fails every text is an error.
+    """
+    first_error: list[Exception] = []
+
+    def verdict(problem: Problem, text: str) -> Verdict:
+        try:
+            return task.judge(problem, text)
+        except EgpoError:
+            raise
+        except Exception as error:  # the boundary: a task from outside may raise anything
+            first_error.append(error)
+            return Verdict(0.0, False, JUDGE_RAISED, failed=True)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        verdicts = tuple(pool.map(verdict, problems, texts))
+    _require_some(verdicts, first_error)
+    return verdicts
+
+
+def _require_some(verdicts: tuple[Verdict, ...], errors: list[Exception]) -> None:
+    if not verdicts or not all(verdict.failed for verdict in verdicts):
+        return
+    reason = verdicts[0].reason
+    said = f" ({type(errors[0]).__name__}: {errors[0]})" if errors else ""
+    raise EgpoError(
+        f"the judge failed on all {len(verdicts)} responses: {reason}{said}",
+        where="task",
+        fix="nothing can be learnt from this; mend the task's `judge`, or see `egpo doctor` for the sandbox",
+    ) from (errors[0] if errors else None)

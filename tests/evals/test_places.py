@@ -1,0 +1,80 @@
+"""What MODEL means."""
+
+import json
+
+import pytest
+
+from egpo.errors import InputError
+from egpo.evals.candidates import local_candidates
+from egpo.evals.evaluate import Exam
+from egpo.evals.places import find_model
+from egpo.evals.responses import Sampling
+
+RECIPE = "name: first\nmodel: {path: base}\ntask: {name: countdown, settings: {max_numbers: 3}}\n"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run with three checkpoints, of which the second has the best score."""
+    path = tmp_path / "runs" / "first"
+    for step, score in {2: 0.1, 4: 0.5, 10: 0.3}.items():
+        actor = path / "checkpoints" / f"global_step_{step}" / "actor"
+        (actor / "huggingface").mkdir(parents=True)
+        (actor / "huggingface" / "config.json").write_text("{}")
+        manifest = {"step": step, "identity": "", "score": score, "files": {}, "format": 1}
+        (actor / "manifest.json").write_text(json.dumps(manifest))
+    (path / "config.yaml").write_text(RECIPE)
+    return path
+
+
+def test_a_run_is_its_latest_or_best_checkpoint_or_that_of_a_step(run):
+    assert [find_model(str(run), which).step for which in ("latest", "best", "2")] == [10, 4, 2]
+    place = find_model(str(run))
+    assert place.label == "first step 10"
+    assert place.model == str(run / "checkpoints/global_step_10/actor/huggingface")
+    assert place.recipe.task.settings == {"max_numbers": 3}
+    with pytest.raises(InputError, match="no checkpoint `3`; there are: latest, best, 2, 4, 10"):
+        find_model(str(run), "3")
+
+
+@pytest.mark.parametrize("inside", ["", "actor", "actor/huggingface"])
+def test_a_checkpoint_knows_its_run(run, inside):
+    place = find_model(str(run / "checkpoints" / "global_step_4" / inside))
+    assert (place.step, place.run.path) == (4, run)
+
+
+def test_a_run_without_checkpoints_or_scores(run, tmp_path):
+    for path in run.glob("checkpoints/*/actor/manifest.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"score": None}))
+    with pytest.raises(InputError, match="no checkpoint of the run has a score"):
+        find_model(str(run), "best")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "config.yaml").write_text(RECIPE)
+    with pytest.raises(InputError, match="no checkpoint yet"):
+        find_model(str(tmp_path / "new"))
+
+
+def test_anything_else_is_a_model(tmp_path):
+    (tmp_path / "base").mkdir()
+    assert find_model(str(tmp_path / "base")).label == "base"
+    assert find_model("Qwen/Qwen3-4B").model == "Qwen/Qwen3-4B"
+    assert find_model("Qwen/Qwen3-4B").recipe is None
+
+
+def test_evaluations_lie_with_their_run_or_where_they_are_wanted(run, tmp_path):
+    (tmp_path / "base").mkdir()
+    words = [str(tmp_path / "base"), str(run)]
+    base, trained = local_candidates(words)
+    exam = Exam("countdown", sampling=Sampling(n=4, temperature=0.7))
+    assert (str(base.folder), base.file_name(exam)) == ("evals", "base-countdown-n4-t0.7")
+    assert (trained.folder, trained.file_name(exam)) == (run / "evals", "countdown-n4-t0.7-step10")
+    assert base.recipe == trained.recipe
+    _, elsewhere = local_candidates(words, out=tmp_path)
+    assert (elsewhere.folder, elsewhere.file_name(exam)) == (tmp_path, "first_step_10-countdown-n4-t0.7")
+
+
+def test_models_of_one_name_are_told_apart(tmp_path):
+    for parent in ("a", "b"):
+        (tmp_path / parent / "model").mkdir(parents=True)
+    words = [str(tmp_path / parent / "model") for parent in ("a", "b")]
+    assert [candidate.place.label for candidate in local_candidates(words)] == words

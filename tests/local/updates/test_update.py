@@ -1,0 +1,284 @@
+import itertools
+
+import pytest
+import torch
+
+from egpo.config.schema import Update
+from egpo.errors import EgpoError, EgpoWarning
+from egpo.local.updates.budget import TokenBudget
+from egpo.local.updates.optimizer import Optimizer
+from egpo.local.updates.update import UpdateSettings, mini_batches, update
+from tests.local.plain_update import HORIZON, TEMPERATURE, descend, plain_update, recorded_batch
+
+SHAPES = ("qwen3", "qwen2", "llama", "gpt2")
+AGGREGATIONS = ("token_mean", "sequence_mean", "fixed_length")
+
+
+def settings_of(seed=0, budget=10_000, total_steps=10, **update_settings):
+    update_settings = {"lr": 0.1, "max_grad_norm": 0.5, **update_settings}
+    return UpdateSettings(Update(**update_settings), TEMPERATURE, HORIZON, seed, total_steps, TokenBudget(budget))
+
+
+class Descent(Optimizer):
+    """Steps along the gradient, and keeps the first one."""
+
+    def __init__(self, parameters, settings):
+        self.named, self.first, self.settings = dict(parameters), None, settings
+        super().__init__(self.named.items(), settings)
+
+    def step(self, lr):
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.named.values()]
+        self.first = self.first or dict(zip(self.named, gradients, strict=True))
+        norm = descend(self.named.values(), gradients, lr, self.settings.max_grad_norm)
+        self.forget_gradients()
+        return norm
+
+
+def updated(policy, batch, settings, step=0, optimizer=Descent):
+    optimizer = optimizer(policy.model.named_parameters(), settings.update)
+    stats = update(policy, optimizer, batch.rollouts, batch.advantage_B, settings, step, batch.reference_BT)
+    return stats, getattr(optimizer, "first", None), dict(policy.model.named_parameters())
+
+
+def assert_like_plain(policy, settings):
+    batch = recorded_batch(policy)
+    plain_gradient, plain_weights = plain_update(policy, batch, settings)
+    _, gradient, weights = updated(policy, batch, settings)
+    assert gradient.keys() == plain_gradient.keys()
+    for name in gradient:
+        torch.testing.assert_close(
+            gradient[name], plain_gradient[name], atol=1e-5, rtol=1e-5, msg=f"gradient of {name}"
+        )
+        torch.testing.assert_close(weights[name], plain_weights[name], atol=1e-5, rtol=0, msg=name)
+    return gradient
+
+
+LOSSES = {
+    **{f"{mean}": {"aggregation": mean} for mean in AGGREGATIONS},
+    **{
+        f"{mean}-{kl}": {"aggregation": mean, "kl": 0.3, "kl_estimator": kl}
+        for mean, kl in itertools.product(AGGREGATIONS, ("k1", "k2", "k3"))
+    },
+    "kl in the reward": {"kl": 0.3, "kl_in": "reward"},
+    "clip high": {"clip": 0.1, "clip_high": 0.3},
+    "dual clip": {"dual_clip": 1.2},
+    "all of it": {"clip": 0.1, "clip_high": 0.3, "dual_clip": 1.2, "kl": 0.1, "aggregation": "sequence_mean"},
+    "epochs": {"epochs": 3},
+    "mini-batches": {"mini_batch": 1, "epochs": 2, "kl": 0.1, "dual_clip": 1.5},
+    "uneven mini-batches": {"mini_batch": 3, "epochs": 2, "aggregation": "sequence_mean"},
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_an_update_is_the_plain_one(load, loss):
+    gradient = assert_like_plain(load("qwen3"), settings_of(budget=40, **LOSSES[loss]))
+    assert max(float(g.abs().max()) for g in gradient.values()) > 1e-3  # the tolerance says something
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("loss", ["token_mean", "all of it", "mini-batches"])
+def test_an_update_is_the_plain_one_for_every_architecture(load, shape, loss):
+    assert_like_plain(load(shape), settings_of(budget=40, **LOSSES[loss]))
+
+
+def test_gradient_checkpointing_changes_nothing(load):
+    assert_like_plain(load("qwen3", gradient_checkpointing=True), settings_of(kl=0.1))
+
+
+@pytest.mark.parametrize("budget", [1, 17, 40, 100])
+def test_micro_batches_do_not_matter(load, budget):
+    batch = recorded_batch(load())
+    one, whole, _ = updated(load(), batch, settings_of(kl=0.1))
+    other, cut, _ = updated(load(), batch, settings_of(kl=0.1, budget=budget))
+    for name in whole:
+        torch.testing.assert_close(cut[name], whole[name], atol=1e-6, rtol=1e-5)
+    assert other.metrics() == pytest.approx(one.metrics(), rel=1e-4, abs=1e-6)
+
+
+def test_figures_are_those_of_the_plain_loss(load):
+    policy = load()
+    batch = recorded_batch(policy)
+    stats, gradient, _ = updated(policy, batch, settings_of(kl=0.2, kl_estimator="k1", dual_clip=1.2, budget=30))
+    metrics = stats.metrics()
+    norm = torch.stack([g.norm() for g in gradient.values()]).norm()
+    assert metrics["actor/grad_norm"] == pytest.approx(float(norm), rel=1e-5)
+    assert metrics["actor/lr"] == 0.1
+    assert metrics["actor/skipped_updates"] == 0
+    assert 0 < metrics["actor/pg_clipfrac_lower"] < metrics["actor/pg_clipfrac"] < 1
+    # ppo_kl is old - new and k1 new - reference: their sum is old - reference, which needs no model.
+    mask_BT = batch.rollouts.mask_BT
+    apart = (batch.rollouts.logp_BT - batch.reference_BT)[mask_BT].mean()
+    assert metrics["actor/ppo_kl"] + metrics["actor/kl"] == pytest.approx(float(apart), abs=1e-5)
+
+
+def test_on_policy_nothing_is_clipped_and_the_loss_is_the_mean_advantage(load):
+    policy = load()
+    batch = recorded_batch(policy, spread=0.0)
+    metrics = updated(policy, batch, settings_of(aggregation="sequence_mean"))[0].metrics()
+    assert metrics["actor/pg_clipfrac"] == 0
+    assert metrics["actor/ppo_kl"] == pytest.approx(0, abs=1e-6)
+    assert metrics["actor/pg_loss"] == pytest.approx(-float(batch.advantage_B.mean()), abs=1e-5)
+
+
+def test_rows_without_an_advantage_need_no_pass_but_count(load):
+    policy, seen = load(), []
+    batch = recorded_batch(policy)
+    batch.advantage_B[3:] = 0
+    hidden = policy.hidden
+    policy.hidden = lambda pack: seen.append(pack) or hidden(pack)
+    settings = settings_of()
+    plain_gradient, _ = plain_update(policy, batch, settings)
+    _, gradient, _ = updated(policy, batch, settings)
+    assert sum(len(pack.target_M) for pack in seen) == int(batch.rollouts.length_B[[0, 2]].sum())
+    for name in gradient:
+        torch.testing.assert_close(gradient[name], plain_gradient[name], atol=1e-6, rtol=1e-5)
+
+
+def test_without_any_advantage_the_gradient_is_0_and_the_policy_moves_by_its_averages_alone(load):
+    policy = load()
+    batch = recorded_batch(policy)
+    batch.advantage_B.zero_()
+    before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+    stats, _, after = updated(policy, batch, settings_of(), optimizer=Optimizer)
+    assert stats.metrics()["actor/grad_norm"] == 0
+    assert "actor/ppo_kl" not in stats.metrics()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_batch_without_rows_updates_nothing(load):
+    policy = load()
+    batch = recorded_batch(policy)
+    optimizer = Optimizer(policy.model.named_parameters(), Update())
+    stats = update(policy, optimizer, batch.rollouts.select([]), torch.zeros(0), settings_of(), 0)
+    assert stats.steps == ()
+    assert stats.metrics() == {"actor/lr": 0.1, "actor/skipped_updates": 0}
+
+
+def test_mini_batches_hold_every_row_once_an_epoch_and_depend_on_seed_step_and_epoch():
+    problem_B = torch.arange(10).repeat_interleave(2)
+    settings = settings_of(mini_batch=4, epochs=2)
+
+    def order(settings, step):
+        return [tuple(rows) for rows in mini_batches(problem_B, settings, step)]
+
+    first = order(settings, 0)
+    assert [len(rows) for rows in first] == [8, 8, 4] * 2
+    for epoch in (first[:3], first[3:]):
+        assert sorted(row for rows in epoch for row in rows) == list(range(20))
+    assert first == order(settings, 0)
+    assert len({first[:3][0], first[3:][0], order(settings, 1)[0], order(settings_of(1, mini_batch=4), 0)[0]}) == 4
+    assert all(problem_B[list(rows)].unique(return_counts=True)[1].eq(2).all() for rows in first)
+
+
+def test_weights_in_bfloat16_follow_those_in_float32(load):
+    """The same batch, the same weights but for their rounding: masters take the steps, weights are their rounding."""
+    policy, settings = load(dtype="bfloat16"), settings_of(lr=1e-5, mini_batch=2)
+    batch = recorded_batch(load())
+    optimizer = Optimizer(policy.model.named_parameters(), settings.update)
+    start = {name: p.detach().float() for name, p in policy.model.named_parameters()}
+    update(policy, optimizer, batch.rollouts, batch.advantage_B, settings, 0)
+    state, moved = optimizer.state(), 0
+    for name, parameter in policy.model.named_parameters():
+        master = state[f"master/{name}"]
+        assert torch.equal(parameter, master.to(torch.bfloat16))
+        moved += int((master != start[name]).sum())
+        assert float((master - start[name]).abs().max()) <= 2.1e-5  # two steps of 1e-5
+    assert moved > 0.5 * sum(value.numel() for value in start.values())
+
+
+class ShortOfMemory:
+    """A policy's `hidden` that has room for so many tokens, in forward or half way through backward."""
+
+    def __init__(self, policy, room, error, in_backward):
+        self.hidden, self.room, self.error, self.in_backward = policy.hidden, room, error, in_backward
+        self.failures = 0
+
+    def __call__(self, pack):
+        too_large = len(pack.token_N) > self.room
+        if too_large and not self.in_backward:
+            self.fail()
+        hidden_ND = self.hidden(pack)
+        if too_large:
+            # Fires after the head and the last norm have their gradients, before the layers have theirs.
+            hidden_ND.register_hook(lambda _: self.fail())
+        return hidden_ND
+
+    def fail(self):
+        self.failures += 1
+        raise self.error
+
+
+ERRORS = {
+    "gpu": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    "cpu": RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried"),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("in_backward", [False, True])
+def test_out_of_memory_halves_the_micro_batch_and_changes_nothing(load, error, in_backward):
+    policy, settings = load("qwen2"), settings_of(kl=0.1, mini_batch=2)
+    batch = recorded_batch(policy)
+    _, gradient, weights = updated(load("qwen2"), batch, settings_of(kl=0.1, mini_batch=2))
+    policy.hidden = short = ShortOfMemory(policy, 35, ERRORS[error], in_backward)
+    with pytest.warns(EgpoWarning, match="out of memory on"):
+        _, other_gradient, other_weights = updated(policy, batch, settings)
+    assert short.failures >= 1
+    assert settings.budget.tokens <= 35
+    for name in gradient:
+        torch.testing.assert_close(other_gradient[name], gradient[name], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(other_weights[name], weights[name], atol=1e-5, rtol=0)
+    failures = short.failures
+    updated(policy, batch, settings, step=1)
+    assert short.failures == failures  # the smaller budget is remembered
+
+
+def test_one_row_that_does_not_fit_is_an_error_with_advice(load):
+    policy = load()
+    batch = recorded_batch(policy)
+    policy.hidden = ShortOfMemory(policy, 2, ERRORS["gpu"], in_backward=True)
+    with pytest.warns(EgpoWarning), pytest.raises(EgpoError, match=r"one sequence of .*gradient_checkpointing"):
+        updated(policy, batch, settings_of())
+
+
+def test_other_errors_of_the_model_pass_through(load):
+    policy = load()
+    batch = recorded_batch(policy)
+    policy.hidden = ShortOfMemory(policy, 2, RuntimeError("shapes do not match"), in_backward=False)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        updated(policy, batch, settings_of())
+
+
+def poison_a_recorded_logp(policy, batch, rows):
+    batch.rollouts.logp_BT[rows[0], 0] = torch.nan
+
+
+def poison_a_gradient(policy, batch, rows):
+    """The loss stays a number."""
+    token = int(batch.rollouts.response_BT[rows[-1], 1])
+    hidden = policy.hidden
+
+    def poisoned(pack):
+        hidden_ND = hidden(pack)
+        if token in pack.token_N.tolist():
+            hidden_ND.register_hook(lambda gradient: gradient * torch.inf)
+        return hidden_ND
+
+    policy.hidden = poisoned
+
+
+@pytest.mark.parametrize("poison", [poison_a_recorded_logp, poison_a_gradient])
+def test_what_is_not_finite_is_skipped_and_counted(load, poison):
+    policy, settings = load("qwen2"), settings_of(mini_batch=2, lr=1e-4)
+    batch = recorded_batch(policy, seed=1)
+    first, second = mini_batches(batch.rollouts.problem_B, settings, 0)
+    poison(policy, batch, second)
+    stats, _, weights = updated(policy, batch, settings, optimizer=Optimizer)
+    metrics = stats.metrics()
+    assert metrics["actor/skipped_updates"] == 1
+    assert all(torch.tensor(list(metrics.values())).isfinite())
+    only = load("qwen2")
+    rollouts, advantage_B = batch.rollouts.select(first), batch.advantage_B[first]
+    update(only, Optimizer(only.model.named_parameters(), settings.update), rollouts, advantage_B, settings, 0)
+    for name, parameter in only.model.named_parameters():
+        torch.testing.assert_close(weights[name], parameter, atol=1e-5, rtol=0)

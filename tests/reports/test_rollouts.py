@@ -1,0 +1,112 @@
+"""Which rollouts are in the page, and that they come back whole."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from egpo.reports.embed import as_json
+from egpo.reports.responses import UNKNOWN, encode_groups, utf16_length
+from egpo.reports.rollouts import dumped_steps, embed_rollouts, spread_evenly
+from egpo.reports.run import read_runs
+from tests.reports.folders import group_records, record, write_run
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(codec=None)),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(ANY_JSON)
+def test_embedded_data_cannot_end_its_block_and_reads_back_the_same(value):
+    text = as_json(value)
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text.encode("utf-8", "backslashreplace")) == value
+
+
+@given(st.lists(st.text(st.characters(codec=None)), max_size=8))
+def test_tokens_are_cut_where_the_script_cuts_them(tokens):
+    """JavaScript counts in pieces of sixteen bits."""
+    whole = "".join(tokens).encode("utf-16-le", "surrogatepass")
+    start, found = 0, []
+    for length in map(utf16_length, tokens):
+        found.append(whole[2 * start : 2 * (start + length)].decode("utf-16-le", "surrogatepass"))
+        start += length
+    assert found == [
+        token.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass") for token in tokens
+    ]
+
+
+def test_a_group_has_its_prompt_once_and_its_responses_in_order():
+    records = [*group_records(1, ("a", "b")), *group_records(1, ("c",), problem="other")]
+    groups = encode_groups(records)
+    assert [(group["problem"], [r["text"] for r in group["responses"]]) for group in groups] == [
+        ("problem 1", ["a", "b"]),
+        ("other", ["c"]),
+    ]
+
+
+def test_entropies_are_hundredths_of_a_nat():
+    (response,) = encode_groups([record(1, "abcdef", 0)])[0]["responses"]
+    assert response["lengths"] == [3, 3, 0]
+    assert response["entropies"] == [UNKNOWN, 25, 50]
+
+
+def test_tokens_that_do_not_join_to_the_text_are_not_shown_as_such():
+    """Of another engine's dump: the text is what counts."""
+    odd = replace(record(1, "abcdef", 0), tokens=("ab", "x"), token_entropy=(1.0, 2.0))
+    (response,) = encode_groups([odd])[0]["responses"]
+    assert response["text"] == "abcdef"
+    assert response["lengths"] == response["entropies"] == response["spans"] == []
+
+
+@given(st.sets(st.integers(0, 10_000), min_size=1), st.integers(2, 30))
+def test_steps_are_spread_with_both_ends(steps, count):
+    steps = sorted(steps)
+    chosen = spread_evenly(steps, count)
+    assert len(chosen) == min(count, len(steps))
+    assert chosen == sorted(set(chosen))
+    assert set(chosen) <= set(steps)
+    assert chosen[0] == steps[0]
+    assert len(steps) == 1 or chosen[-1] == steps[-1]
+
+
+@pytest.fixture
+def long_run(tmp_path):
+    """Forty steps of six groups, each of about 6 kB."""
+    records = [r for number in range(6) for r in group_records(1, ("wörd " * 200,) * 3, problem=f"p{number}")]
+    return read_runs([write_run(tmp_path / "long", steps=40, dumps=range(1, 41), records=records)])
+
+
+@pytest.mark.parametrize("most_bytes", [20_000, 60_000, 300_000, 10_000_000])
+def test_bytes_are_bounded_and_what_is_left_out_is_counted(long_run, most_bytes):
+    found = embed_rollouts(long_run, most_bytes)
+    (run,) = found.runs
+    assert sum(len(step.json.encode()) for step in run.steps) <= most_bytes
+    assert [run.steps[0].step, run.steps[-1].step] == [1, 40]
+    assert run.num_all_steps == 40
+    assert 3 <= len(run.steps) <= 24
+    for step in run.steps:
+        assert 1 <= step.num_groups <= step.num_all_groups == 6
+
+
+def test_a_group_too_large_keeps_one_response_at_least(long_run):
+    for step in embed_rollouts(long_run, 100).runs[0].steps:
+        (group,) = json.loads(step.json)
+        assert len(group["responses"]) == 1
+        assert group["of"] == 3
+
+
+def test_files_that_are_no_steps_are_passed_over(long_run):
+    (long_run[0].folder.rollouts / "step_x.jsonl").write_text("no")
+    (long_run[0].folder.rollouts / ".egpo-step_3.jsonl-00").write_text("no")
+    assert dumped_steps(long_run[0]) == list(range(1, 41))
+
+
+def test_a_shade_is_full_at_the_rare_entropies(tmp_path):
+    """Tokens of 0, 0.25 ... 16.5 nats: the 99th percentile is among the last, rounded up to half a nat."""
+    runs = read_runs([write_run(tmp_path / "a", dumps=(1,), records=[record(1, "abc" * 66, 0)])])
+    assert embed_rollouts(runs).scale == 16.5

@@ -1,0 +1,75 @@
+"""A file is its old content or its new one, never anything else."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from egpo.files import UNFINISHED, write_atomically
+
+
+def test_the_new_content_replaces_the_old_with_ordinary_permissions(tmp_path):
+    path = tmp_path / "a.txt"
+    write_atomically(path, "first, é")
+    write_atomically(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
+    mask = os.umask(0)
+    os.umask(mask)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path):
+    """RLIMIT_FSIZE makes the kernel refuse the bytes, as a full disk does."""
+    path = tmp_path / "a.txt"
+    write_atomically(path, "old")
+    code = f"""
+import resource, signal
+from pathlib import Path
+from egpo.files import write_atomically
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    write_atomically(Path({str(path)!r}), "x" * 100_000)
+except OSError:
+    print("refused")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "refused\n"
+    assert {entry.name: entry.read_text() for entry in tmp_path.iterdir()} == {"a.txt": "old"}
+
+
+def test_text_that_no_file_can_hold_changes_nothing(tmp_path):
+    path = tmp_path / "a.txt"
+    write_atomically(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "\ud800")
+    assert {entry.name: entry.read_text() for entry in tmp_path.iterdir()} == {"a.txt": "old"}
+
+
+def test_killed_at_any_moment_the_file_is_whole(tmp_path):
+    path = tmp_path / "a.txt"
+    code = f"""
+from pathlib import Path
+from egpo.files import write_atomically
+number = 0
+while True:
+    write_atomically(Path({str(path)!r}), str(number % 10) * 200_000)
+    number += 1
+"""
+    for moment in range(5):
+        writer = subprocess.Popen([sys.executable, "-c", code])
+        while not path.exists():
+            assert writer.poll() is None
+            time.sleep(0.005)
+        time.sleep(0.013 * moment)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        text = path.read_text()
+        assert len(text) == 200_000
+        assert len(set(text)) == 1
+    others = {entry.name for entry in tmp_path.iterdir()} - {"a.txt"}
+    assert all(name.startswith(UNFINISHED) for name in others)
