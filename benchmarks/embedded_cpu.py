@@ -33,7 +33,6 @@ from egpo.local.step import step
 from interleaved import Timing
 
 CORES = 2
-MICRO_TOKENS = 2048
 Seconds = dict[str, float]
 
 
@@ -43,7 +42,6 @@ def open_job(folder: str) -> Run:
             "model": {"path": folder, "device": "cpu"},
             "task": {"name": "_embedded_job:Words"},
             "rollout": {"prompts": job.PROMPTS, "n": job.GROUP, "max_response_tokens": job.NEW_TOKENS},
-            "update": {"micro_tokens": MICRO_TOKENS},
         }
     )
     run = open_run(config)

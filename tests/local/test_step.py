@@ -8,9 +8,12 @@ import torch
 from egpo.advantages import ESTIMATORS, Signals
 from egpo.config import load_config
 from egpo.errors import EgpoError
+from egpo.local.collect import collect
 from egpo.local.judge import judge
 from egpo.local.run import open_run
 from egpo.local.step import step
+from egpo.local.updates.reference import reference_logp
+from egpo.local.updates.update import UpdateSettings
 from egpo.rewards.verdict import Verdict
 from egpo.tasks import Problem
 
@@ -151,10 +154,50 @@ def test_a_step_in_which_everything_agrees_changes_no_weight(model_folder, how):
 
 @pytest.mark.parametrize("where", ["loss", "reward"])
 def test_kl_is_zero_before_the_first_update_and_grows(model_folder, where):
-    run = opened(model_folder, "update.kl=0.1", f"update.kl_in={where}", "update.lr=1e-2")
+    # At a temperature of its own: the reference's log-probabilities are of the distribution that was sampled from.
+    settings = ["update.kl=0.1", f"update.kl_in={where}", "update.lr=1e-2", "rollout.temperature=0.6"]
+    run = opened(model_folder, *settings)
     first, *_, last = metrics_of(run, 4)
     assert first["actor/kl"] == pytest.approx(0.0, abs=1e-5)
     assert last["actor/kl"] > 1e-4
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_kl_in_the_reward_is_the_chosen_estimate_of_each_response(model_folder, estimator):
+    run = opened(
+        model_folder, "update.kl=0.3", "update.kl_in=reward", f"update.kl_estimator={estimator}", "update.lr=1e-2"
+    )
+    step(run, 0)
+    batch = collect(run, 1)
+    rollouts = batch.rollouts
+    gap_BT = rollouts.logp_BT - reference_logp(run.reference, rollouts, 1.0, run.settings.budget)
+    of_token = {"k1": gap_BT, "k2": gap_BT.square() / 2, "k3": torch.exp(-gap_BT) - 1 + gap_BT}[estimator]
+    kl_B = torch.where(rollouts.mask_BT, of_token, 0.0).sum(1)
+    assert float(kl_B.abs().max()) > 1e-3
+    scores = torch.tensor([verdict.reward for verdict in batch.verdicts])
+    torch.testing.assert_close(batch.reward_B, scores - 0.3 * kl_B, atol=1e-5, rtol=0)
+
+
+def test_the_first_update_starts_from_the_policy_that_sampled(model_folder):
+    metrics = step(opened(model_folder, "rollout.temperature=0.6"), 0).metrics
+    assert metrics["actor/ppo_kl"] == pytest.approx(0.0, abs=1e-5)
+    assert metrics["actor/pg_clipfrac"] == 0
+
+
+def test_the_update_is_told_what_the_config_says(model_folder):
+    config = opened(model_folder, "seed=3", "steps=17", "rollout.temperature=0.6", "update.micro_tokens=99").config
+    told = UpdateSettings.of(config)
+    assert (told.temperature, told.horizon, told.seed, told.total_steps) == (0.6, 12, 3, 17)
+    assert told.budget.tokens == 99
+    assert told.update is config.update
+
+
+def test_a_refill_draws_anew(model_folder):
+    """A problem that comes again in a further round of the same step gets other responses."""
+    settings = ["task.settings.size=1", "task.settings.broken=agrees", "rollout.prompts=1"]
+    rollouts = collect(opened(model_folder, *settings, "algorithm.constant_groups=replace"), 0).rollouts
+    assert len(rollouts) == 16, "a round and three refills"
+    assert len(set(rollouts.texts)) > 4
 
 
 def test_judging_keeps_the_order_of_rows(model_folder):

@@ -237,7 +237,7 @@ def test_a_folder_that_may_not_be_made_is_a_save_error(tmp_path):
 
 
 def test_killed_at_any_moment_every_visible_checkpoint_is_whole(tmp_path):
-    repository = Path(__file__).parents[2]
+    repository = Path(__file__).parents[3]
     for delay in (0.0, 0.003, 0.01, 0.02):
         process = subprocess.Popen([sys.executable, "-c", SAVE, str(tmp_path)], cwd=repository)
         seen = len(checkpoints(tmp_path).steps()), max(checkpoints(tmp_path).steps(), default=0)

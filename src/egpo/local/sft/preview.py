@@ -5,11 +5,9 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from egpo.config.sft import SftConfig
-from egpo.local.sft.batches import plan
-from egpo.local.sft.data import TrainingData
 from egpo.local.sft.examples import Examples
 from egpo.local.sft.packing import cut_by_tokens
+from egpo.local.sft.run import SftRun
 
 
 @dataclass(frozen=True)
@@ -36,10 +34,9 @@ class Passage:
     learned: bool
 
 
-def preview(data: TrainingData, config: SftConfig) -> Preview:
+def preview(run: SftRun) -> Preview:
+    data, room, steps = run.data, run.budget.tokens, run.batches
     train, length_E = data.train, data.train.length_E
-    steps = plan(length_E, batch_tokens=config.update.batch_tokens, epochs=config.epochs, seed=config.seed)
-    room = config.update.micro_tokens
     parts = [part for step in steps if step.epoch == 0 for part in cut_by_tokens(step.examples, length_E, room)]
     return Preview(
         num_rows=data.num_rows,

@@ -12,7 +12,7 @@ from egpo.local.sft.batches import Batch, plan
 from egpo.local.sft.data import TrainingData, load_data
 from egpo.local.sft.gradients import accumulate, mean_nll
 from egpo.local.stages import Stages
-from egpo.local.updates.budget import TokenBudget
+from egpo.local.updates.budget import TokenBudget, budget_for
 from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.schedule import learning_rate
 
@@ -53,7 +53,7 @@ def open_sft_run(config: SftConfig) -> SftRun:
         batches=plan(
             data.train.length_E, batch_tokens=config.update.batch_tokens, epochs=config.epochs, seed=config.seed
         ),
-        budget=TokenBudget(config.update.micro_tokens),
+        budget=budget_for(config.update.micro_tokens, policy.device),
     )
 
 

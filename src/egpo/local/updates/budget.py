@@ -45,6 +45,11 @@ class TokenBudget:
         )
 
 
+def budget_for(wanted: int | None, device: torch.device) -> TokenBudget:
+    """As the recipe says, or what suits the device: a CPU works best out of its cache, a GPU on large products."""
+    return TokenBudget(wanted or (16_384 if device.type == "cuda" else 2_048))
+
+
 def within_memory(
     budget: TokenBudget,
     cut: Callable[[int], Sequence[AnyPart]],

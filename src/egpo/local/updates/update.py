@@ -13,7 +13,7 @@ from egpo.local.draws import Draws
 from egpo.local.policies.policy import Policy
 from egpo.local.rollouts import Rollouts
 from egpo.local.updates.aggregate import token_weights
-from egpo.local.updates.budget import TokenBudget, within_memory
+from egpo.local.updates.budget import TokenBudget, budget_for, within_memory
 from egpo.local.updates.gradients import LossSums, Targets, add_gradient
 from egpo.local.updates.micro_batches import RowTokens, micro_batches
 from egpo.local.updates.optimizer import Optimizer
@@ -38,14 +38,14 @@ class UpdateSettings:
         return self.update.kl > 0 and self.update.kl_in == "loss"
 
     @classmethod
-    def of(cls, config: Config) -> "UpdateSettings":
+    def of(cls, config: Config, device: torch.device) -> "UpdateSettings":
         return cls(
             update=config.update,
             temperature=config.rollout.temperature,
             horizon=config.rollout.max_response_tokens,
             seed=config.seed,
             total_steps=config.steps,
-            budget=TokenBudget(config.update.micro_tokens),
+            budget=budget_for(config.update.micro_tokens, device),
         )
 
 
