@@ -33,6 +33,7 @@ from egpo.local.step import step
 from interleaved import Timing
 
 CORES = 2
+MICRO_TOKENS = 2048  # of one pass, as the engine takes them on a CPU
 Seconds = dict[str, float]
 
 
