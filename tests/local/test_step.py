@@ -13,7 +13,6 @@ from egpo.local.judge import judge
 from egpo.local.run import open_run
 from egpo.local.step import step
 from egpo.local.updates.reference import reference_logp
-from egpo.local.updates.update import UpdateSettings
 from egpo.rewards.verdict import Verdict
 from egpo.tasks import Problem
 
@@ -185,11 +184,11 @@ def test_the_first_update_starts_from_the_policy_that_sampled(model_folder):
 
 
 def test_the_update_is_told_what_the_config_says(model_folder):
-    config = opened(model_folder, "seed=3", "steps=17", "rollout.temperature=0.6", "update.micro_tokens=99").config
-    told = UpdateSettings.of(config)
+    run = opened(model_folder, "seed=3", "steps=17", "rollout.temperature=0.6", "update.micro_tokens=99")
+    told = run.settings
     assert (told.temperature, told.horizon, told.seed, told.total_steps) == (0.6, 12, 3, 17)
     assert told.budget.tokens == 99
-    assert told.update is config.update
+    assert told.update is run.config.update
 
 
 def test_a_refill_draws_anew(model_folder):
@@ -207,3 +206,13 @@ def test_judging_keeps_the_order_of_rows(model_folder):
         task.judge(rollouts.problems[p], text) for p, text in zip(rollouts.problem_B, rollouts.texts, strict=True)
     ]
     assert list(judge(task, rollouts)) == expected
+
+
+def test_kl_in_the_reward_makes_no_advantage_out_of_rounding(model_folder):
+    """In bfloat16 the sampling pass and the update's differ by rounding, which GRPO would blow up to advantages."""
+    run = opened(
+        model_folder, "task.settings.broken=agrees", "update.kl=0.001", "update.kl_in=reward", "model.dtype=bfloat16"
+    )
+    outcome = step(run, 0)
+    assert outcome.metrics["groups/zero_variance_frac"] == 1.0
+    assert not outcome.estimate.advantage_B.any()

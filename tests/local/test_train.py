@@ -213,6 +213,14 @@ def test_a_model_directory_that_is_half_there(recipe, tmp_path, part):
         trained(recipe, f"model.path={tmp_path / 'half'}")
 
 
+def test_weights_that_were_cut_off(recipe, tmp_path):
+    build_model("qwen3").save_pretrained(tmp_path / "cut")
+    build_tokenizer().save_pretrained(tmp_path / "cut")
+    (tmp_path / "cut/model.safetensors").write_bytes(b"\0" * 100)
+    with pytest.raises(InputError, match="is the folder whole"):
+        trained(recipe, f"model.path={tmp_path / 'cut'}")
+
+
 def test_a_tokenizer_without_a_chat_template(recipe, tmp_path):
     build_model("qwen3").save_pretrained(tmp_path / "plain")
     tokenizer = build_tokenizer()
@@ -274,6 +282,19 @@ def test_metrics_with_a_hole_are_not_gone_on_from(recipe, tmp_path):
     metrics.write_text(lines[0] + lines[2])
     with pytest.raises(EgpoError, match="no line for step 1"):
         trained(recipe, "steps=2", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("file", "line"), [("metrics.jsonl", "garbage\n"), ("timings.jsonl", "[]\n"), ("health.jsonl", "1\n")]
+)
+def test_records_that_cannot_be_gone_on_from_cost_no_checkpoint(recipe, tmp_path, file, line):
+    every = ("steps=2", "checkpoints.every=1", "checkpoints.keep_last=2")
+    trained(recipe, *every)
+    folder = tmp_path / "runs/tiny"
+    (folder / file).write_text(line)
+    with pytest.raises(InputError, match=re.escape(f"{file}, line 1")):
+        trained(recipe, *every, resume_from=1)
+    assert [(folder / f"checkpoints/global_step_{step}").is_dir() for step in (1, 2)] == [True, True]
 
 
 def test_there_is_no_run_to_resume(recipe):

@@ -119,3 +119,10 @@ def test_a_disk_that_cannot_take_a_dump_does_not_stop_training(tmp_path):
     (tmp_path / "rollouts").write_text("a file where the folder should be")
     with pytest.warns(EgpoWarning, match="rollouts are not kept"):
         write_dump(tmp_path / "rollouts" / "step_3.jsonl", [record()])
+
+
+@pytest.mark.parametrize("value", [object(), float("nan")])
+def test_what_json_cannot_hold_does_not_stop_training(tmp_path, value):
+    with pytest.warns(EgpoWarning, match="rollouts are not kept"):
+        write_dump(tmp_path / "step_1.jsonl", [record(extra_info={"own": value})])
+    assert list(tmp_path.iterdir()) == []

@@ -183,3 +183,6 @@ def test_notes_read_back_and_garbage_is_named(tmp_path):
         read_notes(path)
     with pytest.raises(EgpoError, match="line 1"):
         stream.forget_after(4)
+    path.write_text('{"step": "4", "rule": "x", "severity": "danger", "message": "m", "advice": "a"}\n')
+    with pytest.raises(InputError, match=r"line 1: no health note \(its step is '4'"):
+        stream.forget_after(4)

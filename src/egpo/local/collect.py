@@ -12,7 +12,7 @@ from egpo.local.run import Run
 from egpo.local.sampling.sample import sample
 from egpo.local.updates.constant_groups import is_constant
 from egpo.local.updates.kl import kl_per_response, less_kl
-from egpo.local.updates.reference import reference_logp
+from egpo.local.updates.reference import packed_logp, reference_logp
 from egpo.rewards.verdict import Verdict
 
 
@@ -67,13 +67,18 @@ def _round(run: Run, step: int, number: int, num_problems: int) -> Batch:
 
 
 def _kl(run: Run, rollouts: Rollouts) -> Tensor:
-    """Of each response, where it is part of the reward."""
+    """Of each response, where it is part of the reward.
+
+    Both log-probabilities come from the same forward pass: those recorded while sampling differ by rounding, and GRPO
+    would normalise that noise, in groups that agree, into advantages.
+    """
     if run.reference is None or run.settings.kl_in_loss:
         return torch.zeros(len(rollouts))
+    temperature, budget = run.config.rollout.temperature, run.settings.budget
     with run.stages.enter("reference"):
-        reference_BT = reference_logp(run.reference, rollouts, run.config.rollout.temperature, run.settings.budget)
-        estimator = run.config.update.kl_estimator
-        return kl_per_response(rollouts.logp_BT, reference_BT, rollouts.mask_BT, estimator).cpu()
+        reference_BT = reference_logp(run.reference, rollouts, temperature, budget)
+        logp_BT = packed_logp(run.policy, rollouts, temperature, budget)
+        return kl_per_response(logp_BT, reference_BT, rollouts.mask_BT, run.config.update.kl_estimator).cpu()
 
 
 def _known(rollouts: Rollouts, verdicts: tuple[Verdict, ...]) -> Tensor:

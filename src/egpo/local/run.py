@@ -51,6 +51,11 @@ def open_run(config: Config) -> Run:
 
 def training_problems(task: Task, config: Config) -> Sequence[Problem]:
     problems = task.problems("train")
+    if not (hasattr(problems, "__len__") and hasattr(problems, "__getitem__")):
+        fix = "return a list of Problem"
+        raise InputError(
+            f"`problems` returned {type(problems).__name__}, no sequence", where=f"task {config.task.name}", fix=fix
+        )
     if not len(problems):
         raise InputError("no problems in the split `train`", where=f"task {config.task.name}", fix="prepare its data")
     return problems

@@ -77,13 +77,15 @@ def token_spans(names: Iterable[str | None]) -> tuple[TokenSpan, ...]:
 
 
 def write_dump(path: Path, records: Iterable[RolloutRecord]) -> None:
-    """The whole file at once. A disk that cannot take it is a warning: training does not depend on a dump."""
-    content = b"".join(encoded(_as_line(record)) for record in records)
+    """The whole file at once. What cannot be written (a full disk, a task's own objects, which JSON cannot hold) is a
+    warning: training does not depend on a dump."""
     try:
+        content = b"".join(encoded(_as_line(record)) for record in records)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
-    except OSError as error:
-        warn_once("rollouts not dumped", f"{path}: rollouts are not kept ({error.strerror or error}); training goes on")
+    except (OSError, TypeError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        warn_once("rollouts not dumped", f"{path}: rollouts are not kept ({said}); training goes on")
 
 
 def read_dump(path: Path) -> list[RolloutRecord]:

@@ -123,7 +123,8 @@ def _refuse_what_is_there(folder: RunFolder) -> None:
     if folder.config.exists():
         fix = "go on with it by --resume, or choose another name=..."
         raise InputError("already holds a run", where=str(folder.path), fix=fix)
-    ours = (LOCK_NAME, UNFINISHED)
+    # A probe comes before its run, and is a part of it.
+    ours = (LOCK_NAME, UNFINISHED, folder.evals.name)
     held = sorted(entry.name for entry in folder.path.iterdir() if not entry.name.startswith(ours))
     if held:
         more = " and more" if len(held) > 3 else ""

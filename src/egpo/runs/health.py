@@ -68,9 +68,13 @@ class NoteStream:
 
     def forget_after(self, step: int) -> None:
         """Keep the notes of steps up to `step`, and not what was cut off in the middle."""
+        self._lines.cut(self.size_after(step))
+
+    def size_after(self, step: int) -> int:
+        """The bytes that hold the notes of steps up to `step`."""
         lines = list(read_lines(self.path)) if self.path.exists() else []
         kept = [line.end for line in lines if _as_note(line, self.path).step <= step]
-        self._lines.cut(kept[-1] if kept else 0)
+        return kept[-1] if kept else 0
 
 
 def read_notes(path: Path) -> list[Note]:
@@ -79,8 +83,11 @@ def read_notes(path: Path) -> list[Note]:
 
 
 def _as_note(line: Line, path: Path) -> Note:
+    where = f"{path}, line {line.number}"
     try:
-        return Note(**line.value)
+        note = Note(**line.value)
     except TypeError as error:
-        where = f"{path}, line {line.number}"
         raise InputError(f"no health note ({error})", where=where, fix="the file is damaged") from error
+    if not isinstance(note.step, int):
+        raise InputError(f"no health note (its step is {note.step!r:.40})", where=where, fix="the file is damaged")
+    return note

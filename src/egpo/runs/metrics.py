@@ -29,15 +29,19 @@ class MetricStream:
         self._lines.sync()
 
     def forget_after(self, step: int, *, gaps: bool = False) -> None:
-        """Keep the lines of steps up to `step`, and not what was cut off in the middle.
+        """Keep the lines of steps up to `step`, and not what was cut off in the middle."""
+        self._lines.cut(self.size_after(step, gaps=gaps))
+
+    def size_after(self, step: int, *, gaps: bool = False) -> int:
+        """The bytes that hold the steps up to `step`.
 
         Steps count from 1; a line for step 0 may stand before them. Unless `gaps`, each of them must be there: a
-        resumed run would otherwise have a hole in its curve.
+        resumed run would otherwise have a hole in its curve (InputError).
         """
         kept = [line for line in self._read() if self._step_of(line) <= step]
         if not gaps:
             self._require_steps([line.value["step"] for line in kept], step)
-        self._lines.cut(kept[-1].end if kept else 0)
+        return kept[-1].end if kept else 0
 
     def _read(self) -> list[Line]:
         return list(read_lines(self.path)) if self.path.exists() else []

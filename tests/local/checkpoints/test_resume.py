@@ -50,6 +50,21 @@ def test_a_step_after_a_restore_is_the_step_that_would_have_come(config, tmp_pat
     assert step(other, 1).metrics == expected
 
 
+def test_what_a_run_has_learnt_about_its_data_and_its_memory_comes_back(config, tmp_path):
+    from egpo.local.checkpoints.export import export_policy
+
+    one = open_seeded(config())
+    one.settings.budget.tokens = 77  # halved, say
+    one.stream.take(3)
+    one.stream.num_left_out = 2
+    export_policy(one.policy, tmp_path / "model")
+    other = open_seeded(config())
+    restore(other, snapshot(one, 1, None), tmp_path / "model")
+    assert other.settings.budget.tokens == 77
+    assert other.stream.num_left_out == 2
+    assert other.stream.take(2) == one.stream.take(2)
+
+
 def test_later_steps_are_forgotten(tmp_path):
     folder = RunFolder(tmp_path)
     folder.rollouts.mkdir()

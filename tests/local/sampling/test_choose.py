@@ -102,3 +102,46 @@ def test_greedy_reports_the_model_at_temperature_one():
     choice = choose(torch.tensor([[0.0, 2.0, 1.0]]), torch.tensor([0.99]), Sampling(0.0))
     assert int(choice.token_R) == 1
     assert math.isclose(float(choice.logp_R), 2 - math.log(1 + math.e**2 + math.e), rel_tol=1e-5)
+
+
+LIMITS = [
+    {"top_k": 4},
+    {"top_p": 0.6},
+    {"min_p": 0.2},
+    {"top_k": 5, "top_p": 0.8},
+    {"top_k": 6, "top_p": 0.9, "min_p": 0.1},
+    {"top_k": 500},
+    {"min_p": 1.0},
+]
+
+
+def plainly_truncated(probability_V, top_k=0, top_p=1.0, min_p=0.0):
+    """One limit after another, each on what the one before it left, normalised: as vLLM and transformers do."""
+    left_V = probability_V.clone()
+    for limit in ("top_k", "top_p", "min_p"):
+        ordered, order = left_V.sort(descending=True)
+        if limit == "top_k" and top_k:
+            left_V[order[top_k:]] = 0
+        if limit == "top_p" and top_p < 1:
+            left_V[order[int((ordered.cumsum(0) < top_p).sum()) + 1 :]] = 0
+        if limit == "min_p":
+            left_V[left_V < min_p * left_V.max()] = 0
+        left_V = left_V / left_V.sum()
+    return left_V
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+def test_tokens_come_as_often_as_the_limits_say_one_after_another(limits, temperature):
+    """Draws on an even grid: a token's share of them is its probability to a grid's step."""
+    num_draws = 20_000
+    logits_V = 2 * torch.randn(12, generator=torch.Generator().manual_seed(3))
+    uniform_R = (torch.arange(num_draws, dtype=torch.float64) + 0.5) / num_draws
+    choice = choose(logits_V.expand(num_draws, -1), uniform_R, Sampling(temperature, **limits))
+    whole_V = torch.softmax(logits_V.double() / temperature, dim=-1)
+    expected_V = plainly_truncated(whole_V, **limits)
+    share_V = torch.bincount(choice.token_R, minlength=12) / num_draws
+    torch.testing.assert_close(share_V.double(), expected_V, atol=2e-4, rtol=0)
+    expected = -torch.special.xlogy(expected_V, expected_V).sum()
+    torch.testing.assert_close(choice.entropy_R.double(), expected.expand(num_draws), atol=1e-5, rtol=0)
+    torch.testing.assert_close(choice.logp_R.double(), whole_V.log()[choice.token_R], atol=1e-5, rtol=0)

@@ -101,6 +101,14 @@ def test_the_same_seed_is_the_same_run_and_another_is_not(settings):
     assert metrics(settings("a")) != metrics(settings("c"))
 
 
+def test_the_learning_rate_is_the_schedule_s_at_each_step(settings):
+    config = settings("a", "update.schedule=linear")
+    sft(config)
+    rates = [line["actor/lr"] for line in metrics(config) if "actor/lr" in line]
+    assert rates == pytest.approx([1e-3 * (1 - step / len(rates)) for step in range(len(rates))])
+    assert len(rates) > 2
+
+
 @pytest.mark.parametrize("stop_after", [0, 1, 4, 5])
 def test_a_run_that_was_cut_off_ends_in_the_same_bits(settings, monkeypatch, stop_after):
     whole, cut = settings("whole", "update.schedule=cosine"), settings("cut", "update.schedule=cosine")

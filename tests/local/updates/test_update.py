@@ -82,7 +82,16 @@ def test_an_update_is_the_plain_one_for_every_architecture(load, shape, loss):
 
 
 def test_gradient_checkpointing_changes_nothing(load):
-    assert_like_plain(load("qwen3", gradient_checkpointing=True), settings_of(kl=0.1))
+    policy = load("qwen3", gradient_checkpointing=True)
+    assert policy.model.is_gradient_checkpointing
+    assert_like_plain(policy, settings_of(kl=0.1))
+
+
+def test_the_learning_rate_is_the_schedule_s_at_the_step(load):
+    policy, settings = load(), settings_of(lr=1e-3, schedule="linear", total_steps=8)
+    batch = recorded_batch(policy)
+    rates = [updated(policy, batch, settings, step)[0].metrics()["actor/lr"] for step in (0, 2, 7)]
+    assert rates == pytest.approx([1e-3, 0.75e-3, 0.125e-3])
 
 
 @pytest.mark.parametrize("budget", [1, 17, 40, 100])

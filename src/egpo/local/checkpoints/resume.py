@@ -80,6 +80,13 @@ def load_weights(policy: Policy, folder: Path) -> None:
     policy.model.load_state_dict(saved.state_dict())
 
 
+def require_rewindable(folder: RunFolder, step: int) -> None:
+    """An InputError where `rewind` would raise one: to be asked before anything of later steps is removed."""
+    MetricStream(folder.metrics).size_after(step)
+    MetricStream(folder.timings).size_after(step, gaps=True)
+    NoteStream(folder.health).size_after(step)
+
+
 def rewind(folder: RunFolder, step: int) -> None:
     """What the run has written about later steps goes: it is about to take them again."""
     MetricStream(folder.metrics).forget_after(step)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from egpo.assets import resolve_model
@@ -90,7 +91,7 @@ def _model(folder: str, settings: Model, dtype: torch.dtype, seed: int, where: s
             return _random_model(folder, dtype, seed)
         with without_progress_bars():
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=NAME)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise InputError(f"cannot be loaded: {_first_line(error)}", where=where, fix=_fix_for(folder)) from error
     return model
 

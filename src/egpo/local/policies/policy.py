@@ -42,7 +42,7 @@ class Policy:
         the update computes."""
         if hidden_RD.is_cuda and hidden_RD.dtype != torch.float32:
             return torch.mm(hidden_RD, self.head_VD.T, out_dtype=torch.float32)
-        return (hidden_RD @ self.head_VD.T).float()
+        return hidden_RD.float() @ self.head_VD.float().T
 
     def next_hidden(self, token_R: Tensor, slots: Slots) -> Tensor:
         """(R, D): one more token for each row of slots."""

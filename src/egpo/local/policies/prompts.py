@@ -11,9 +11,16 @@ from egpo.tasks import Problem, Task
 
 def prompt_text(policy: Policy, task: Task, problem: Problem) -> str:
     """The prompt as the model reads it."""
+    messages = task.prompt(problem)
+    if isinstance(messages, str) or not messages:
+        raise InputError(
+            f"the task's `prompt` returned {messages!r:.60}",
+            where=f"problem {problem.key}",
+            fix='return messages: [{"role": "user", "content": ...}]',
+        )
     try:
         text: str = policy.tokenizer.apply_chat_template(
-            task.prompt(problem), tokenize=False, add_generation_prompt=True, **policy.template
+            messages, tokenize=False, add_generation_prompt=True, **policy.template
         )
     except (TemplateError, TypeError, KeyError) as error:
         raise InputError(
@@ -26,8 +33,22 @@ def prompt_text(policy: Policy, task: Task, problem: Problem) -> str:
 
 def prompt_tokens(policy: Policy, task: Task, problems: Sequence[Problem]) -> list[tuple[int, ...]]:
     texts = [prompt_text(policy, task, problem) for problem in problems]
+    for problem, text in zip(problems, texts, strict=True):
+        _require_utf8(problem, text)
     encoded = policy.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
     return [tuple(ids) for ids in encoded]
+
+
+def _require_utf8(problem: Problem, text: str) -> None:
+    """Half of a surrogate pair, as careless JSON holds it, is no text: tokenizers raise on it, each in its own way."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"its prompt holds {text[error.start]!r}, half of a surrogate pair",
+            where=f"problem {problem.key!r:.80}",
+            fix="mend the data: such a character comes of text that was cut or decoded wrongly",
+        ) from error
 
 
 def require_room(policy: Policy, problem: Problem, num_tokens: int, max_response_tokens: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from egpo.config import Config, config_to_yaml
 from egpo.local.checkpoints.checkpoint import Checkpoints
 from egpo.local.checkpoints.random_states import seed_everything
-from egpo.local.checkpoints.resume import NOTHING_YET, config_identity, restore, rewind
+from egpo.local.checkpoints.resume import NOTHING_YET, config_identity, require_rewindable, restore, rewind
 from egpo.local.quiet import without_progress_bars
 from egpo.local.run import Run, open_run
 from egpo.local.sessions.interrupts import Interrupts
@@ -58,6 +58,7 @@ def resumed_session(config: Config, step: int | None, view: LiveView, interrupts
         checkpoints = run_checkpoints(config)
         start = checkpoints.choose(step)
         saved = checkpoints.read(start) if start else None
+        require_rewindable(folder, start or NOTHING_YET)
         run = open_seeded(config)
         sandbox = check_before_training(run)
         if saved is not None:

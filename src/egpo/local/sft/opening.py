@@ -10,7 +10,7 @@ from pathlib import Path
 from egpo.config import SftConfig, config_to_yaml
 from egpo.data.manifest import file_digest
 from egpo.local.checkpoints.checkpoint import Checkpoints
-from egpo.local.checkpoints.resume import NOTHING_YET, config_identity, rewind
+from egpo.local.checkpoints.resume import NOTHING_YET, config_identity, require_rewindable, rewind
 from egpo.local.quiet import warnings_said_by, without_progress_bars
 from egpo.local.sessions.interrupts import Interrupts
 from egpo.local.sessions.launches import record_launch
@@ -64,6 +64,7 @@ def resumed_session(config: SftConfig, step: int | None, interrupts: Interrupts)
         checkpoints = sft_checkpoints(config)
         start = checkpoints.choose(step)
         saved = checkpoints.read(start) if start else None
+        require_rewindable(folder, start or NOTHING_YET)
         run = open_quietly(config)
         if saved is not None:
             restore(run, saved, checkpoints.model_folder(start))

@@ -22,6 +22,7 @@ REASONS = {
     "bad_tools": "its tools are not strict JSON, or one has no name",
     "bad_calls": "a tool call without a name, or whose arguments are no object",
     "template_refused": "the chat template raises an error on it",
+    "calls_not_written": "the chat template does not write its tool calls",
     "not_a_continuation": "the template opens the assistant's turn with words that it does not keep",
     "lone_surrogate": "text that is not Unicode",
     "too_long": "more tokens than data.max_tokens, or than the model's context",

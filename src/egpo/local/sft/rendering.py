@@ -92,6 +92,9 @@ def renderings(conversation: Conversation, template: Template) -> Iterator[Rende
     except _REFUSALS:
         yield Dropped("template_refused")
         return
+    if not all(_writes_calls(conversation.messages[at], answers[i]) for i, at in enumerate(conversation.answers)):
+        yield Dropped("calls_not_written")
+        return
     if all(map(_goes_on, answers)) and all(then.prompt.startswith(now.text) for now, then in pairwise(answers)):
         yield Rendering(tuple(answers))
         return
@@ -108,6 +111,12 @@ def _answer(conversation: Conversation, at: int, template: Template) -> Answer:
         # What the prompt holds is given at inference, whatever is marked.
         prompt = max(prompt, marked, key=len) if text.startswith(prompt) else marked
     return Answer(prompt, text)
+
+
+def _writes_calls(message: Turn, answer: Answer) -> bool:
+    """A template that knows no tools passes over calls, without an error: the model would learn to say nothing."""
+    said = answer.text.removeprefix(answer.prompt)
+    return all(call["function"]["name"] in said for call in message.get("tool_calls", ()))
 
 
 def _goes_on(answer: Answer) -> bool:

@@ -44,21 +44,26 @@ def load_reference(policy: Policy, settings: Model, seed: int) -> Reference:
     return Reference(copy, is_adapted=False)
 
 
-@torch.no_grad()
 def reference_logp(reference: Reference, rollouts: Rollouts, temperature: float, budget: TokenBudget) -> Tensor:
     """Its log-probability of each sampled token, at the sampling temperature (B, T); 0 outside the mask."""
+    with reference.at_start() as policy:
+        return packed_logp(policy, rollouts, temperature, budget)
+
+
+@torch.no_grad()
+def packed_logp(policy: Policy, rollouts: Rollouts, temperature: float, budget: TokenBudget) -> Tensor:
+    """A policy's log-probabilities by the forward pass of the update, in parts that fit the budget (B, T)."""
     tokens = RowTokens.of(rollouts)
     logp_BT = torch.zeros_like(rollouts.logp_BT)
-    with reference.at_start() as policy:
 
-        def write(part: MicroBatch) -> None:
-            pack = pack_groups(part.groups, policy.device)
-            logp_M, _ = token_stats(policy.hidden(pack)[pack.source_M], policy.head_VD, pack.target_M, temperature)
-            row_R = torch.tensor(part.rows, device=logp_BT.device)
-            part_RT = torch.zeros_like(logp_BT[row_R])
-            part_RT[rollouts.mask_BT[row_R]] = logp_M
-            logp_BT[row_R] = part_RT
+    def write(part: MicroBatch) -> None:
+        pack = pack_groups(part.groups, policy.device)
+        logp_M, _ = token_stats(policy.hidden(pack)[pack.source_M], policy.head_VD, pack.target_M, temperature)
+        row_R = torch.tensor(part.rows, device=logp_BT.device)
+        part_RT = torch.zeros_like(logp_BT[row_R])
+        part_RT[rollouts.mask_BT[row_R]] = logp_M
+        logp_BT[row_R] = part_RT
 
-        rows = range(len(rollouts))
-        within_memory(budget, lambda size: micro_batches(rows, tokens, size), write, undo=lambda: None)
+    rows = range(len(rollouts))
+    within_memory(budget, lambda size: micro_batches(rows, tokens, size), write, undo=lambda: None)
     return logp_BT
