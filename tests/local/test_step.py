@@ -12,6 +12,7 @@ from egpo.local.collect import collect
 from egpo.local.judge import judge
 from egpo.local.run import open_run
 from egpo.local.step import step
+from egpo.local.summarise import reason_shares
 from egpo.local.updates.reference import reference_logp
 from egpo.rewards.verdict import Verdict
 from egpo.tasks import Problem
@@ -216,3 +217,13 @@ def test_kl_in_the_reward_makes_no_advantage_out_of_rounding(model_folder):
     outcome = step(run, 0)
     assert outcome.metrics["groups/zero_variance_frac"] == 1.0
     assert not outcome.estimate.advantage_B.any()
+
+
+def test_reasons_that_a_judge_makes_up_stay_few_and_plain():
+    verdicts = [Verdict(0.0, False, f"\x1b[31m wrong by {i}\n" + "x" * 200) for i in range(50)]
+    verdicts += [Verdict(1.0, True, "right")] * 50
+    shares = reason_shares(verdicts)
+    assert len(shares) == 33
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares["right"] == 0.5
+    assert all(len(name) <= 48 and name.isprintable() and " " not in name for name in shares)

@@ -1,7 +1,8 @@
 """The metrics of a step: verl's names where verl has one. A figure without data is left out. B rows."""
 
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from egpo.local.rollouts import Rollouts
 from egpo.local.run import Run
 from egpo.local.updates.update_stats import UpdateStats
 from egpo.rewards.verdict import Verdict
+
+_LONGEST_REASON, _MOST_REASONS = 48, 32
 
 
 def summarise(run: Run, batch: Batch, measures: Measures, estimated: Estimate, stats: UpdateStats) -> Metrics:
@@ -34,16 +37,24 @@ def summarise(run: Run, batch: Batch, measures: Measures, estimated: Estimate, s
     }
 
 
-def _of_verdicts(verdicts: Iterable[Verdict]) -> Metrics:
+def _of_verdicts(verdicts: Sequence[Verdict]) -> Metrics:
     """Score and accuracy over the responses that could be judged: a checker's own failure is no wrong answer."""
-    verdicts = tuple(verdicts)
     judged = [verdict for verdict in verdicts if not verdict.failed]
     metrics = _spread("critic/score", torch.tensor([verdict.reward for verdict in judged]))
     if judged:
         metrics["critic/acc/mean"] = sum(verdict.correct for verdict in judged) / len(judged)
     metrics["reward/error_frac"] = 1 - len(judged) / len(verdicts)
-    reasons = Counter(verdict.reason for verdict in verdicts)
-    return metrics | {f"reward/reason/{name}": count / len(verdicts) for name, count in sorted(reasons.items())}
+    return metrics | {f"reward/reason/{name}": share for name, share in reason_shares(verdicts).items()}
+
+
+def reason_shares(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Of each reason, by name. A judge from outside may give any text: names are made of plain characters, and beyond
+    the commonest ones they are `other`."""
+    counted = Counter(re.sub(r"[^\w.:-]", "_", verdict.reason[:_LONGEST_REASON]) for verdict in verdicts)
+    common = counted.most_common(_MOST_REASONS)
+    if len(common) < len(counted):
+        common.append(("other", sum(counted.values()) - sum(count for _, count in common)))
+    return {name: count / len(verdicts) for name, count in sorted(common)}
 
 
 def _of_lengths(rollouts: Rollouts) -> Metrics:

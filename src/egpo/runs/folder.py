@@ -68,6 +68,11 @@ class RunFolder:
     def report(self) -> Path:
         return self.path / "report.html"
 
+    def require_free(self) -> None:
+        """Raises where `create` would: to be asked before a model is loaded for nothing."""
+        if self.path.is_dir():
+            _refuse_what_is_there(self)
+
     @classmethod
     @contextmanager
     def create(cls, path: Path, config_yaml: str) -> Iterator["RunFolder"]:

@@ -169,7 +169,10 @@ class Checkpoints:
             except InputError:
                 continue
             return f"go on from the one before it: {self.command} --resume-from {earlier}"
-        return f"no earlier checkpoint is whole: start anew under another name, {self.command} name=..."
+        return (
+            "no earlier checkpoint is whole and of this run: restore what was edited in its config.yaml, or start anew "
+            f"under another name, {self.command} name=..."
+        )
 
     def _scores(self) -> dict[int, float | None]:
         """Of those that are ours: a stranger's folder is never removed to make room."""

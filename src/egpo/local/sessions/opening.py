@@ -41,6 +41,7 @@ def run_checkpoints(config: Config) -> Checkpoints:
 @contextmanager
 def new_session(config: Config, view: LiveView, interrupts: Interrupts) -> Iterator[TrainSession]:
     """Everything is loaded and tried before the first file is written: a recipe that fails leaves no folder."""
+    run_folder(config).require_free()
     run = open_seeded(config)
     sandbox = check_before_training(run)
     require_disk_room(run, run_checkpoints(config))

@@ -49,6 +49,7 @@ def open_quietly(config: SftConfig) -> SftRun:
 @contextmanager
 def new_session(config: SftConfig, interrupts: Interrupts) -> Iterator[SftSession]:
     """Everything is loaded and read before the first file is written: a recipe that fails leaves no folder."""
+    sft_folder(config).require_free()
     run = open_quietly(config)
     with RunFolder.create(sft_folder(config).path, config_to_yaml(config)) as folder:
         _record_launch(run, folder, 0)
