@@ -1,6 +1,7 @@
 # Everything starts here: each target builds what it needs, once.
-#   make test     every test, on a bare clone          make bench    side-by-side measurements
-#   make check    format, lint, types                  make lock     resolve the dependencies afresh
+#   make demo     the whole idea in ten minutes        make test     every test, on a bare clone
+#   make check    format, lint, types                  make bench    side-by-side measurements
+#   make lock     resolve the dependencies afresh
 
 # The first of these that is Python 3.11 or 3.12; or say: make test PYTHON=/path/to/python3.12
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
@@ -11,7 +12,7 @@ READY := $(VENV)/.ready
 # BFCL's own checker pins other versions than ours: it has an environment of its own (44 MB).
 BFCL_READY := .env-bfcl/.ready
 
-.PHONY: env system test check format bench test-gpu lock clean
+.PHONY: env system demo test check format bench test-gpu lock clean
 
 env: $(READY)
 
@@ -37,6 +38,10 @@ system:
 		|| echo "bubblewrap is missing: code rewards need it (Debian, Ubuntu: apt-get install bubblewrap)"
 	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || { $(INSTALL) chromium >/dev/null; } \
 		|| echo "chromium is missing: reports are then not opened in the tests (Debian, Ubuntu: apt-get install chromium)"
+
+# Called again after an interruption, it goes on where it was.
+demo: $(READY)
+	$(BIN)/egpo demo
 
 test: $(READY) system $(BFCL_READY)
 	$(BIN)/pytest -n auto

@@ -12,8 +12,9 @@ import pytest
 import egpo
 
 SOURCE = Path(egpo.__file__).parent
-LEAVES = {"call_bounds", "errors", "files", "outside", "tags", "version"}
+LEAVES = {"assets", "call_bounds", "errors", "files", "outside", "tags", "version"}
 MAY_IMPORT = {
+    "assets": set(),
     "errors": set(),
     "version": set(),
     "tags": set(),
@@ -34,6 +35,8 @@ MAY_IMPORT = {
     "audits": LEAVES | {"rewards", "data"},
     "local": LEAVES | {"config", "tasks", "rewards", "data", "advantages", "segments", "token_stats", "runs"},
     "evals": LEAVES | {"config", "tasks", "rewards", "runs", "local"},
+    "probes": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "reports"},
+    "demos": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "probes", "reports"},
     "verl": LEAVES | {"tasks", "rewards", "advantages", "segments", "data"},
 }
 LIGHT = ["torch", "transformers", "numpy", "pyarrow", "math_verify"]

@@ -232,7 +232,7 @@ def test_the_model_is_asked_for_when_there_is_one():
             Server.at(server.url).only_model()
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "http://", "http://[", "ftp://host", ""])
+@pytest.mark.parametrize("url", ["localhost:8000", "http://", "http://host:port", "ftp://host", ""])
 def test_what_is_no_address(url):
     with pytest.raises(InputError, match="is no address"):
         Server.at(url)

@@ -119,7 +119,7 @@ def _exam(task: str | None, words: "Sequence[str]", recipe: "Config | None", **o
     from egpo.errors import InputError
     from egpo.evals.evaluate import Exam
 
-    settings = _parsed_settings(words)
+    settings = parsed_settings(words)
     if recipe is not None and task in (None, recipe.task.name):
         return Exam(recipe.task.name, {**recipe.task.settings, **settings}, **others)
     if task is None:
@@ -127,7 +127,7 @@ def _exam(task: str | None, words: "Sequence[str]", recipe: "Config | None", **o
     return Exam(task, settings, **others)
 
 
-def _parsed_settings(words: "Sequence[str]") -> dict[str, Any]:
+def parsed_settings(words: "Sequence[str]") -> dict[str, Any]:
     from egpo.config.yaml_text import parse_yaml
     from egpo.errors import InputError
 

@@ -22,13 +22,13 @@ _EXAMPLE_LENGTH = 400
 def print_evaluation(evaluation: Evaluation, path: Path) -> None:
     """The figures; or, where nothing could be read as an answer, that, and examples: zeros would hide the reason."""
     console, figures, exam = Console(highlight=False), evaluation.figures, evaluation.exam
-    title = f"{evaluation.label}: {exam.task}, {figures.num_problems:,} {exam.split} problems, {_sampled(evaluation)}"
+    title = f"{evaluation.label}: {exam.task}, {figures.num_problems:,} {exam.split} problems, {sampled(evaluation)}"
     if figures.readable_frac == 0:
-        _print_unreadable(console, evaluation, title)
+        print_unreadable(console, evaluation, title)
     else:
-        _print_table(console, title, ("figure", "value", "95 % interval"), _figure_rows(figures), 1)
-    _print_table(console, "reasons", ("reason", "meaning", "responses", "share"), _reason_rows(evaluation), 2)
-    for note in _notes(evaluation):
+        print_table(console, title, ("figure", "value", "95 % interval"), figure_rows(figures), 1)
+    print_table(console, "reasons", ("reason", "meaning", "responses", "share"), reason_rows(evaluation), 2)
+    for note in notes_on(evaluation):
         console.print(escape(note))
     console.print(f"written to {escape(str(path))}\n", soft_wrap=True)
 
@@ -38,14 +38,14 @@ def print_comparison(comparison: Comparison) -> None:
     console = Console(highlight=False)
     title = f"{comparison.base} -> {comparison.other}: {comparison.num_problems:,} problems, paired"
     columns = ("figure", "base -> other (delta)", "95 % interval", "verdict")
-    _print_table(console, title, columns, [_difference_row(*row) for row in comparison.rows.items()], 1)
+    print_table(console, title, columns, [_difference_row(*row) for row in comparison.rows.items()], 1)
     tested = [f"{name} p = {row.p_value:.2g}" for name, row in comparison.rows.items() if row.p_value is not None]
     if tested:
         console.print(f"McNemar's exact test, besides the interval: {', '.join(tested)}")
     console.print(f"The verdict is on {cell(comparison.other)}. Shares are in percent, their deltas in points.\n")
 
 
-def _print_table(
+def print_table(
     console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], num_text: int
 ) -> None:
     # A table's own title would be wrapped to the table's width.
@@ -53,30 +53,30 @@ def _print_table(
     console.print(safe_table("", columns, rows, num_text))
 
 
-def _sampled(evaluation: Evaluation) -> str:
+def sampled(evaluation: Evaluation) -> str:
     sampling = evaluation.exam.sampling
     return "greedy" if sampling.temperature == 0 else f"n {sampling.n}, temperature {sampling.temperature:g}"
 
 
-def _figure_rows(figures: Figures) -> Iterator[Sequence[str]]:
-    yield "accuracy", *_percent(figures.accuracy)
-    yield from ((f"pass@{k}", *_percent(estimate)) for k, estimate in figures.pass_at_k.items() if k > 1)
-    yield "mean score", *_number(figures.mean_score, 3)
-    yield from ((f"entropy, {name} (nats)", *_number(entropy, 3)) for name, entropy in figures.entropy.items())
+def figure_rows(figures: Figures) -> Iterator[Sequence[str]]:
+    yield "accuracy", *percent(figures.accuracy)
+    yield from ((f"pass@{k}", *percent(estimate)) for k, estimate in figures.pass_at_k.items() if k > 1)
+    yield "mean score", *number(figures.mean_score, 3)
+    yield from ((f"entropy, {name} (nats)", *number(entropy, 3)) for name, entropy in figures.entropy.items())
     if figures.length is not None:
-        yield "length (tokens)", *_number(figures.length, 1)
+        yield "length (tokens)", *number(figures.length, 1)
     if figures.truncated_frac is not None:
         yield "cut off", f"{figures.truncated_frac:.1%}", ""
 
 
-def _percent(estimate: Estimate | None) -> tuple[str, str]:
+def percent(estimate: Estimate | None) -> tuple[str, str]:
     if estimate is None:
         return "unknown", ""
     ends = "" if estimate.low is None or estimate.high is None else f"{estimate.low:.1%} to {estimate.high:.1%}"
     return f"{estimate.value:.1%}", ends
 
 
-def _number(estimate: Estimate | None, digits: int) -> tuple[str, str]:
+def number(estimate: Estimate | None, digits: int) -> tuple[str, str]:
     if estimate is None:
         return "unknown", ""
     ends = (estimate.low, estimate.high)
@@ -84,7 +84,7 @@ def _number(estimate: Estimate | None, digits: int) -> tuple[str, str]:
     return f"{estimate.value:.{digits}f}", shown
 
 
-def _reason_rows(evaluation: Evaluation) -> Iterator[Sequence[str]]:
+def reason_rows(evaluation: Evaluation) -> Iterator[Sequence[str]]:
     figures = evaluation.figures
     sources = {sample.data_source for sample in evaluation.samples}
     for reason, count in (*figures.reasons.items(), *figures.failures.items()):
@@ -92,7 +92,7 @@ def _reason_rows(evaluation: Evaluation) -> Iterator[Sequence[str]]:
         yield reason, meaning, f"{count:,}", f"{count / figures.num_responses:.1%}"
 
 
-def _notes(evaluation: Evaluation) -> Iterator[str]:
+def notes_on(evaluation: Evaluation) -> Iterator[str]:
     figures = evaluation.figures
     if figures.num_failed:
         yield f"{figures.num_failed:,} of {figures.num_responses:,} responses failed and count in no figure."
@@ -100,7 +100,7 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
         yield f"{evaluation.num_left_out:,} problems were left out: their prompts do not fit the model."
 
 
-def _print_unreadable(console: Console, evaluation: Evaluation, title: str) -> None:
+def print_unreadable(console: Console, evaluation: Evaluation, title: str) -> None:
     figures = evaluation.figures
     console.print(f"{cell(title)}\n[bold]Not one of {figures.num_responses:,} responses holds an answer.[/]")
     first_of_each = {sample.problem: sample for sample in reversed(evaluation.samples) if not sample.failed}

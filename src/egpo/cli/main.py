@@ -1,5 +1,6 @@
 """The console script: one typer app, one small file per verb. Nothing heavy is imported before a verb runs."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -8,9 +9,11 @@ import typer
 from egpo.cli.audit import audit_app
 from egpo.cli.config import config_app
 from egpo.cli.convert import convert_app
+from egpo.cli.demo import demo
 from egpo.cli.doctor import doctor
 from egpo.cli.eval import eval_models
 from egpo.cli.prepare import prepare_app
+from egpo.cli.probe import probe
 from egpo.cli.report import report
 from egpo.cli.sft import sft
 from egpo.cli.train import train
@@ -23,7 +26,11 @@ Estimators, rewards, tasks and data for GRPO and EGPO, and numbers that say what
 """
 
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
+app.command(rich_help_panel="Set-up", short_help="The whole idea in minutes.  [cyan]egpo demo --fast[/]")(demo)
 app.command(rich_help_panel="Set-up", short_help="Is this machine ready?  [cyan]egpo doctor[/]")(doctor)
+app.command(
+    rich_help_panel="Training", short_help="Is there a signal?  [cyan]egpo probe --model M --task countdown[/]"
+)(probe)
 app.command(rich_help_panel="Training", short_help="GRPO or EGPO.  [cyan]egpo train examples/recipe.yaml[/]")(train)
 app.command(rich_help_panel="Training", short_help="A cold start.  [cyan]egpo sft examples/sft.yaml[/]")(sft)
 app.command(rich_help_panel="Results", short_help="A page to look at.  [cyan]egpo report runs/a runs/b[/]")(report)
@@ -59,6 +66,8 @@ def egpo(
 
 def main() -> None:
     """Run a verb. A mistake of the user ends with a message and code 2, a failure of ours with code 1."""
+    # Threads of torch that wait must not spin: beside another busy process a step takes ten times as long if they do.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app()
     except EgpoError as error:

@@ -40,7 +40,7 @@ def sft(recipe: Recipe = None, resume: Resume = False, resume_from: ResumeFrom =
 
     run = open_quietly(config)
     console = Console(highlight=False)
-    console.print(_table(preview(run.data, config), config.data.path))
+    console.print(_table(preview(run), config.data.path))
     console.print("The first example, its learned tokens underlined:\n")
     console.print(_marked(passages(run.data.train, 0, run.policy.tokenizer)), soft_wrap=True)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from egpo.assets import resolve_model
 from egpo.data.rows import Row
 from egpo.errors import InputError
 
@@ -59,11 +60,11 @@ class TokenCounter:
 
 
 def load_tokenizer(name: str) -> Any:
-    """A tokenizer's directory, or its name on the hub."""
+    """A tokenizer's directory, a model of the package, or a name on the hub."""
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(resolve_model(name))
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(

@@ -52,7 +52,7 @@ def mean_with_interval(
     mean = float(value_P.mean())
     if value_P.min() == value_P.max():
         return Estimate(float(value_P[0]), *_agreed(float(value_P[0]), value_P.size, bounds), value_P.size)
-    low, high = mid_quantiles(resampled_means(value_P, seed, num_resamples), _tails(value_P.size))
+    low, high = mid_quantiles(resampled_means(value_P, seed, num_resamples), percentile_tails(value_P.size))
     return Estimate(mean, min(low, mean), max(high, mean), value_P.size)
 
 
@@ -86,7 +86,7 @@ def student_t(share: float, freedom: int) -> float:
     return float(sum(term / freedom**power for power, term in enumerate(terms)))
 
 
-def _tails(num_problems: int) -> tuple[float, float]:
+def percentile_tails(num_problems: int) -> tuple[float, float]:
     """The shares at which the percentile interval has the width that Student's t and an unbiased variance give."""
     width = math.sqrt(num_problems / (num_problems - 1)) * student_t((1 + LEVEL) / 2, num_problems - 1)
     tail = _NORMAL.cdf(-width)

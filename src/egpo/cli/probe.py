@@ -1,0 +1,128 @@
+"""`egpo probe`: is there a signal before we train?"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from egpo.cli.config import Recipe
+
+if TYPE_CHECKING:
+    from egpo.evals.evaluate import Exam, Paper
+    from egpo.evals.responses import Sampling
+    from egpo.probes.keep import PassRange
+    from egpo.probes.probe import Probe
+    from egpo.probes.subject import Subject
+
+MODEL_HELP = "A model folder, a run, or a name of the hub. Default: the recipe's."
+TASK_HELP = "A task, or module:Class. Default: the recipe's, or the run's."
+SET_HELP = "A setting of the task, as in max_numbers=3; again for more."
+LENGTH_HELP = "Longest response. Default: the recipe's, or 1024."
+KEEP_HELP = "Write the problems with these pass rates, as in 0.1:0.9, and a control, to --out."
+OUT_HELP = "Folder for the outcome. Default: `evals` of the recipe's run, or `evals` here."
+
+
+def probe(
+    recipe: Recipe = None,
+    model: Annotated[str | None, typer.Option(help=MODEL_HELP, show_default=False)] = None,
+    task: Annotated[str | None, typer.Option(help=TASK_HELP, show_default=False)] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)] = None,
+    n: Annotated[int, typer.Option("--n", min=2, help="Responses per prompt.")] = 16,
+    problems: Annotated[int, typer.Option(min=1, help="So many of the training split, drawn at random.")] = 64,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.01, help="Default: the recipe's, or 1.", show_default=False)
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help=LENGTH_HELP, show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Default: the recipe's, or 0.", show_default=False)] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Default: the recipe's.", show_default=False)
+    ] = None,
+    keep: Annotated[str | None, typer.Option(metavar="LOW:HIGH", help=KEEP_HELP, show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help=OUT_HELP, show_default=False)] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace problems that were kept before.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Sample from a model on its training problems, and say whether training on them has something to learn from.
+
+    Accuracy, pass@k, variance of the reward, entropy; a forecast of how many groups will be informative, for each
+    group size; and advice. With --keep, the problems that are neither too easy nor too hard are written as data.
+
+    Example: [cyan]egpo probe --model egpo-tiny --task gsm8k --set max_value=200[/]
+    """
+    from egpo.cli.config import split_words
+    from egpo.cli.eval import parsed_settings
+    from egpo.cli.probe_tables import print_kept, print_probe
+    from egpo.config import load_config
+    from egpo.probes.keep import write_kept
+    from egpo.probes.probe import draw_paper
+    from egpo.probes.store import as_json_value, write_probe
+    from egpo.probes.subject import find_subject
+
+    kept_range = _kept_range(keep, out, force)
+    subject = find_subject(
+        load_config(*split_words(recipe)) if recipe else None,
+        model=model,
+        task=task,
+        settings=parsed_settings(settings or ()),
+        device=device,
+        out=out,
+    )
+    paper = draw_paper(_exam(subject, problems, _sampling(subject, n, temperature, max_tokens, seed)))
+    outcome = _probed(subject, paper)
+    path = write_probe(subject.folder, outcome, subject.origin)
+    if not as_json:
+        print_probe(outcome, path)
+    kept = write_kept(outcome, paper, kept_range, out, force=force) if kept_range and out else None
+    if as_json:
+        value = as_json_value(outcome, subject.origin) | {"file": str(path), "kept": asdict(kept) if kept else None}
+        typer.echo(json.dumps(value, indent=2, default=str))
+    elif kept:
+        print_kept(kept)
+
+
+def _kept_range(keep: str | None, out: Path | None, force: bool) -> "PassRange | None":
+    from egpo.errors import InputError
+    from egpo.probes.keep import PassRange, require_room
+
+    if keep is None:
+        return None
+    kept_range = PassRange.parse(keep)
+    if out is None:
+        raise InputError("where to?", where="--keep", fix="give a folder for the data with --out")
+    require_room(out, force=force)
+    return kept_range
+
+
+def _exam(subject: "Subject", num_problems: int, sampling: "Sampling") -> "Exam":
+    from egpo.evals.evaluate import Exam
+    from egpo.evals.passk import default_ks
+
+    task = subject.config.task
+    return Exam(task.name, task.settings, "train", num_problems, sampling, default_ks(sampling.n))
+
+
+def _sampling(
+    subject: "Subject", n: int, temperature: float | None, max_tokens: int | None, seed: int | None
+) -> "Sampling":
+    """As training will sample, but for n and what was said here."""
+    from egpo.evals.responses import Sampling
+
+    rollout = subject.config.rollout
+    return Sampling(
+        n=n,
+        temperature=rollout.temperature if temperature is None else temperature,
+        top_p=rollout.top_p,
+        max_tokens=max_tokens or subject.max_tokens,
+        seed=subject.config.seed if seed is None else seed,
+    )
+
+
+def _probed(subject: "Subject", paper: "Paper") -> "Probe":
+    from egpo.cli.eval_progress import shown_progress
+    from egpo.local.quiet import warnings_said_by
+    from egpo.probes.probe import probe as probe_model
+
+    with shown_progress(subject.place.label) as view, warnings_said_by(view.say):
+        return probe_model(subject.load(), paper, view.watch)

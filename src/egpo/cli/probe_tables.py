@@ -1,0 +1,91 @@
+"""What `egpo probe` prints, at 80 columns."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from egpo.cli.eval_tables import (
+    figure_rows,
+    notes_on,
+    number,
+    percent,
+    print_table,
+    print_unreadable,
+    reason_rows,
+    sampled,
+)
+from egpo.cli.safe_tables import cell
+from egpo.probes.findings import Finding
+from egpo.probes.keep import Kept
+from egpo.probes.probe import Probe
+from egpo.reports.probe import histogram
+
+_BAR_WIDTH = 50
+_SHADES = {"good": "green", "remark": "yellow", "bad": "red"}
+_WORDS = {"good": "good", "remark": "look at it", "bad": "in the way"}
+
+
+def print_probe(probe: Probe, path: Path) -> None:
+    """The figures, pass rates, forecast and verdicts; or, where nothing could be read as an answer, examples."""
+    console, evaluation = Console(highlight=False), probe.evaluation
+    figures = evaluation.figures
+    title = f"{evaluation.label}: {evaluation.exam.task}, {figures.num_problems:,} training prompts"
+    title += f", {sampled(evaluation)}"
+    if figures.readable_frac == 0:
+        print_unreadable(console, evaluation, title)
+    else:
+        rows = [*figure_rows(figures), ("reward variance in a prompt", *number(probe.reward_variance, 3))]
+        print_table(console, title, ("figure", "value", "95 % interval"), rows, 1)
+    print_table(console, "reasons", ("reason", "meaning", "responses", "share"), reason_rows(evaluation), 2)
+    for note in notes_on(evaluation):
+        console.print(escape(note))
+    if figures.readable_frac != 0:
+        _print_rates(console, probe)
+        _print_forecast(console, probe)
+    _print_findings(console, probe)
+    console.print(f"written to {escape(str(path))}, with the picture beside it", soft_wrap=True)
+
+
+def print_kept(kept: Kept) -> None:
+    console = Console(highlight=False)
+    console.print(f"kept {kept.num_kept:,} of {kept.num_probed:,} problems in {escape(kept.kept)}", soft_wrap=True)
+    console.print(f"and as many, drawn at random, in {escape(kept.control)}", soft_wrap=True)
+
+
+def _print_rates(console: Console, probe: Probe) -> None:
+    console.print("prompts by pass rate")
+    for bar in histogram(list(probe.pass_rates.values())):
+        filled = "█" * round(bar.height / 100 * _BAR_WIDTH) or ("▏" if bar.count else "")
+        meaning = {"0": "never", "1": "always"}.get(bar.label, bar.label)
+        console.print(f"  {meaning:>6} {filled}{' ' * bool(filled)}{bar.count}")
+    console.print()
+
+
+def _print_forecast(console: Console, probe: Probe) -> None:
+    title = "forecast: groups whose rewards differ, by responses in a group"
+    columns = ("", "group size", "informative", "95 % interval", "known by")
+    print_table(console, title, columns, _forecast_rows(probe), 1)
+
+
+def _forecast_rows(probe: Probe) -> Iterator[Sequence[str]]:
+    for one in probe.forecasts:
+        mark = "→" if one.group_size == probe.recommendation.group_size else ""
+        yield mark, str(one.group_size), *percent(one.informative), "a fit" if one.extrapolated else "counting"
+
+
+def _print_findings(console: Console, probe: Probe) -> None:
+    for finding in probe.findings:
+        _print_finding(console, finding)
+    advice = probe.recommendation
+    wanted = "[bold]no group size[/]" if advice.group_size is None else f"[bold]rollout.n={advice.group_size}[/]"
+    console.print(f"recommended: {wanted}, {escape(advice.why)}\n")
+
+
+def _print_finding(console: Console, finding: Finding) -> None:
+    shade, word = _SHADES[finding.status], _WORDS[finding.status]
+    value = f"{finding.value:.3f}" if finding.figure in ("reward variance", "entropy") else f"{finding.value:.1%}"
+    console.print(f"[{shade}]{word:>10}[/]  {cell(finding.figure)} {value} (wanted: {cell(finding.wanted)})")
+    if finding.advice:
+        console.print(f"{'':12}{cell(finding.advice)}")

@@ -1,0 +1,77 @@
+"""The probe of a demo: is there something to learn, and was the forecast right?"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from egpo.config import Config
+from egpo.demos.plan import DemoFolder, Plan
+from egpo.demos.screen import Screen
+from egpo.evals.bootstrap import SHARES, Estimate, mean_with_interval
+from egpo.evals.evaluate import Exam
+from egpo.evals.passk import default_ks
+from egpo.evals.responses import Sampling
+from egpo.files import write_atomically
+from egpo.local.quiet import warnings_said_by
+from egpo.probes.probe import draw_paper, probe
+from egpo.probes.store import write_probe
+from egpo.probes.subject import find_subject
+from egpo.reports.evaluations import read_object
+from egpo.reports.probe import PROBE
+from egpo.runs.folder import RunFolder
+from egpo.runs.metrics import read_metrics
+from egpo.runs.readings import AGREEING
+
+FIRST_STEPS = 10
+"""Training steps that a forecast is held against: later the model is another."""
+
+
+def probe_base(config: Config, folder: DemoFolder, plan: Plan, screen: Screen) -> str:
+    """Probes the training problems, unless that is done, and says what was found."""
+    if not (folder.probe / PROBE).is_file():
+        subject = find_subject(config, out=folder.probe)
+        paper = draw_paper(_exam(config, plan))
+        with screen.watched("probe") as view, warnings_said_by(view.say):
+            write_probe(subject.folder, probe(subject.load(), paper, view.watch), subject.origin)
+    return _described(read_object(folder.probe / PROBE))
+
+
+def show_probe_in(run: RunFolder, folder: DemoFolder) -> None:
+    """The report reads a run's probe in its `evals`."""
+    write_atomically(run.evals / PROBE, (folder.probe / PROBE).read_bytes())
+
+
+def forecast_and_outcome(folder: DemoFolder, configs: Iterable[Config]) -> str:
+    """The share of informative groups: as forecast, and as seen in the first steps of each run."""
+    found = list(configs)
+    size, steps = found[0].rollout.n, min(FIRST_STEPS, found[0].steps)
+    forecasts = read_object(folder.probe / PROBE)["forecasts"]
+    forecast = next(Estimate(**one["informative"]) for one in forecasts if one["group_size"] == size)
+    seen = ", ".join(f"{config.name} {_shown(_informative(folder.run_of(config.name)))}" for config in found)
+    return f"Groups of {size} whose rewards differ: forecast {_shown(forecast)}; in the first {steps} steps {seen}."
+
+
+def _exam(config: Config, plan: Plan) -> Exam:
+    rollout = config.rollout
+    sampling = Sampling(plan.probe_n, rollout.temperature, rollout.top_p, rollout.max_response_tokens, config.seed)
+    return Exam(config.task.name, config.task.settings, "train", plan.probe_problems, sampling, default_ks(sampling.n))
+
+
+def _described(found: Mapping[str, Any]) -> str:
+    accuracy, variance = found["evaluation"]["accuracy"]["value"], found["reward_variance"]["value"]
+    faults = [one for one in found["findings"] if one["status"] == "bad"]
+    verdict = "; ".join(f"{one['figure']}: {one['advice']}" for one in faults) or "there is"
+    return f"    {verdict}: accuracy {accuracy:.0%}, variance of the reward within a problem {variance:.2f}"
+
+
+def _informative(run: RunFolder) -> Estimate:
+    """The mean over the first steps; steps are the clusters."""
+    shares = [1 - line[AGREEING] for line in read_metrics(run.metrics) if AGREEING in line]
+    estimate = mean_with_interval(shares[:FIRST_STEPS], bounds=SHARES)
+    assert estimate is not None  # a run that is trained has a step
+    return estimate
+
+
+def _shown(share: Estimate) -> str:
+    if share.low is None or share.high is None:
+        return f"{share.value:.0%}"
+    return f"{share.value:.0%} ({share.low:.0%} to {share.high:.0%})"

@@ -1,0 +1,41 @@
+"""Who watches a demo."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from egpo.evals.responses import Watch, watch_nothing
+
+
+class View(Protocol):
+    """A bar under way: `watch` moves it, `say` writes a line above it."""
+
+    @property
+    def watch(self) -> Watch: ...
+    @property
+    def say(self) -> Callable[[str], None]: ...
+
+
+@dataclass(frozen=True)
+class Screen:
+    """`say` writes a line; `watched` shows a bar of that name while its block lasts."""
+
+    say: Callable[[str], None]
+    watched: Callable[[str], AbstractContextManager[View]]
+
+
+@dataclass(frozen=True)
+class _Unseen:
+    say: Callable[[str], None]
+    watch: Watch = watch_nothing
+
+
+def plain_screen(say: Callable[[str], None]) -> Screen:
+    """Lines, and no bars."""
+
+    @contextmanager
+    def watched(label: str) -> Iterator[View]:
+        yield _Unseen(say)
+
+    return Screen(say, watched)

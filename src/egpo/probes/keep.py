@@ -1,0 +1,119 @@
+"""The problems worth training on, as data; and as many others beside them, to see whether the choice helped."""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from egpo.data.manifest import MANIFEST, FileEntry, Manifest, file_digest
+from egpo.data.output import StagedFiles, refuse_other_data
+from egpo.data.parquet import write_parquet
+from egpo.data.rows import Row
+from egpo.errors import InputError
+from egpo.evals.evaluate import Paper
+from egpo.probes.probe import Probe
+from egpo.tasks import Problem, Task
+from egpo.tasks.load import data_source_of
+
+KEPT, CONTROL = "kept", "control"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class PassRange:
+    """Pass rates from `low` to `high`, both included."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def parse(cls, text: str) -> "PassRange":
+        """`0.1:0.9`."""
+        try:
+            low, high = map(float, text.split(":"))
+        except ValueError as error:
+            raise InputError(f"`{text}`", where="--keep", fix="write low:high, as in 0.1:0.9") from error
+        if not 0 <= low <= high <= 1:
+            raise InputError(f"`{text}`", where="--keep", fix="shares from 0 to 1, the lower one first, as in 0.1:0.9")
+        return cls(low, high)
+
+    def holds(self, rate: float | None) -> bool:
+        return rate is not None and self.low <= rate <= self.high
+
+    def __str__(self) -> str:
+        return f"{self.low:g}:{self.high:g}"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Two directories as `egpo prepare` writes them, each with `num_kept` of the `num_probed` training problems."""
+
+    kept: str
+    control: str
+    num_kept: int
+    num_probed: int
+
+
+def require_room(out: Path, *, force: bool) -> None:
+    """Raises where `write_kept` would: found before the model is asked, it costs nothing."""
+    for name in (KEPT, CONTROL):
+        refuse_other_data(out / name, force=force)
+
+
+def write_kept(probe: Probe, paper: Paper, keep: PassRange, out: Path, *, force: bool = False) -> Kept:
+    """`out`/kept has the problems whose pass rate lies in the range; `out`/control has as many, drawn at random from
+    all that were probed, whatever their rate. Both have the whole test split, so that either is a task's `source`."""
+    known = [problem for problem in paper.problems if problem.key in probe.pass_rates]
+    kept = [problem for problem in known if keep.holds(probe.pass_rates[problem.key])]
+    if not kept:
+        fix = f"widen the range, or probe more problems; rates are multiples of 1/{paper.exam.sampling.n}"
+        raise InputError(f"none of {len(known)} problems has such a pass rate", where=f"--keep {keep}", fix=fix)
+    drawn = set(random.Random(f"{paper.exam.sampling.seed}:control").sample(range(len(known)), len(kept)))
+    control = [problem for place, problem in enumerate(known) if place in drawn]
+    for name, problems in ((KEPT, kept), (CONTROL, control)):
+        _write(out / name, problems, paper, _described(probe, paper, keep, name), force)
+    return Kept(str(out / KEPT), str(out / CONTROL), len(kept), len(known))
+
+
+def _write(out: Path, problems: Sequence[Problem], paper: Paper, manifest: Mapping[str, Any], force: bool) -> None:
+    splits = {"train": problems, "test": paper.task.problems("test")}
+    with StagedFiles(out, force=force) as files:
+        entries = {}
+        for split, members in splits.items():
+            if len(members):
+                path = files.stage(f"{split}.parquet")
+                count = write_parquet(path, _rows(paper, members), split)
+                entries[path.name] = FileEntry(count, file_digest(path))
+        Manifest(**manifest, files=entries).write(files.stage(MANIFEST))
+        files.commit()
+
+
+def _rows(paper: Paper, problems: Iterable[Problem]) -> Iterable[Row]:
+    source, task = data_source_of(paper.task, paper.exam.task), paper.task
+    return (_row(task, problem, source) for problem in problems)
+
+
+def _row(task: Task, problem: Problem, source: str) -> Row:
+    return Row(source, tuple(task.prompt(problem)), problem.ability, problem.ground_truth, problem.extra)
+
+
+def _described(probe: Probe, paper: Paper, keep: PassRange, name: str) -> dict[str, Any]:
+    """All but the files of a manifest. The source's digest is that of the problems that were probed."""
+    exam = paper.exam
+    return {
+        "kind": f"probe {name}",
+        "source": exam.task,
+        "source_sha256": probe.evaluation.data,
+        "version": _VERSION,
+        "seed": exam.sampling.seed,
+        "settings": {
+            "keep": str(keep),
+            "model": probe.evaluation.label,
+            "num_probed": len(probe.pass_rates),
+            "n": exam.sampling.n,
+            "temperature": exam.sampling.temperature,
+            "top_p": exam.sampling.top_p,
+            "max_tokens": exam.sampling.max_tokens,
+        },
+    }

@@ -1,0 +1,76 @@
+"""A model on its training problems, without an update: is there a signal, and how large must groups be?"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from egpo.errors import InputError
+from egpo.evals.bootstrap import Estimate, mean_with_interval
+from egpo.evals.evaluate import Evaluation, Exam, Paper, evaluate
+from egpo.evals.passk import require_ks
+from egpo.evals.responses import Respondent, Watch, watch_nothing
+from egpo.evals.tallies import tally_problems
+from egpo.probes.findings import Finding, find_faults
+from egpo.probes.forecast import Forecast, forecast
+from egpo.probes.recommend import Recommendation, recommend
+from egpo.probes.rewards import count_rewards, reward_variances
+from egpo.tasks import Problem, load_task
+from egpo.tasks.sandboxed import sandbox_tier
+
+
+@dataclass(frozen=True)
+class Probe:
+    """`pass_rates` is the share of right responses by the prompt's key; prompts without a judged response have none.
+    `reward_variance` is the mean of the variance within a prompt."""
+
+    evaluation: Evaluation
+    pass_rates: dict[str, float]
+    reward_variance: Estimate | None
+    forecasts: tuple[Forecast, ...]
+    recommendation: Recommendation
+    findings: tuple[Finding, ...]
+
+
+def draw_paper(exam: Exam) -> Paper:
+    """The exam's task with `num_problems` of its split, drawn at random and in the split's order: a file may be sorted,
+    and training shuffles. A problem that the split repeats is taken once."""
+    require_ks(exam.ks, exam.sampling.n)
+    if exam.sampling.n < 2:
+        raise InputError(f"n={exam.sampling.n}", where="--n", fix="two responses at least: one agrees with itself")
+    task = load_task(exam.task, **exam.settings)
+    problems = _drawn(task.problems(exam.split), exam.num_problems, exam.sampling.seed)
+    if not problems:
+        where = f"task {exam.task}, split `{exam.split}`"
+        raise InputError("no problems", where=where, fix="prepare its data with that split")
+    return Paper(exam, task, problems, sandbox_tier(task, exam.settings))
+
+
+def probe(model: Respondent, paper: Paper, watch: Watch = watch_nothing) -> Probe:
+    return sum_up(evaluate(model, paper, watch))
+
+
+def sum_up(evaluation: Evaluation) -> Probe:
+    """What the responses say about training on these problems."""
+    seed, rewards = evaluation.exam.sampling.seed, count_rewards(evaluation.samples)
+    tallies = tally_problems(evaluation.samples).items()
+    variance = mean_with_interval(reward_variances(rewards).values(), seed=seed)
+    forecasts = forecast(rewards, seed=seed)
+    return Probe(
+        evaluation=evaluation,
+        pass_rates={key: tally.num_correct / tally.num_judged for key, tally in tallies if tally.num_judged},
+        reward_variance=variance,
+        forecasts=forecasts,
+        recommendation=recommend(forecasts),
+        findings=find_faults(evaluation.figures, variance),
+    )
+
+
+def _drawn(problems: Sequence[Problem], count: int | None, seed: int) -> tuple[Problem, ...]:
+    order = list(range(len(problems)))
+    random.Random(f"{seed}:probe").shuffle(order)
+    chosen: dict[str, int] = {}
+    for place in order:
+        if count is not None and len(chosen) == count:
+            break
+        chosen.setdefault(problems[place].key, place)
+    return tuple(problems[place] for place in sorted(chosen.values()))

@@ -1,0 +1,87 @@
+"""What is probed: a recipe, or one made of a model and a task; and where the outcome belongs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from egpo.config import Config
+from egpo.config.schema import Model, Task
+from egpo.errors import InputError, warn_once
+from egpo.evals.candidates import HERE, Device
+from egpo.evals.local_model import ROWS_AT_ONCE, LocalModel
+from egpo.evals.places import ModelPlace, find_model
+from egpo.evals.store import Origin
+from egpo.local.policies.load import load_policy
+from egpo.runs import RunFolder
+
+
+@dataclass(frozen=True)
+class Subject:
+    """`config` is what training would read. `max_tokens` is None where nobody said how long responses may be."""
+
+    config: Config
+    place: ModelPlace
+    folder: Path
+    max_tokens: int | None
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.place.model, self.place.step)
+
+    def load(self) -> LocalModel:
+        """The model as training would start with it. (LoRA's adapters change nothing before the first update.)"""
+        rollout = self.config.rollout
+        if rollout.top_k or rollout.min_p:
+            warn_once("probe_sampling", "the recipe's top_k and min_p do not apply to a probe: it samples without them")
+        policy = load_policy(self.config.model.model_copy(update={"lora": None}), self.config.seed)
+        return LocalModel(
+            self.place.label,
+            policy,
+            tags=self.config.segments.tags,
+            stop=rollout.stop,
+            stop_tokens=rollout.stop_tokens,
+            rows_at_once=rollout.rows_at_once or ROWS_AT_ONCE,
+        )
+
+
+def find_subject(
+    recipe: Config | None = None,
+    *,
+    model: str | None = None,
+    task: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: Device | None = None,
+    out: Path | None = None,
+) -> Subject:
+    """`model` is a folder, a run or a name of the hub. A run brings its own recipe; `task` and `settings` go before
+    that of either. The outcome goes to `out`, to the run's `evals`, or to `evals` here."""
+    word = model or (recipe.model.path if recipe else None)
+    if word is None:
+        fix = "give a recipe, or --model and --task"
+        raise InputError("nothing to probe", where="egpo probe", fix=fix)
+    place = find_model(word)
+    known = recipe or place.recipe
+    config = _config(known, _task(known, task, settings or {}), place.model, device)
+    return Subject(config, place, out or _folder(recipe, place), known.rollout.max_response_tokens if known else None)
+
+
+def _task(known: Config | None, name: str | None, settings: Mapping[str, Any]) -> Task:
+    """The recipe's own task comes with its settings."""
+    if known is not None and name in (None, known.task.name):
+        return Task(name=known.task.name, settings={**known.task.settings, **settings})
+    if name is None:
+        raise InputError("no task", where="egpo probe", fix="name one with --task, as in --task countdown")
+    return Task(name=name, settings=dict(settings))
+
+
+def _config(known: Config | None, task: Task, model: str, device: Device | None) -> Config:
+    config = known or Config(model=Model(path=model), task=task)
+    changes = {"path": model} | ({"device": device} if device else {})
+    return config.model_copy(update={"task": task, "model": config.model.model_copy(update=changes)})
+
+
+def _folder(recipe: Config | None, place: ModelPlace) -> Path:
+    if recipe is not None:
+        return RunFolder(Path(recipe.runs) / recipe.name).evals
+    return place.run.evals if place.run else HERE
