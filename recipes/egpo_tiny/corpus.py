@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from recipes.egpo_tiny.lessons import LESSONS, Lesson
-
 from egpo.data.rows import Message
 from egpo.tasks import Problem
 from egpo.tasks.sourced import SourcedTask
+from recipes.egpo_tiny.lessons import LESSONS, Lesson
 
 SHARD = 5_000
 """Conversations drawn by one process at a time."""

@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from recipes.egpo_tiny import countdown, programs, tool_calls, word_problems
-
 from egpo.tasks import Problem, Task, load_task
+from recipes.egpo_tiny import countdown, programs, tool_calls, word_problems
 
 Respond = Callable[[Problem, str, random.Random], str]
 """(problem, habit, rng) -> response."""

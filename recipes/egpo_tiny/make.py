@@ -11,11 +11,12 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+from transformers.utils.chat_template_utils import render_jinja_template
+
 from recipes.egpo_tiny.corpus import draw_example, write_corpus
 from recipes.egpo_tiny.lessons import LESSONS
 from recipes.egpo_tiny.model import CONTEXT, write_model_folder
 from recipes.egpo_tiny.tokenizer import CHAT_TEMPLATE, train_tokenizer
-from transformers.utils.chat_template_utils import render_jinja_template
 
 CONVERSATIONS, HELD_OUT = 400_000, 2_000
 TEXTS_PER_LESSON = 2_000

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from recipes.egpo_tiny.tokenizer import END_OF_TEXT, TURN_END, VOCAB_SIZE, save_tokenizer
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config
+
+from recipes.egpo_tiny.tokenizer import END_OF_TEXT, TURN_END, VOCAB_SIZE, save_tokenizer
 
 CONTEXT = 1024
 """Longest sequence: prompts take up to 350 tokens, responses up to 130."""
