@@ -2,7 +2,7 @@
 
 import pytest
 
-from egpo.demos.plan import ESTIMATORS, FAST, FULL, DemoFolder, demo_config
+from egpo.demos.plan import BASE, ESTIMATORS, FAST, FULL, DemoFolder, demo_config
 from egpo.errors import InputError
 
 
@@ -16,6 +16,7 @@ def test_only_the_estimator_and_the_name_differ(tmp_path):
         for config in configs
     }
     assert len(plain) == 1
+    assert configs[0].model.path == BASE
 
 
 def test_a_folder_of_any_name_will_do(tmp_path):
@@ -48,3 +49,8 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):
         DemoFolder(tmp_path / "file" / "demo").claim(FAST)
+
+
+def test_what_a_killed_call_left_of_its_first_file_does_not_matter(tmp_path):
+    (tmp_path / ".egpo-plan.json-0badc0de").write_text("{")
+    DemoFolder(tmp_path).claim(FAST)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from egpo.config import Config, load_config
 from egpo.errors import InputError
-from egpo.files import write_atomically
+from egpo.files import UNFINISHED, write_atomically
 from egpo.runs.folder import RunFolder
 
 RECIPE = Path(__file__).parent / "countdown.yaml"
@@ -65,7 +65,7 @@ class DemoFolder:
                 fix = "give another --out, or the same words as then"
                 raise InputError("holds a demo of another size", where=str(self.path), fix=fix)
             return
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.exists() and (not self.path.is_dir() or self._holds_something()):
             raise InputError("holds something else than a demo", where=str(self.path), fix="give another --out")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -73,6 +73,10 @@ class DemoFolder:
         except OSError as error:
             fix = "give another --out"
             raise InputError(f"cannot write there ({error.strerror})", where=str(self.path), fix=fix) from error
+
+    def _holds_something(self) -> bool:
+        """Besides what an earlier call left when it was killed in the middle of its first file."""
+        return any(not entry.name.startswith(UNFINISHED) for entry in self.path.iterdir())
 
 
 def demo_config(folder: DemoFolder, plan: Plan, estimator: str) -> Config:
