@@ -1,17 +1,19 @@
 """The probe of a demo: is there something to learn, and was the forecast right?"""
 
 from collections.abc import Iterable, Mapping
+from statistics import fmean
 from typing import Any
 
 from egpo.config import Config
 from egpo.demos.plan import DemoFolder, Plan
 from egpo.demos.screen import Screen
-from egpo.evals.bootstrap import SHARES, Estimate, mean_with_interval
+from egpo.evals.bootstrap import Estimate
 from egpo.evals.evaluate import Exam
 from egpo.evals.passk import default_ks
 from egpo.evals.responses import Sampling
 from egpo.files import write_atomically
 from egpo.local.quiet import warnings_said_by
+from egpo.probes.forecast import Forecast
 from egpo.probes.probe import draw_paper, probe
 from egpo.probes.store import write_probe
 from egpo.probes.subject import find_subject
@@ -41,13 +43,24 @@ def show_probe_in(run: RunFolder, folder: DemoFolder) -> None:
 
 
 def forecast_and_outcome(folder: DemoFolder, configs: Iterable[Config]) -> str:
-    """The share of informative groups: as forecast, and as seen in the first steps of each run."""
+    """The share of informative groups: as forecast for so many groups, and as seen in the first steps of each run."""
     found = list(configs)
-    size, steps = found[0].rollout.n, min(FIRST_STEPS, found[0].steps)
-    forecasts = read_object(folder.probe / PROBE)["forecasts"]
-    forecast = next(Estimate(**one["informative"]) for one in forecasts if one["group_size"] == size)
-    seen = ", ".join(f"{config.name} {_shown(_informative(folder.run_of(config.name)))}" for config in found)
-    return f"Groups of {size} whose rewards differ: forecast {_shown(forecast)}; in the first {steps} steps {seen}."
+    rollout, steps = found[0].rollout, min(FIRST_STEPS, found[0].steps)
+    num_groups = steps * rollout.prompts
+    forecast = _forecast(folder, rollout.n)
+    low, high = forecast.seen_in(num_groups)
+    shares = {config.name: _informative(folder.run_of(config.name)) for config in found}
+    seen = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    held = "as forecast" if all(low <= share <= high for share in shares.values()) else "not as forecast"
+    return (
+        f"Groups of {rollout.n} whose rewards differ: forecast {forecast.informative.value:.0%}, "
+        f"and among {num_groups} groups {low:.0%} to {high:.0%}; in the first {steps} steps {seen}: {held}."
+    )
+
+
+def _forecast(folder: DemoFolder, size: int) -> Forecast:
+    stored = next(one for one in read_object(folder.probe / PROBE)["forecasts"] if one["group_size"] == size)
+    return Forecast(size, Estimate(**stored["informative"]), stored["extrapolated"])
 
 
 def _exam(config: Config, plan: Plan) -> Exam:
@@ -63,15 +76,7 @@ def _described(found: Mapping[str, Any]) -> str:
     return f"    {verdict}: accuracy {accuracy:.0%}, variance of the reward within a problem {variance:.2f}"
 
 
-def _informative(run: RunFolder) -> Estimate:
-    """The mean over the first steps; steps are the clusters."""
+def _informative(run: RunFolder) -> float:
+    """The mean over the first steps."""
     shares = [1 - line[AGREEING] for line in read_metrics(run.metrics) if AGREEING in line]
-    estimate = mean_with_interval(shares[:FIRST_STEPS], bounds=SHARES)
-    assert estimate is not None  # a run that is trained has a step
-    return estimate
-
-
-def _shown(share: Estimate) -> str:
-    if share.low is None or share.high is None:
-        return f"{share.value:.0%}"
-    return f"{share.value:.0%} ({share.low:.0%} to {share.high:.0%})"
+    return fmean(shares[:FIRST_STEPS])
