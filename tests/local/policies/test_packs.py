@@ -6,6 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egpo.config.schema import Model
+from egpo.errors import InputError
+from egpo.local.policies.attention import GroupLayout, PackLayout, attend
 from egpo.local.policies.load import load_policy
 from egpo.local.policies.packs import Sequences, pack_groups
 from tests.local.conftest import CONFIGS
@@ -73,3 +75,12 @@ def test_gradients_of_a_pack_equal_those_of_its_sequences(policy):
     assert ours.keys() == expected.keys()
     for name, gradient in ours.items():
         torch.testing.assert_close(gradient, expected[name], atol=1e-3, rtol=1e-4, msg=name)
+
+
+def test_a_window_counts_by_the_longest_sequence_and_not_by_the_pack():
+    groups = [GroupLayout(0, 5, (3, 4)), GroupLayout(12, 6, ())]
+    layout = PackLayout(tuple(groups), torch.device("cpu"))
+    query = torch.randn(1, 2, 18, 4)
+    attend(torch.nn.Identity(), query, query, query, None, layout=layout, sliding_window=9)
+    with pytest.raises(InputError, match="sliding window of 8"):
+        attend(torch.nn.Identity(), query, query, query, None, layout=layout, sliding_window=8)

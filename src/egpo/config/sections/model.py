@@ -18,7 +18,7 @@ class Lora(Section):
 
 class Model(Section):
     path: str = Field(min_length=1)
-    """A folder with a transformers causal language model, its name on the hub, or `egpo-tiny`, which comes with egpo."""
+    """A folder with a transformers causal language model, its name on the hub, or `egpo-tiny` of the package."""
     init: Literal["pretrained", "random"] = "pretrained"
     """`random`: the folder's config.json and tokenizer, with weights drawn afresh from `seed`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

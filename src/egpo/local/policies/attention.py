@@ -49,6 +49,11 @@ class PackLayout:
     device: torch.device
 
     @cached_property
+    def longest(self) -> int:
+        """Of the sequences: a prompt with its longest response."""
+        return max(group.prompt_length + group.longest for group in self.groups)
+
+    @cached_property
     def sizes(self) -> list[int]:
         """Tokens of each group's prompt, then of all its responses."""
         return [size for group in self.groups for size in (group.prompt_length, sum(group.lengths))]
@@ -117,23 +122,28 @@ def attend(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """The attention function as transformers calls it: (1, H, N, d) or (R, H, 1, d) in, tokens before heads out."""
-    _require_plain(options, key.shape[-2])
     if layout is None:
         raise InputError(
             f"{type(module).__name__} hands its attention nothing of what the engine gave the model",
             where="model",
             fix="use a causal language model whose layers pass keyword arguments on, such as Qwen3 or Llama",
         )
+    _require_plain(options, layout.longest if isinstance(layout, PackLayout) else key.shape[-2])
     if isinstance(layout, SlotLayout):
         return _attend_slots(query, key, value, layout, scaling), None
-    return torch.cat(list(_attend_pack(query, key, value, layout, scaling)), dim=1), None
+    return attend_pack(query, key, value, layout, scaling), None
 
 
-def _require_plain(options: dict[str, Any], num_keys: int) -> None:
-    """Kinds of attention that neither shape computes."""
+def attend_pack(query: Tensor, key: Tensor, value: Tensor, layout: PackLayout, scaling: float | None) -> Tensor:
+    """(1, N, H, d) of (1, H, N, d)."""
+    return torch.cat(list(_attend_groups(query, key, value, layout, scaling)), dim=1)
+
+
+def _require_plain(options: dict[str, Any], longest: int) -> None:
+    """Kinds of attention that neither shape computes. A window that no sequence reaches past is no window."""
     window = options.get("sliding_window")
     faults = {
-        f"a sliding window of {window} tokens": window is not None and window < num_keys,
+        f"a sliding window of {window} tokens": window is not None and window < longest,
         "capped scores": options.get("softcap") is not None,
         "attention sinks": options.get("s_aux") is not None,
     }
@@ -154,7 +164,7 @@ def _attend_slots(query: Tensor, key: Tensor, value: Tensor, layout: SlotLayout,
     return out.reshape(rows, 1, heads, width)
 
 
-def _attend_pack(
+def _attend_groups(
     query: Tensor, key: Tensor, value: Tensor, layout: PackLayout, scaling: float | None
 ) -> Iterator[Tensor]:
     """Each group's prompt and responses in turn, as (1, tokens, H, d)."""

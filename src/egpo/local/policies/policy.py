@@ -7,7 +7,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from egpo.local.policies.attention import PackLayout, SlotLayout
+from egpo.local.policies.attention import PackLayout, SlotLayout, attend_pack
+from egpo.local.policies.lean.coverage import why_not_lean
+from egpo.local.policies.lean.decoder import Attend, decode
+from egpo.local.policies.lean.group_slots import GroupSlots
 from egpo.local.policies.packs import Pack
 from egpo.local.policies.slots import Slots
 
@@ -32,9 +35,20 @@ class Policy:
         weight: Tensor = self.model.get_output_embeddings().weight
         return weight
 
-    def hidden(self, pack: Pack, cache: Slots | None = None) -> Tensor:
+    @property
+    def path(self) -> str:
+        """ "lean": the engine's own forward pass computes the model; "transformers": the model's own does."""
+        return "transformers" if why_not_lean(self.model) else "lean"
+
+    def open_slots(self) -> Slots | GroupSlots:
+        """An empty cache, of the kind that the model's path fills."""
+        return GroupSlots() if self.path == "lean" else Slots()
+
+    def hidden(self, pack: Pack, cache: Slots | GroupSlots | None = None) -> Tensor:
         """(N, D): hidden states after the last norm, with a gradient where gradients are on. A cache keeps the keys
         and values of the pack's prompts."""
+        if isinstance(cache, GroupSlots) or (cache is None and self.path == "lean"):
+            return decode(self.model, pack.token_N, pack.position_N, _over_pack(pack.layout, cache))
         return self._forward(pack.token_N[None], pack.position_N[None], pack.layout, cache)[0]
 
     def logits(self, hidden_RD: Tensor) -> Tensor:
@@ -44,8 +58,11 @@ class Policy:
             return torch.mm(hidden_RD, self.head_VD.T, out_dtype=torch.float32)
         return hidden_RD.float() @ self.head_VD.float().T
 
-    def next_hidden(self, token_R: Tensor, slots: Slots) -> Tensor:
+    def next_hidden(self, token_R: Tensor, slots: Slots | GroupSlots) -> Tensor:
         """(R, D): one more token for each row of slots."""
+        if isinstance(slots, GroupSlots):
+            slots.open_next()
+            return decode(self.model, token_R, slots.position_R, slots.attend)
         layout = slots.open_next()
         return self._forward(token_R[:, None], slots.position_R[:, None], layout, slots)[:, 0]
 
@@ -58,3 +75,13 @@ class Policy:
         )
         hidden: Tensor = out.last_hidden_state
         return hidden
+
+
+def _over_pack(layout: PackLayout, cache: GroupSlots | None) -> Attend:
+    def attend(layer: int, query_NHd: Tensor, key_NKd: Tensor, value_NKd: Tensor, scale: float) -> Tensor:
+        if cache is not None:
+            cache.collect(key_NKd, value_NKd)
+        query, key, value = (tensor[None].transpose(1, 2) for tensor in (query_NHd, key_NKd, value_NKd))
+        return attend_pack(query, key, value, layout, scale)[0].flatten(1)
+
+    return attend

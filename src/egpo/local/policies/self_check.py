@@ -11,7 +11,6 @@ from egpo.errors import InputError
 from egpo.local.policies.attention import NAME
 from egpo.local.policies.packs import Sequences, pack_groups
 from egpo.local.policies.policy import Policy
-from egpo.local.policies.slots import Slots
 
 _PROMPT_LENGTH, _RESPONSE_LENGTHS = 5, (4, 1, 3)
 _TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 8e-2}
@@ -64,7 +63,7 @@ def _packed_logits(policy: Policy, group: Sequences) -> list[Tensor]:
 
 def _cached_logits(policy: Policy, group: Sequences) -> list[Tensor]:
     """The longest response by slots, one token at a time."""
-    pack, slots = pack_groups([Sequences(group.prompt)], policy.device), Slots()
+    pack, slots = pack_groups([Sequences(group.prompt)], policy.device), policy.open_slots()
     hidden = policy.hidden(pack, slots)[-1:]
     slots.spread(pack.layout, [0], max_new=len(group.responses[0]))
     rows = [hidden]

@@ -13,6 +13,7 @@ from egpo.config.schema import Rollout
 from egpo.errors import warn_once
 from egpo.local.draws import Draws
 from egpo.local.memory import is_out_of_memory
+from egpo.local.policies.lean.group_slots import GroupSlots
 from egpo.local.policies.packs import Sequences, pack_groups
 from egpo.local.policies.policy import Policy
 from egpo.local.policies.prompts import prompt_tokens, require_room
@@ -147,11 +148,12 @@ def _sample_rows(batch: _Batch, rows: list[int]) -> None:
         hidden_RD = policy.next_hidden(token_R, slots)
 
 
-def _prefill(batch: _Batch, rows: list[int]) -> tuple[Slots, Tensor]:
+def _prefill(batch: _Batch, rows: list[int]) -> tuple[Slots | GroupSlots, Tensor]:
     """Each prompt once, shared by its rows: their slots, and the hidden states that predict their first tokens."""
     device, prompt_B = batch.policy.device, batch.prompt_B
     needed = sorted({prompt_B[row] for row in rows})
-    pack, slots = pack_groups([Sequences(batch.prompts[prompt]) for prompt in needed], device), Slots()
+    pack = pack_groups([Sequences(batch.prompts[prompt]) for prompt in needed], device)
+    slots = batch.policy.open_slots()
     hidden_ND = batch.policy.hidden(pack, slots)
     place_R = [needed.index(prompt_B[row]) for row in rows]
     slots.spread(pack.layout, place_R, batch.settings.max_response_tokens)

@@ -1,0 +1,43 @@
+"""What the lean path does not know goes through transformers."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from egpo.local.policies.lean.coverage import why_not_lean
+from egpo.local.policies.slots import Slots
+from tests.local.conftest import CONFIGS
+from tests.local.policies.lean.test_decoder import SIZES
+
+WINDOW = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+
+
+@pytest.mark.parametrize("shape", sorted(CONFIGS))
+def test_every_common_decoder_is_covered(load, shape):
+    assert load(shape).path == ("transformers" if shape == "gpt2" else "lean")
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (Qwen2Config(**SIZES, **WINDOW), "sliding window"),
+        (Qwen2Config(**SIZES, hidden_act="gelu"), "activation is gelu"),
+        (CONFIGS["gpt2"], "GPT2LMHeadModel"),
+    ],
+)
+def test_what_is_not_covered_says_why(config, reason):
+    assert reason in why_not_lean(AutoModelForCausalLM.from_config(config))
+
+
+def test_layers_that_are_computed_again_are_left_to_transformers(load):
+    policy = load(gradient_checkpointing=True)
+    assert policy.path == "transformers"
+    assert isinstance(policy.open_slots(), Slots)
+
+
+def test_a_class_of_ones_own_is_not_taken_for_its_parent():
+    class Changed(type(AutoModelForCausalLM.from_config(CONFIGS["llama"]))):
+        pass
+
+    with torch.no_grad():
+        assert "Changed" in why_not_lean(Changed(CONFIGS["llama"]))
