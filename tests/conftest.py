@@ -1,4 +1,5 @@
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -7,6 +8,9 @@ from egpo.errors import forget_warnings
 
 # One test process a core: threads of their own would only get in each other's way. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell starts background jobs with SIGINT ignored, and so would every process of the tests be.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("egpo", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("egpo")

@@ -33,8 +33,9 @@ def test_python_blocks_run(page, number, code, tmp_path):
 
 
 def test_readme_commands_run_one_after_the_other(tmp_path):
-    """In a folder of their own, with the repository's examples at hand."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    """In a folder of their own, with the repository's examples and recipes at hand."""
+    for folder in ("examples", "recipes"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     assert len(COMMANDS) >= 4
     for command in COMMANDS:
