@@ -50,3 +50,8 @@ def contents(folder, *, but=()):
     names = {"timings.jsonl", "provenance.json", "config.yaml", ".lock", *but}
     paths = [path for path in sorted(Path(folder).rglob("*")) if path.is_file() and path.name not in names]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def differing(one, other):
+    """Names of the files that are not the same in both: a diff of their bytes would take minutes."""
+    return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from egpo.advantages.signals import Metrics
 from egpo.local.checkpoints.checkpoint import Snapshot
+from egpo.local.checkpoints.random_states import random_states, restore_random_states
 from egpo.local.checkpoints.resume import snapshot
 from egpo.local.run import Run
 from egpo.local.sessions.records import rollout_records
@@ -39,12 +40,13 @@ class TrainSession(Session):
 
     def take_step(self) -> None:
         start, stream = time.perf_counter(), self.run.stream
-        position, num_left_out = stream.position, stream.num_left_out
+        position, num_left_out, random = stream.position, stream.num_left_out, random_states()
         try:
             outcome = step(self.run, self.done)
         except BaseException:
-            # The problems that it drew are drawn again when it is taken again.
+            # The problems that it drew are drawn again when it is taken again, and so is what its task drew.
             stream.position, stream.num_left_out = position, num_left_out
+            restore_random_states(random)
             raise
         self.done += 1
         self.record(outcome.metrics | self._validation(), start)
