@@ -67,7 +67,7 @@ def egpo(
 def main() -> None:
     """Run a verb. A mistake of the user ends with a message and code 2, a failure of ours with code 1."""
     # Threads of torch that wait spin for milliseconds by default: beside another busy process a step then takes ten
-    # times as long, and even on an idle machine it is slower than this. (Sleeping at once would cost half as much again.)
+    # times as long, and on an idle machine it is slower than this, too. Sleeping at once is slower still.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
