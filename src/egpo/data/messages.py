@@ -21,7 +21,7 @@ def convert_messages(record: Record, source_row: int, style: ToolStyle) -> Row |
 
     A last message without a call is kept: its ground truth is "", and the right answer has none.
     """
-    messages = _require_messages(record)
+    messages = require_messages(record, _OTHER_FORMS)
     if messages[-1].get("role") != "assistant":
         return Dropped("last_not_assistant")
     try:
@@ -41,7 +41,11 @@ def convert_messages(record: Record, source_row: int, style: ToolStyle) -> Row |
     return row_of(DATA_SOURCE, prompt, reply, tools or tools_in(prompt[0]["content"]), source_row)
 
 
-def _require_messages(record: Record) -> list[Mapping[str, Any]]:
+_OTHER_FORMS = "for raw turns under digits use `egpo convert hardgen`, for {query, answers} `egpo convert xlam`"
+
+
+def require_messages(record: Record, fix: str) -> list[Mapping[str, Any]]:
+    """The record's `messages`, as a list or as its JSON text."""
     messages = record.value.get("messages")
     if isinstance(messages, str):
         try:
@@ -52,7 +56,7 @@ def _require_messages(record: Record) -> list[Mapping[str, Any]]:
         raise InputError(
             "no `messages`: a list of {role, content} expected",
             where=record.where,
-            fix="for raw turns under digits use `egpo convert hardgen`, for {query, answers} `egpo convert xlam`",
+            fix=fix,
         )
     return messages
 

@@ -4,7 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from egpo.config.sections.section import Count, Fraction, Positive, Section
+from egpo.config.sections.section import Count, Positive, Section
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Optimization(Section):
@@ -18,7 +20,7 @@ class Optimization(Section):
     """Steps over which the learning rate rises from 0."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Decoupled, on matrices only."""
-    betas: Annotated[tuple[Fraction, Fraction], Field(strict=False)] = (0.9, 0.999)
+    betas: Annotated[tuple[Decay, Decay], Field(strict=False)] = (0.9, 0.999)
     """Of the two moving averages."""
     max_grad_norm: Positive = 1.0
     """Longer gradients are scaled down to this."""

@@ -10,7 +10,7 @@ from egpo.data import Dropped, Record, read_records
 from egpo.data.calls import CallsError, parse_openai
 from egpo.data.conversations import UnfitError, content_text
 from egpo.data.inverse import to_messages
-from egpo.data.json_values import decode_strict
+from egpo.data.messages import require_messages
 from egpo.data.rows import parse_row
 from egpo.data.tool_prompt import Tool, parse_tools
 from egpo.errors import InputError
@@ -44,7 +44,7 @@ def read_conversations(path: Path) -> Iterator[Conversation | Dropped]:
 def _conversation(record: Record) -> Conversation | Dropped:
     if "messages" not in record.value and "reward_model" in record.value:
         return _prepared(record)
-    messages = _messages(record)
+    messages = require_messages(record, _FORMS)
     if not any(message.get("role") == "assistant" for message in messages[1:]):
         return Dropped("no_assistant_turn")
     try:
@@ -67,20 +67,7 @@ def _prepared(record: Record) -> Conversation | Dropped:
         return Dropped("no_assistant_turn")
 
 
-def _messages(record: Record) -> list[Mapping[str, Any]]:
-    messages = record.value.get("messages")
-    if isinstance(messages, str):
-        try:
-            messages = decode_strict(messages)
-        except ValueError:
-            messages = None
-    if not isinstance(messages, list) or not messages or not all(isinstance(one, Mapping) for one in messages):
-        raise InputError(
-            "no `messages`: a list of {role, content} expected",
-            where=record.where,
-            fix="give conversations in OpenAI's form, or parquet of `egpo prepare`",
-        )
-    return messages
+_FORMS = "give conversations in OpenAI's form, or parquet of `egpo prepare`"
 
 
 def _up_to_last_answer(messages: list[Turn], tools: list[Tool], where: str) -> Conversation:
