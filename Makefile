@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 # BFCL's own checker pins other versions than ours: it has an environment of its own (44 MB).
 BFCL_READY := .env-bfcl/.ready
 
-.PHONY: env system demo test check format bench test-gpu lock clean
+.PHONY: env verl system demo test check format bench test-gpu lock clean
 
 env: $(READY)
 
@@ -65,6 +65,16 @@ format: $(READY)
 .env-trl/.ready: environments/trl/requirements.txt $(READY)
 	rm -rf .env-trl
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .env-trl -r environments/trl/requirements.txt
+	@touch $@
+
+# verl, vLLM, Ray and FSDP2 on a CPU (4 GB): the second engine, for debugging before GPUs are rented. docs/verl.md.
+VERL_READY := .env-verl/.ready
+verl: $(VERL_READY)
+
+$(VERL_READY): environments/verl/requirements.txt pyproject.toml
+	$(PYTHON) -m venv .env-verl
+	.env-verl/bin/pip install --quiet --disable-pip-version-check --no-deps -r environments/verl/requirements.txt
+	.env-verl/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 bench: $(READY) system .env-verl-rewards/.ready .env-trl/.ready

@@ -37,7 +37,12 @@ MAY_IMPORT = {
     "evals": LEAVES | {"config", "tasks", "rewards", "runs", "local"},
     "probes": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "reports"},
     "demos": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "probes", "reports"},
-    "verl": LEAVES | {"tasks", "rewards", "advantages", "segments", "data"},
+    "verl": LEAVES | {"config", "tasks", "rewards", "advantages", "segments", "data", "runs"},
+    "merges": LEAVES | {"config", "runs"},
+    "comparisons": LEAVES | {"runs", "evals"},
+    "serving": LEAVES,
+    "experiments": LEAVES
+    | {"config", "tasks", "data", "runs", "local", "verl", "evals", "probes", "reports", "merges", "comparisons", "serving"},
 }
 LIGHT = ["torch", "transformers", "numpy", "pyarrow", "math_verify"]
 
