@@ -55,6 +55,14 @@ def test_the_seed_decides_and_greedy_needs_none(model):
     assert texts(n=1, temperature=0.0, seed=1) == texts(n=1, temperature=0.0, seed=2)
 
 
+def test_among_one_token_there_is_no_choice(model):
+    def texts(**sampling):
+        return [sample.output for sample in evaluate(model(), exam(**sampling)).samples]
+
+    greedy = texts(n=1, temperature=0.0)
+    assert texts(n=1, top_k=1) == texts(n=1, min_p=1.0) == greedy != texts(n=1)
+
+
 def test_prompts_that_do_not_fit_are_left_out_and_counted(model):
     # The tiny model reads 256 tokens; a prompt is some forty bytes, longer by one where the number has two digits.
     short = evaluate(model(), exam(count=12, n=1, max_tokens=200))

@@ -9,7 +9,7 @@ import pytest
 
 from egpo.config import Config, config_to_yaml
 from egpo.config.schema import Model, Task
-from egpo.errors import EgpoWarning, InputError
+from egpo.errors import InputError
 from egpo.evals.samples import read_samples
 from egpo.evals.store import Origin
 from egpo.probes.picture import picture
@@ -91,8 +91,8 @@ def test_too_little_to_go_on(given, message):
         find_subject(**given)
 
 
-def test_sampling_that_a_probe_cannot_follow_is_told(model_folder):  # noqa: F811
-    recipe = RECIPE.model_copy(update={"rollout": RECIPE.rollout.model_copy(update={"top_k": 5, "stop": ("!",)})})
-    with pytest.warns(EgpoWarning, match="top_k and min_p do not apply"):
-        loaded = find_subject(recipe, model=str(model_folder()), device="cpu").load()
-    assert loaded.stop == ("!",)
+def test_a_probe_samples_as_the_recipe_says(model_folder):  # noqa: F811
+    rollout = RECIPE.rollout.model_copy(update={"stop": ("!",), "max_prompt_tokens": 7})
+    recipe = RECIPE.model_copy(update={"rollout": rollout})
+    loaded = find_subject(recipe, model=str(model_folder()), device="cpu").load()
+    assert (loaded.stop, loaded.max_prompt_tokens) == (("!",), 7)

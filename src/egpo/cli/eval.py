@@ -37,6 +37,8 @@ def eval_models(
     n: Annotated[int, typer.Option("--n", min=1, help="Responses per problem.")] = 8,
     temperature: Annotated[float, typer.Option(min=0, help="Of the sampling.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens that hold this much.")] = 1.0,
+    top_k: Annotated[int, typer.Option(min=0, help="Sample among so many likeliest tokens; 0 for all.")] = 0,
+    min_p: Annotated[float, typer.Option(min=0, max=1, help="Least share of the likeliest token's probability.")] = 0.0,
     greedy: Annotated[
         bool, typer.Option("--greedy", help="The likeliest token each time: temperature 0, n 1.")
     ] = False,
@@ -73,7 +75,9 @@ def eval_models(
         found = served_candidates(_server(url, concurrency, timeout, api_key_env), models or (), out)
     if max_tokens is None and recipe is not None:
         max_tokens = recipe.rollout.max_response_tokens
-    sampling = Sampling(1 if greedy else n, 0.0 if greedy else temperature, top_p, max_tokens, seed)
+    sampling = Sampling(
+        1 if greedy else n, 0.0 if greedy else temperature, top_p, max_tokens, seed, top_k=top_k, min_p=min_p
+    )
     exam = _exam(
         task, settings or (), recipe, split=split, num_problems=problems, sampling=sampling, ks=_ks(k, sampling.n)
     )

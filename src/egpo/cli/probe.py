@@ -114,6 +114,8 @@ def _sampling(
         n=n,
         temperature=rollout.temperature if temperature is None else temperature,
         top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p,
         max_tokens=max_tokens or subject.max_tokens,
         seed=subject.config.seed if seed is None else seed,
     )

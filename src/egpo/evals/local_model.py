@@ -23,7 +23,8 @@ _USUAL_MAX_TOKENS = 1024
 
 @dataclass(frozen=True, eq=False)
 class LocalModel:
-    """`tags` open and close the thinking; `stop` and `stop_tokens` end a response, besides the model's own end."""
+    """`tags` open and close the thinking; `stop` and `stop_tokens` end a response, besides the model's own end. Problems
+    with longer prompts than `max_prompt_tokens` are left out."""
 
     label: str
     policy: Policy
@@ -31,6 +32,7 @@ class LocalModel:
     stop: tuple[str, ...] = ()
     stop_tokens: tuple[int, ...] = ()
     rows_at_once: int = ROWS_AT_ONCE
+    max_prompt_tokens: int | None = None
 
     def respond(self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: Watch) -> list[Response]:
         """The same for the same seed, whatever is sampled together."""
@@ -38,7 +40,8 @@ class LocalModel:
         lengths = [len(prompt) for prompt in prompt_tokens(self.policy, task, problems)]
         rollout = self._rollout(sampling, lengths)
         room = self.policy.context - rollout.max_response_tokens
-        fitting = [index for index, length in enumerate(lengths) if length <= room]
+        longest = room if self.max_prompt_tokens is None else min(room, self.max_prompt_tokens)
+        fitting = [index for index, length in enumerate(lengths) if length <= longest]
         responses: list[Response] = []
         for batch in self._batches(fitting, sampling.n):
             watch(len(responses), len(fitting) * sampling.n)
@@ -57,6 +60,8 @@ class LocalModel:
         rollout = Rollout(
             n=sampling.n,
             top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
             max_response_tokens=self._max_tokens(sampling.max_tokens, prompt_lengths),
             stop=self.stop,
             stop_tokens=self.stop_tokens,

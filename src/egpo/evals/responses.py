@@ -25,6 +25,8 @@ class Sampling:
     top_p: float = 1.0
     max_tokens: int | None = None
     seed: int = 0
+    top_k: int = 0
+    min_p: float = 0.0
 
     def __post_init__(self) -> None:
         faults = {
@@ -33,6 +35,8 @@ class Sampling:
             f"top_p={self.top_p}": not 0 < self.top_p <= 1,
             f"max_tokens={self.max_tokens}": self.max_tokens is not None and self.max_tokens < 1,
             f"seed={self.seed}": not 0 <= self.seed < 2**32,
+            f"top_k={self.top_k}": self.top_k < 0,
+            f"min_p={self.min_p}": not 0 <= self.min_p <= 1,
             f"n={self.n} greedy": self.temperature == 0 and self.n > 1,
         }
         for name, is_wrong in faults.items():

@@ -174,6 +174,11 @@ def _sent(sampling: Sampling, key: str, sample: int) -> dict[str, Any]:
     }
     if sampling.top_p < 1:
         settings["top_p"] = sampling.top_p
+    # Not of OpenAI's protocol, but vLLM, SGLang and llama.cpp read them under these names.
+    if sampling.top_k:
+        settings["top_k"] = sampling.top_k
+    if sampling.min_p:
+        settings["min_p"] = sampling.min_p
     if sampling.max_tokens is not None:
         settings["max_tokens"] = sampling.max_tokens
     return settings

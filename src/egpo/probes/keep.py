@@ -114,6 +114,8 @@ def _described(probe: Probe, paper: Paper, keep: PassRange, name: str) -> dict[s
             "n": exam.sampling.n,
             "temperature": exam.sampling.temperature,
             "top_p": exam.sampling.top_p,
+            "top_k": exam.sampling.top_k,
+            "min_p": exam.sampling.min_p,
             "max_tokens": exam.sampling.max_tokens,
         },
     }

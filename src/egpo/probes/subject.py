@@ -7,7 +7,7 @@ from typing import Any
 
 from egpo.config import Config
 from egpo.config.schema import Model, Task
-from egpo.errors import InputError, warn_once
+from egpo.errors import InputError
 from egpo.evals.candidates import HERE, Device
 from egpo.evals.local_model import ROWS_AT_ONCE, LocalModel
 from egpo.evals.places import ModelPlace, find_model
@@ -32,8 +32,6 @@ class Subject:
     def load(self) -> LocalModel:
         """The model as training would start with it. (LoRA's adapters change nothing before the first update.)"""
         rollout = self.config.rollout
-        if rollout.top_k or rollout.min_p:
-            warn_once("probe_sampling", "the recipe's top_k and min_p do not apply to a probe: it samples without them")
         policy = load_policy(self.config.model.model_copy(update={"lora": None}), self.config.seed)
         return LocalModel(
             self.place.label,
@@ -42,6 +40,7 @@ class Subject:
             stop=rollout.stop,
             stop_tokens=rollout.stop_tokens,
             rows_at_once=rollout.rows_at_once or ROWS_AT_ONCE,
+            max_prompt_tokens=rollout.max_prompt_tokens,
         )
 
 

@@ -38,9 +38,9 @@ def read_probes(runs: Sequence[ReportedRun]) -> list[Probe]:
     found = []
     for run in runs:
         path = run.folder.evals / PROBE
-        rates = _rates(read_object(path).get("pass_rates")) if path.is_file() else []
-        if rates:
-            found.append(_probe(run, rates))
+        value = read_object(path) if path.is_file() else {}
+        if rates := _rates(value.get("pass_rates")):
+            found.append(_probe(run, value.get("label"), rates))
     return found
 
 
@@ -58,10 +58,12 @@ def histogram(rates: Sequence[float]) -> list[Bar]:
     return [Bar(label, count, round(100 * count / highest, 1)) for label, count in shown]
 
 
-def _probe(run: ReportedRun, rates: Sequence[float]) -> Probe:
+def _probe(run: ReportedRun, label: Any, rates: Sequence[float]) -> Probe:
+    """Titled by the model that was asked: it is the base's, whatever the run made of it."""
     varied = sum(0 < rate < 1 for rate in rates) / len(rates)
+    title = f"{label}, before {run.name}" if isinstance(label, str) and label else run.name
     note = f"{len(rates)} prompts by the share of right samples; {varied:.0%} solved sometimes, and not always"
-    return Probe(run, run.name, note, histogram(rates))
+    return Probe(run, title, note, histogram(rates))
 
 
 def _rates(value: Any) -> list[float]:
