@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# BFCL's own checker pins other versions than ours: it has an environment of its own (44 MB).
+# BFCL's evaluator pins other versions than ours: it has an environment of its own (0.4 GB), as `egpo eval bfcl` makes.
 BFCL_READY := .env-bfcl/.ready
 
 .PHONY: env verl system demo test check format bench test-gpu lock clean
@@ -23,10 +23,10 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
-$(BFCL_READY): environments/bfcl/requirements.txt $(READY)
+$(BFCL_READY): src/egpo/evals/bfcl/requirements.txt $(READY)
 	$(BIN)/python -m venv .env-bfcl
-	.env-bfcl/bin/pip install --quiet --disable-pip-version-check --no-deps -r environments/bfcl/requirements.txt
-	@touch $(BFCL_READY)
+	.env-bfcl/bin/pip install --quiet --disable-pip-version-check --no-deps -r src/egpo/evals/bfcl/requirements.txt
+	@$(BIN)/python -c "from egpo.evals.bfcl.environment import digest; print(digest())" > $(BFCL_READY)
 
 # What a package registry does not have: the sandbox for code rewards, and a browser in which the tests open reports.
 # Without them the tests of that tier are skipped, and say so.

@@ -12,7 +12,7 @@ import pytest
 import egpo
 
 SOURCE = Path(egpo.__file__).parent
-LEAVES = {"assets", "call_bounds", "errors", "files", "outside", "tags", "version"}
+LEAVES = {"assets", "call_bounds", "errors", "files", "native", "outside", "tags", "version"}
 MAY_IMPORT = {
     "assets": set(),
     "errors": set(),
@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "call_bounds": set(),
     "files": set(),
     "outside": {"errors"},
+    "native": {"errors", "files"},
     "__main__": {"cli"},
     "config": LEAVES,
     "rewards": LEAVES,
@@ -34,15 +35,28 @@ MAY_IMPORT = {
     "checks": LEAVES | {"rewards"},
     "audits": LEAVES | {"rewards", "data"},
     "local": LEAVES | {"config", "tasks", "rewards", "data", "advantages", "segments", "token_stats", "runs"},
-    "evals": LEAVES | {"config", "tasks", "rewards", "runs", "local"},
+    "evals": LEAVES | {"config", "tasks", "rewards", "runs", "local", "serving"},
     "probes": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "reports"},
-    "demos": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "probes", "reports"},
+    "demos": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "probes", "reports", "experiments"},
     "verl": LEAVES | {"config", "tasks", "rewards", "advantages", "segments", "data", "runs"},
-    "merges": LEAVES | {"config", "runs"},
+    "merges": LEAVES | {"config", "data", "runs", "local"},
     "comparisons": LEAVES | {"runs", "evals"},
     "serving": LEAVES,
     "experiments": LEAVES
-    | {"config", "tasks", "data", "runs", "local", "verl", "evals", "probes", "reports", "merges", "comparisons", "serving"},
+    | {
+        "config",
+        "tasks",
+        "data",
+        "runs",
+        "local",
+        "verl",
+        "evals",
+        "probes",
+        "reports",
+        "merges",
+        "comparisons",
+        "serving",
+    },
 }
 LIGHT = ["torch", "transformers", "numpy", "pyarrow", "math_verify"]
 

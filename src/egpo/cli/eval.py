@@ -58,7 +58,8 @@ def eval_models(
 ) -> None:
     """Evaluate models on a task: accuracy, pass@k, score, entropy, length, reasons, with 95 % intervals.
 
-    With two models or more the others are compared with the first, problem by problem.
+    With two models or more the others are compared with the first, problem by problem. For the Berkeley
+    function-calling leaderboard: egpo eval bfcl --help
 
     Example: [cyan]egpo eval egpo-tiny runs/first --task countdown --n 8 --problems 128[/]
     """
@@ -157,7 +158,7 @@ def _examined(candidate: "Candidate", paper: "Paper") -> _Examined:
     from egpo.cli.eval_progress import shown_progress
     from egpo.evals.evaluate import evaluate
     from egpo.evals.store import write_evaluation
-    from egpo.local.quiet import warnings_said_by
+    from egpo.runs.spoken_warnings import warnings_said_by
 
     with shown_progress(candidate.label) as view, warnings_said_by(view.say), candidate.opened() as model:
         evaluation = evaluate(model, paper, view.watch)

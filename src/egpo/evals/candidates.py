@@ -138,4 +138,5 @@ def served_candidates(server: Server, names: Sequence[str], out: Path | None = N
 
 def _described(exam: Exam) -> str:
     split = "" if exam.split == "test" else exam.split
-    return file_name(exam.task.rpartition(":")[2], split, exam.sampling.described)
+    again = f"seed{exam.sampling.seed}" if exam.sampling.seed else ""
+    return file_name(exam.task.rpartition(":")[2], split, exam.sampling.described, again)

@@ -23,8 +23,8 @@ _USUAL_MAX_TOKENS = 1024
 
 @dataclass(frozen=True, eq=False)
 class LocalModel:
-    """`tags` open and close the thinking; `stop` and `stop_tokens` end a response, besides the model's own end. Problems
-    with longer prompts than `max_prompt_tokens` are left out."""
+    """`tags` open and close the thinking; `stop` and `stop_tokens` end a response, besides the model's own end.
+    Problems with longer prompts than `max_prompt_tokens` are left out."""
 
     label: str
     policy: Policy

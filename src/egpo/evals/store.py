@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,10 +54,13 @@ def as_json_value(evaluation: Evaluation, origin: Origin) -> dict[str, Any]:
     }
 
 
-def write_evaluation(folder: Path, name: str, evaluation: Evaluation, origin: Origin) -> Path:
-    """The responses first: figures without them would be hearsay. The path of the figures."""
+def write_evaluation(
+    folder: Path, name: str, evaluation: Evaluation, origin: Origin, more: Mapping[str, Any] | None = None
+) -> Path:
+    """The responses first: figures without them would be hearsay. `more` stands beside them."""
     path = folder / f"{name}.json"
-    text = json.dumps(as_json_value(evaluation, origin), indent=2, ensure_ascii=False, default=str, allow_nan=False)
+    value = as_json_value(evaluation, origin) | dict(more or {})
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str, allow_nan=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_samples(path.with_suffix(".jsonl"), evaluation.samples)

@@ -1,0 +1,1 @@
+"""BFCL, the Berkeley function-calling leaderboard, on any checkpoint or server, by its official evaluator."""

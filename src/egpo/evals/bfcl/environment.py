@@ -1,0 +1,65 @@
+"""The interpreter that BFCL runs under: an environment of its own, made the first time it is asked for."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from egpo.errors import EgpoError, InputError
+from egpo.files import write_atomically
+
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+VARIABLE = "EGPO_BFCL_PYTHON"
+CHECKOUT = Path(".env-bfcl")
+"""Where `make` puts it."""
+_READY = ".ready"
+
+
+def bfcl_python(*, offline: bool = False, say: Callable[[str], None] = print) -> Path:
+    """$EGPO_BFCL_PYTHON; or that of a checkout's `make`; or our own, which is made where it is missing."""
+    if named := os.environ.get(VARIABLE):
+        return _named(Path(named).expanduser())
+    for folder in (CHECKOUT, _home()):
+        if _is_ready(folder):
+            return (folder / "bin" / "python").absolute()
+    if offline:
+        fix = f"run it once with a network, or set {VARIABLE} to an interpreter with the packages of {REQUIREMENTS}"
+        raise InputError(f"BFCL's environment is missing ({_home()})", where="--offline", fix=fix)
+    return _made(_home(), say)
+
+
+def digest() -> str:
+    """Of the packages: another list, another environment."""
+    return hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]
+
+
+def _home() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "egpo" / f"bfcl-{digest()}"
+
+
+def _is_ready(folder: Path) -> bool:
+    marker = folder / _READY
+    return marker.is_file() and marker.read_text().strip() == digest() and (folder / "bin" / "python").exists()
+
+
+def _named(python: Path) -> Path:
+    if not os.access(python, os.X_OK):
+        raise InputError(f"no interpreter at `{python}`", where=VARIABLE, fix="mend it, or unset it")
+    return python.absolute()
+
+
+def _made(folder: Path, say: Callable[[str], None]) -> Path:
+    say(f"making BFCL's environment in {folder} (once; 0.4 GB)")
+    python = folder / "bin" / "python"
+    install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r", str(REQUIREMENTS)]
+    for command in ([sys.executable, "-m", "venv", str(folder)], [str(python), *install]):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
+            fix = f"mend that, and call again; or set {VARIABLE} to an interpreter that has the packages"
+            raise EgpoError(f"the environment could not be made: {said}", where=str(folder), fix=fix)
+    write_atomically(folder / _READY, digest() + "\n")
+    return python.absolute()

@@ -1,0 +1,104 @@
+"""`python drive.py job.json`: one model through BFCL's generation and BFCL's checker, in BFCL's environment.
+
+What a job asks for is in `bfcl/job.py`. A case that could not be generated is stored by BFCL as an answer that begins
+with "Error during inference" and scored 0: such cases are asked again, and the caller fails over those that remain.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+FAILED = "Error during inference"
+
+
+def main(job_file: str) -> None:
+    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    from registry import register
+
+    register(job["served_name"], job["prompt_format"])
+    {"evaluate": evaluate, "prompt": prompt}[job["do"]](job)
+
+
+def evaluate(job: dict[str, Any]) -> None:
+    from bfcl_eval.eval_checker.eval_runner import main as check
+    from registry import MODEL
+
+    root = Path(os.environ["BFCL_PROJECT_ROOT"])
+    for attempt in range(job["attempts"]):
+        if attempt and not _forget_failures(root / "result"):
+            break
+        _generate(job, root)
+    check([MODEL], job["categories"], "result", "score", partial_eval=bool(job["cases"]))
+
+
+def _generate(job: dict[str, Any], root: Path) -> None:
+    from bfcl_eval._llm_response_generation import main as generate
+    from registry import MODEL
+
+    if job["cases"]:
+        (root / "test_case_ids_to_generate.json").write_text(json.dumps(job["cases"]))
+    generate(
+        SimpleNamespace(
+            model=[MODEL],
+            test_category=job["categories"],
+            temperature=job["temperature"],
+            include_input_log=True,
+            exclude_state_log=True,
+            num_gpus=1,
+            num_threads=job["threads"],
+            gpu_memory_utilization=0.9,
+            backend="vllm",
+            skip_server_setup=True,
+            local_model_path=None,
+            result_dir="result",
+            allow_overwrite=False,
+            # With ids a case's line is replaced by its new one; without, it is added.
+            run_ids=bool(job["cases"]),
+            enable_lora=False,
+            max_lora_rank=None,
+            lora_modules=None,
+        )
+    )
+
+
+def _forget_failures(results: Path) -> int:
+    """Takes failed generations out of the result files, so that the next round asks for them again."""
+    forgotten = 0
+    for path in results.rglob("BFCL_v4_*_result.json"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        kept = [line for line in lines if not is_failed(json.loads(line)["result"])]
+        if len(kept) < len(lines):
+            forgotten += len(lines) - len(kept)
+            path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    return forgotten
+
+
+def is_failed(result: Any) -> bool:
+    return isinstance(result, str) and result.startswith(FAILED)
+
+
+def prompt(job: dict[str, Any]) -> None:
+    """What BFCL would send for the messages and tools given, to `prompt.txt`."""
+    from bfcl_eval.constants.model_config import MODEL_CONFIG_MAPPING
+    from registry import MODEL
+
+    entry = MODEL_CONFIG_MAPPING[MODEL]
+    handler = entry.model_handler(entry.model_name, 0.0, MODEL, entry.is_fc_model)
+    if job["prompt_format"] == "template":
+        from transformers import AutoTokenizer
+
+        handler.tokenizer = AutoTokenizer.from_pretrained(os.environ["REMOTE_OPENAI_TOKENIZER_PATH"])
+    case = {"id": "simple_python_0", "question": [job["messages"]], "function": job["tools"]}
+    data = handler._pre_query_processing_prompting(case)
+    handler.add_first_turn_message_prompting(data, case["question"][0])
+    text = handler._format_prompt(data["message"], data["function"])
+    (Path(os.environ["BFCL_PROJECT_ROOT"]) / "prompt.txt").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

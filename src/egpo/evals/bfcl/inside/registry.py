@@ -1,0 +1,48 @@
+"""A registry of one model in the place of BFCL's, whose names bind the user and whose imports are a dozen vendors'.
+
+Runs in BFCL's environment, where egpo is not installed.
+"""
+
+import importlib
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+MODEL = "model"
+"""The one name. (BFCL turns `_` in a name into `/` and back: it has none.)"""
+
+HANDLERS = {
+    "qwen_fc": ("bfcl_eval.model_handler.local_inference.qwen_fc", "QwenFCHandler", True),
+    "qwen": ("bfcl_eval.model_handler.local_inference.qwen", "QwenHandler", False),
+    "llama": ("bfcl_eval.model_handler.local_inference.llama_3_1", "LlamaHandler_3_1", True),
+    "template": ("template_handler", "TemplateHandler", True),
+}
+"""Prompt format -> module, class, and whether it shows tools as a function-calling model knows them."""
+
+
+@dataclass
+class ModelConfig:
+    """The fields of BFCL's own that its generation and its checker read."""
+
+    model_name: str
+    display_name: str
+    model_handler: Any
+    is_fc_model: bool
+    underscore_to_dot: bool = False
+    url: str = ""
+    org: str = ""
+    license: str = ""
+    input_price: float | None = None
+    output_price: float | None = None
+
+
+def register(served_name: str, prompt_format: str) -> None:
+    """Before anything of BFCL is imported."""
+    mapping: dict[str, ModelConfig] = {}
+    module: Any = ModuleType("bfcl_eval.constants.model_config")
+    module.ModelConfig, module.MODEL_CONFIG_MAPPING = ModelConfig, mapping
+    sys.modules["bfcl_eval.constants.model_config"] = module
+    place, name, is_fc_model = HANDLERS[prompt_format]
+    handler = getattr(importlib.import_module(place), name)
+    mapping[MODEL] = ModelConfig(served_name, served_name, handler, is_fc_model)

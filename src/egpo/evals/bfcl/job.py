@@ -1,0 +1,137 @@
+"""One pass of BFCL over its cases, in a folder of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from egpo.errors import EgpoError
+from egpo.evals.bfcl.enclosure import enclosed
+
+PromptFormat = Literal["qwen_fc", "qwen", "llama", "template"]
+PROMPT_FORMATS: Mapping[PromptFormat, str] = {
+    "qwen_fc": "BFCL's own for Qwen, with tools: as on the leaderboard",
+    "qwen": "BFCL's own for Qwen, with tools described in a prompt",
+    "llama": "BFCL's own for Llama 3.1 and later",
+    "template": "the model's own chat template",
+}
+ATTEMPTS = 3
+_DRIVER = Path(__file__).with_name("inside") / "drive.py"
+_LINES_KEPT = 15
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Who is asked and how. `url` is the server's, up to `/v1`; `tokenizer` a model folder, whose context also bounds
+    the answers. `cases` are ids by category; a category without any is asked whole."""
+
+    url: str
+    served_name: str
+    tokenizer: str
+    categories: tuple[str, ...]
+    cases: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    prompt_format: PromptFormat = "qwen_fc"
+    temperature: float = 0.001
+    threads: int = 16
+    template: Mapping[str, Any] = field(default_factory=dict)
+    instruction: str = ""
+    api_key: str = "EMPTY"
+
+
+def run_pass(python: Path, asked: Asked, work: Path, hear: Callable[[str], None]) -> None:
+    """Results and scores in `work`, which must be new: BFCL takes answers that lie there for those of this model."""
+    work.mkdir(parents=True)
+    job = {
+        "do": "evaluate",
+        "attempts": ATTEMPTS,
+        "served_name": asked.served_name,
+        "prompt_format": asked.prompt_format,
+        "categories": list(asked.categories),
+        "cases": {name: list(ids) for name, ids in asked.cases.items()},
+        "temperature": asked.temperature,
+        "threads": asked.threads,
+    }
+    drive(python, job, asked, work, hear)
+
+
+def built_prompt(python: Path, asked: Asked, work: Path, messages: Sequence[Any], tools: Sequence[Any]) -> str:
+    """What BFCL sends for these messages and tools."""
+    work.mkdir(parents=True)
+    job = {
+        "do": "prompt",
+        "served_name": asked.served_name,
+        "prompt_format": asked.prompt_format,
+        "messages": list(messages),
+        "tools": list(tools),
+    }
+    drive(python, job, asked, work, lambda line: None)
+    return (work / "prompt.txt").read_text(encoding="utf-8")
+
+
+def drive(python: Path, job: Mapping[str, Any], asked: Asked, work: Path, hear: Callable[[str], None]) -> None:
+    """Runs the driver to its end; `hear` is told what it prints."""
+    file = work / "job.json"
+    file.write_text(json.dumps(job), encoding="utf-8")
+    readable = [_DRIVER.parent, python.parent.parent, _base(python), *_folder(asked.tokenizer)]
+    command = enclosed([str(python), "-B", str(_DRIVER), str(file.resolve())], work, readable)
+    process = subprocess.Popen(
+        command,
+        env=_environment(asked, work),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    said: list[str] = []
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line.rstrip())
+            hear(line.rstrip())
+        code = process.wait()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    (work / "bfcl.log").write_text("\n".join(said) + "\n", encoding="utf-8")
+    if code:
+        shown = "\n".join(said[-_LINES_KEPT:])
+        raise EgpoError(f"BFCL ended with status {code}:\n{shown}", where=str(work / "bfcl.log"))
+
+
+def _environment(asked: Asked, work: Path) -> dict[str, str]:
+    """Nothing of ours that could steer it, such as a key of some vendor; BFCL's own settings are variables."""
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE") if name in os.environ}
+    return kept | {
+        "HOME": str(work.resolve()),
+        "BFCL_PROJECT_ROOT": str(work.resolve()),
+        "REMOTE_OPENAI_BASE_URL": asked.url,
+        "REMOTE_OPENAI_API_KEY": asked.api_key,
+        "REMOTE_OPENAI_TOKENIZER_PATH": asked.tokenizer,
+        "EGPO_BFCL_TEMPLATE": json.dumps(dict(asked.template)),
+        "EGPO_BFCL_INSTRUCTION": asked.instruction,
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "NO_PROXY": "127.0.0.1,localhost",
+    }
+
+
+def _base(python: Path) -> Path:
+    """The interpreter's own libraries, outside of the environment."""
+    home = python.parent.parent / "pyvenv.cfg"
+    for line in home.read_text().splitlines() if home.is_file() else ():
+        name, _, value = line.partition("=")
+        if name.strip() == "home":
+            return Path(value.strip()).resolve().parent
+    return Path(sys.base_prefix)
+
+
+def _folder(tokenizer: str) -> list[Path]:
+    return [Path(tokenizer)] if os.path.isdir(tokenizer) else []

@@ -1,0 +1,107 @@
+"""BFCL from a target to an evaluation: passes, each in a fresh folder; figures; the check of the prompt."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from egpo.evals.bfcl.environment import bfcl_python
+from egpo.evals.bfcl.evaluation import as_more, evaluation_of, require_generated
+from egpo.evals.bfcl.job import Asked, built_prompt, run_pass
+from egpo.evals.bfcl.parity import Mismatch, as_question, mismatches
+from egpo.evals.bfcl.targets import Target, answering
+from egpo.evals.bfcl.verdicts import CaseVerdict, read_verdicts
+from egpo.evals.evaluate import Evaluation
+from egpo.evals.store import file_name, write_evaluation
+from egpo.tasks import load_task
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """`max_model_len` is the context of a server that we start ourselves; None: the model's own."""
+
+    num_passes: int = 1
+    allow_failed: bool = False
+    offline: bool = False
+    max_model_len: int | None = None
+    out: Path | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    evaluation: Evaluation
+    path: Path
+    raw: Path
+    """BFCL's own files, a folder for each pass."""
+    mismatches: tuple[Mismatch, ...] | None
+    """None where there is no training prompt to compare with."""
+
+
+def evaluate_bfcl(target: Target, asked: Asked, wanted: Wanted, say: Callable[[str], None]) -> Outcome:
+    """`asked` lacks the server, which is known once it runs. After each pass the evaluation so far is on the disk."""
+    python = bfcl_python(offline=wanted.offline, say=say)
+    folder = wanted.out or target.folder
+    name = _name(target, asked, wanted)
+    raw = folder / f"{name}.bfcl" / time.strftime("%Y%m%d-%H%M%S")
+    found = prompt_mismatches(target, asked, python, raw / "prompt")
+    passes: list[list[CaseVerdict]] = []
+    path = folder / f"{name}.json"
+    with answering(target, wanted.max_model_len) as server:
+        whole = replace(asked, url=server.url, served_name=server.served_name)
+        for number in range(1, wanted.num_passes + 1):
+            work = raw / f"pass_{number}"
+            say(f"{target.label}: pass {number} of {wanted.num_passes}")
+            run_pass(python, whole, work, _heard(say))
+            passes.append(read_verdicts(work))
+            if not wanted.allow_failed:
+                require_generated(passes[-1:], str(work))
+            evaluation = evaluation_of(target.label, whole, passes)
+            path = write_evaluation(folder, name, evaluation, target.origin, as_more(evaluation.samples))
+    return Outcome(evaluation, path, raw, found)
+
+
+def prompt_mismatches(target: Target, asked: Asked, python: Path, work: Path) -> tuple[Mismatch, ...] | None:
+    """BFCL's prompt for the run's first training problem with tools, against the one it was trained with."""
+    from transformers import AutoTokenizer
+
+    recipe = target.place.recipe if target.place else None
+    if recipe is None:
+        return None
+    task = load_task(recipe.task.name, **recipe.task.settings)
+    posed = ((problem, question) for problem in task.problems("train") if (question := as_question(problem)))
+    found = next(posed, None)
+    if found is None:
+        return None
+    problem, question = found
+    tokenizer = AutoTokenizer.from_pretrained(target.tokenizer)
+    messages = [dict(message) for message in task.prompt(problem)]
+    training = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=False, **recipe.model.template
+    )
+    built = built_prompt(python, asked, work, question.messages, question.tools)
+    return tuple(mismatches(str(training), built, recipe.segments.tags[0]))
+
+
+def _name(target: Target, asked: Asked, wanted: Wanted) -> str:
+    of_run = wanted.out is None and target.place is not None and target.place.run is not None
+    step = f"step{target.place.step}" if of_run and target.place else target.label
+    categories = "-".join(asked.categories) if len(asked.categories) < 4 else f"{len(asked.categories)}categories"
+    return file_name("bfcl", categories, asked.prompt_format, step)
+
+
+def _heard(say: Callable[[str], None]) -> Callable[[str], None]:
+    """BFCL prints a page for every case; what a user waits for is its bar, and what went wrong."""
+
+    def hear(line: str) -> None:
+        with suppress(StopIteration):
+            say(next(_telling(line)))
+
+    return hear
+
+
+def _telling(line: str) -> Iterator[str]:
+    if "Error, " in line or "❗" in line:
+        yield f"  {line.strip()[:300]}"
+    elif line.startswith("✅ Test completed"):
+        yield f"  {line.removeprefix('✅ ').strip()}"

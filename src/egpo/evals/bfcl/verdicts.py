@@ -1,0 +1,98 @@
+"""What a pass of BFCL left on disk, case by case."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from egpo.errors import EgpoError
+
+RESULTS, SCORES = "BFCL_v4_*_result.json", "BFCL_v4_*_score.json"
+FAILED = "Error during inference"
+
+
+@dataclass(frozen=True)
+class CaseVerdict:
+    """`reason` is `correct`, BFCL's name of the error, or `generation_failed`: then nothing was learnt of the
+    model, and `answer` says what happened."""
+
+    id: str
+    category: str
+    correct: bool
+    reason: str
+    failed: bool
+    prompt: str
+    answer: Any
+    num_tokens: int | None
+
+
+def read_verdicts(work: Path) -> list[CaseVerdict]:
+    """Every case that was asked. BFCL's score files list the wrong ones alone: the others were right."""
+    verdicts = []
+    for results in sorted((work / "result").rglob(RESULTS)):
+        category = results.name.removeprefix("BFCL_v4_").removesuffix("_result.json")
+        wrong = _wrong(work / "score", category)
+        verdicts += [_verdict(line, category, wrong.get(line["id"])) for line in _lines(results)]
+    if not verdicts:
+        raise EgpoError("BFCL left no results", where=str(work), fix="see bfcl.log there")
+    return verdicts
+
+
+def _wrong(scores: Path, category: str) -> dict[str, str]:
+    """Ids of wrong cases, with the kind of the error. The first line is a summary, with which they must agree."""
+    found = list(scores.rglob(f"BFCL_v4_{category}_score.json"))
+    if len(found) != 1:
+        what = f"BFCL left {len(found)} score files of {category}"
+        raise EgpoError(what, where=str(scores), fix="see bfcl.log beside it")
+    summary, *entries = _lines(found[0])
+    wrong = {str(entry["id"]): _kind(entry) for entry in entries}
+    if summary["total_count"] - summary["correct_count"] != len(wrong):
+        raise EgpoError(f"the summary and the cases of {category} differ", where=str(found[0]))
+    return wrong
+
+
+def _kind(entry: dict[str, Any]) -> str:
+    """`multi_turn:instance_state_mismatch` and the like; `irrelevance` cases have none."""
+    error = entry.get("error")
+    kind = error.get("error_type") if isinstance(error, dict) else entry.get("error_type")
+    return str(kind or "wrong")
+
+
+def _verdict(line: dict[str, Any], category: str, error: str | None) -> CaseVerdict:
+    answer = line["result"]
+    failed = isinstance(answer, str) and answer.startswith(FAILED)
+    return CaseVerdict(
+        id=str(line["id"]),
+        category=category,
+        correct=error is None and not failed,
+        reason="generation_failed" if failed else error or "correct",
+        failed=failed,
+        prompt=_first_prompt(line.get("inference_log")),
+        answer=answer,
+        num_tokens=_total(line.get("output_token_count")),
+    )
+
+
+def _first_prompt(log: Any) -> str:
+    """The first prompt that was sent, out of the log's nested lists."""
+    if isinstance(log, dict):
+        if isinstance(prompt := log.get("formatted_prompt"), str):
+            return prompt
+        log = list(log.values())
+    if isinstance(log, list):
+        return next((found for part in log if (found := _first_prompt(part))), "")
+    return ""
+
+
+def _total(counts: Any) -> int | None:
+    """A number, or lists of them by turn and step."""
+    if isinstance(counts, list):
+        parts = [_total(part) for part in counts]
+        return sum(part for part in parts if part is not None)
+    return int(counts) if isinstance(counts, int | float) else None
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        yield json.loads(line)

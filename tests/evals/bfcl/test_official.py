@@ -1,0 +1,116 @@
+"""The official evaluator, for real, against a server on loopback."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from egpo.assets import resolve_model
+from egpo.errors import EgpoError
+from egpo.evals.bfcl.cases import first_cases
+from egpo.evals.bfcl.evaluation import evaluation_of, figures_by_category, require_generated
+from egpo.evals.bfcl.job import Asked, built_prompt, run_pass
+from egpo.evals.bfcl.run import Wanted, evaluate_bfcl
+from egpo.evals.bfcl.targets import find_target
+from egpo.evals.bfcl.verdicts import read_verdicts
+from egpo.evals.store import read_evaluation
+from tests.evals.bfcl.gold_server import Golds, serving
+
+ENVIRONMENT = Path(__file__).resolve().parents[3] / ".env-bfcl"
+PYTHON = ENVIRONMENT / "bin" / "python"
+CATEGORIES = ("simple_python", "multi_turn_base")
+TINY = resolve_model("egpo-tiny")
+pytestmark = pytest.mark.skipif(not (ENVIRONMENT / ".ready").is_file(), reason="BFCL's environment is not made")
+
+
+@pytest.fixture(scope="module")
+def golds():
+    return Golds(CATEGORIES)
+
+
+def asked(url, number, categories=CATEGORIES, **settings):
+    cases = first_cases(PYTHON, categories, number)
+    return Asked(url, "gold", TINY, categories, cases, threads=2, **settings)
+
+
+def passed(answer, tmp_path, number=3, **settings):
+    with serving(answer) as (url, prompts):
+        run_pass(PYTHON, asked(url, number, **settings), tmp_path / "pass", lambda line: None)
+        return read_verdicts(tmp_path / "pass"), prompts
+
+
+def test_gold_calls_score_everything_in_single_and_multi_turn(golds, tmp_path, monkeypatch):
+    """The whole path of the command: passes, figures, the file that `egpo compare` reads."""
+    monkeypatch.setenv("EGPO_BFCL_PYTHON", str(PYTHON))
+    with serving(golds.answer) as (url, prompts):
+        target = find_target(url, None, "egpo-tiny", "latest")
+        outcome = evaluate_bfcl(target, asked("", 3), Wanted(num_passes=2, out=tmp_path), lambda line: None)
+    parts = figures_by_category(outcome.evaluation.samples)
+    assert [(part.category, part.accuracy.value, part.by_pass, part.num_cases) for part in parts] == [
+        ("multi_turn_base", 1.0, (1.0, 1.0), 3),
+        ("simple_python", 1.0, (1.0, 1.0), 3),
+    ]
+    stored = read_evaluation(outcome.path)
+    assert {(sample.problem, sample.sample) for sample in stored.samples} == {
+        (f"{name}_{case}", number) for name in CATEGORIES for case in range(3) for number in range(2)
+    }
+    assert stored.value["categories"][0]["spread"] == 0.0
+    assert len(set(prompts)) > 6
+    assert outcome.mismatches is None
+
+
+def test_wrong_calls_are_wrong_with_bfcls_own_reason(golds, tmp_path):
+    verdicts, _ = passed(lambda prompt: "I would rather not.", tmp_path)
+    assert not any(verdict.correct or verdict.failed for verdict in verdicts)
+    assert {verdict.reason.split(":")[0] for verdict in verdicts} == {"simple_function_checker", "multi_turn"}
+
+
+def test_a_failed_generation_is_an_error_and_not_a_zero(golds, tmp_path):
+    """BFCL stores it as an answer, scores it 0, and ends with status 0."""
+    lost = golds.answer
+    verdicts, _ = passed(lambda prompt: 400 if "triangle" in prompt else lost(prompt), tmp_path, number=2)
+    failed = [verdict.id for verdict in verdicts if verdict.failed]
+    assert failed == ["simple_python_0"]
+    with pytest.raises(EgpoError, match=r"1 of 4 generations failed.*simple_python_0.*status 400"):
+        require_generated([verdicts], "here")
+    evaluation = evaluation_of("gold", asked("", 2), [verdicts])
+    assert evaluation.figures.accuracy.value == 1.0
+    assert evaluation.figures.num_failed == 1
+
+
+def test_a_failure_that_passes_is_asked_again(golds, tmp_path):
+    refused = []
+
+    def answer(prompt):
+        if "triangle" in prompt and not refused:
+            refused.append(prompt)
+            return 400
+        return golds.answer(prompt)
+
+    verdicts, _ = passed(answer, tmp_path, number=2)
+    assert all(verdict.correct for verdict in verdicts)
+    assert refused
+
+
+def test_hostile_calls_are_executed_where_they_can_do_no_harm(golds, tmp_path):
+    """BFCL evaluates what the model wrote as a function's name."""
+    token = tmp_path / "secret"
+    token.write_text("untouched")
+    attack = f"__import__('pathlib').Path({str(token)!r}).write_text"
+    call = json.dumps({"name": attack, "arguments": {"data": "pwned"}})
+    passed(lambda prompt: f"<tool_call>\n{call}\n</tool_call>", tmp_path, number=1, categories=("multi_turn_base",))
+    assert token.read_text() == "untouched"
+
+
+def test_the_prompt_of_each_format(tmp_path):
+    messages = [{"role": "user", "content": "What is 2 + 2?"}]
+    tools = [{"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}]
+    prompts = {
+        name: built_prompt(PYTHON, Asked("", "m", TINY, (), prompt_format=name), tmp_path / name, messages, tools)
+        for name in ("qwen_fc", "qwen", "llama", "template")
+    }
+    assert all("What is 2 + 2?" in prompt and "add" in prompt for prompt in prompts.values())
+    assert prompts["qwen_fc"].endswith("<|im_start|>assistant\n")
+    assert "<|start_header_id|>" in prompts["llama"]
+    instructed = Asked("", "m", TINY, (), prompt_format="template", instruction="Be brief.")
+    assert "Be brief." in built_prompt(PYTHON, instructed, tmp_path / "instructed", messages, tools)
