@@ -1,4 +1,4 @@
-"""A server on loopback that answers BFCL's cases with BFCL's own ground truth, or fails in a way that a test asks for."""
+"""A server on loopback that answers BFCL with its own ground truth, or fails in a way that a test asks for."""
 
 import ast
 import json
