@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders: runs/a runs/b.", show_default=False)]
+Runs = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN...", help="Run folders, and a compare.json if it lies elsewhere.", show_default=False),
+]
 Out = Annotated[
     Path | None,
     typer.Option(
@@ -21,7 +24,7 @@ def report(runs: Runs, out: Out = None) -> None:
     """Write runs as one HTML page: curves, evaluations, health, settings that differ, and responses to read.
 
     The page is a single file that loads nothing from anywhere. A run that is still going is shown as far as it is:
-    give the command again to see more.
+    give the command again to see more. What `egpo compare --out` wrote beside the runs is shown, too.
 
     Example: [cyan]egpo report runs/grpo runs/egpo --out comparison.html[/]
     """

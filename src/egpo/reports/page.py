@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from egpo.reports.comparison import ComparisonSection
 from egpo.reports.embed import as_json
 from egpo.reports.evaluation_tables import EvaluationTable
 from egpo.reports.health import RuleNotes
@@ -32,6 +33,7 @@ class Page:
     time: str
     overview: Overview
     evaluations: Sequence[EvaluationTable]
+    comparisons: Sequence[ComparisonSection]
     probes: Sequence[Probe]
     notes: Sequence[RuleNotes]
     settings: Sequence[SettingRow]
@@ -41,12 +43,12 @@ class Page:
 
 
 def render_page(page: Page) -> str:
-    style = _web_file("style.css")
-    script = '(() => {\n"use strict";\n' + "\n".join(_web_file(name) for name in SCRIPTS) + "\n})();\n"
-    return _ENVIRONMENT.get_template("report.html.jinja").render(
+    style = web_file("style.css")
+    script = '(() => {\n"use strict";\n' + "\n".join(web_file(name) for name in SCRIPTS) + "\n})();\n"
+    return ENVIRONMENT.get_template("report.html.jinja").render(
         page=page,
         version=__version__,
-        policy=_policy(style, script),
+        policy=content_policy(style, script),
         style=Markup(style),
         script=Markup(script),
         charts_json=Markup(as_json(page.charts)),
@@ -54,16 +56,17 @@ def render_page(page: Page) -> str:
     )
 
 
-def _policy(style: str, script: str) -> str:
+def content_policy(style: str, script: str | None = None) -> str:
     """Only our own script and style, by their digests: even markup that got through would neither run nor load."""
-    return f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'"
+    scripts = "" if script is None else f"script-src {_digest(script)}; "
+    return f"default-src 'none'; style-src {_digest(style)}; {scripts}base-uri 'none'"
 
 
 def _digest(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-def _web_file(name: str) -> str:
+def web_file(name: str) -> str:
     return (files("egpo.reports") / "web" / name).read_text(encoding="utf-8")
 
 
@@ -72,11 +75,11 @@ def _coded(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
-_ENVIRONMENT = Environment(
+ENVIRONMENT = Environment(
     loader=PackageLoader("egpo.reports", "web"),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.filters["coded"] = _coded
+ENVIRONMENT.filters["coded"] = _coded

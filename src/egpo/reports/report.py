@@ -8,6 +8,7 @@ from pathlib import Path
 from egpo.errors import InputError
 from egpo.files import write_atomically
 from egpo.reports.charts import chart_data
+from egpo.reports.comparison import read_comparisons
 from egpo.reports.evaluation_tables import evaluation_tables
 from egpo.reports.evaluations import read_evaluations
 from egpo.reports.health import notes_by_rule
@@ -22,11 +23,12 @@ from egpo.runs.folder import RunFolder
 
 
 def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
-    """The page of these runs, whole or not at all; a run that is still going is shown as far as it is.
+    """The page of these runs, whole or not at all; a run that is still going is shown as far as it is. A path to a JSON
+    file is that of a comparison.
 
     Without `out` one run's page is its own `report.html`, and that of several lies in the folder that holds them all.
     """
-    target = out or _default_place(paths)
+    target = out or _default_place([path for path in paths if not _is_comparison(path)] or paths)
     content = render_report(paths)
     try:
         write_atomically(target, content)
@@ -41,12 +43,13 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
 
 def render_report(paths: Sequence[Path]) -> bytes:
     """The page as UTF-8."""
-    runs = read_runs(paths)
+    runs = read_runs([path for path in paths if not _is_comparison(path)])
     page = Page(
         title=_title(runs),
         time=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         overview=overview(runs),
         evaluations=evaluation_tables(read_evaluations(runs)),
+        comparisons=read_comparisons([path for path in paths if _is_comparison(path)], runs),
         probes=read_probes(runs),
         notes=notes_by_rule(runs),
         settings=settings_table(runs),
@@ -61,6 +64,10 @@ def render_report(paths: Sequence[Path]) -> bytes:
 def _title(runs: Sequence[ReportedRun]) -> str:
     names = [run.name for run in runs]
     return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+
+
+def _is_comparison(path: Path) -> bool:
+    return path.suffix == ".json" and not path.is_dir()
 
 
 def _default_place(paths: Sequence[Path]) -> Path:

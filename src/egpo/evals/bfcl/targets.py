@@ -12,6 +12,8 @@ from egpo.errors import EgpoError, InputError
 from egpo.evals.candidates import HERE
 from egpo.evals.places import ModelPlace, find_model
 from egpo.evals.store import Origin
+from egpo.serving.commands import Serving
+from egpo.serving.served import served
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,11 @@ def answering(target: Target, max_model_len: int | None = None) -> Iterator[Answ
     if target.url is not None:
         yield Answering(target.url, target.served_name)
         return
-    from egpo.serving import served
-
     assert target.place is not None
-    with served(str(resolve_model(target.place.model)), max_model_len=max_model_len) as server:
+    model = resolve_model(target.place.model)
+    # BFCL writes prompts and reads calls by itself: the server has nothing to parse.
+    serving = Serving(model, Path(model).name, max_tokens=max_model_len, tool_parser="none", reasoning_parser="none")
+    with served(serving) as server:
         yield Answering(server.url, server.model_name)
 
 

@@ -16,7 +16,7 @@ HANDLERS = {
     "qwen_fc": ("bfcl_eval.model_handler.local_inference.qwen_fc", "QwenFCHandler", True),
     "qwen": ("bfcl_eval.model_handler.local_inference.qwen", "QwenHandler", False),
     "llama": ("bfcl_eval.model_handler.local_inference.llama_3_1", "LlamaHandler_3_1", True),
-    "template": ("template_handler", "TemplateHandler", True),
+    "template": ("template_handler", "ByTemplate", True),
 }
 """Prompt format -> module, class, and whether it shows tools as a function-calling model knows them."""
 

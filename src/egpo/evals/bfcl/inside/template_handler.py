@@ -8,7 +8,7 @@ from bfcl_eval.model_handler.local_inference.qwen_fc import QwenFCHandler
 from overrides import override
 
 
-class TemplateHandler(QwenFCHandler):
+class ByTemplate(QwenFCHandler):
     """`EGPO_BFCL_TEMPLATE` holds variables of the template, `EGPO_BFCL_INSTRUCTION` a system turn to stand first."""
 
     @override

@@ -1,0 +1,65 @@
+"""`egpo results`: the ledger of all runs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from egpo.comparisons.ledger import Entry
+
+SHOWN = ("name", "method", "evaluation", "mean", "status")
+"""What a terminal has room for."""
+RUNS_HELP = "The folder that holds them."
+OUT_HELP = "Folder for results.csv and results.html. Default: that of the runs."
+
+
+def results(
+    runs: Annotated[Path, typer.Argument(metavar="[RUNS_DIR]", help=RUNS_HELP)] = Path("runs"),
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help=OUT_HELP, show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List every run with what it was, its evaluations and its status, as a table, a CSV file and a page.
+
+    The ledger is made anew from the run folders each time. Runs that were not evaluated and folders that cannot be
+    read are in it too, with that as their status.
+
+    Example: [cyan]egpo results runs[/]
+    """
+    from egpo.comparisons.ledger import read_ledger
+
+    entries = read_ledger(runs)
+    _write(entries, runs, out or runs)
+    if as_json:
+        _print_json(entries)
+    else:
+        _print_table(entries)
+
+
+def _write(entries: "Sequence[Entry]", runs: Path, out: Path) -> None:
+    from egpo.comparisons.ledger import COLUMNS
+    from egpo.comparisons.outputs import csv_text, write_text
+    from egpo.reports.table_page import render_table_page
+
+    rows = [entry.cells for entry in entries]
+    write_text(out / "results.csv", csv_text(COLUMNS, rows))
+    write_text(out / "results.html", render_table_page(f"Results of {runs.resolve().name}", COLUMNS, rows))
+    typer.echo(f"written to {out / 'results.csv'} and {out / 'results.html'}", err=True)
+
+
+def _print_json(entries: "Sequence[Entry]") -> None:
+    import json
+    from dataclasses import asdict
+
+    typer.echo(json.dumps([asdict(entry) for entry in entries], indent=2, ensure_ascii=False))
+
+
+def _print_table(entries: "Sequence[Entry]") -> None:
+    from rich.console import Console
+
+    from egpo.cli.safe_tables import safe_table
+
+    rows = [[getattr(entry, name) for name in SHOWN] for entry in entries]
+    Console(highlight=False).print(safe_table("", SHOWN, rows, num_text=len(SHOWN)))

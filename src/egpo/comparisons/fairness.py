@@ -1,0 +1,98 @@
+"""Was it fair? What the runs of a comparison must share, and what they do not."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from egpo.comparisons.conditions import FACTOR, Condition, is_under, setting_differences
+from egpo.comparisons.entrants import Entrant
+from egpo.comparisons.exams import Sitting
+from egpo.errors import ConfigError, Fault
+
+Kind = Literal["setting", "reward", "data", "evaluation", "seed"]
+_ABSENT, _UNPROVED = "nothing", "unproved"
+_SHORT = 40
+
+
+@dataclass(frozen=True)
+class Inequality:
+    """Something that is not the same in all runs: its value by the run's name."""
+
+    kind: Kind
+    key: str
+    values: Mapping[str, str]
+
+    def __str__(self) -> str:
+        runs_of: dict[str, list[str]] = {}
+        for run, value in self.values.items():
+            runs_of.setdefault(value, []).append(run)
+        told = "; ".join(f"{value} ({', '.join(runs)})" for value, runs in runs_of.items())
+        return f"{self.kind} {self.key}: {told}"
+
+
+def inequalities(conditions: Sequence[Condition], factors: Sequence[str] = FACTOR) -> list[Inequality]:
+    """Everything beyond the factor: settings, the reward's among them, digests of the data, and the evaluation."""
+    runs = [run for condition in conditions for run in condition.runs]
+    return [*_of_settings(runs, factors), *_of_data(runs), *_of_evaluations(runs), *_of_seeds(conditions)]
+
+
+def refuse(found: Sequence[Inequality]) -> None:
+    """ConfigError with all of them at once, if there are any."""
+    if found:
+        fix = "declare what was meant to differ by --factor KEY, or go on with --allow: it is then said in every output"
+        faults = [Fault(str(inequality), "not a fair comparison") for inequality in found]
+        raise ConfigError([*faults, Fault(f"{len(found)} differences beyond the factor", "egpo compare", fix)])
+
+
+def _of_settings(runs: Sequence[Entrant], factors: Sequence[str]) -> Iterator[Inequality]:
+    first, *others = runs
+    found: dict[str, dict[str, str]] = {}
+    for run in others:
+        for difference in setting_differences(first, run):
+            if not is_under(difference.key, factors):
+                values = found.setdefault(difference.key, {one.name: difference.old for one in runs})
+                values[run.name] = difference.new
+    for key, values in found.items():
+        yield Inequality("reward" if is_under(key, ("task", "reward")) else "setting", key, values)
+
+
+def _of_data(runs: Sequence[Entrant]) -> Iterator[Inequality]:
+    """A run that cannot prove its data is no equal of any."""
+    digests = {run.name: run.provenance.data if run.provenance else {} for run in runs}
+    names = dict.fromkeys(name for known in digests.values() for name in known) or {"digests": None}
+    for name in names:
+        values = {run: known.get(name, _ABSENT)[:12] if known else _UNPROVED for run, known in digests.items()}
+        if len(set(values.values())) > 1 or _UNPROVED in values.values():
+            yield Inequality("data", name, values)
+
+
+def _of_evaluations(runs: Sequence[Entrant]) -> Iterator[Inequality]:
+    """Between runs, and between the evaluations of one."""
+    told = {run.name: [_asked(sitting) for sitting in run.sittings] for run in runs}
+    keys = dict.fromkeys(key for of_run in told.values() for asked in of_run for key in asked)
+    for key in keys:
+        values = {run: list(dict.fromkeys(one.get(key, _ABSENT) for one in asked)) for run, asked in told.items()}
+        if len({value for of_run in values.values() for value in of_run}) > 1:
+            shown = {run: " and ".join(map(_shortened, of_run)) for run, of_run in values.items()}
+            yield Inequality("evaluation", key, shown)
+
+
+def _asked(sitting: Sitting) -> dict[str, str]:
+    """What decides an evaluation. Its seed does not; a path to data says less than the digest of its problems."""
+    asked = {key: sitting.header.get(key) for key in ("task", "split", "data", "sandbox", "step")}
+    for section, aside in (("task_settings", "source"), ("sampling", "seed")):
+        asked |= {f"{section}.{key}": value for key, value in sitting.section(section).items() if key != aside}
+    return {key: _ABSENT if value is None else str(value) for key, value in asked.items()}
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
+
+
+def _of_seeds(conditions: Sequence[Condition]) -> Iterator[Inequality]:
+    """One seed twice is one training told twice, and no second seed."""
+    for condition in conditions:
+        seeds = {run.name: run.seed for run in condition.runs if run.seed is not None}
+        twice = {name: str(seed) for name, seed in seeds.items() if list(seeds.values()).count(seed) > 1}
+        if twice:
+            yield Inequality("seed", f"twice in {condition.label}", twice)

@@ -1,0 +1,51 @@
+"""What must be known to read a comparison, though it makes none unfair."""
+
+from collections.abc import Iterator, Sequence
+
+from egpo.comparisons.conditions import Condition
+from egpo.comparisons.entrants import Entrant
+
+
+def notes_on(conditions: Sequence[Condition]) -> list[str]:
+    return [*_on_seeds(conditions), *_on_problems(conditions), *_on_versions(conditions)]
+
+
+def _on_seeds(conditions: Sequence[Condition]) -> Iterator[str]:
+    counts = [len(condition.runs) for condition in conditions]
+    if max(counts) == 1:
+        yield (
+            "One training run each: the intervals are over problems. Of other training seeds they say nothing, however "
+            "often a run is evaluated."
+        )
+    elif min(counts) == 1:
+        yield "A condition with one training run is taken to vary with its seed as much as the other does."
+    elif min(counts) == 2:
+        yield "Two training seeds tell little of how much seeds matter: the intervals are as wide as that leaves them."
+
+
+def _on_problems(conditions: Sequence[Condition]) -> Iterator[str]:
+    """Where evaluations are over other problems, only the shared ones count."""
+    runs = [run for condition in conditions for run in condition.runs]
+    keys = {run.name: {s.problem for sitting in run.sittings for s in sitting.samples} for run in runs}
+    shared = set.intersection(*keys.values())
+    if any(len(found) > len(shared) for found in keys.values()):
+        held = ", ".join(f"{name} {len(found)}" for name, found in keys.items())
+        yield f"All runs share {len(shared)} problems ({held}); only those count in a contrast."
+
+
+def _on_versions(conditions: Sequence[Condition]) -> Iterator[str]:
+    runs = [run for condition in conditions for run in condition.runs]
+    told = [_ground(run) for run in runs]
+    for name in dict.fromkeys(name for ground in told for name in ground):
+        values = {run.name: ground.get(name, "unknown") for run, ground in zip(runs, told, strict=True)}
+        if len(set(values.values())) > 1:
+            yield f"Not the same {name}: " + ", ".join(f"{run} {value}" for run, value in values.items()) + "."
+
+
+def _ground(run: Entrant) -> dict[str, str]:
+    """What runs were made with: packages, code, machine."""
+    if run.provenance is None:
+        return {}
+    start = run.provenance.start
+    commit = "unknown" if start.git is None else start.git.commit[:12] + " with changes" * start.git.dirty
+    return {**start.versions, "commit": commit, "device": start.hardware.gpu or start.hardware.cpu}

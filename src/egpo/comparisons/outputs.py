@@ -1,0 +1,105 @@
+"""A comparison as JSON, Markdown and CSV. What was not fair is said in each of them."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from egpo.comparisons.result import Comparison, ConditionRow, Contrast, RunRow
+from egpo.comparisons.verdicts import amount, p_text, signed
+from egpo.errors import EgpoError
+from egpo.files import write_atomically
+
+FORMAT = 1
+_FORMULAS = tuple("=+-@")
+CONDITION_COLUMNS = ("condition", "metric", "mean", "runs", "evaluations")
+CONTRAST_COLUMNS = ("contrast", "metric", "delta", "95 % interval", "p", "sees", "finding")
+"""`p` is corrected for the number of contrasts; `sees` is the least difference that this design could see."""
+
+
+def as_json(comparison: Comparison) -> str:
+    """Shares lie in [0, 1]."""
+    return json.dumps({"format": FORMAT, **asdict(comparison)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def as_markdown(comparison: Comparison) -> str:
+    lines = [f"### {_cell(comparison.title)}", ""]
+    lines += [f"- **{_cell(found.verdict)}** ({found.metric}; {found.method})" for found in comparison.contrasts]
+    lines += ["", *_markdown_table(CONDITION_COLUMNS, map(condition_cells, comparison.conditions))]
+    lines += ["", *_markdown_table(CONTRAST_COLUMNS, map(contrast_cells, comparison.contrasts))]
+    if comparison.unfair:
+        lines += ["", "**Not a fair comparison:**", "", *(f"- {_cell(str(found))}" for found in comparison.unfair)]
+    if comparison.notes:
+        lines += ["", *(f"- {_cell(note)}" for note in comparison.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def as_csv(comparison: Comparison) -> str:
+    """A contrast a line, figures unrounded; `fair` is false where something but the factor differed."""
+    rows = [asdict(found) | {"fair": str(not comparison.unfair).lower()} for found in comparison.contrasts]
+    columns = [name for name in rows[0] if name not in ("is_share", "verdict")] + ["verdict"]
+    return csv_text(columns, [[row[name] for name in columns] for row in rows])
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Spreadsheets take a cell that begins like a formula for one: such text gets a quote before it."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(columns)
+    for row in rows:
+        lines.writerow([f"'{cell}" if isinstance(cell, str) and cell[:1] in _FORMULAS else cell for cell in row])
+    return text.getvalue()
+
+
+def write_json(comparison: Comparison, folder: Path, name: str = "compare") -> Path:
+    """A report of the same runs shows every `compare*.json` that lies beside them."""
+    return write_text(folder / f"{name}.json", as_json(comparison))
+
+
+def write_text(path: Path, text: str) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        fix = "free some space or mend the permissions, or choose another place"
+        raise EgpoError(f"cannot be written ({error.strerror or error})", where=str(path), fix=fix) from error
+    return path
+
+
+def condition_cells(row: ConditionRow) -> Sequence[str]:
+    """The mean of each run where there are several, and of each evaluation where a run has several."""
+    runs = [f"{run.run} {_figure(run.mean, row.is_share)}" for run in row.runs]
+    again = [_evaluations(run, row.is_share) for run in row.runs if run.num_evaluations > 1]
+    mean = _figure(row.mean, row.is_share)
+    return row.label, row.metric, mean, ", ".join(runs) if len(runs) > 1 else "1", "; ".join(again) or "1"
+
+
+def contrast_cells(row: Contrast) -> Sequence[str]:
+    share = row.is_share
+    interval = "" if row.low is None or row.high is None else f"{signed(row.low, share)} to {signed(row.high, share)}"
+    sees = "unknown" if row.detectable is None else signed(row.detectable, share).removeprefix("+")
+    difference, p_value = signed(row.delta, share), p_text(row.adjusted_p).removeprefix("= ")
+    return f"{row.other} - {row.base}", row.metric, difference, interval, p_value, sees, row.finding
+
+
+def _evaluations(run: RunRow, is_share: bool) -> str:
+    figures = ", ".join(_figure(one, is_share).removesuffix(" %") for one in run.evaluations) or str(
+        run.num_evaluations
+    )
+    return figures if run.evaluation_sd is None else f"{figures} (sd {amount(run.evaluation_sd, is_share)})"
+
+
+def _figure(value: float, is_share: bool) -> str:
+    return f"{100 * value:.1f} %" if is_share else f"{value:.3f}"
+
+
+def _markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in rows]
+    return [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns), *lines]
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())

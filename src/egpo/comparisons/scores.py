@@ -1,0 +1,142 @@
+"""Figures alone, without the responses: a mean, its spread over evaluations of one model, and no more. E evaluations.
+
+Two questions, and figures answer the first only:
+- On these very cases, is one model better? Welch's t over evaluations.
+- On cases like these? Without the results of each case nothing can be paired, so that the cases count in full: the
+  variance of a mean is between / cases + within / (cases * E), where a case's within is cases * sd^2 (the evaluations
+  differ by chance alone) and between is p (1 - p) less that.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from egpo.comparisons.outcome import ALPHA, POWER, Outcome, TDesign
+from egpo.comparisons.result import Comparison, ConditionRow, Pair, RunRow, contrasts_of
+from egpo.comparisons.students_t import t_quantile, two_sided_p
+from egpo.comparisons.verdicts import amount, signed
+from egpo.errors import InputError
+from egpo.evals.bootstrap import Estimate
+
+WELCH = "Welch's t over evaluations"
+BINOMIAL = "two shares, unpaired"
+METRIC = "accuracy"
+EFFECT = 0.02
+_MOST_EVALUATIONS = 10_000
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A condition: mean share, standard deviation over `num_evaluations` of one model (None where there is one)."""
+
+    label: str
+    mean: float
+    sd: float | None
+    num_evaluations: int
+    evaluations: Sequence[float] = ()
+
+
+def compare_scores(conditions: Sequence[Scores], num_cases: int | None = None, effect: float = EFFECT) -> Comparison:
+    """Every two; `effect` is the difference to plan for. InputError where there is nothing to judge by."""
+    if len(conditions) < 2:
+        raise InputError("one condition", where="--scores", fix="give two at least, as in --scores A=61.7±1.9x5")
+    places = list(combinations(conditions, 2))
+    outcomes = [outcome_of_scores(base, other, num_cases) for base, other in places]
+    return Comparison(
+        title=_title(num_cases),
+        conditions=[_row(condition) for condition in conditions],
+        contrasts=contrasts_of([Pair(METRIC, base.label, other.label) for base, other in places], outcomes),
+        notes=[note for pair in places for note in _notes(*pair, num_cases, effect)] + [_ON_SEEDS],
+    )
+
+
+def outcome_of_scores(base: Scores, other: Scores, num_cases: int | None) -> Outcome:
+    """Over evaluations where both have several; else over cases, as if they were not the same."""
+    if base.sd is not None and other.sd is not None:
+        return _outcome(base, other, _over_evaluations(base, other), WELCH, num_cases)
+    if num_cases is None:
+        fix = "give the spread as in A=61.7±1.9x5, or each evaluation as in A=61.0,62.5, or --cases"
+        raise InputError("one evaluation does not tell how evaluations scatter", where="--scores", fix=fix)
+    return _outcome(base, other, over_cases(base, other, num_cases), BINOMIAL, num_cases)
+
+
+def num_evaluations_for(base: Scores, other: Scores, effect: float) -> int | None:
+    """Of each, to see `effect` on these cases with 80 % power; None where they do not scatter, or none would do."""
+    if not base.sd or not other.sd:
+        return None
+    for count in range(2, _MOST_EVALUATIONS):
+        error = math.sqrt((base.sd**2 + other.sd**2) / count)
+        if effect < 2 * error:  # a power far below 80 %
+            continue
+        if TDesign(error, _welch_freedom(base.sd, other.sd, count, count)).power(effect, ALPHA) >= POWER:
+            return count
+    return None
+
+
+def over_cases(base: Scores, other: Scores, num_cases: int) -> TDesign:
+    """Cases drawn afresh for each: an upper bound for cases that both share."""
+    return TDesign(math.sqrt(sum(_case_variance(side, num_cases) for side in (base, other))), 2 * num_cases - 2)
+
+
+def _case_variance(side: Scores, num_cases: int) -> float:
+    whole = side.mean * (1 - side.mean)
+    within = min(whole, num_cases * side.sd**2) if side.sd is not None else whole
+    return (whole - within) / num_cases + within / num_cases / side.num_evaluations
+
+
+def _over_evaluations(base: Scores, other: Scores) -> TDesign:
+    assert base.sd is not None
+    assert other.sd is not None
+    error = math.sqrt(base.sd**2 / base.num_evaluations + other.sd**2 / other.num_evaluations)
+    return TDesign(error, _welch_freedom(base.sd, other.sd, base.num_evaluations, other.num_evaluations))
+
+
+def _welch_freedom(sd: float, other_sd: float, count: int, other_count: int) -> float:
+    parts = (sd**2 / count, count - 1), (other_sd**2 / other_count, other_count - 1)
+    scatter = sum(part**2 / freedom for part, freedom in parts)
+    return sum(part for part, _ in parts) ** 2 / scatter if scatter else float(count + other_count - 2)
+
+
+def _outcome(base: Scores, other: Scores, design: TDesign, method: str, num_cases: int | None) -> Outcome:
+    value, size = other.mean - base.mean, num_cases or 0
+    if design.error == 0:
+        return Outcome(base.mean, Estimate(value, None, None, size), 1.0, method, design)
+    delta = Estimate(value, *_interval(value, design), size)
+    return Outcome(base.mean, delta, two_sided_p(value / design.error, design.freedom), method, design)
+
+
+def _interval(value: float, design: TDesign) -> tuple[float, float]:
+    reach = design.error * t_quantile(1 - ALPHA / 2, design.freedom)
+    return value - reach, value + reach
+
+
+_ON_SEEDS = (
+    "Evaluations of one training run say nothing of training seeds: another seed of the same method is another model. "
+    "For a verdict on methods, train several seeds of each."
+)
+
+
+def _notes(base: Scores, other: Scores, num_cases: int | None, effect: float) -> list[str]:
+    names = f"{base.label} and {other.label}"
+    notes = []
+    if (count := num_evaluations_for(base, other, effect)) is not None:
+        notes.append(f"{names}: to see {amount(effect, True)} on these cases takes {count} evaluations of each.")
+    if num_cases is not None:
+        low, high = _interval(other.mean - base.mean, over_cases(base, other, num_cases))
+        told = f"[{signed(low, True)}, {signed(high, True)}]"
+        notes.append(
+            f"{names}: for other cases like these {num_cases} the difference lies in {told} at the widest; more "
+            "evaluations hardly narrow that, the results of each case would (paired), and more cases."
+        )
+    return notes
+
+
+def _row(scores: Scores) -> ConditionRow:
+    evaluations = list(scores.evaluations)
+    run = RunRow(scores.label, None, scores.mean, scores.num_evaluations, evaluations, scores.sd)
+    return ConditionRow(scores.label, METRIC, True, scores.mean, [run])
+
+
+def _title(num_cases: int | None) -> str:
+    return "scores as given" if num_cases is None else f"scores as given, {num_cases} cases"

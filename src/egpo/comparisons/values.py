@@ -1,0 +1,109 @@
+"""One value a run and problem, of the metric that is compared. S seeds, P problems."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+import numpy as np
+from numpy.typing import NDArray
+
+from egpo.comparisons.conditions import Condition
+from egpo.comparisons.entrants import Entrant
+from egpo.errors import InputError, nearest
+from egpo.evals.bootstrap import SHARES
+from egpo.evals.samples import SampleRecord
+from egpo.evals.tallies import pass_at_k_by_problem, scores_by_problem, tally_problems
+
+Floats = NDArray[np.float64]
+ACCURACY, SCORE = "accuracy", "score"
+_PASS = re.compile(r"pass@([1-9]\d*)")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`accuracy`, `score`, or `pass@k`."""
+
+    name: str
+
+    @classmethod
+    def named(cls, name: str) -> "Metric":
+        if name in (ACCURACY, SCORE) or _PASS.fullmatch(name):
+            return cls(name)
+        raise InputError(f"unknown metric `{name}`", where="--metric", fix=nearest(name, [ACCURACY, SCORE, "pass@8"]))
+
+    @property
+    def is_share(self) -> bool:
+        return self.name != SCORE
+
+    @property
+    def is_of_one_response(self) -> bool:
+        return self.name in (ACCURACY, SCORE, "pass@1")
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        return SHARES if self.is_share else None
+
+    def by_problem(self, samples: Sequence[SampleRecord]) -> dict[str, float]:
+        """Of all responses to a problem; a problem that says nothing is left out."""
+        tallies = tally_problems(samples)
+        found = _PASS.fullmatch(self.name)
+        k = int(found[1]) if found else 1
+        values = pass_at_k_by_problem(tallies, k) if self.is_share else scores_by_problem(tallies)
+        return {key: value for key, value in values.items() if math.isfinite(value)}
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """The mean of each evaluation of a run (of each pass over the problems, where there was one evaluation only);
+    `by_problem` has all their responses together."""
+
+    run: str
+    seed: int | None
+    evaluations: Sequence[float]
+    by_problem: dict[str, float]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.by_problem.values())
+
+    @property
+    def evaluation_sd(self) -> float | None:
+        return stdev(self.evaluations) if len(self.evaluations) > 1 else None
+
+
+def figures_of_run(run: Entrant, metric: Metric) -> RunFigures:
+    """Evaluations of one model are more responses to the same problems: they are judged together."""
+    together = metric.by_problem([sample for sitting in run.sittings for sample in sitting.samples])
+    if not together:
+        most = max(sitting.section("sampling").get("n", 1) for sitting in run.sittings)
+        fix = f"its problems have {most} responses in an evaluation; choose another --metric"
+        raise InputError(f"no problem has a value of {metric.name}", where=run.name, fix=fix)
+    return RunFigures(run.name, run.seed, _evaluations(run, metric), together)
+
+
+def _evaluations(run: Entrant, metric: Metric) -> list[float]:
+    parts: Sequence[Sequence[SampleRecord]] = [sitting.samples for sitting in run.sittings]
+    if len(parts) == 1 and metric.is_of_one_response:
+        parts = run.sittings[0].passes
+    return [fmean(values) for part in parts if (values := metric.by_problem(part).values())]
+
+
+def figures_of_condition(condition: Condition, metric: Metric) -> list[RunFigures]:
+    return [figures_of_run(run, metric) for run in condition.runs]
+
+
+def shared_problems(runs: Sequence[RunFigures]) -> list[str]:
+    """Problems with a value in every run. InputError where there are fewer than two, with what each pair shares."""
+    first, *others = [run.by_problem for run in runs]
+    shared = [key for key in first if all(key in other for other in others)]
+    if len(shared) < 2:
+        held = ", ".join(f"{run.run} {len(run.by_problem)}" for run in runs)
+        what = f"the evaluations share {len(shared) or 'no'} problem{'s' * (len(shared) != 1)} (of {held})"
+        raise InputError(what, where="egpo compare", fix="evaluate all runs on the same problems")
+    return shared
+
+
+def table_SP(runs: Sequence[RunFigures], problems: Sequence[str]) -> Floats:
+    return np.array([[run.by_problem[key] for key in problems] for run in runs], dtype=np.float64)

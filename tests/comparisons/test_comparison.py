@@ -1,0 +1,227 @@
+"""Runs in, verdicts out: conditions, fairness, words, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from egpo.comparisons.comparison import Wanted, compare_runs
+from egpo.comparisons.problems import BOOTSTRAP, MCNEMAR
+from egpo.comparisons.seeds import METHOD
+from egpo.errors import ConfigError, InputError
+from tests.comparisons.folders import drawn, two_conditions, write_run, write_sitting
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_condition(tmp_path):
+    found = compare_runs(two_conditions(tmp_path, seeds=(0, 1, 2), other=0.6))
+    assert [(row.label, len(row.runs)) for row in found.conditions] == [("grpo", 3), ("egpo", 3)]
+    (contrast,) = found.contrasts
+    assert (contrast.base, contrast.other, contrast.method, contrast.finding) == ("grpo", "egpo", METHOD, "better")
+    assert contrast.verdict.startswith("egpo is better than grpo: difference +")
+    assert not found.unfair
+
+
+def test_one_run_each_is_compared_problem_by_problem(tmp_path):
+    runs = two_conditions(tmp_path, other=0.6)
+    assert compare_runs(runs).contrasts[0].method == BOOTSTRAP
+    assert "One training run each" in compare_runs(runs).notes[0]
+    (single,) = compare_runs(two_conditions(tmp_path / "single", other=0.6, n=1)).contrasts
+    assert (single.method, single.finding) == (MCNEMAR, "better")
+
+
+def test_the_order_of_runs_decides_who_is_the_base(tmp_path):
+    grpo, egpo = two_conditions(tmp_path, other=0.6)
+    there, back = (compare_runs(order).contrasts[0] for order in ([grpo, egpo], [egpo, grpo]))
+    assert (there.finding, back.finding) == ("better", "worse")
+    assert there.delta == pytest.approx(-back.delta)
+    assert there.detectable == pytest.approx(back.detectable)
+
+
+def test_equal_models_are_not_distinguishable_and_the_words_say_what_could_have_been_seen(tmp_path):
+    (contrast,) = compare_runs(two_conditions(tmp_path, base=0.5, other=0.5)).contrasts
+    assert contrast.finding == "not distinguishable"
+    sees = f"{100 * contrast.detectable:.1f}"
+    assert contrast.verdict.endswith(f"; this design could see {sees} points")
+    assert f"[{100 * contrast.low:+.1f}, {100 * contrast.high:+.1f}]" in contrast.verdict
+
+
+def test_more_than_two_conditions_and_metrics_are_one_family(tmp_path):
+    runs = two_conditions(tmp_path, other=0.5)
+    third = write_run(tmp_path / "third", estimator="egpo_calibrated")
+    write_sitting(third, drawn(0.5, 9))
+    found = compare_runs([*runs, third], Wanted(metrics=["accuracy", "pass@4", "score"]))
+    assert [(c.base, c.other) for c in found.contrasts[:3]] == [
+        ("grpo", "egpo"),
+        ("grpo", "egpo_calibrated"),
+        ("egpo", "egpo_calibrated"),
+    ]
+    assert len(found.contrasts) == 9
+    smallest = min(found.contrasts, key=lambda contrast: contrast.p_value)
+    assert smallest.adjusted_p == pytest.approx(min(1, 9 * smallest.p_value))
+    alone = compare_runs(runs).contrasts[0]
+    assert found.contrasts[0].detectable > alone.detectable
+    assert (found.contrasts[0].low, found.contrasts[0].high) == (alone.low, alone.high)
+
+
+def test_a_difference_that_the_correction_takes_away_is_said_to_be_one_of_many(tmp_path):
+    base = np.array([[True]] * 40 + [[False]] * 60)
+    other = base.copy()
+    other[90:96] = True  # six won, none lost: p = 0.016
+    runs = [write_run(tmp_path / name, estimator=name) for name in ("grpo", "egpo", "egpo_calibrated")]
+    for run, right in zip(runs, (base, other, base), strict=True):
+        write_sitting(run, right)
+    assert compare_runs(runs[:2]).contrasts[0].finding == "better"
+    found = compare_runs(runs, Wanted(metrics=["accuracy", "score"])).contrasts[0]
+    assert found.finding == "not distinguishable"
+    assert "are not distinguishable among 6 comparisons" in found.verdict
+
+
+def test_evaluations_again_are_judged_together_and_their_spread_is_told(tmp_path):
+    runs = two_conditions(tmp_path, n=1)
+    for run in runs:
+        for seed in (1, 2):
+            write_sitting(run, drawn(0.4, [seed, 5], n=1), name=f"countdown-n1-t1-seed{seed}-step10", seed=seed)
+    found = compare_runs(runs)
+    (row,) = found.conditions[0].runs
+    assert row.num_evaluations == len(row.evaluations) == 3
+    assert row.mean == pytest.approx(np.mean(row.evaluations))
+    assert row.evaluation_sd == pytest.approx(np.std(row.evaluations, ddof=1))
+    assert found.contrasts[0].method == BOOTSTRAP
+    assert found.contrasts[0].num_problems == 100
+
+
+def test_the_latest_checkpoint_counts_and_the_base_is_nobodys_run(tmp_path):
+    runs = two_conditions(tmp_path, other=0.9)
+    for run in runs:
+        write_sitting(run, drawn(0.1, 1), name="countdown-n4-t1-step5", step=5)
+        write_sitting(run, drawn(0.2, 2), name="egpo-tiny-countdown-n4-t1", step=None)
+    assert compare_runs(runs).conditions[1].mean > 0.8
+
+
+def test_a_path_to_the_same_data_is_no_difference(tmp_path):
+    runs = two_conditions(tmp_path)
+    for run, root in zip(runs, ("/here", "/there"), strict=True):
+        config = run / "config.yaml"
+        config.write_text(config.read_text().replace("mode: binary", f"mode: binary, source: {root}"))
+    assert not compare_runs(runs).unfair
+
+
+UNFAIR = {
+    "another setting": ({"lr": 2e-6}, {}, "setting update.lr: 1e-06 (grpo); 2e-06 (egpo)"),
+    "another reward": ({"mode": "graded"}, {}, "reward task.settings.mode: binary (grpo); graded (egpo)"),
+    "other data": ({"train": "b" * 64}, {}, "data train: aaaaaaaaaaaa (grpo); bbbbbbbbbbbb (egpo)"),
+    "no proof": ({"provenance": False}, {}, "data train: aaaaaaaaaaaa (grpo); unproved (egpo)"),
+    "no digests": ({"train": None}, {}, "data train: aaaaaaaaaaaa (grpo); unproved (egpo)"),
+    "another sampling": ({}, {"temperature": 0.7}, "evaluation sampling.temperature: 1.0 (grpo); 0.7 (egpo)"),
+    "another step": ({}, {"step": 20}, "evaluation step: 10 (grpo); 20 (egpo)"),
+    "other problems": ({}, {"data": "other"}, "evaluation data: digest (grpo); other (egpo)"),
+}
+
+
+@pytest.mark.parametrize(("changed", "evaluated", "message"), UNFAIR.values(), ids=UNFAIR)
+def test_what_is_not_fair_is_refused_with_the_difference_or_flagged(tmp_path, changed, evaluated, message):
+    grpo = write_run(tmp_path / "grpo")
+    egpo = write_run(tmp_path / "egpo", estimator="egpo", **changed)
+    write_sitting(grpo, drawn(0.5, 0))
+    write_sitting(egpo, drawn(0.5, 1), **evaluated)
+    with pytest.raises(ConfigError) as refused:
+        compare_runs([grpo, egpo])
+    assert message in str(refused.value)
+    assert "--factor KEY" in str(refused.value)
+    allowed = compare_runs([grpo, egpo], Wanted(allow=True))
+    assert [str(found) for found in allowed.unfair] == [message]
+
+
+def test_the_declared_factor_is_what_may_differ(tmp_path):
+    runs = [write_run(tmp_path / f"lr{lr}", lr=lr) for lr in (1e-6, 2e-6)]
+    for place, run in enumerate(runs):
+        write_sitting(run, drawn(0.5, place))
+    assert [row.label for row in compare_runs(runs, Wanted(factors=["update.lr"])).conditions] == ["1e-06", "2e-06"]
+    assert [row.label for row in compare_runs(runs, Wanted(factors=["update"])).conditions] == ["1e-06", "2e-06"]
+    with pytest.raises(ConfigError):
+        compare_runs(runs)
+
+
+def test_one_seed_twice_is_no_second_seed(tmp_path):
+    runs = two_conditions(tmp_path, seeds=(0, 1))
+    twin = write_run(tmp_path / "twin", seed=0)
+    write_sitting(twin, drawn(0.4, 3))
+    with pytest.raises(ConfigError, match=r"seed twice in grpo: 0 \(grpo-0, twin\)"):
+        compare_runs([*runs, twin])
+
+
+def test_only_shared_problems_count_and_the_overlap_is_said(tmp_path):
+    grpo, egpo = (write_run(tmp_path / name, estimator=name) for name in ("grpo", "egpo"))
+    write_sitting(grpo, drawn(0.5, 0))
+    write_sitting(egpo, drawn(0.5, 1), first=60, data="other")
+    found = compare_runs([grpo, egpo], Wanted(allow=True))
+    assert found.contrasts[0].num_problems == 40
+    assert "All runs share 40 problems (grpo 100, egpo 100); only those count in a contrast." in found.notes
+    write_sitting(egpo, drawn(0.5, 1), first=100, data="other")
+    with pytest.raises(InputError, match=r"share no problems \(of grpo 100, egpo 100\)"):
+        compare_runs([grpo, egpo], Wanted(allow=True))
+
+
+def test_different_tasks_are_refused_whatever_is_allowed(tmp_path):
+    grpo, egpo = (write_run(tmp_path / name, estimator=name) for name in ("grpo", "egpo"))
+    write_sitting(grpo, drawn(0.5, 0))
+    write_sitting(egpo, drawn(0.5, 1), task="gsm8k")
+    with pytest.raises(InputError, match=r"different tasks \(grpo: countdown, egpo: gsm8k\)"):
+        compare_runs([grpo, egpo], Wanted(allow=True))
+
+
+def test_several_evaluations_must_be_chosen_from(tmp_path):
+    runs = two_conditions(tmp_path)
+    for run in runs:
+        write_sitting(run, drawn(0.5, 3, n=1), name="countdown-greedy-step10")
+    with pytest.raises(InputError, match="choose one before you look, by --eval: countdown-greedy, countdown-n4-t1"):
+        compare_runs(runs)
+    assert compare_runs(runs, Wanted(exam="*-greedy")).contrasts[0].method == MCNEMAR
+    with pytest.raises(InputError, match="no evaluation `gsm8k`; there are: countdown-greedy, countdown-n4-t1"):
+        compare_runs(runs, Wanted(exam="gsm8k"))
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda run: [path.unlink() for path in (run / "evals").iterdir()], "this run has no evaluation; make one"),
+        (lambda run: (run / "config.yaml").unlink(), "is no run; give a folder that `egpo train` wrote"),
+        (lambda run: (run / "config.yaml").write_text("a: [b"), "the stored config is not YAML"),
+        (lambda run: (run / "provenance.json").write_text("{"), "cannot be read"),
+        (lambda run: next((run / "evals").glob("*.json")).write_text("{"), "cannot be read"),
+        (lambda run: next((run / "evals").glob("*.jsonl")).unlink(), "the responses of this evaluation are gone"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_named(tmp_path, break_it, message):
+    runs = two_conditions(tmp_path)
+    break_it(runs[1])
+    with pytest.raises(InputError, match=message):
+        compare_runs(runs)
+
+
+@pytest.mark.parametrize(
+    ("runs", "wanted", "message"),
+    [
+        (lambda runs: [], Wanted(), "no run to compare"),
+        (lambda runs: runs[:1], Wanted(), "1 run to compare"),
+        (lambda runs: [runs[0], runs[0]], Wanted(), "1 run to compare"),
+        (lambda runs: runs[:2], Wanted(), "the 2 runs are seeds of one condition"),
+        (lambda runs: runs, Wanted(metrics=["acuracy"]), "unknown metric `acuracy`; did you mean `accuracy`?"),
+        (lambda runs: runs, Wanted(metrics=["pass@9"]), "no problem has a value of pass@9"),
+        (lambda runs: runs, Wanted(factors=["algoritm"]), "no run has a setting `algoritm`; did you mean `algorithm`?"),
+        (lambda runs: [*runs, runs[0].parent / "none"], Wanted(), "no such folder"),
+    ],
+)
+def test_mistakes_are_told(tmp_path, runs, wanted, message):
+    made = two_conditions(tmp_path, seeds=(0, 1))
+    with pytest.raises(InputError) as told:
+        compare_runs(runs(made), wanted)
+    assert message in str(told.value)
+    assert told.value.exit_code == 2
+
+
+def test_hostile_headers_are_no_evaluations(tmp_path):
+    runs = two_conditions(tmp_path)
+    (runs[0] / "evals" / "probe.json").write_text(json.dumps({"pass_rates": [0.1]}))
+    (runs[0] / "evals" / "list.json").write_text("[]")
+    assert len(compare_runs(runs).contrasts) == 1

@@ -1,0 +1,54 @@
+"""JSON, Markdown and CSV say the same, and each says what was not fair."""
+
+import csv
+import json
+
+import pytest
+
+from egpo.comparisons.comparison import Wanted, compare_runs
+from egpo.comparisons.outputs import as_csv, as_json, as_markdown, csv_text, write_json
+from tests.comparisons.folders import drawn, two_conditions, write_run, write_sitting
+
+
+@pytest.fixture
+def unfair(tmp_path):
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", estimator="egpo", lr=2e-6)]
+    for place, run in enumerate(runs):
+        write_sitting(run, drawn(0.4 + 0.2 * place, place))
+    return compare_runs(runs, Wanted(allow=True))
+
+
+def test_all_three_flag_what_was_not_fair(unfair):
+    assert json.loads(as_json(unfair))["unfair"][0]["key"] == "update.lr"
+    assert "**Not a fair comparison:**" in as_markdown(unfair)
+    assert "update.lr: 1e-06 (a); 2e-06 (b)" in as_markdown(unfair)
+    assert next(csv.DictReader(as_csv(unfair).splitlines()))["fair"] == "false"
+
+
+def test_they_hold_the_same_figures(tmp_path):
+    found = compare_runs(two_conditions(tmp_path, seeds=(0, 1)), Wanted(metrics=["accuracy", "score"]))
+    told = json.loads(as_json(found))
+    lines = list(csv.DictReader(as_csv(found).splitlines()))
+    assert [float(line["delta"]) for line in lines] == [contrast["delta"] for contrast in told["contrasts"]]
+    assert all(line["fair"] == "true" for line in lines)
+    assert f"| egpo - grpo | accuracy | {100 * told['contrasts'][0]['delta']:+.1f} |" in as_markdown(found)
+    assert [run["seed"] for run in told["conditions"][0]["runs"]] == [0, 1]
+
+
+def test_a_name_cannot_break_a_table_or_be_a_formula():
+    assert csv_text(["a"], [["=1+1"], ["x,y"], [-1.5]]) == 'a\n\'=1+1\n"x,y"\n-1.5\n'
+
+
+def test_markdown_of_a_label_with_a_bar_stays_a_table(unfair):
+    from dataclasses import replace
+
+    hostile = replace(unfair, conditions=[replace(unfair.conditions[0], label="a | <b>\n|")], notes=["<script>"])
+    text = as_markdown(hostile)
+    assert "| a \\| &lt;b> \\| |" in text
+    assert "<script>" not in text
+
+
+def test_it_is_written_whole_into_a_folder_that_need_not_be_there(unfair, tmp_path):
+    path = write_json(unfair, tmp_path / "new" / "place")
+    assert path.name == "compare.json"
+    assert json.loads(path.read_text())["format"] == 1
