@@ -1,0 +1,132 @@
+"""`egpo merge`: a checkpoint becomes a model folder, and is proved to be the same model.
+
+    read      the shards of every rank, put together, adapters folded in      -> a fresh model
+    write     beside `out`, as transformers writes it, with the tokenizer
+    verify    read it back: every tensor's digest and a forward pass agree    -> `out`
+
+One model is held in memory at a time, in the dtype that is written.
+"""
+
+import gc
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from egpo.local.checkpoints.manifest import describe_files
+from egpo.local.quiet import without_progress_bars
+from egpo.merges.adapters import Lora
+from egpo.merges.fingerprints import Watch, difference, fingerprint
+from egpo.merges.models import Dtype, load_model, require_vocabulary
+from egpo.merges.output import NOTE, replaced, require_free, require_room
+from egpo.merges.places import CheckpointPlace, find_checkpoint
+from egpo.merges.trained import WEIGHT_ENDINGS, Origin, read_trained
+from egpo.version import __version__
+
+_FILE_SIZE = "4GB"
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What was done. `world_size` is 0 where the checkpoint held the model whole; `lora` None where no adapters were
+    folded in; `logits_difference` is between the model written and the one trained: 0 unless kernels round."""
+
+    out: str
+    checkpoint: str
+    step: int | None
+    world_size: int
+    lora: Lora | None
+    dtype: str
+    num_tensors: int
+    num_parameters: int
+    weights_sha256: str
+    logits_difference: float
+
+
+def _unwatched(stage: str, done: int, total: int) -> None:
+    pass
+
+
+def merge(
+    source: Path,
+    out: Path,
+    *,
+    step: int | None = None,
+    dtype: Dtype = "auto",
+    base: str | None = None,
+    force: bool = False,
+    watch: Watch = _unwatched,
+) -> Merged:
+    """`source` as `find_checkpoint` reads it. `base` is the model that adapters saved alone belong to; a run of ours
+    knows it. `out` is new, or an earlier merge of the same checkpoint; `force` replaces any model."""
+    place = find_checkpoint(source, step)
+    require_free(out, place.actor, force=force)
+    trained = read_trained(place, dtype, base, watch)
+    require_vocabulary(place.model, trained.model)
+    require_room(out, trained.model.get_memory_footprint())
+    before = fingerprint(trained.model, "weights trained", watch)
+    origin = trained.origin
+    num_parameters = trained.model.num_parameters()
+    with replaced(out) as new:
+        watch("writing", 0, 1)
+        _write(trained.model, place.model, new)
+        del trained  # room for the model that was written
+        gc.collect()
+        written = load_model(new, "auto")
+        merged = Merged(
+            out=str(out),
+            checkpoint=str(place.actor),
+            step=place.step,
+            world_size=origin.world_size,
+            lora=origin.lora,
+            dtype=str(written.dtype).removeprefix("torch."),
+            num_tensors=len(before.digests),
+            num_parameters=num_parameters,
+            weights_sha256=before.weights_sha256,
+            logits_difference=difference(fingerprint(written, "weights written", watch), before, str(out)),
+        )
+        (new / NOTE).write_text(_note(merged, place, origin, new, watch), encoding="utf-8")
+    return merged
+
+
+def _write(model: PreTrainedModel, described: Path, folder: Path) -> None:
+    """The tokenizer, its template and the generation config byte for byte, not as this version would write them."""
+    # Built from names in memory, a mixture of experts would keep them: on the disk it has others, which vLLM reads.
+    model._weight_conversions = None
+    with without_progress_bars():
+        model.save_pretrained(folder, max_shard_size=_FILE_SIZE)
+    for path in folder.glob("*.safetensors"):
+        shutil.copymode(folder / "config.json", path)  # safetensors leaves files that only their owner may read
+    for path in described.iterdir():
+        if path.is_file() and path.name not in ("config.json", NOTE) and not path.name.endswith(WEIGHT_ENDINGS):
+            shutil.copyfile(path, folder / path.name)
+
+
+def _note(merged: Merged, place: CheckpointPlace, origin: Origin, folder: Path, watch: Watch) -> str:
+    told = asdict(merged)
+    source = {key: told.pop(key) for key in ("checkpoint", "step", "world_size", "lora")}
+    del told["out"]  # it may be moved
+    value = {
+        "format": 1,
+        "source": {**source, "files": _digests(origin.files, place.actor, watch)},
+        "merged": {**told, "files": {name: asdict(entry) for name, entry in describe_files(folder).items()}},
+        "versions": {"egpo": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
+    }
+    return json.dumps(value, indent=1) + "\n"
+
+
+def _digests(files: Iterable[Path], root: Path, watch: Watch) -> dict[str, Any]:
+    paths, digests = list(files), {}
+    for done, path in enumerate(paths):
+        watch("digests", done, len(paths))
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        digests[str(path.relative_to(root))] = {"size": path.stat().st_size, "sha256": sha256}
+    return digests

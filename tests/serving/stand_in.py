@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""The python of an environment with vLLM, as far as `egpo.serving` sees it: it says what it has, and serves.
+
+STAND_IN tells how: `ready`, `silent` (listens to nobody), `broken` (ends at once), `deaf` (does not end when asked to,
+and has a child).
+"""
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+
+class Models(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = json.dumps({"data": [{"id": sys.argv[sys.argv.index("--served-model-name") + 1]}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def serve():
+    how = os.environ["STAND_IN"]
+    print(f"pids {os.getpid()}", flush=True)
+    if how == "broken":
+        raise SystemExit("\x1b[31mno memory for the cache")
+    if how == "silent":
+        print("loading for ever", flush=True)
+        time.sleep(600)
+    if how == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = subprocess.Popen(["sleep", "600"])
+        print(f"pids {child.pid}", flush=True)
+    host, port = (sys.argv[sys.argv.index(word) + 1] for word in ("--host", "--port"))
+    http.server.HTTPServer((host, int(port)), Models).serve_forever()
+
+
+if sys.argv[1] == "-c":
+    print(json.dumps({"parts": os.environ.get("STAND_IN_PARTS", "vllm").split(), "cpu": True}))
+else:
+    serve()

@@ -1,0 +1,74 @@
+"""Real servers: what a served model says is what the same model says here."""
+
+import re
+
+import httpx
+import pytest
+
+from egpo.config.schema import Model
+from egpo.evals.cache import AnswerCache
+from egpo.evals.evaluate import Exam, evaluate, set_paper
+from egpo.evals.local_model import LocalModel
+from egpo.evals.responses import Sampling
+from egpo.evals.server import ServedModel, Server
+from egpo.local.policies.load import load_policy
+from egpo.serving.commands import Serving
+from egpo.serving.served import served
+
+pytestmark = [pytest.mark.verl, pytest.mark.timeout(420)]
+pytest.importorskip("vllm")
+
+WEATHER = {
+    "name": "get_weather",
+    "description": "The weather of a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+
+
+@pytest.fixture(scope="module")
+def paper():
+    sampling = Sampling(n=1, temperature=0.0, max_tokens=96)
+    return set_paper(Exam("countdown", {}, split="test", num_problems=24, sampling=sampling, ks=(1,)))
+
+
+@pytest.fixture(scope="module")
+def here(paper):
+    return evaluate(LocalModel("egpo-tiny", load_policy(Model(path="egpo-tiny", device="cpu"))), paper)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_answers_are_those_of_the_embedded_engine(engine, paper, here, tmp_path):
+    """Greedy ones token for token, in float32; kernels that round otherwise may turn a tie."""
+    with (
+        served(Serving("egpo-tiny", "some-name"), engine=engine, timeout_s=300) as server,
+        AnswerCache.open(tmp_path / "answers.jsonl") as cache,
+    ):
+        model = ServedModel(Server.at(server.url), server.model_name, cache)
+        there = evaluate(model, paper)
+        sampled = evaluate(model, set_paper(Exam("countdown", num_problems=1, sampling=Sampling(n=4, max_tokens=32))))
+        if engine == "vllm":
+            _require_parsed_calls(server)
+    same = [words(ours) == words(theirs) for ours, theirs in zip(here.samples, there.samples, strict=True)]
+    assert sum(same) >= 22
+    assert there.figures.num_failed == 0
+    assert abs(here.figures.accuracy.value - there.figures.accuracy.value) <= 2 / 24
+    # Temperature 1 samples, whatever the model's generation config says or leaves out.
+    assert len({sample.output for sample in sampled.samples}) > 1
+
+
+def words(sample):
+    """`transformers serve` takes thinking out of the text: with its line breaks, and whole where it is empty."""
+    return re.sub(r"<think>\s*</think>", "", sample.output).replace("</think>", " </think>").split()
+
+
+def _require_parsed_calls(server):
+    """The model's call arrives as a call, and no longer as text."""
+    body = {
+        "model": server.model_name,
+        "temperature": 0,
+        "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+        "tools": [{"type": "function", "function": WEATHER}],
+    }
+    message = httpx.post(f"{server.url}/chat/completions", json=body, timeout=120).json()["choices"][0]["message"]
+    assert message["tool_calls"][0]["function"]["name"]
+    assert "<tool_call>" not in message["content"]

@@ -1,0 +1,148 @@
+"""A server that is started, waited for, heard and ended: with stand-ins of its program, in real processes."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from itertools import takewhile
+from pathlib import Path
+
+import httpx
+import pytest
+
+from egpo.errors import InputError
+from egpo.serving import processes
+from egpo.serving.commands import Serving
+from egpo.serving.served import served
+
+STAND_IN = str(Path(__file__).with_name("stand_in.py"))
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """Serves egpo-tiny by a stand-in that behaves as told; the lines of its log are in the list."""
+
+    def start(how, serving="egpo-tiny", **settings):
+        monkeypatch.setenv("STAND_IN", how)
+        lines = []
+        return served(serving, python=STAND_IN, say=lines.append, **settings), lines
+
+    return start
+
+
+def pids(lines):
+    return [int(pid) for line in lines for pid in re.findall(r"pids (\d+)", line)]
+
+
+def gone(pid, within_s=10):
+    """A process that ended and was not waited for still has a number: it is a zombie, and gone for our purpose."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_model_answers_until_the_block_ends(server):
+    start, lines = server("ready")
+    with start as found:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/v1", found.url)
+        assert httpx.get(f"{found.url}/models").json()["data"] == [{"id": "egpo-tiny"}]
+        assert found.model_name == "egpo-tiny"
+    assert all(map(gone, pids(lines)))
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{found.url}/models")
+
+
+def test_it_ends_with_the_block_however_that_ends(server):
+    start, lines = server("ready")
+    with pytest.raises(ZeroDivisionError), start:
+        raise ZeroDivisionError
+    assert all(map(gone, pids(lines)))
+
+
+def test_one_that_does_not_listen_is_killed_with_its_children(server, monkeypatch):
+    monkeypatch.setattr(processes, "GRACE_S", 0.2)
+    start, lines = server("deaf")
+    with start:
+        pass
+    assert len(pids(lines)) == 2
+    assert all(map(gone, pids(lines)))
+
+
+@pytest.mark.parametrize("how", ["ready", "deaf"])
+def test_kill_9_of_the_parent_ends_the_server(how):
+    code = (
+        "import os, time\n"
+        "from egpo.serving import processes, served\n"
+        "processes.GRACE_S = 0.2\n"
+        "tell = lambda line: os.write(1, f'{line}\\n'.encode())\n"  # in one piece: two threads tell
+        f"with served.served('egpo-tiny', python={STAND_IN!r}, say=tell): tell('up'); time.sleep(600)"
+    )
+    environment = os.environ | {"STAND_IN": how}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        try:
+            lines = list(takewhile(lambda line: line != "up\n", parent.stdout))
+        finally:
+            parent.send_signal(signal.SIGKILL)
+    assert len(pids(lines)) == (1 if how == "ready" else 2)
+    assert all(map(gone, pids(lines)))
+
+
+def fault(start):
+    with pytest.raises(InputError) as caught, start:
+        pass
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_a_server_that_ends_says_its_last_words(server):
+    start, _ = server("broken")
+    message = fault(start)
+    assert "the server (vllm) ended after" in message
+    assert "\\x1b[31mno memory for the cache" in message
+    assert "ended with code 1" in message
+    assert "\x1b" not in message
+
+
+def test_a_server_that_never_answers_says_its_last_words(server):
+    seconds = []
+    start, lines = server("silent", timeout_s=1, watch=seconds.append)
+    message = fault(start)
+    assert "the server (vllm) did not answer within 1 s; its last words were:" in message
+    assert "loading for ever" in message
+    assert seconds == sorted(seconds)
+    assert seconds
+    assert all(map(gone, pids(lines)))
+
+
+def test_a_port_in_use_is_found_before_anything_starts(server):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        start, lines = server("ready", Serving("egpo-tiny", "m", port=port))
+        assert fault(start) == f"127.0.0.1:{port}: the port is in use; choose another, or 0 for any that is free"
+    assert lines == []
+
+
+def test_hosts_that_cannot_be(server):
+    assert "no such host" in fault(server("ready", Serving("egpo-tiny", "m", host="no.such.host.invalid"))[0])
+    assert "cannot be listened on" in fault(server("ready", Serving("egpo-tiny", "m", host="192.0.2.1"))[0])
+
+
+def test_what_is_no_model(server, tmp_path):
+    assert "no config.json in it; give what `egpo merge` wrote" in fault(server("ready", str(tmp_path))[0])
+    assert "no such folder" in fault(server("ready", str(tmp_path / "none"))[0])
+    (tmp_path / "config.json").write_text("{}")
+    assert "no weights in it; of a checkpoint of verl, make a model" in fault(server("ready", str(tmp_path))[0])
+    (tmp_path / "model.safetensors").touch()
+    assert "no tokenizer" in fault(server("ready", str(tmp_path))[0])
