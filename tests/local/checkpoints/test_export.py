@@ -84,3 +84,9 @@ def test_random_states_go_on_where_they_were():
     assert drawn() != first
     restore_random_states(states)
     assert drawn() == first
+
+
+def test_who_may_read_the_config_may_read_the_weights(load, tmp_path):
+    """safetensors writes files that only their owner may read, whatever the umask."""
+    export_policy(load("qwen3"), tmp_path)
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1

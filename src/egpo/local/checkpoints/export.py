@@ -1,5 +1,6 @@
 """The model as others load it: transformers, vLLM, or the next run."""
 
+import shutil
 from pathlib import Path
 
 from torch import Tensor
@@ -15,3 +16,5 @@ def export_policy(policy: Policy, folder: Path) -> None:
     with without_progress_bars():
         policy.model.save_pretrained(folder, state_dict=state)
         policy.tokenizer.save_pretrained(folder)
+    for path in folder.glob("*.safetensors"):
+        shutil.copymode(folder / "config.json", path)  # safetensors leaves files that only their owner may read
