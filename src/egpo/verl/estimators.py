@@ -1,0 +1,89 @@
+"""`egpo` and `egpo_calibrated` as verl calls estimators. N rows of the batch, B responses, T tokens.
+
+verl hands an estimator rewards, mask and uids, and no entropy. The trainer that does have it lays it beside the call.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from egpo.advantages import Signals, estimator_named, over_tokens
+from egpo.advantages.signals import Metrics
+from egpo.errors import InputError
+from egpo.verl.measures import Measures
+from egpo.verl.responses import Responses
+from egpo.verl.rows import Rows
+from egpo.verl.settings import ESTIMATORS, Settings
+
+
+@dataclass(frozen=True, eq=False)
+class Feed:
+    """What the estimators need besides what verl gives them, and where they write what they did."""
+
+    settings: Settings
+    responses: Responses
+    rows: Rows
+    measures: Measures
+    metrics: Metrics = field(default_factory=dict)
+
+    def advantages(self, estimator: str, reward_B: Tensor, **arguments: Any) -> Tensor:
+        """0 for a response that the checker could not judge, which its group is compared without."""
+        kept_B = self.rows.comparable_B
+        advantage_B = torch.zeros_like(reward_B)
+        if bool(kept_B.any()):
+            signals = self._signals(reward_B, kept_B)
+            advantage_B[kept_B] = estimator_named(estimator)(signals, **arguments, metrics=self.metrics)
+        return advantage_B
+
+    def _signals(self, reward_B: Tensor, kept_B: Tensor) -> Signals:
+        segment, correct_B = self.settings.segment, self.rows.correct_B
+        return Signals(
+            reward_B=reward_B[kept_B],
+            group_B=self.rows.group_B[kept_B],
+            entropy_B=None if segment is None else self.measures.entropy[segment][kept_B],
+            correct_B=None if correct_B is None else correct_B[kept_B],
+            nll_B=None if segment is None else self.measures.nll[segment][kept_B],
+        )
+
+
+_feed: ContextVar[Feed | None] = ContextVar("egpo_feed", default=None)
+
+
+@contextmanager
+def feeding(feed: Feed) -> Iterator[Feed]:
+    """Within it, our estimators have what they need."""
+    token = _feed.set(feed)
+    try:
+        yield feed
+    finally:
+        _feed.reset(token)
+
+
+def _as_verl_calls_it(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    def advantage_and_returns(token_level_rewards: Tensor, response_mask: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
+        feed = _feed.get()
+        if feed is None:
+            raise InputError(
+                f"`{name}` was called without the batch's entropy",
+                where="algorithm.adv_estimator",
+                fix="run verl's main_ppo with trainer.use_v1=True and trainer.v1.trainer_mode=sync",
+            )
+        reward_B = token_level_rewards.sum(-1)[feed.responses.row_B]
+        advantage_B = feed.advantages(name, reward_B, **feed.settings.arguments)
+        advantage_NT = over_tokens(feed.responses.to_rows(advantage_B), response_mask)
+        return advantage_NT, advantage_NT
+
+    advantage_and_returns.__name__ = name
+    return advantage_and_returns
+
+
+def register_estimators(core_algos: ModuleType) -> None:
+    """verl's own names stay as they are."""
+    for name in ESTIMATORS:
+        core_algos.register_adv_est(name)(_as_verl_calls_it(name))

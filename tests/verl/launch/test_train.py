@@ -1,0 +1,182 @@
+"""A run through the launcher, with a process in verl's place that fails in every way that verl can."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from egpo.errors import EgpoError, InputError
+from egpo.runs.folder import RunFolder
+from egpo.runs.metrics import read_metrics
+from egpo.runs.provenance import read_provenance
+from egpo.verl.launch.places import VerlPlaces
+from egpo.verl.launch.processes import LaunchedProcesses
+from egpo.verl.launch.record import LaunchRecord
+from egpo.verl.launch.train import train
+from tests.verl.launch.recipes import SMALL, small
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+STAND_IN = Path(__file__).with_name("stand_in.py")
+
+
+@pytest.fixture
+def overrides(tmp_path):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    return [f"verl.python={python}", f"runs={tmp_path / 'runs'}", "name=run", "checkpoints.every=2", "steps=6"]
+
+
+def folder_of(config):
+    return RunFolder(Path(config.runs) / config.name)
+
+
+def steps_of(folder):
+    return [line["step"] for line in read_metrics(folder.metrics)]
+
+
+def test_a_run_to_its_end_lies_in_our_folder(overrides):
+    config = small(*overrides, "watch.rollouts_every=3", "checkpoints.keep_last=1", "checkpoints.keep_best=1")
+    folder = folder_of(config)
+    assert train(config) == folder.checkpoint_of(6)
+    assert steps_of(folder) == [0, 1, 2, 3, 4, 5, 6]
+    assert [line["timing_s/step"] for line in read_metrics(folder.timings)[1:]] == [0.1] * 6
+    assert sorted(path.name for path in folder.rollouts.iterdir()) == ["step_1.jsonl", "step_3.jsonl", "step_6.jsonl"]
+    kept = sorted(path.name for path in folder.checkpoints.glob("global_step_*"))
+    assert kept == ["global_step_2", "global_step_6"], "the last, and the best by validation"
+    provenance = read_provenance(folder.provenance)
+    assert set(provenance.data) == {"train", "test"}
+    assert provenance.start.versions["verl"] == "0.9.1"
+    left = {path.name for path in VerlPlaces(folder).root.iterdir()}
+    assert left <= {"data", "rollouts"}, "what only the launch needed is gone"
+
+
+def test_a_failure_is_told_by_its_cause_and_the_run_goes_on_from_its_checkpoint(overrides, monkeypatch, capsys):
+    config = small(*overrides)
+    monkeypatch.setenv("STAND_IN", "crash@5")
+    with pytest.raises(
+        EgpoError, match=r"ended with code 1 after step 5 of 6; the newest checkpoint is that of step 4"
+    ):
+        train(config)
+    assert "ValueError: the reward is broken" in capsys.readouterr().out
+    monkeypatch.setenv("STAND_IN", "")
+    train(config, resume=True)
+    folder = folder_of(config)
+    assert steps_of(folder) == [0, 1, 2, 3, 4, 5, 6], "step 5 was taken again, and stands there once"
+    assert [launch.after_step for launch in read_provenance(folder.provenance).resumptions] == [4]
+
+
+def test_a_hang_is_an_end(overrides, monkeypatch):
+    monkeypatch.setenv("STAND_IN", "hang@3")
+    with pytest.raises(
+        EgpoError, match=r"no step for 0\.05 minutes after step 3.*checkpoint is that of step 2.*--resume"
+    ):
+        train(small(*overrides, "verl.patience_minutes=0.05"))
+
+
+def test_an_early_end_without_an_error_is_an_error(overrides, monkeypatch):
+    monkeypatch.setenv("STAND_IN", "exit@3")
+    with pytest.raises(EgpoError, match="ended with code 0 after step 3 of 6"):
+        train(small(*overrides))
+
+
+def started(overrides, *words, **environment):
+    command = [sys.executable, "-m", "egpo", "train", *SMALL, *overrides, *words]
+    with open(Path(overrides[1].partition("=")[2]).parent / "screen.txt", "w") as screen:
+        return subprocess.Popen(command, stdout=screen, stderr=subprocess.STDOUT, env=os.environ | environment)
+
+
+def wait_for_step(folder, step, process, limit_s=60):
+    deadline = time.monotonic() + limit_s
+    while not (folder.metrics.exists() and step in steps_of(folder)):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+
+
+def recorded(folder, process, limit_s=60):
+    """The launch's record, once it names the driver and the worker that left the session."""
+    deadline = time.monotonic() + limit_s
+    while process.poll() is None and time.monotonic() < deadline:
+        path = VerlPlaces(folder).launch
+        if path.exists() and len((record := LaunchRecord.read(path)).processes) == 2:
+            return record
+        time.sleep(0.1)
+    raise AssertionError("no record of two processes")
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_with_nobody_left(overrides, tmp_path, signum, code):
+    folder = folder_of(small(*overrides))
+    process = started(overrides, STAND_IN="hang@3")
+    wait_for_step(folder, 3, process)
+    record = recorded(folder, process)
+    process.send_signal(signum)
+    assert process.wait(timeout=60) == code
+    said = (tmp_path / "screen.txt").read_text()
+    assert "stopped after step 3; the newest checkpoint is that of step 2; go on with: egpo train" in said
+    assert LaunchedProcesses(record.launch_id, record.processes).look() == set()
+
+
+def test_what_a_killed_launcher_left_is_ended_by_the_next_one(overrides, capsys):
+    config = small(*overrides)
+    folder = folder_of(config)
+    process = started(overrides, STAND_IN="hang@3")
+    wait_for_step(folder, 3, process)
+    record = recorded(folder, process)
+    process.kill()
+    process.wait()
+    assert LaunchedProcesses(record.launch_id, record.processes).look(), "the worker that left the session"
+    train(config, resume=True)
+    assert LaunchedProcesses(record.launch_id, record.processes).look() == set()
+    assert "an earlier launcher of this run was killed" in capsys.readouterr().out
+    assert steps_of(folder) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_another_config_is_refused_and_its_differences_shown(overrides, monkeypatch):
+    monkeypatch.setenv("STAND_IN", "exit@2")
+    with pytest.raises(EgpoError):
+        train(small(*overrides))
+    monkeypatch.setenv("STAND_IN", "")
+    with pytest.raises(InputError, match=r"update.lr: 1.0e-06 -> 0.5"):
+        train(small(*overrides, "update.lr=0.5"), resume=True)
+    with pytest.raises(InputError, match="no whole checkpoint of step 3; there are those of steps 2"):
+        train(small(*overrides), resume_from=3)
+    train(small(*overrides, "verl.patience_minutes=5"), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [
+        ({}, r"verl is not installed; `make verl` builds such an environment"),
+        ({"verl": "0.8.0"}, r"verl 0\.8\.0 is not supported; 0\.9\.1 is"),
+        ({"verl": "0.9.1", "egpo": "1"}, "`ray` is not installed beside verl"),
+    ],
+)
+def test_the_wrong_verl_is_refused_before_anything_is_written(overrides, monkeypatch, versions, said):
+    monkeypatch.setenv("STAND_IN_VERSIONS", json.dumps(versions))
+    config = small(*overrides)
+    with pytest.raises(InputError, match=said):
+        train(config)
+    assert not folder_of(config).path.exists()
+
+
+def test_no_gpu_is_told_with_the_way_out(overrides):
+    with pytest.raises(InputError, match=r"2 GPUs are asked for.*none.*verl\.device=cpu"):
+        train(small(*overrides, "verl.device=cuda", "verl.gpus=2"))
+
+
+def test_more_nodes_need_a_cluster(overrides):
+    with pytest.raises(InputError, match=r"2 nodes need a cluster to join.*verl\.address=host:6379"):
+        train(small(*overrides, "verl.nodes=2"))
+
+
+def test_no_interpreter_there(overrides):
+    with pytest.raises(InputError, match="`/nothing` cannot be run"):
+        train(small(*overrides, "verl.python=/nothing"))

@@ -1,0 +1,212 @@
+"""Our recipe in verl's words. The schema that it is held against is verl's own."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from egpo.config.sections.algorithm import Algorithm
+from egpo.errors import ConfigError
+from egpo.runs.folder import RunFolder
+from egpo.verl.launch.places import VerlPlaces
+from egpo.verl.launch.problems import planned_files
+from egpo.verl.launch.schema.known import schema
+from egpo.verl.launch.translation.machine import tensor_parallel
+from egpo.verl.launch.translation.refusals import refuse_what_verl_lacks
+from egpo.verl.launch.translation.translate import translate
+from egpo.verl.settings import read_settings
+from tests.verl.launch.recipes import small
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+
+
+def translated(*overrides, start=0):
+    config = small(*overrides)
+    places = VerlPlaces(RunFolder(Path(config.runs) / config.name))
+    settings = translate(config, places, planned_files(config, places), start)
+    return {setting.key: setting.value for setting in settings}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("estimator", ["grpo", "egpo", "egpo_calibrated"])
+@pytest.mark.parametrize("kl_in", ["loss", "reward"])
+def test_every_key_that_is_set_is_one_that_verl_reads(device, estimator, kl_in):
+    keys = translated(
+        f"verl.device={device}",
+        f"algorithm.estimator={estimator}",
+        f"update.kl_in={kl_in}",
+        "update.kl=0.1",
+        "model.lora.rank=4",
+        "model.dtype=float32",
+        "update.aggregation=fixed_length",
+        "algorithm.constant_groups=replace",
+        "rollout.rows_at_once=8",
+        start=2,
+    )
+    assert [key for key in keys if not schema().knows(key) and not key.startswith("hydra.")] == []
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "egpo", "egpo_calibrated"])
+def test_the_plug_in_reads_the_estimator_settings_that_the_recipe_made(estimator):
+    """Through the plug-in's own reader: the two sides agree on names and on values."""
+    chosen = [f"algorithm.estimator={estimator}", "algorithm.normalize=false", 'segments.tags=["<a>", "</a>"]']
+    if estimator == "egpo":
+        chosen += ["algorithm.egpo.lam=0.7", "algorithm.egpo.entropy_mode=response"]
+    keys = translated(*chosen)
+    section: dict = {"egpo": {}}
+    for key, value in keys.items():
+        if key.startswith("algorithm.egpo."):
+            section["egpo"][key.removeprefix("algorithm.egpo.")] = value
+        elif key.startswith("algorithm.") and key.count(".") == 1:
+            section[key.removeprefix("algorithm.")] = value
+    read = read_settings(section)
+    algorithm: Algorithm = small(*chosen).algorithm
+    assert (read.estimator, read.arguments) == (estimator, algorithm.settings)
+    assert (read.segment, read.tags) == (algorithm.segment, ("<a>", "</a>"))
+
+
+def test_what_ours_means_is_what_theirs_does():
+    keys = translated(
+        "update.clip=0.1",
+        "update.clip_high=0.28",
+        "update.aggregation=sequence_mean",
+        "update.epochs=2",
+        "update.mini_batch=2",
+        "rollout.top_k=0",
+        "checkpoints.every=0",
+        "validation.every=0",
+        "seed=7",
+    )
+    assert (keys[f"{ACTOR}.clip_ratio_low"], keys[f"{ACTOR}.clip_ratio_high"]) == (0.1, 0.28)
+    assert keys[f"{ACTOR}.loss_agg_mode"] == "seq-mean-token-mean"
+    assert (keys[f"{ACTOR}.ppo_epochs"], keys[f"{ACTOR}.ppo_mini_batch_size"]) == (2, 2)
+    assert keys[f"{ROLLOUT}.top_k"] == -1, "verl's word for all tokens"
+    assert keys["trainer.save_freq"] == 3, "never but at the end, which verl does not know"
+    assert (keys["trainer.test_freq"], keys["trainer.val_before_train"]) == (-1, False)
+    assert keys["data.val_files"] == keys["data.train_files"], "verl wants a file even where it validates nothing"
+    assert {keys["data.seed"], keys[f"{ROLLOUT}.seed"], keys[f"{ACTOR}.data_loader_seed"]} == {7}
+
+
+def test_a_dual_clip_that_is_not_asked_for_never_binds():
+    """verl's default of 3 would change the loss in silence."""
+    assert translated()[f"{ACTOR}.clip_ratio_c"] > 4.9e8
+    assert translated("update.dual_clip=5.0")[f"{ACTOR}.clip_ratio_c"] == 5.0
+
+
+@pytest.mark.parametrize(
+    ("kl_in", "ours"), [("loss", f"{ACTOR}.use_kl_loss"), ("reward", "algorithm.use_kl_in_reward")]
+)
+def test_kl_goes_where_the_recipe_says(kl_in, ours):
+    keys = translated("update.kl=0.05", f"update.kl_in={kl_in}", "update.kl_estimator=k1")
+    switches = {key: keys[key] for key in (f"{ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward")}
+    assert [key for key, on in switches.items() if on] == [ours]
+    assert not any(translated()[key] for key in switches)
+
+
+def test_what_the_recipe_says_in_verls_words_wins():
+    keys = translated(f"verl.{ACTOR}.optim.lr=0.5", "update.lr=1e-6", "verl.trainer.val_before_train=false")
+    assert (keys[f"{ACTOR}.optim.lr"], keys["trainer.val_before_train"]) == (0.5, False)
+
+
+def test_a_resumed_run_goes_on_from_its_checkpoint_and_is_not_validated_again():
+    keys = translated(start=2)
+    assert keys["trainer.resume_mode"] == "resume_path"
+    assert keys["trainer.resume_from_path"].endswith("/checkpoints/global_step_2")
+    assert keys["trainer.val_before_train"] is False
+    assert translated()["trainer.resume_mode"] == "disable"
+
+
+def test_no_micro_batch_is_shorter_than_the_longest_sequence():
+    keys = translated("update.micro_tokens=100", "rollout.max_prompt_tokens=200")
+    assert keys[f"{ACTOR}.ppo_max_token_len_per_gpu"] == 264
+
+
+def test_a_cluster_that_is_joined_is_not_told_of_its_own_machines():
+    """Ray refuses num_cpus and num_gpus when it connects."""
+    joined = translated("verl.address=head:6379")
+    assert joined["ray_kwargs.ray_init.address"] == "head:6379"
+    assert [key for key in joined if key.startswith("ray_kwargs.ray_init.num_")] == []
+    assert translated()["ray_kwargs.ray_init.address"] == "local", "or Ray joins whatever runs on this machine"
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "parallel"),
+    [("Qwen/Qwen3-4B", 8, 1), ("Qwen/Qwen3-32B", 8, 4), ("meta-llama/Llama-3.3-70B-Instruct", 8, 8),
+     ("meta-llama/Llama-3.3-70B-Instruct", 2, 2), ("Qwen/Qwen2.5-14B", 6, 2), ("no-size", 8, 1)],
+)  # fmt: skip
+def test_the_split_of_the_model_follows_from_its_size(model, gpus, parallel):
+    config = small(f"model.path={model}", f"verl.gpus={gpus}")
+    assert tensor_parallel(config) == parallel
+    assert tensor_parallel(small(f"model.path={model}", "verl.gpus=4", "verl.tensor_parallel=2")) == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rollout.min_p=0.1", "rollout.min_p: verl's sampling has no min_p"),
+        ('rollout.stop=["x"]', "rollout.stop: verl's sampling has no stop strings"),
+        ("rollout.stop_tokens=[3]", "generation_config.json"),
+        ("update.schedule=linear", "update.schedule: verl's schedules are constant and cosine"),
+        ("algorithm.constant_groups=drop", "algorithm.constant_groups: verl counts every group"),
+        ("model.init=random", "model.init: verl trains pretrained weights only"),
+        ("update.mini_batch=3", "4 problems do not divide into parts of 3; one of 1, 2, 4"),
+        ("verl.gpus=5", "16 responses per update do not divide among 5 ranks"),
+        ("verl.tensor_parallel=2", "1 GPUs do not divide into groups of 2"),
+        ("verl.trainer.max_checkpoint_limit=3", "would ignore it; write `trainer.max_actor_ckpt_to_keep`"),
+        ("verl.trainer.total_training_step=3", "did you mean `trainer.total_training_steps`?"),
+        ("verl.actor_rollout_ref.actor.lr=3", "did you mean `actor_rollout_ref.actor.optim.lr`?"),
+    ],
+)
+def test_what_verl_cannot_do_is_refused_by_name(override, said):
+    with pytest.raises(ConfigError) as caught:
+        refuse_what_verl_lacks(small(override))
+    assert said in str(caught.value)
+
+
+def test_every_refusal_is_told_at_once():
+    with pytest.raises(ConfigError) as caught:
+        refuse_what_verl_lacks(small("rollout.min_p=0.1", "update.schedule=linear", "verl.trainer.nothing=1"))
+    assert len(caught.value.faults) == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("verl.ray_init_kwargs.num_cpus=3", "verl would ignore it: write `ray_kwargs.ray_init`"),
+        ("verl.gpu=3", "unknown key `gpu`; did you mean `gpus`?"),
+        ("verl.trainer=3", "it must be a section of keys and values"),
+    ],
+)
+def test_a_wrong_section_is_a_fault_of_the_recipe(override, said):
+    with pytest.raises(ConfigError) as caught:
+        small(override)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "trainer.val_before_train",
+        "actor_rollout_ref.rollout.engine_kwargs.vllm.max_logprobs",
+        "ray_kwargs.ray_init.num_gpus",
+        "trainer.remove_previous_ckpt_in_save",
+        "data.cache_dir",
+        "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype",
+        "reward.custom_reward_function.reward_kwargs.mode",
+    ],
+)
+def test_keys_that_verl_reads_are_let_through(key):
+    refuse_what_verl_lacks(small(f"verl.{key}=1"))
+
+
+@given(prompts=st.integers(1, 12), n=st.integers(1, 6), gpus=st.integers(1, 8), mini=st.integers(1, 12))
+def test_a_batch_is_let_through_exactly_when_the_ranks_share_it_equally(prompts, n, gpus, mini):
+    config = small(f"rollout.prompts={prompts}", f"rollout.n={n}", f"verl.gpus={gpus}", f"update.mini_batch={mini}")
+    fits = prompts % mini == 0 and (mini * n) % gpus == 0
+    try:
+        refuse_what_verl_lacks(config)
+    except ConfigError:
+        assert not fits
+    else:
+        assert fits

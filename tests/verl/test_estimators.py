@@ -1,0 +1,97 @@
+"""The registered estimators give what `egpo.advantages` gives, to the rows that are responses. N rows, T tokens."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from egpo.advantages import ESTIMATORS as FORMULAS
+from egpo.advantages import Signals
+from egpo.errors import InputError
+from egpo.verl.estimators import feeding, register_estimators
+from tests.verl.batches import LENGTH, feed_for, keys_of
+
+TABLE = {}
+
+
+def registered(name):
+    if not TABLE:
+        register_estimators(SimpleNamespace(register_adv_est=lambda name: lambda fn: TABLE.setdefault(name, fn)))
+    return TABLE[name]
+
+
+def token_rewards(reward_N):
+    """As verl has them: the score at the last token."""
+    reward_NT = torch.zeros(len(reward_N), LENGTH)
+    reward_NT[:, -1] = reward_N
+    return reward_NT
+
+
+def advantages(feed, reward_N, mask_NT=None):
+    mask_NT = torch.ones(len(reward_N), LENGTH) if mask_NT is None else mask_NT
+    with feeding(feed):
+        advantage_NT, returns_NT = registered(feed.settings.estimator)(
+            token_level_rewards=token_rewards(reward_N), response_mask=mask_NT, index=None, config=None
+        )
+    assert torch.equal(advantage_NT, returns_NT)
+    return advantage_NT
+
+
+@pytest.mark.parametrize("estimator", ["egpo", "egpo_calibrated"])
+def test_the_one_implementation_computes(estimator):
+    feed, reward_N = feed_for(keys_of(3, 4), estimator=estimator), torch.rand(12)
+    entropy_B = feed.measures.entropy["thinking"]
+    expected_B = FORMULAS[estimator](Signals(reward_N, torch.arange(12) // 4, entropy_B))
+    assert torch.equal(advantages(feed, reward_N), expected_B[:, None].expand(-1, LENGTH))
+    assert feed.metrics["egpo/segment/coverage"] == 1.0
+
+
+def test_tokens_outside_the_mask_get_nothing():
+    mask_NT = torch.ones(8, LENGTH)
+    mask_NT[:, 4:] = 0
+    advantage_NT = advantages(feed_for(keys_of(2, 4)), torch.rand(8), mask_NT)
+    assert not advantage_NT[:, 4:].any()
+    assert advantage_NT[:, :4].all()
+
+
+def test_padding_changes_no_advantage_and_no_metric():
+    keys, reward_N = keys_of(2, 4), torch.rand(8)
+    plain = feed_for(keys)
+    expected_NT = advantages(plain, reward_N)
+    padded = feed_for(["padff_0_0", *keys, "padff_1_0"], [{"is_padding": True}, *[{}] * 8, {"is_padding": True}])
+    # Padding may hold anything: verl copies a real row's fields into it.
+    advantage_NT = advantages(padded, torch.cat([torch.tensor([9.0]), reward_N, torch.tensor([-9.0])]))
+    assert torch.equal(advantage_NT[1:-1], expected_NT)
+    assert not advantage_NT[[0, -1]].any()
+    assert padded.metrics == plain.metrics
+
+
+def test_earlier_outputs_of_a_session_share_the_advantage_of_the_last():
+    keys = ["a_0_0", "a_0_1", "a_1_0"]
+    advantage_NT = advantages(feed_for(keys), torch.tensor([7.0, 1.0, 0.0]))
+    assert torch.equal(advantage_NT[0], advantage_NT[1])
+    assert advantage_NT[1, 0] > 0 > advantage_NT[2, 0]
+
+
+def test_a_response_that_could_not_be_judged_is_left_out_of_its_group():
+    keys, reward_N = keys_of(1, 4), torch.tensor([1.0, 0.0, 0.0, 0.0])
+    with_failure = advantages(feed_for(keys, failed={3}), reward_N)
+    feed = feed_for(keys)
+    alone_B = FORMULAS["egpo"](Signals(reward_N[:3], [0, 0, 0], feed.measures.entropy["thinking"][:3]))
+    assert with_failure[:, 0].tolist() == [*alone_B.tolist(), 0.0]
+    nothing = advantages(feed_for(keys, failed={0, 1, 2, 3}), reward_N)
+    assert not nothing.any()
+
+
+def test_correctness_comes_from_the_reward_s_acc():
+    feed = feed_for(keys_of(1, 4), estimator="egpo_calibrated", sides="asymmetric")
+    reward_N = torch.tensor([1.0, 0.0, 0.0, 1.0])
+    correct_B = torch.tensor([True, False, False, True])
+    entropy_B = feed.measures.entropy["answer"]
+    expected_B = FORMULAS["egpo_calibrated"](Signals(reward_N, [0] * 4, entropy_B, correct_B), sides="asymmetric")
+    assert torch.equal(advantages(feed, reward_N)[:, 0], expected_B)
+
+
+def test_without_a_trainer_of_ours_the_call_is_refused():
+    with pytest.raises(InputError, match="`egpo` was called without the batch's entropy; run verl's main_ppo with"):
+        registered("egpo")(token_level_rewards=torch.zeros(2, 3), response_mask=torch.ones(2, 3), index=["a", "a"])

@@ -1,0 +1,103 @@
+"""The plug-in is loud where verl would be silent, and leaves runs alone that do not ask for it."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from egpo.checks import VERL_VERSION
+from egpo.errors import ConfigError, EgpoError
+from egpo.verl import versions
+from egpo.verl.failures import end_on_failures
+from egpo.verl.unhooked import refuse_ours
+
+# What verl does with a plug-in: import it, and drop what it raises.
+AS_VERL_DOES = """
+import sys
+from egpo.verl import versions
+versions.installed_version = lambda: {version!r}
+sys.argv[1:] = {arguments!r}
+try:
+    import egpo.verl.plugin
+except Exception:
+    pass
+print("went on", "torch" in sys.modules)
+"""
+
+
+def imported(version, *arguments):
+    code = AS_VERL_DOES.format(version=version, arguments=list(arguments))
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("version", ["0.8.0", None])
+def test_a_command_that_names_us_ends_at_once_under_a_verl_that_is_not_supported(version):
+    done = imported(version, "data.train_batch_size=4", "algorithm.adv_estimator=egpo")
+    assert done.returncode == 2
+    assert "went on" not in done.stdout
+    assert "the plug-in for verl could not be loaded" in done.stderr
+    assert f"verl {version}" in done.stderr
+    assert "==0.9.1 is supported" in done.stderr
+
+
+def test_a_command_that_does_not_name_us_goes_on_and_the_complaint_is_still_printed():
+    done = imported("0.8.0", "algorithm.adv_estimator=grpo", "data.train_files=data/egpo/train.parquet")
+    assert (done.returncode, "went on" in done.stdout) == (0, True)
+    assert "pip install 'egpo[verl]'" in done.stderr
+
+
+def test_it_is_light_and_quiet():
+    done = imported("0.9.1")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "went on False", "")
+
+
+def test_doctor_and_plug_in_know_the_same_version():
+    versions.require_supported(VERL_VERSION)
+    assert f"=={VERL_VERSION}" == versions.SUPPORTED
+    with pytest.raises(EgpoError, match=r"verl 0\.9\.2 is installed, and verl==0\.9\.1 is supported"):
+        versions.require_supported("0.9.2")
+
+
+def config_of(estimator):
+    return SimpleNamespace(algorithm=SimpleNamespace(adv_estimator=estimator))
+
+
+def test_a_trainer_that_feeds_nobody_refuses_our_estimators_as_it_is_made():
+    class Stock:
+        def __init__(self, config, more=None):
+            self.more = more
+
+    class Derived(Stock):
+        pass
+
+    class Fed:
+        pass
+
+    class FedStock(Fed, Stock):
+        pass
+
+    refuse_ours(Stock, "take another", fed=Fed)
+    assert Stock(config_of("grpo"), more=3).more == 3
+    assert FedStock(config=config_of("egpo"), more=3).more == 3
+    for trainer in (Stock, Derived):
+        message = f"`{trainer.__name__}` does not feed `egpo_calibrated` the entropy it needs; take another"
+        with pytest.raises(ConfigError, match=message):
+            trainer(config=config_of("egpo_calibrated"))
+
+
+def test_a_failed_prompt_ends_the_run():
+    class Buffer:
+        def __init__(self):
+            self.failure_keys, self.polled = {}, 0
+
+        def _sync_metadata_from_transfer_queue(self):
+            self.polled += 1
+
+    buffer = Buffer()
+    end_on_failures(buffer)
+    buffer._sync_metadata_from_transfer_queue()
+    buffer.failure_keys["train"] = {"uid"}
+    with pytest.raises(EgpoError, match="the rollout or the reward of 1 prompt raised; the traceback stands above"):
+        buffer._sync_metadata_from_transfer_queue()
+    assert buffer.polled == 2

@@ -1,0 +1,142 @@
+"""The plug-in in verl itself, without a cluster: names, refusals, and our GRPO against verl's."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("verl")
+pytestmark = pytest.mark.verl
+
+from hydra import compose, initialize_config_module  # noqa: E402
+from verl.trainer.ppo import core_algos, ray_trainer  # noqa: E402
+from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base  # noqa: E402
+
+from egpo.advantages import Signals, grpo  # noqa: E402
+from egpo.checks import check_verl_plugin  # noqa: E402
+from egpo.errors import ConfigError  # noqa: E402
+from egpo.verl.trainers import Fed, FedColocateAsync, FedSync  # noqa: E402
+
+
+def config_of(*overrides):
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", overrides=list(overrides))
+
+
+def test_verl_knows_our_names_and_keeps_its_own():
+    assert {"egpo", "egpo_calibrated", "grpo", "gae"} <= set(core_algos.ADV_ESTIMATOR_REGISTRY)
+    assert core_algos.get_adv_estimator_fn("grpo") is core_algos.compute_grpo_outcome_advantage
+    assert get_trainer_cls("sync") is get_trainer_cls("egpo_sync") is FedSync
+    assert get_trainer_cls("colocate_async") is get_trainer_cls("egpo_colocate_async") is FedColocateAsync
+    assert not issubclass(get_trainer_cls("separate_async"), Fed)
+
+
+def test_doctor_says_which_names_are_registered():
+    check = check_verl_plugin()
+    assert check.state == "green"
+    assert check.found == "egpo, egpo_calibrated; egpo_colocate_async, egpo_sync"
+
+
+REFUSALS = [
+    (["algorithm.rollout_correction.bypass_mode=True"], "algorithm.rollout_correction.bypass_mode=False"),
+    (["trainer.v1.trainer_mode=egpo_synk"], "did you mean `egpo_sync`"),
+    (["+algorithm.egpo.lamm=0.4"], "did you mean `lam`"),
+    (["+algorithm.egpo_lambda=0.4", "+algorithm.egpo.lam=0.3"], "they are one setting"),
+    (["actor_rollout_ref.rollout.temperature=0"], "greedy"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), REFUSALS)
+def test_a_trainer_of_ours_refuses_before_it_is_built(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        FedSync(config_of("algorithm.adv_estimator=egpo", *overrides))
+
+
+SEPARATE = [
+    "trainer.v1.trainer_mode=separate_async",
+    "actor_rollout_ref.rollout.nnodes=1",
+    "actor_rollout_ref.rollout.n_gpus_per_node=8",
+    "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl",
+]
+
+
+def test_trainers_that_are_not_hooked_refuse_too():
+    message = r"does not feed `egpo` the entropy it needs; run verl's main_ppo with trainer\.use_v1=True"
+    with pytest.raises(ConfigError, match=message):
+        get_trainer_cls("separate_async")(config_of("algorithm.adv_estimator=egpo", *SEPARATE))
+    with pytest.raises(ConfigError, match=message):
+        ray_trainer.RayPPOTrainer(config_of("algorithm.adv_estimator=egpo"), None, {}, None)
+
+
+def test_most_processes_of_verl_do_not_load_the_trainers():
+    code = "import sys, verl; print(*(name in sys.modules for name in ('verl.trainer.ppo.v1', 'egpo.verl.trainers')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_a_hook_that_fails_ends_the_import_and_says_so():
+    code = (
+        "import egpo.verl.estimators as ours\n"
+        "def broken(module): raise ImportError('no such name')\n"
+        "ours.register_estimators = broken\n"
+        "import verl\n"
+        "import verl.trainer.ppo.core_algos\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "egpo: the plug-in for verl could not be loaded: ImportError: no such name" in done.stderr
+    assert "VERL_USE_EXTERNAL_PLUGINS=none" in done.stderr
+
+
+@st.composite
+def batches(draw):
+    """Groups of 1 to 6 in any order, rewards of few and of many values, rows of 1 to 5 tokens."""
+    sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
+    uids = draw(st.permutations([f"uid-{group}" for group, size in enumerate(sizes) for _ in range(size)]))
+    value = st.sampled_from([0.0, 0.1, 1.0, 1.1]) | st.floats(-4, 4, width=32)
+    rewards = draw(st.lists(value, min_size=len(uids), max_size=len(uids)))
+    lengths = draw(st.lists(st.integers(1, 5), min_size=len(uids), max_size=len(uids)))
+    return uids, torch.tensor(rewards, dtype=torch.float32), torch.tensor(lengths)
+
+
+@pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
+@pytest.mark.parametrize("normalize", [True, False])
+@settings(max_examples=300)
+@given(batch=batches())
+def test_our_grpo_is_verl_s(normalize, batch):
+    """To 1e-5 of float32 arithmetic; where a group's rewards agree to within rounding ours is 0, and verl's noise."""
+    uids, reward_B, length_B = batch
+    mask_BT = (torch.arange(5) < length_B[:, None]).float()
+    reward_BT = torch.zeros(len(uids), 5)
+    reward_BT[torch.arange(len(uids)), length_B - 1] = reward_B
+    theirs_BT, _ = core_algos.compute_grpo_outcome_advantage(
+        reward_BT.clone(), mask_BT, np.array(uids, dtype=object), norm_adv_by_std_in_grpo=normalize
+    )
+    ours_B = grpo(Signals(reward_B, uids), normalize=normalize)
+    for uid in set(uids):
+        rows = [row for row, other in enumerate(uids) if other == uid]
+        spread = float(reward_B[rows].max() - reward_B[rows].min())
+        if len(rows) > 1 and spread < 1e-3:
+            continue
+        torch.testing.assert_close(ours_B[rows], theirs_BT[rows, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_where_a_group_agrees_ours_is_zero_and_verl_s_is_noise():
+    reward_BT, uids = torch.full((16, 1), 0.9), np.array(["a"] * 16, dtype=object)
+    theirs_BT, _ = core_algos.compute_grpo_outcome_advantage(reward_BT.clone(), torch.ones(16, 1), uids)
+    assert float(theirs_BT[0, 0]) == pytest.approx(-0.056, abs=0.005)
+    assert not grpo(Signals(reward_BT[:, 0], list(uids))).any()
+
+
+def test_a_trainer_from_outside_is_refused_as_well():
+    """The guard stands on the class that all of them are derived from."""
+
+    class Outside(trainer_base.PPOTrainer):
+        on_step_end = on_sample_end = lambda self: None
+
+    with pytest.raises(ConfigError, match="`Outside` does not feed `egpo`"):
+        Outside(config_of("algorithm.adv_estimator=egpo"))
