@@ -13,6 +13,7 @@ packages ours is measured alone.
 
 import argparse
 import os
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -146,6 +147,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--trl-micro-rows", type=int, default=trl.MICRO_ROWS, help="rows in one of TRL's micro-batches")
     arguments = parser.parse_args()
+    if "GOMP_SPINCOUNT" not in os.environ:  # read when torch is loaded; as the command line sets it, for everybody here
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"GOMP_SPINCOUNT": "3000"})
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     torch.set_num_threads(CORES)
     console = Console(width=140)

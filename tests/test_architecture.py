@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "merges": LEAVES | {"config", "data", "runs", "local"},
     "comparisons": LEAVES | {"runs", "evals"},
     "serving": LEAVES,
+    "plans": LEAVES | {"config"},
     "experiments": LEAVES
     | {
         "config",

@@ -102,6 +102,17 @@ def test_a_gpu_that_torch_does_not_see_is_amber(monkeypatch):
     assert "CUDA build" in check.fix
 
 
+@pytest.mark.parametrize(("triton", "state"), [(True, "green"), (False, "amber")])
+def test_a_gpu_is_named_with_the_models_that_are_fast_on_it(monkeypatch, triton, state):
+    answer = {"gpu": "NVIDIA H200", "bytes": 150e9, "threads": 2, "no_kernels": None, "triton": triton}
+    monkeypatch.setattr(checks, "_ask", lambda question: answer)
+    check = checks.check_device()
+    assert check.state == state
+    assert "NVIDIA H200, 140 GiB" in check.found
+    assert ("Llama, Qwen2 and Qwen3 take the fused path" in check.found) == triton
+    assert bool(check.fix) == (not triton)
+
+
 def test_a_cpu_without_compiled_kernels_is_amber_with_the_reason(monkeypatch):
     answer = {"gpu": None, "threads": 2, "no_kernels": "no C compiler (cc, gcc or clang)"}
     monkeypatch.setattr(checks, "_ask", lambda question: answer)

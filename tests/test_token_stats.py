@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from egpo.errors import InputError
-from egpo.token_stats import token_stats
+from egpo.token_stats import chunked, token_stats
 from egpo.token_stats.chunked import CHUNK_BYTES
 
 CUDA = pytest.param(
@@ -110,26 +110,32 @@ def test_no_tokens_at_all():
     assert logp.shape == entropy.shape == (0,)
 
 
+def spied(monkeypatch, name):
+    """The shapes of the logits that one of the two passes is given."""
+    original, shapes = getattr(chunked, name), []
+
+    def spy(logit_NC, *rest):
+        shapes.append(tuple(logit_NC.shape))
+        return original(logit_NC, *rest)
+
+    monkeypatch.setattr(chunked, name, spy)
+    return shapes
+
+
 def test_no_more_than_one_chunk_of_logits_is_ever_held(monkeypatch):
-    """Count what the two passes allocate: nothing as wide as the vocabulary, but the weight's own gradient."""
-    widths = {"exp": [], "exp_": []}
-    for name, seen in widths.items():
-        original = getattr(torch.Tensor, name)
-        monkeypatch.setattr(torch.Tensor, name, lambda t, o=original, seen=seen: seen.append(tuple(t.shape)) or o(t))
+    forward, backward = spied(monkeypatch, "slice_stats"), spied(monkeypatch, "logp_gradient")
     hidden, weight, targets, _ = inputs(10, 1000, 4)
     token_stats(hidden, weight, targets, 1.0, chunk_bytes=4 * 10 * 50)[0].sum().backward()
-    forward, backward = ([shape for shape in seen if len(shape) == 2] for seen in widths.values())
     assert forward == backward == [(10, 50)] * 20
 
 
 def test_the_default_chunk_bounds_a_large_vocabulary(monkeypatch):
     monkeypatch.setitem(CHUNK_BYTES, "cpu", 4 * 10 * 100)
-    seen = []
-    original = torch.Tensor.exp
-    monkeypatch.setattr(torch.Tensor, "exp", lambda t: seen.append(t.shape) or original(t))
+    shapes = spied(monkeypatch, "slice_stats")
     hidden, weight, targets, _ = inputs(10, 1000, 4)
     token_stats(hidden, weight, targets)
-    assert max(shape[-1] for shape in seen if len(shape) == 2) == 100
+    assert shapes == [(10, 100)] * 10
+
 
 
 def test_autocast_does_not_round_the_logits():

@@ -58,7 +58,8 @@ def test_what_a_model_writes_cannot_steer_the_terminal(egpo_train, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["engine=verl"], "egpo: egpo train: engine=verl; this version has only the embedded one: engine=local\n"),
+        (["engine=verl", "update.schedule=linear"], "egpo: update.schedule: verl's schedules are constant and cosine"),
+        (["--address", "head:6379"], "egpo: --address: the embedded engine joins no cluster"),
         (["update.lrr=1"], "unknown key `lrr`; did you mean `lr`?"),
         (["model.path=./nowhere"], "egpo: model ./nowhere: no such folder; check model.path\n"),
         (["task.name=cuontdown"], "did you mean `countdown`?"),

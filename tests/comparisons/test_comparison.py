@@ -225,3 +225,27 @@ def test_hostile_headers_are_no_evaluations(tmp_path):
     (runs[0] / "evals" / "probe.json").write_text(json.dumps({"pass_rates": [0.1]}))
     (runs[0] / "evals" / "list.json").write_text("[]")
     assert len(compare_runs(runs).contrasts) == 1
+
+
+def rewrite_samples(run, change):
+    (path,) = (run / "evals").glob("*.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line | change(place)) + "\n" for place, line in enumerate(lines)))
+
+
+def test_failures_and_scores_that_are_none_are_said_and_not_only_left_out(tmp_path):
+    runs = two_conditions(tmp_path)
+    rewrite_samples(runs[1], lambda place: {"failed": place < 200, "score": None if place == 300 else 0.5})
+    found = compare_runs(runs, Wanted(metrics=["accuracy", "score"]))
+    assert [contrast.num_problems for contrast in found.contrasts] == [50, 49]
+    assert "200 of 400 responses of egpo-0 failed and count in no figure." in found.notes
+    assert any("50 problems with a value of accuracy (grpo-0 100, egpo-0 50)" in note for note in found.notes)
+    assert any("49 problems with a value of score (grpo-0 100, egpo-0 49)" in note for note in found.notes)
+
+
+def test_a_served_evaluation_is_not_one_of_the_embedded_engine(tmp_path):
+    runs = two_conditions(tmp_path)
+    (path,) = (runs[0] / "evals").glob("*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"entropy": {"response": {"value": 0.3}}}))
+    with pytest.raises(ConfigError, match=r"evaluation engine: embedded \(grpo-0\); server \(egpo-0\)"):
+        compare_runs(runs)

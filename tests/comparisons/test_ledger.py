@@ -76,3 +76,34 @@ def test_no_runs_no_ledger(tmp_path, make, message):
         place.mkdir()
     with pytest.raises(InputError, match=message):
         read_ledger(place)
+
+
+def test_a_run_itself_is_no_folder_of_runs(tmp_path):
+    run = write_run(tmp_path / "runs" / "grpo")
+    with pytest.raises(InputError, match=f"is a run itself; give the folder that holds it: {tmp_path / 'runs'}"):
+        read_ledger(run)
+
+
+def test_links_list_nothing_twice(tmp_path):
+    write_run(tmp_path / "grpo")
+    (tmp_path / "loop").symlink_to(".")
+    (tmp_path / "endless").symlink_to("endless")
+    write_run(tmp_path.parent / f"{tmp_path.name}-elsewhere" / "far")
+    (tmp_path / "far").symlink_to(tmp_path.parent / f"{tmp_path.name}-elsewhere" / "far")
+    assert [entry.name for entry in read_ledger(tmp_path)] == ["far", "grpo"]
+
+
+HOSTILE = {
+    "a step that is no number": ("metrics.jsonl", '{"step": "x"}\n'),
+    "digests in a list": ("provenance.json", '{"seed": 0, "data": [], "start": {}, "resumptions": []}'),
+    "settings in settings": ("config.yaml", "[" * 5000),
+}
+
+
+@pytest.mark.parametrize(("file", "text"), HOSTILE.values(), ids=HOSTILE)
+def test_whatever_a_run_holds_the_others_are_listed(tmp_path, file, text):
+    write_run(tmp_path / "sound")
+    (write_run(tmp_path / "odd") / file).write_text(text)
+    found = by_name(read_ledger(tmp_path))
+    assert found["sound"].status == "finished, not evaluated"
+    assert found["odd"].status.startswith("unreadable: ")

@@ -37,6 +37,7 @@ def test_they_hold_the_same_figures(tmp_path):
 
 def test_a_name_cannot_break_a_table_or_be_a_formula():
     assert csv_text(["a"], [["=1+1"], ["x,y"], [-1.5]]) == 'a\n\'=1+1\n"x,y"\n-1.5\n'
+    assert csv_text(["a"], [["\t=1+1"]]) == "a\n'\t=1+1\n"
 
 
 def test_markdown_of_a_label_with_a_bar_stays_a_table(unfair):
@@ -46,6 +47,13 @@ def test_markdown_of_a_label_with_a_bar_stays_a_table(unfair):
     text = as_markdown(hostile)
     assert "| a \\| &lt;b> \\| |" in text
     assert "<script>" not in text
+
+
+def test_markdown_of_a_name_is_no_link_and_its_backslash_saves_no_bar(unfair):
+    from dataclasses import replace
+
+    hostile = replace(unfair, conditions=[replace(unfair.conditions[0], label="\\|[x](http://y) *z* `")])
+    assert "| \\\\\\|\\[x\\](http://y) \\*z\\* \\` |" in as_markdown(hostile)
 
 
 def test_it_is_written_whole_into_a_folder_that_need_not_be_there(unfair, tmp_path):

@@ -9,7 +9,7 @@ from rich.console import Console
 from egpo.cli.demo_tables import print_closing
 from egpo.demos.demo import run_demo
 from egpo.demos.plan import ESTIMATORS, DemoFolder, Plan
-from egpo.demos.screen import plain_screen
+from egpo.experiments.screen import plain_screen
 
 SMALLEST = Plan(steps=1, prompts=2, eval_problems=6, eval_n=2, probe_problems=4, probe_n=8)
 

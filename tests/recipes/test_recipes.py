@@ -1,4 +1,4 @@
-"""Every recipe loads, says how it is launched, and names a task that can be made."""
+"""Every recipe loads, says how it is launched, names a task that can be made, and can be tried without its hardware."""
 
 from pathlib import Path
 
@@ -6,36 +6,95 @@ import pytest
 
 from egpo.config import Config, load_config, load_recipe
 from egpo.demos.plan import RECIPE
+from egpo.experiments.loading import load_experiments
+from egpo.experiments.plan import planned
+from egpo.experiments.selection import STAGES, Selection
 from egpo.tasks import load_task
+from egpo.verl.launch.dry_run import dry_run
 
 REPOSITORY = Path(__file__).parents[2]
-RECIPES = sorted((REPOSITORY / "recipes").rglob("*.yaml"))
+PARTS = REPOSITORY / "recipes" / "parts"
+RECIPES = sorted(path for path in (REPOSITORY / "recipes").rglob("*.yaml") if path.parent != PARTS)
+TRAINED = [path for path in RECIPES if isinstance(load_recipe(path), Config)]
+TWINS = {
+    "hardgen_thinking_grpo": "tool_calls_tiny_think_grpo",
+    "hardgen_thinking_egpo": "tool_calls_tiny_egpo",
+    "hardgen_instruct_grpo": "tool_calls_tiny_grpo",
+    "egpo_paper": "egpo_paper_tiny",
+    "mixed_calibrated": "mixed_tiny",
+    "countdown": "countdown_tiny",
+    "gsm8k": "gsm8k_tiny",
+}
 
 
-def test_there_are_recipes():
-    assert len(RECIPES) >= 5
+def recipe_of(name, *overrides):
+    return load_config(REPOSITORY / "recipes" / f"{name}.yaml", overrides)
+
+
+def test_every_experiment_has_its_twin():
+    assert {path.stem for path in TRAINED} == {*TWINS, *TWINS.values()}
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_loads_and_its_first_line_launches_it(recipe):
-    config = load_recipe(recipe)
+    verbs = ("run", "train") if recipe in TRAINED else ("sft",)
     launch = recipe.read_text().splitlines()[0]
-    verb = "train" if isinstance(config, Config) else "sft"
     assert launch.startswith("# ")
-    assert f"egpo {verb} {recipe.relative_to(REPOSITORY)}" in launch
+    assert any(f"egpo {verb} {recipe.relative_to(REPOSITORY)}" in launch for verb in verbs)
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("part", sorted(PARTS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_part_is_included_somewhere(part):
+    texts = [path.read_text() for path in (REPOSITORY / "recipes").rglob("*.yaml")]
+    assert any(f"include: parts/{part.name}" in text or f"include: {part.name}" in text for text in texts)
+
+
+@pytest.mark.parametrize("recipe", TRAINED, ids=lambda path: path.stem)
 def test_the_task_of_a_recipe_has_problems(recipe):
-    config = load_recipe(recipe)
-    if isinstance(config, Config):
-        task = load_task(config.task.name, **config.task.settings)
+    config = load_config(recipe)
+    settings = {"train": 8, "test": 4} if config.prepare.source else {}
+    task = load_task(config.task.name, **{**config.task.settings, **settings})
+    if config.prepare.source is None:
         assert len(task.problems("train")) >= config.rollout.prompts
         assert len(task.problems("test")) >= config.validation.problems
 
 
+@pytest.mark.parametrize(("full", "tiny"), TWINS.items())
+def test_a_twin_has_the_estimator_the_task_and_the_reward_of_its_recipe(full, tiny):
+    one, other = recipe_of(full), recipe_of(tiny)
+    assert other.model.path == "egpo-tiny"
+    assert (one.engine, other.engine) == ("verl", "local")
+    assert one.algorithm.settings == other.algorithm.settings
+    assert one.algorithm.segment == other.algorithm.segment
+    assert one.task.name == other.task.name
+    if one.task.name != "countdown":  # the tiny model gains nothing from partial rewards
+        assert one.task.settings.get("mode") == other.task.settings.get("mode")
+
+
+def test_the_pair_that_is_compared_differs_in_its_estimator_alone():
+    for pair in (
+        ("hardgen_thinking_grpo", "hardgen_thinking_egpo"),
+        ("tool_calls_tiny_think_grpo", "tool_calls_tiny_egpo"),
+    ):
+        one, other = (recipe_of(name, "name=same", "algorithm={}") for name in pair)
+        assert one == other
+
+
+@pytest.mark.parametrize("recipe", TRAINED, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "words", [["engine=local"], ["engine=verl", "verl.gpus=8"], ["engine=verl", "verl.device=cpu"]]
+)
+def test_a_dry_run_needs_neither_gpu_nor_ray_nor_weights(recipe, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (experiment,) = load_experiments([str(recipe)], words)
+    shown = planned(experiment, Selection())
+    assert all(f"\n  {stage} " in shown for stage in STAGES)
+    if words[0] == "engine=verl":
+        assert "verl.trainer.main_ppo" in dry_run(experiment.training)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_demo_is_the_countdown_recipe():
-    ours, theirs = (
-        load_config(path, ["name=same", "steps=1"]) for path in (RECIPE, REPOSITORY / "recipes/countdown_tiny.yaml")
-    )
-    assert ours == theirs
+    """As far as training goes; the demo evaluates in its own way."""
+    words = ["name=same", "steps=1", "probe={}", "eval={}"]
+    assert load_config(RECIPE, words) == recipe_of("countdown_tiny", *words)

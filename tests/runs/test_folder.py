@@ -159,3 +159,14 @@ def test_an_error_inside_the_block_frees_the_folder(tmp_path):
 def test_no_torch_is_needed():
     code = "import sys, egpo.runs; assert not {'torch', 'transformers', 'numpy', 'wandb'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_is_said_about_verl_counts_for_a_run_on_verl(tmp_path):
+    create(tmp_path / "local")
+    resume(tmp_path / "local", "verl.gpus=8")
+    create(tmp_path / "verl", "engine=verl")
+    resume(tmp_path / "verl", "engine=verl", "verl.patience_minutes=5", "verl.python=python3")
+    with pytest.raises(ConfigError, match=r"verl\.gpus: 1 -> 8"):
+        resume(tmp_path / "verl", "engine=verl", "verl.gpus=8")
+    with pytest.raises(ConfigError, match="engine: local -> verl"):
+        resume(tmp_path / "local", "engine=verl")

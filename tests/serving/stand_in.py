@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The python of an environment with vLLM, as far as `egpo.serving` sees it: it says what it has, and serves.
 
-STAND_IN tells how: `ready`, `silent` (listens to nobody), `broken` (ends at once), `deaf` (does not end when asked to,
-and has a child).
+STAND_IN tells how: `ready`, `silent` (listens to nobody), `broken` (ends at once), `other_name` (serves another model),
+`deaf` (does not end when asked to, and has a child).
 """
 
 import http.server
@@ -16,7 +16,9 @@ import time
 
 class Models(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        body = json.dumps({"data": [{"id": sys.argv[sys.argv.index("--served-model-name") + 1]}]}).encode()
+        name = sys.argv[sys.argv.index("--served-model-name") + 1]
+        name += "-of-another" * (os.environ["STAND_IN"] == "other_name")
+        body = json.dumps({"data": [{"id": name}]}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

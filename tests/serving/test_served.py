@@ -17,6 +17,7 @@ from egpo.errors import InputError
 from egpo.serving import processes
 from egpo.serving.commands import Serving
 from egpo.serving.served import served
+from tests.evals.served import served as answering_server
 
 STAND_IN = str(Path(__file__).with_name("stand_in.py"))
 
@@ -132,6 +133,22 @@ def test_a_port_in_use_is_found_before_anything_starts(server):
         start, lines = server("ready", Serving("egpo-tiny", "m", port=port))
         assert fault(start) == f"127.0.0.1:{port}: the port is in use; choose another, or 0 for any that is free"
     assert lines == []
+
+
+@pytest.mark.parametrize(("how", "end"), [("ready", "ended after"), ("silent", "did not answer within 2 s")])
+def test_another_s_server_that_took_the_port_meanwhile_is_not_taken_for_ours(server, monkeypatch, how, end):
+    with answering_server(lambda body: None) as another:
+        another.models = ["egpo-tiny"]
+        port = httpx.URL(another.url).port
+        monkeypatch.setattr("egpo.serving.served.free_port", lambda host, wanted: port)
+        start, lines = server(how, timeout_s=2)
+        assert f"the server (vllm) {end}" in fault(start)
+    assert all(map(gone, pids(lines)))
+
+
+def test_a_name_that_is_part_of_another_is_not_served(server):
+    start, _ = server("other_name", timeout_s=1)
+    assert "did not answer within 1 s" in fault(start)
 
 
 def test_hosts_that_cannot_be(server):

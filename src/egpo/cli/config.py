@@ -23,12 +23,23 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @config_app.command()
-def show(recipe: Recipe = None, as_json: AsJson = False) -> None:
+def show(
+    recipe: Recipe = None,
+    origins: Annotated[bool, typer.Option("--origins", help="And the file and line that set each one.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Print every setting as it would be used.
 
     Example: [cyan]egpo config show examples/recipe.yaml update.lr=2e-6[/]
     """
     from egpo.config import config_to_yaml, load_recipe
+    from egpo.config.origins import settings_with_origins
+
+    if origins:
+        settings = settings_with_origins(*split_words(recipe))
+        shown = json.dumps([vars(one) for one in settings], indent=2) if as_json else "\n".join(map(str, settings))
+        typer.echo(shown)
+        return
 
     config = load_recipe(*split_words(recipe))
     typer.echo(config.model_dump_json(indent=2) if as_json else config_to_yaml(config), nl=as_json)

@@ -24,7 +24,7 @@ def demo(
     from egpo.cli.eval_progress import shown_progress
     from egpo.demos.demo import run_demo
     from egpo.demos.plan import FAST, FULL, DemoFolder
-    from egpo.demos.screen import Screen
+    from egpo.experiments.screen import Screen
 
     console = Console(highlight=False)
     folder = DemoFolder(out or Path("runs", "demo-fast" if fast else "demo"))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from egpo.evals.bfcl.targets import Target
 
 TARGET_HELP = "A model folder, a run, a checkpoint in it, or the URL of a server."
-CATEGORIES_HELP = "As in multi_turn_base,simple_python; or live, non_live, single_turn, multi_turn, all."
+CATEGORIES_HELP = "With commas between; live, non_live, single_turn, multi_turn and all are several."
 FORMAT_HELP = "Who writes the prompt: BFCL's qwen_fc, qwen or llama, or the model's own template."
 CASES_HELP = "The first so many of each category. Default: all."
 NAME_HELP = "With a URL: the name under which the server knows the model."
@@ -57,10 +57,10 @@ def bfcl(
     from egpo.evals.bfcl.environment import bfcl_python
     from egpo.evals.bfcl.job import Asked
     from egpo.evals.bfcl.run import Wanted, evaluate_bfcl
-    from egpo.evals.bfcl.targets import find_target
+    from egpo.evals.bfcl.targets import find_targets
 
     chosen = parse_categories(categories)
-    found = [find_target(word, model, tokenizer, checkpoint) for word in targets]
+    found = find_targets(targets, model, tokenizer, checkpoint)
     say = partial(typer.echo, err=True)
     wanted = Wanted(runs, allow_failed, offline, max_model_len, out)
     ids = first_cases(bfcl_python(offline=offline, say=say), chosen, cases) if cases else {}

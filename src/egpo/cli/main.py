@@ -7,14 +7,23 @@ from typing import Annotated
 import typer
 
 from egpo.cli.audit import audit_app
+from egpo.cli.compare import compare
 from egpo.cli.config import config_app
 from egpo.cli.convert import convert_app
 from egpo.cli.demo import demo
 from egpo.cli.doctor import doctor
 from egpo.cli.eval import eval_models
+from egpo.cli.eval_bfcl import bfcl
+from egpo.cli.groups import DefaultCommand
+from egpo.cli.merge import merge
+from egpo.cli.new import new
+from egpo.cli.plan import plan
 from egpo.cli.prepare import prepare_app
 from egpo.cli.probe import probe
 from egpo.cli.report import report
+from egpo.cli.results import results
+from egpo.cli.run import run
+from egpo.cli.serve import serve
 from egpo.cli.sft import sft
 from egpo.cli.train import train
 from egpo.errors import EgpoError
@@ -28,18 +37,26 @@ Estimators, rewards, tasks and data for GRPO and EGPO, and numbers that say what
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 app.command(rich_help_panel="Set-up", short_help="The whole idea in minutes.  [cyan]egpo demo --fast[/]")(demo)
 app.command(rich_help_panel="Set-up", short_help="Is this machine ready?  [cyan]egpo doctor[/]")(doctor)
+app.command(rich_help_panel="Experiments", short_help="From data to report.  [cyan]egpo run RECIPE...[/]")(run)
+app.command(rich_help_panel="Experiments", short_help="A recipe of yours.  [cyan]egpo new mine --from RECIPE[/]")(new)
 app.command(
     rich_help_panel="Training", short_help="Is there a signal?  [cyan]egpo probe --model M --task countdown[/]"
 )(probe)
+app.command(rich_help_panel="Training", short_help="Does it fit?  [cyan]egpo plan examples/recipe.yaml[/]")(plan)
 app.command(rich_help_panel="Training", short_help="GRPO or EGPO.  [cyan]egpo train examples/recipe.yaml[/]")(train)
 app.command(rich_help_panel="Training", short_help="A cold start.  [cyan]egpo sft examples/sft.yaml[/]")(sft)
+app.command(rich_help_panel="Results", short_help="Shards to a model.  [cyan]egpo merge runs/first --out M[/]")(merge)
+app.command(rich_help_panel="Results", short_help="A model that answers.  [cyan]egpo serve runs/first[/]")(serve)
 app.command(rich_help_panel="Results", short_help="A page to look at.  [cyan]egpo report runs/a runs/b[/]")(report)
-app.command("eval", rich_help_panel="Results", short_help="How good is it?  [cyan]egpo eval MODEL --task countdown[/]")(
-    eval_models
-)
+app.command(rich_help_panel="Results", short_help="Is one better?  [cyan]egpo compare runs/a runs/b[/]")(compare)
+app.command(rich_help_panel="Results", short_help="The ledger of all runs.  [cyan]egpo results runs[/]")(results)
+eval_app = typer.Typer(cls=DefaultCommand)
+eval_app.command("models")(eval_models)
+eval_app.command("bfcl")(bfcl)
 
 # One line a verb: what it does, and an example.
 GROUPS = [
+    ("Results", eval_app, "eval", "How good is it?", "egpo eval MODEL --task countdown"),
     ("Recipes", config_app, "config", "Show, check and describe recipes.", "egpo config check examples/recipe.yaml"),
     ("Data", prepare_app, "prepare", "Write a task's data.", "egpo prepare countdown --out data/countdown"),
     ("Data", convert_app, "convert", "Convert conversations.", "egpo convert messages chats.jsonl --out data/chats"),

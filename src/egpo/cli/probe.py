@@ -10,6 +10,7 @@ import typer
 from egpo.cli.config import Recipe
 
 if TYPE_CHECKING:
+    from egpo.config import Config
     from egpo.evals.evaluate import Exam, Paper
     from egpo.evals.responses import Sampling
     from egpo.probes.keep import PassRange
@@ -51,10 +52,8 @@ def probe(
 
     Example: [cyan]egpo probe --model egpo-tiny --task gsm8k --set max_value=200[/]
     """
-    from egpo.cli.config import split_words
     from egpo.cli.eval import parsed_settings
     from egpo.cli.probe_tables import print_kept, print_probe
-    from egpo.config import load_config
     from egpo.probes.keep import write_kept
     from egpo.probes.probe import draw_paper
     from egpo.probes.store import as_json_value, write_probe
@@ -62,7 +61,7 @@ def probe(
 
     kept_range = _kept_range(keep, out, force)
     subject = find_subject(
-        load_config(*split_words(recipe)) if recipe else None,
+        _prepared(recipe) if recipe else None,
         model=model,
         task=task,
         settings=parsed_settings(settings or ()),
@@ -80,6 +79,15 @@ def probe(
         typer.echo(json.dumps(value, indent=2, default=str))
     elif kept:
         print_kept(kept)
+
+
+def _prepared(words: list[str]) -> "Config":
+    from egpo.cli.config import split_words
+    from egpo.config import load_config
+    from egpo.experiments.prepared import require_prepared_data
+
+    path, overrides = split_words(words)
+    return require_prepared_data(load_config(path, overrides), str(path))
 
 
 def _kept_range(keep: str | None, out: Path | None, force: bool) -> "PassRange | None":
@@ -123,8 +131,8 @@ def _sampling(
 
 def _probed(subject: "Subject", paper: "Paper") -> "Probe":
     from egpo.cli.eval_progress import shown_progress
-    from egpo.local.quiet import warnings_said_by
     from egpo.probes.probe import probe as probe_model
+    from egpo.runs.spoken_warnings import warnings_said_by
 
     with shown_progress(subject.place.label) as view, warnings_said_by(view.say):
         return probe_model(subject.load(), paper, view.watch)

@@ -20,13 +20,24 @@ ResumeFrom = Annotated[
         show_default=False,
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Try everything on a few samples, and keep nothing.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Try everything on a few samples, and keep nothing. With verl: show its command."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", metavar="HOST:PORT", help="With verl: join this Ray cluster.", show_default=False),
+]
 
 
 def train(
-    recipe: Recipe = None, resume: Resume = False, resume_from: ResumeFrom = None, dry_run: DryRun = False
+    recipe: Recipe = None,
+    resume: Resume = False,
+    resume_from: ResumeFrom = None,
+    dry_run: DryRun = False,
+    address: Address = None,
 ) -> None:
-    """Train with GRPO or EGPO, in this process, on a CPU or one GPU.
+    """Train with GRPO or EGPO: in this process on a CPU or one GPU, or with engine=verl on many.
 
     The run lies in `runs`/`name`: metrics, rollouts, checkpoints. One that ended before its last step, however it
     ended, goes on with --resume as if it had not.
@@ -35,25 +46,36 @@ def train(
     """
     from egpo.cli.config import split_words
     from egpo.config import load_config
+    from egpo.errors import InputError
+    from egpo.experiments.prepared import require_prepared_data
 
-    config = load_config(*split_words(recipe))
-    _require_local_engine(config)
-    if dry_run:
+    path, overrides = split_words(recipe)
+    config = load_config(path, [*overrides, *([f"verl.address={address}"] if address else [])])
+    if address and config.engine != "verl":
+        fix = "leave it out, or say engine=verl"
+        raise InputError("the embedded engine joins no cluster", where="--address", fix=fix)
+    if not dry_run:
+        config = require_prepared_data(config, str(path))
+    if config.engine == "verl":
+        _train_on_verl(config, resume=resume, resume_from=resume_from, dry_run=dry_run)
+    elif dry_run:
         from egpo.local.dry_run import dry_run as try_out
-        from egpo.local.quiet import warnings_said_by
+        from egpo.runs.spoken_warnings import warnings_said_by
 
         with warnings_said_by(partial(typer.echo, err=True)):
             typer.echo(try_out(config))
+    else:
+        from egpo.local.train import train as train_here
+
+        train_here(config, resume=resume, resume_from=resume_from)
+
+
+def _train_on_verl(config: "Config", *, resume: bool, resume_from: int | None, dry_run: bool) -> None:
+    if dry_run:
+        from egpo.verl.launch.dry_run import dry_run as show
+
+        typer.echo(show(config))
         return
-    from egpo.local.train import train as train_run
+    from egpo.verl.launch.train import train as launch
 
-    train_run(config, resume=resume, resume_from=resume_from)
-
-
-def _require_local_engine(config: "Config") -> None:
-    from egpo.errors import InputError
-
-    if config.engine != "local":
-        raise InputError(
-            f"engine={config.engine}", where="egpo train", fix="this version has only the embedded one: engine=local"
-        )
+    launch(config, resume=resume, resume_from=resume_from)

@@ -27,10 +27,11 @@ def faults_of(error: ValidationError, root: type[BaseModel], place_of: "PlaceOf"
 
 
 class PlaceOf:
-    """Where a value came from: the file, its line and section, or the override that set it."""
+    """Where a value came from: the file, its line and section, or the override that set it. `set_at` has the place
+    (`file:line`) of each key that stands in a file; what is in none is looked for in `where`."""
 
-    def __init__(self, where: str, line_of: dict[Path, int], override_of: dict[Path, str]) -> None:
-        self.where, self.line_of, self.override_of = where, line_of, override_of
+    def __init__(self, where: str, set_at: dict[Path, str], override_of: dict[Path, str]) -> None:
+        self.where, self.set_at, self.override_of = where, set_at, override_of
 
     def __call__(self, path: Path) -> str:
         if path in self.override_of:
@@ -38,9 +39,9 @@ class PlaceOf:
         for set_path, override in reversed(self.override_of.items()):
             if path and (set_path[: len(path)] == path or path[: len(set_path)] == set_path):
                 return f"override `{override}`"
-        line = next((self.line_of[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.line_of), None)
+        place = next((self.set_at[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.set_at), self.where)
         section = f" [{'.'.join(path[:-1])}]" if len(path) > 1 else ""
-        return f"{self.where}{f':{line}' if line else ''}{section}"
+        return f"{place}{section}"
 
 
 def _fault(details: ErrorDetails, root: type[BaseModel], place_of: PlaceOf) -> Fault:
@@ -80,7 +81,7 @@ def _shown(value: Any) -> str:
 def _advice_for_unknown(path: Path, root: type[BaseModel]) -> str:
     """The nearest key of that section; a key that stands in another section is named with it."""
     *sections, key = path
-    known = _section(root, sections).model_fields
+    known = {*_section(root, sections).model_fields, *(() if sections else ("include",))}
     elsewhere = [".".join(place) for place in _all_keys(root) if place[-1] == key]
     if elsewhere and "did you mean" not in nearest(key, known):
         return f"did you mean `{elsewhere[0]}`?"

@@ -8,18 +8,25 @@ from egpo.config.sections.keep import Checkpoints, Trackers, Validation, Watch
 from egpo.config.sections.model import Lora, Model
 from egpo.config.sections.rollout import Rollout
 from egpo.config.sections.section import Count, RunName, RunsFolder, Section, Seed
+from egpo.config.sections.stages import Bfcl, Convert, Eval, Prepare, Probe
 from egpo.config.sections.task import Segments, Task
 from egpo.config.sections.update import Optimization, Update
+from egpo.config.sections.verl import Verl
 
 __all__ = [
     "Algorithm",
+    "Bfcl",
     "Checkpoints",
     "Config",
+    "Convert",
     "Egpo",
     "EgpoCalibrated",
+    "Eval",
     "Lora",
     "Model",
     "Optimization",
+    "Prepare",
+    "Probe",
     "Rollout",
     "Section",
     "Segment",
@@ -28,6 +35,7 @@ __all__ = [
     "Trackers",
     "Update",
     "Validation",
+    "Verl",
     "Watch",
 ]
 
@@ -63,3 +71,11 @@ class Config(Section):
     """How it is watched on problems it does not train on."""
     watch: Watch = Watch()
     """Where to look."""
+    prepare: Prepare = Prepare()
+    """Its data, by `egpo run`."""
+    probe: Probe = Probe()
+    """The probe before it, by `egpo run`."""
+    eval: Eval = Eval()
+    """The evaluations after it, by `egpo run`."""
+    verl: Verl = Verl()
+    """The second engine, where `engine` names it."""

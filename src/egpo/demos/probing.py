@@ -6,13 +6,12 @@ from typing import Any
 
 from egpo.config import Config
 from egpo.demos.plan import DemoFolder, Plan
-from egpo.demos.screen import Screen
 from egpo.evals.bootstrap import Estimate
 from egpo.evals.evaluate import Exam
 from egpo.evals.passk import default_ks
 from egpo.evals.responses import Sampling
+from egpo.experiments.screen import Screen
 from egpo.files import write_atomically
-from egpo.local.quiet import warnings_said_by
 from egpo.probes.forecast import Forecast
 from egpo.probes.probe import draw_paper, probe
 from egpo.probes.store import write_probe
@@ -22,6 +21,7 @@ from egpo.reports.probe import PROBE
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import read_metrics
 from egpo.runs.readings import AGREEING
+from egpo.runs.spoken_warnings import warnings_said_by
 
 FIRST_STEPS = 10
 """Training steps that a forecast is held against: later the model is another."""

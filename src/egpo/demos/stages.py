@@ -8,16 +8,16 @@ from pathlib import Path
 from egpo.config import Config
 from egpo.data.manifest import MANIFEST
 from egpo.demos.plan import BASE, DemoFolder, Plan
-from egpo.demos.screen import Screen
 from egpo.evals.candidates import LocalCandidate, local_candidates
 from egpo.evals.evaluate import Exam, Paper, evaluate, set_paper
 from egpo.evals.passk import default_ks
 from egpo.evals.responses import Sampling
 from egpo.evals.store import StoredEvaluation, read_evaluation, write_evaluation
-from egpo.local.quiet import warnings_said_by
-from egpo.local.sessions.interrupts import RunInterruptedError
+from egpo.experiments.screen import Screen
 from egpo.local.sessions.opening import run_checkpoints, run_folder
 from egpo.local.train import train
+from egpo.runs.interruption import RunInterruptedError
+from egpo.runs.spoken_warnings import warnings_said_by
 from egpo.tasks.load import TASKS
 from egpo.tasks.prepare import prepare
 

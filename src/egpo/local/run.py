@@ -45,7 +45,7 @@ def open_run(config: Config) -> Run:
         task=task,
         stream=ProblemStream(training_problems(task, config), config.seed, _admits(policy, task, config)),
         reference=load_reference(policy, config.model, config.seed) if config.update.kl > 0 else None,
-        settings=UpdateSettings.of(config, policy.device),
+        settings=UpdateSettings.of(config, policy),
     )
 
 

@@ -1,7 +1,5 @@
 """The metrics of a step: verl's names where verl has one. A figure without data is left out. B rows."""
 
-import re
-from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -14,9 +12,8 @@ from egpo.local.measure import Measures
 from egpo.local.rollouts import Rollouts
 from egpo.local.run import Run
 from egpo.local.updates.update_stats import UpdateStats
+from egpo.rewards.shares import shares_of
 from egpo.rewards.verdict import Verdict
-
-_LONGEST_REASON, _MOST_REASONS = 48, 32
 
 
 def summarise(run: Run, batch: Batch, measures: Measures, estimated: Estimate, stats: UpdateStats) -> Metrics:
@@ -48,13 +45,8 @@ def _of_verdicts(verdicts: Sequence[Verdict]) -> Metrics:
 
 
 def reason_shares(verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """Of each reason, by name. A judge from outside may give any text: names are made of plain characters, and beyond
-    the commonest ones they are `other`."""
-    counted = Counter(re.sub(r"[^\w.:-]", "_", verdict.reason[:_LONGEST_REASON]) for verdict in verdicts)
-    common = counted.most_common(_MOST_REASONS)
-    if len(common) < len(counted):
-        common.append(("other", sum(counted.values()) - sum(count for _, count in common)))
-    return {name: count / len(verdicts) for name, count in sorted(common)}
+    """Of each reason, by name."""
+    return shares_of([verdict.reason for verdict in verdicts])
 
 
 def _of_lengths(rollouts: Rollouts) -> Metrics:

@@ -1,6 +1,6 @@
 """Where two resolved configs differ, and which differences a resumed run may have."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +8,9 @@ import yaml
 
 from egpo.errors import ConfigError, Fault, InputError
 
-FREE = ("name", "runs", "checkpoints", "watch")
-"""Keys and sections that change no arithmetic: where a run lies, what is kept of it, who watches."""
+FREE = ("name", "runs", "checkpoints", "watch", "prepare", "probe", "eval", "verl.python", "verl.patience_minutes")
+"""Keys and sections that change no arithmetic: where a run lies, what is kept of it, who watches, and what is done
+before and after it. (The data itself is held by its digest.)"""
 _NOTHING = "nothing"
 
 
@@ -36,16 +37,23 @@ def config_differences(old_yaml: str, new_yaml: str) -> list[Difference]:
 def refuse_other_training(old_yaml: str, new_yaml: str, where: str) -> list[Difference]:
     """ConfigError with each difference that changes what is computed or measured; the others are returned.
 
-    `steps` may change while the schedule is constant: the learning rate then does not know how long the run is.
+    `steps` may change while the schedule is constant: the learning rate then does not know how long the run is. What
+    is said about verl counts under that engine.
     """
     differences = config_differences(old_yaml, new_yaml)
     free = {*FREE, "steps"} if _is_constant(old_yaml) and _is_constant(new_yaml) else set(FREE)
-    other = [difference for difference in differences if difference.key.split(".")[0] not in free]
+    if "verl" not in (_leaves_of(old_yaml).get("engine"), _leaves_of(new_yaml).get("engine")):
+        free.add("verl")
+    other = [difference for difference in differences if not _is_in(difference.key, free)]
     if other:
         fix = "resume with the run's own config, or start another run with name=..."
         faults = [Fault(f"this run has another config ({difference})", where) for difference in other]
         raise ConfigError([*faults, Fault(f"{len(other)} of its settings would change", where, fix)])
     return differences
+
+
+def _is_in(key: str, sections: Iterable[str]) -> bool:
+    return any(f"{key}.".startswith(f"{section}.") for section in sections)
 
 
 def _is_constant(text: str) -> bool:

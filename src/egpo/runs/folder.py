@@ -65,6 +65,11 @@ class RunFolder:
         return self.path / "trackers"
 
     @property
+    def stages(self) -> Path:
+        """What `egpo run` has done so far."""
+        return self.path / "stages.json"
+
+    @property
     def report(self) -> Path:
         return self.path / "report.html"
 
@@ -128,8 +133,8 @@ def _refuse_what_is_there(folder: RunFolder) -> None:
     if folder.config.exists():
         fix = "go on with it by --resume, or choose another name=..."
         raise InputError("already holds a run", where=str(folder.path), fix=fix)
-    # A probe comes before its run, and is a part of it.
-    ours = (LOCK_NAME, UNFINISHED, folder.evals.name)
+    # A probe comes before its run, and is a part of it; so does the record of the stages.
+    ours = (LOCK_NAME, UNFINISHED, folder.evals.name, folder.stages.name)
     held = sorted(entry.name for entry in folder.path.iterdir() if not entry.name.startswith(ours))
     if held:
         more = " and more" if len(held) > 3 else ""

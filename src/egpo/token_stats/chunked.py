@@ -33,7 +33,7 @@ def token_stats(
     _check(hidden, head_weight, targets, temperature)
     hidden_ND, target_N = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1).long()
     chunk_bytes = chunk_bytes or CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"])
-    words = max(1, chunk_bytes // (4 * max(1, len(hidden_ND))))
+    words = _even(max(1, chunk_bytes // (4 * max(1, len(hidden_ND)))))
     apply: Any = _TokenStats.apply
     # Autocast would round the logits to halves, in forward and not in backward.
     with torch.autocast(hidden.device.type, enabled=False):
@@ -74,6 +74,11 @@ class _TokenStats(torch.autograd.Function):
             if weight_grad is not None:
                 torch.mm(grad_NC.t(), hidden_ND, out=weight_grad[start : start + ctx.words])
         return hidden_grad if hidden_grad is None else hidden_grad.to(hidden_ND.dtype), weight_grad, None, None, None
+
+
+def _even(words: int) -> int:
+    """A multiple of 256 where there are as many: rows of an odd length take a GPU's slow products."""
+    return words - words % 256 if words > 256 else words
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

@@ -1,6 +1,6 @@
 """The softmax of one slice of logits, how two slices merge, and the gradient of logp in one slice.
 
-torch on any device; on CUDA the two passes over a slice are Triton kernels, which read it once.
+torch on any device; where there are kernels for it (Triton on CUDA, C on CPUs), each pass reads the slice once.
 N tokens, C words in a slice.
 """
 
@@ -10,6 +10,8 @@ from importlib.util import find_spec
 
 import torch
 from torch import Tensor
+
+from egpo.native.library import address, kernels, suits
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,10 @@ def slice_stats(logit_NC: Tensor, temperature: float) -> SliceStats:
         from egpo.token_stats.kernels import fused_slice_stats
 
         return SliceStats(*fused_slice_stats(logit_NC, temperature))
+    if suits(logit_NC):
+        lse_N, entropy_N = logit_NC.new_empty(len(logit_NC)), logit_NC.new_empty(len(logit_NC))
+        kernels().slice_stats(*map(address, (logit_NC, lse_N, entropy_N)), *logit_NC.shape, 1 / temperature)
+        return SliceStats(lse_N, entropy_N)
     highest_N = logit_NC.amax(1)
     logit_NC.sub_(highest_N.unsqueeze(1)).div_(temperature)
     exp_NC = logit_NC.exp()
@@ -55,6 +61,10 @@ def logp_gradient(
         from egpo.token_stats.kernels import fused_logp_gradient
 
         return fused_logp_gradient(logit_NC, lse_N, scale_N, target_N, temperature, dtype)
+    if suits(logit_NC) and dtype == torch.float32:
+        tensors = map(address, (logit_NC, lse_N, scale_N.contiguous()))
+        kernels().logp_gradient(*tensors, target_N.contiguous().data_ptr(), *logit_NC.shape, 1 / temperature)
+        return logit_NC
     grad_NC = logit_NC.div_(temperature).sub_(lse_N.unsqueeze(1)).exp_().mul_(-scale_N.unsqueeze(1))
     here_N = (target_N >= 0) & (target_N < grad_NC.shape[1])
     index_N1 = target_N.clamp(0, grad_NC.shape[1] - 1).unsqueeze(1)

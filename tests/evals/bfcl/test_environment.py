@@ -1,10 +1,11 @@
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from egpo.errors import EgpoError, InputError
 from egpo.evals.bfcl.cases import data_folder
-from egpo.evals.bfcl.environment import VARIABLE, bfcl_python
+from egpo.evals.bfcl.environment import VARIABLE, _home, bfcl_python
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +49,20 @@ def test_an_environment_without_bfcl_is_told():
 
     with pytest.raises(EgpoError, match="bfcl-eval is not in this environment"):
         data_folder(Path(sys.executable))
+
+
+def test_two_first_calls_make_it_once_and_what_was_half_made_is_made_anew(monkeypatch, tmp_path):
+    """Without packages, so that it takes seconds: `requirements.txt` is empty."""
+    nothing = tmp_path / "requirements.txt"
+    nothing.write_text("")
+    monkeypatch.setattr("egpo.evals.bfcl.environment.REQUIREMENTS", nothing)
+    half = _home() / "lib" / "left"
+    half.parent.mkdir(parents=True)
+    half.touch()
+    said = []
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: bfcl_python(say=said.append), range(2))
+    assert first == second
+    assert first.exists()
+    assert not half.exists()
+    assert sum("making BFCL's environment" in line for line in said) == 1

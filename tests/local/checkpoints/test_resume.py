@@ -3,11 +3,12 @@
 import pytest
 
 from egpo.config import load_config
-from egpo.local.checkpoints.resume import NOTHING_YET, config_identity, restore, rewind, snapshot
+from egpo.local.checkpoints.resume import config_identity, restore, snapshot
 from egpo.local.sessions.opening import open_seeded
 from egpo.local.step import step
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import MetricStream, read_metrics
+from egpo.runs.rewinding import NOTHING_YET, rewind
 from tests.local.runs import write_recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")

@@ -8,7 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from egpo.local.sessions.interrupts import Interrupts, RunInterruptedError, StepAbandoned
+from egpo.local.sessions.interrupts import Interrupts, StepAbandoned
+from egpo.runs.interruption import RunInterruptedError
 
 BOTH = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 

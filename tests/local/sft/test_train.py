@@ -12,10 +12,10 @@ from transformers import AutoModelForCausalLM
 from egpo.config import SftConfig, load_config
 from egpo.errors import ConfigError, InputError, forget_warnings
 from egpo.local.checkpoints.checkpoint import Checkpoints, SaveError
-from egpo.local.sessions.interrupts import RunInterruptedError
 from egpo.local.sft import session as sessions
 from egpo.local.sft.opening import open_quietly
 from egpo.local.sft.train import sft
+from egpo.runs.interruption import RunInterruptedError
 from tests.local.runs import contents
 
 ROWS = [

@@ -18,19 +18,14 @@ from egpo.local.quiet import without_progress_bars
 from egpo.local.run import Run
 from egpo.local.updates.optimizer import Optimizer
 from egpo.runs.differences import FREE
-from egpo.runs.folder import RunFolder
-from egpo.runs.health import NoteStream
-from egpo.runs.metrics import MetricStream
 
 _OPTIMIZER, _ADAPTERS = "optimizer/", "adapter/"
-NOTHING_YET = -1
-"""Before the first line of the metrics, which a validation before the first step writes as step 0."""
 
 
 def config_identity(config: Config | SftConfig) -> str:
     """A digest of the settings that a resumed run must share: all that change what is computed. `steps` is one of
     them only where the learning rate depends on it."""
-    values = config.model_dump(mode="json", exclude=set(FREE))
+    values = config.model_dump(mode="json", exclude={*FREE, "verl"})
     if config.update.schedule == "constant":
         values.pop("steps", None)
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
@@ -78,24 +73,6 @@ def load_weights(policy: Policy, folder: Path) -> None:
     with without_progress_bars():
         saved = AutoModelForCausalLM.from_pretrained(folder, dtype=policy.model.dtype)
     policy.model.load_state_dict(saved.state_dict())
-
-
-def require_rewindable(folder: RunFolder, step: int) -> None:
-    """An InputError where `rewind` would raise one: to be asked before anything of later steps is removed."""
-    MetricStream(folder.metrics).size_after(step)
-    MetricStream(folder.timings).size_after(step, gaps=True)
-    NoteStream(folder.health).size_after(step)
-
-
-def rewind(folder: RunFolder, step: int) -> None:
-    """What the run has written about later steps goes: it is about to take them again."""
-    MetricStream(folder.metrics).forget_after(step)
-    MetricStream(folder.timings).forget_after(step, gaps=True)
-    NoteStream(folder.health).forget_after(step)
-    for path in folder.rollouts.glob("step_*.jsonl"):
-        number = path.stem.removeprefix("step_")
-        if number.isdigit() and int(number) > step:
-            path.unlink()
 
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

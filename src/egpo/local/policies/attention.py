@@ -59,9 +59,30 @@ class PackLayout:
         return [size for group in self.groups for size in (group.prompt_length, sum(group.lengths))]
 
     @cached_property
+    def parts(self) -> Tensor:
+        """(parts, 4), int32: where each prompt and each response lies and ends, and the prompt that it goes on from,
+        which for a prompt is none."""
+        rows = [row for group in self.groups for row in _part_rows(group)]
+        return torch.tensor(rows, dtype=torch.int32).view(-1, 4)
+
+    @cached_property
+    def group_firsts(self) -> Tensor:
+        """Each group's first part, and the number of all parts (int32)."""
+        sizes = [0, *(1 + len(group.lengths) for group in self.groups)]
+        return torch.tensor(sizes).cumsum(0).to(torch.int32)
+
+    @cached_property
     def placed(self) -> "tuple[_PlacedGroup, ...]":
         """What every layer needs of a group, made once a pack."""
         return tuple(_PlacedGroup(group, self.device) for group in self.groups)
+
+
+def _part_rows(group: GroupLayout) -> Iterator[tuple[int, int, int, int]]:
+    yield group.start, group.prompt_length, group.start, 0
+    start = group.responses_start
+    for length in group.lengths:
+        yield start, length, group.start, group.prompt_length
+        start += length
 
 
 class _PlacedGroup:

@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from egpo.assets import resolve_model
+from egpo.config.machine import model_folder
 from egpo.config.schema import Model
 from egpo.errors import InputError
 from egpo.local.policies.attention import NAME
@@ -22,7 +22,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def load_policy(settings: Model, seed: int = 0) -> Policy:
     """The model on its device, in its dtype, without dropout, checked against its own plain forward pass."""
     where = f"model {settings.path}"
-    folder = _folder(resolve_model(settings.path))
+    folder = _folder(model_folder(settings.path))
     tokenizer = _tokenizer(folder, where)
     device = choose_device(settings.device)
     dtype = _DTYPES.get(settings.dtype, torch.bfloat16 if device.type == "cuda" else torch.float32)

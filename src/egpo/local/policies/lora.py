@@ -83,16 +83,25 @@ def load_adapter_state(model: PreTrainedModel, state: Mapping[str, Tensor]) -> N
 def merged_state(model: PreTrainedModel) -> dict[str, Tensor]:
     """The state of a plain model that computes the same: W + alpha / rank * B A, under the names that W has without
     adapters. A model without adapters gives its own state. Tensors that are tied stay so."""
-    merged = {
-        f"{name}.weight": (layer.weight.float() + layer.get_delta_weight(_ADAPTER)).to(layer.weight.dtype)
-        for name, layer in _adapted_layers(model).items()
-    }
+    merged = {f"{name}.weight": merged_weight(layer) for name, layer in _adapted_layers(model).items()}
     plain = {
         name.replace(".base_layer.", "."): tensor
         for name, tensor in model.state_dict().items()
         if not _is_adapter(name)
     }
     return plain | merged
+
+
+def is_adapted(layer: torch.nn.Module) -> bool:
+    """A layer with an adapter beside it."""
+    return hasattr(layer, "base_layer") and hasattr(layer, "get_delta_weight")
+
+
+@torch.no_grad()
+def merged_weight(layer: Any) -> Tensor:
+    """W, or W + alpha / rank * B A for a layer with an adapter."""
+    weight: Tensor = layer.weight
+    return (weight.float() + layer.get_delta_weight(_ADAPTER)).to(weight.dtype) if is_adapted(layer) else weight
 
 
 def _is_adapter(name: str) -> bool:

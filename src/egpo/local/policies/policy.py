@@ -1,18 +1,28 @@
 """A causal language model as the engine uses it: hidden states of packs, one more token for slots, and the head."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from egpo.local.policies.attention import PackLayout, SlotLayout, attend_pack
+from egpo.errors import warn_once
+from egpo.local.cuda.coverage import why_not_fused
+from egpo.local.policies.attention import PackLayout, SlotLayout
+from egpo.local.policies.lean import pack_attention
+from egpo.local.policies.lean.block_slots import BlockSlots
 from egpo.local.policies.lean.coverage import why_not_lean
 from egpo.local.policies.lean.decoder import Attend, decode
+from egpo.local.policies.lean.decoding import can_decode
 from egpo.local.policies.lean.group_slots import GroupSlots
 from egpo.local.policies.packs import Pack
 from egpo.local.policies.slots import Slots
+
+if TYPE_CHECKING:
+    from egpo.local.cuda.decoder import Decoder
+
+AnySlots = Slots | GroupSlots | BlockSlots
 
 
 @dataclass(eq=False)
@@ -25,6 +35,7 @@ class Policy:
     stop_ids: frozenset[int]
     pad_id: int
     template: dict[str, Any] = field(default_factory=dict)
+    _decoder: "Decoder | None" = field(default=None, init=False, repr=False)
 
     @property
     def device(self) -> torch.device:
@@ -37,17 +48,40 @@ class Policy:
 
     @property
     def path(self) -> str:
-        """ "lean": the engine's own forward pass computes the model; "transformers": the model's own does."""
+        """ "fused", "lean": the engine's own forward pass on a GPU, on a CPU; "transformers": the model's own."""
+        if not why_not_fused(self.model):
+            return "fused"
         return "transformers" if why_not_lean(self.model) else "lean"
 
-    def open_slots(self) -> Slots | GroupSlots:
-        """An empty cache, of the kind that the model's path fills."""
-        return GroupSlots() if self.path == "lean" else Slots()
+    @property
+    def decoder(self) -> "Decoder | None":
+        """Samples by captured graphs, where the model's path is the fused one. On a GPU, the first to miss it says
+        why."""
+        why_not = why_not_fused(self.model)
+        if why_not and self.device.type == "cuda":
+            warn_once(
+                "fused path", f"on the slower path, through transformers: {why_not} (`egpo doctor` lists which are)"
+            )
+        if self._decoder is None and not why_not:
+            from egpo.local.cuda.decoder import Decoder
 
-    def hidden(self, pack: Pack, cache: Slots | GroupSlots | None = None) -> Tensor:
+            self._decoder = Decoder(self.model, self.tokenizer)
+        return self._decoder
+
+    def open_slots(self) -> AnySlots:
+        """An empty cache, of the kind that the model's path fills."""
+        if self.path != "lean":
+            return Slots()
+        return BlockSlots(self.model) if can_decode(self.model) else GroupSlots()
+
+    def hidden(self, pack: Pack, cache: AnySlots | None = None) -> Tensor:
         """(N, D): hidden states after the last norm, with a gradient where gradients are on. A cache keeps the keys
         and values of the pack's prompts."""
-        if isinstance(cache, GroupSlots) or (cache is None and self.path == "lean"):
+        if cache is None and self.path == "fused":
+            from egpo.local.cuda.packed import packed_hidden
+
+            return packed_hidden(self.model, pack)
+        if isinstance(cache, GroupSlots | BlockSlots) or (cache is None and self.path == "lean"):
             return decode(self.model, pack.token_N, pack.position_N, _over_pack(pack.layout, cache))
         return self._forward(pack.token_N[None], pack.position_N[None], pack.layout, cache)[0]
 
@@ -58,8 +92,10 @@ class Policy:
             return torch.mm(hidden_RD, self.head_VD.T, out_dtype=torch.float32)
         return hidden_RD.float() @ self.head_VD.float().T
 
-    def next_hidden(self, token_R: Tensor, slots: Slots | GroupSlots) -> Tensor:
+    def next_hidden(self, token_R: Tensor, slots: AnySlots) -> Tensor:
         """(R, D): one more token for each row of slots."""
+        if isinstance(slots, BlockSlots):
+            return slots.next_hidden(token_R)
         if isinstance(slots, GroupSlots):
             slots.open_next()
             return decode(self.model, token_R, slots.position_R, slots.attend)
@@ -77,11 +113,10 @@ class Policy:
         return hidden
 
 
-def _over_pack(layout: PackLayout, cache: GroupSlots | None) -> Attend:
+def _over_pack(layout: PackLayout, cache: GroupSlots | BlockSlots | None) -> Attend:
     def attend(layer: int, query_NHd: Tensor, key_NKd: Tensor, value_NKd: Tensor, scale: float) -> Tensor:
         if cache is not None:
             cache.collect(key_NKd, value_NKd)
-        query, key, value = (tensor[None].transpose(1, 2) for tensor in (query_NHd, key_NKd, value_NKd))
-        return attend_pack(query, key, value, layout, scale)[0].flatten(1)
+        return pack_attention.attend(query_NHd, key_NKd, value_NKd, layout, scale)
 
     return attend

@@ -73,5 +73,7 @@ def _cached_logits(policy: Policy, group: Sequences) -> list[Tensor]:
 
 
 def _largest_difference(found: list[Tensor], expected: list[Tensor]) -> float:
+    """Over tokens; of one token, the root mean square over the vocabulary: among a million logits in halves, the one
+    that is rounded worst is far off."""
     pairs = zip(found, expected[: len(found)], strict=True)
-    return max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
+    return max(float((ours - theirs).square().mean(dim=-1).sqrt().max()) for ours, theirs in pairs)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from egpo.native.library import address, kernels, suits
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -33,6 +35,8 @@ class Choice:
 
 def choose(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> Choice:
     """One token a row, decided by its uniform draw alone."""
+    if sampling.temperature > 0 and not sampling.truncates and suits(logits_RV):
+        return _native_choice(logits_RV.contiguous(), uniform_R.double().contiguous(), sampling.temperature)
     tempered_RV = logits_RV.float() / (sampling.temperature or 1.0)
     logp_RV = torch.log_softmax(tempered_RV, dim=-1)
     probability_RV = logp_RV.exp()
@@ -43,6 +47,14 @@ def choose(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> Choice:
             probability_RV = truncate(probability_RV, sampling)
         token_R = draw(probability_RV, uniform_R)
     return Choice(token_R, logp_RV.gather(1, token_R[:, None])[:, 0], entropy(probability_RV))
+
+
+def _native_choice(logits_RV: Tensor, uniform_R: Tensor, temperature: float) -> Choice:
+    logp_R, entropy_R = (logits_RV.new_empty(len(logits_RV)) for _ in range(2))
+    token_R = torch.empty(len(logits_RV), dtype=torch.long)
+    drawn = uniform_R.data_ptr(), token_R.data_ptr(), address(logp_R), address(entropy_R)
+    kernels().choose(address(logits_RV), *drawn, *logits_RV.shape, 1 / temperature)
+    return Choice(token_R, logp_R, entropy_R)
 
 
 def entropy(probability_RV: Tensor) -> Tensor:

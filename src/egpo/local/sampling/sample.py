@@ -13,14 +13,15 @@ from egpo.config.schema import Rollout
 from egpo.errors import warn_once
 from egpo.local.draws import Draws
 from egpo.local.memory import is_out_of_memory
-from egpo.local.policies.lean.group_slots import GroupSlots
 from egpo.local.policies.packs import Sequences, pack_groups
-from egpo.local.policies.policy import Policy
+from egpo.local.policies.policy import AnySlots, Policy
 from egpo.local.policies.prompts import prompt_tokens, require_room
-from egpo.local.policies.slots import Slots, compacted
+from egpo.local.policies.slots import compacted
 from egpo.local.rollouts import Rollouts
 from egpo.local.sampling.choose import Choice, Sampling, choose
+from egpo.local.sampling.shares import row_shares
 from egpo.local.sampling.stops import Stops
+from egpo.local.side_by_side import num_sides, require_wanted, side_by_side
 from egpo.tasks import Problem, Task
 
 
@@ -34,7 +35,14 @@ def sample(policy: Policy, task: Task, problems: Sequence[Problem], settings: Ro
     uniform_BT = draws.uniforms(keys, settings.n, settings.max_response_tokens).to(policy.device)
     tables = _Tables(len(problems) * settings.n, settings.max_response_tokens, policy)
     batch = _Batch(policy, prompts, settings, uniform_BT, tables)
-    _fill(batch, list(range(len(problems) * settings.n)))
+    if policy.decoder is not None:
+        from egpo.local.cuda.fill import fill
+
+        fill(policy.decoder, batch, list(range(len(problems) * settings.n)))
+    else:
+        shares = row_shares(len(problems), settings.n, num_sides(policy))
+        rows_at_once = None if settings.rows_at_once is None else max(1, settings.rows_at_once // len(shares))
+        side_by_side(lambda rows: _fill(batch, rows, rows_at_once), shares)
     return tables.rollouts(policy, problems, prompts, batch.prompt_B)
 
 
@@ -103,9 +111,9 @@ class _Tables:
         )
 
 
-def _fill(batch: _Batch, rows: list[int]) -> None:
+def _fill(batch: _Batch, rows: list[int], rows_at_once: int | None) -> None:
     """As many rows at once as asked for, or as fit: since rows are independent, halves give what the whole would."""
-    at_once = batch.settings.rows_at_once or len(rows)
+    at_once = rows_at_once or len(rows)
     parts = [rows[first : first + at_once] for first in range(0, len(rows), at_once)]
     while parts:
         if not _fits(batch, parts[0]):
@@ -134,6 +142,7 @@ def _sample_rows(batch: _Batch, rows: list[int]) -> None:
     slots, hidden_RD = _prefill(batch, rows)
     row_R = torch.tensor(rows, device=policy.device)
     for step in range(batch.settings.max_response_tokens):
+        require_wanted()
         choice = choose(policy.logits(hidden_RD), batch.uniform_BT[row_R, step], sampling)
         tables.write(row_R, step, choice)
         over_R = stops.over(choice.token_R, tables.written(row_R, step) if stops.strings else (), policy.tokenizer)
@@ -148,7 +157,7 @@ def _sample_rows(batch: _Batch, rows: list[int]) -> None:
         hidden_RD = policy.next_hidden(token_R, slots)
 
 
-def _prefill(batch: _Batch, rows: list[int]) -> tuple[Slots | GroupSlots, Tensor]:
+def _prefill(batch: _Batch, rows: list[int]) -> tuple[AnySlots, Tensor]:
     """Each prompt once, shared by its rows: their slots, and the hidden states that predict their first tokens."""
     device, prompt_B = batch.policy.device, batch.prompt_B
     needed = sorted({prompt_B[row] for row in rows})

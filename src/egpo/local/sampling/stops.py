@@ -19,11 +19,11 @@ class Stops:
         over_R = torch.isin(token_R, torch.tensor(sorted(self.ids), device=token_R.device))
         if not self.strings:
             return over_R
-        tails = tokenizer.batch_decode([row[-self._num_tail_tokens :] for row in written])
+        tails = tokenizer.batch_decode([row[-self.num_tail_tokens :] for row in written])
         found = [any(string in tail for string in self.strings) for tail in tails]
         return over_R | torch.tensor(found, device=token_R.device)
 
     @property
-    def _num_tail_tokens(self) -> int:
+    def num_tail_tokens(self) -> int:
         """A token holds a byte at least, so that this many reach over the longest string and a broken character."""
         return max(len(string.encode()) for string in self.strings) + 4

@@ -12,22 +12,12 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-from egpo.errors import EgpoError
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SHOW_CURSOR = "\x1b[?25h"
 
 
 class StepAbandoned(KeyboardInterrupt):
     """Raised out of a step that has changed nothing yet. No `except Exception` on the way may swallow it."""
-
-
-class RunInterruptedError(EgpoError):
-    """The run has ended because somebody asked for it: exit code 130 or 143, as shells expect."""
-
-    def __init__(self, signum: int, what: str, *, where: str = "", fix: str = "") -> None:
-        super().__init__(what, where=where, fix=fix)
-        self.exit_code = 128 + signum
 
 
 class Interrupts:

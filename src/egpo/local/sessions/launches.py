@@ -1,9 +1,11 @@
 """Which processes worked on a run, and on which data."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
+from egpo.native.library import describe_kernels
 from egpo.runs.folder import RunFolder
 from egpo.runs.provenance import Provenance, describe_launch, record_resumption, write_provenance
 
@@ -20,6 +22,8 @@ def record_launch(
     """This process begins the run, or goes on with it. InputError where the data is not what it began with."""
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     launch = describe_launch(after_step=after_step, threads=torch.get_num_threads(), gpu=gpu, sandbox=sandbox)
+    if device.type == "cpu":  # compiled or not, the last bits differ
+        launch = replace(launch, versions={**launch.versions, "kernels": describe_kernels()})
     if folder.provenance.exists():
         record_resumption(folder.provenance, launch, data)
     else:

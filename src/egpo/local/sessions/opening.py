@@ -8,17 +8,18 @@ from pathlib import Path
 from egpo.config import Config, config_to_yaml
 from egpo.local.checkpoints.checkpoint import Checkpoints
 from egpo.local.checkpoints.random_states import seed_everything
-from egpo.local.checkpoints.resume import NOTHING_YET, config_identity, require_rewindable, restore, rewind
+from egpo.local.checkpoints.resume import config_identity, restore
 from egpo.local.quiet import without_progress_bars
 from egpo.local.run import Run, open_run
 from egpo.local.sessions.interrupts import Interrupts
 from egpo.local.sessions.launches import record_launch
-from egpo.local.sessions.ledger import Ledger
 from egpo.local.sessions.preflight import check_before_training, data_digests, require_disk_room
 from egpo.local.sessions.session import Surroundings
 from egpo.local.sessions.train_session import TrainSession
 from egpo.runs.folder import RunFolder
+from egpo.runs.ledger import Ledger
 from egpo.runs.live import LiveView
+from egpo.runs.rewinding import NOTHING_YET, require_rewindable, rewind
 from egpo.runs.trackers import open_trackers
 
 

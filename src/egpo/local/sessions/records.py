@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from egpo.local.measure import Measures
 from egpo.local.run import Run
-from egpo.local.sessions.token_texts import TokenTexts
 from egpo.local.step import StepOutcome
 from egpo.local.validate import source_name
 from egpo.runs.dump import RolloutRecord, TokenSpan, token_spans
+from egpo.segments.token_texts import TokenTexts
 
 
 def rollout_records(run: Run, outcome: StepOutcome, step: int, texts: TokenTexts) -> Iterator[RolloutRecord]:

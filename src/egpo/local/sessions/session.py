@@ -12,10 +12,11 @@ from egpo.advantages.signals import Metrics
 from egpo.local.checkpoints.checkpoint import Checkpoints, SaveError, Snapshot
 from egpo.local.checkpoints.export import export_policy
 from egpo.local.policies.policy import Policy
-from egpo.local.sessions.interrupts import Interrupts, RunInterruptedError
-from egpo.local.sessions.ledger import Ledger
+from egpo.local.sessions.interrupts import Interrupts
 from egpo.local.stages import Stages
 from egpo.runs.folder import RunFolder
+from egpo.runs.interruption import RunInterruptedError
+from egpo.runs.ledger import Ledger
 from egpo.runs.live import LiveView
 from egpo.runs.readings import STEP_S, TOKENS_PER_S
 

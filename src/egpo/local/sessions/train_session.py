@@ -11,11 +11,11 @@ from egpo.local.checkpoints.resume import snapshot
 from egpo.local.run import Run
 from egpo.local.sessions.records import rollout_records
 from egpo.local.sessions.session import Session, Surroundings
-from egpo.local.sessions.token_texts import TokenTexts
 from egpo.local.step import StepOutcome, step
 from egpo.local.validate import validate
 from egpo.runs.dump import write_dump
 from egpo.runs.readings import REWARD, validation_accuracy
+from egpo.segments.token_texts import TokenTexts
 
 _CHANGES_NOTHING = {"sample", "judge", "measure", "reference"}
 """Stages before the update: a step that is left in one of them can be taken again."""

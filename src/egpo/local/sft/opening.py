@@ -10,17 +10,19 @@ from pathlib import Path
 from egpo.config import SftConfig, config_to_yaml
 from egpo.data.manifest import file_digest
 from egpo.local.checkpoints.checkpoint import Checkpoints
-from egpo.local.checkpoints.resume import NOTHING_YET, config_identity, require_rewindable, rewind
-from egpo.local.quiet import warnings_said_by, without_progress_bars
+from egpo.local.checkpoints.resume import config_identity
+from egpo.local.quiet import without_progress_bars
 from egpo.local.sessions.interrupts import Interrupts
 from egpo.local.sessions.launches import record_launch
-from egpo.local.sessions.ledger import Ledger
 from egpo.local.sessions.session import Surroundings
 from egpo.local.sft.reading import REASONS
 from egpo.local.sft.run import SftRun, open_sft_run
 from egpo.local.sft.session import SftSession, restore
 from egpo.runs.folder import RunFolder
+from egpo.runs.ledger import Ledger
 from egpo.runs.live import LiveView
+from egpo.runs.rewinding import NOTHING_YET, require_rewindable, rewind
+from egpo.runs.spoken_warnings import warnings_said_by
 from egpo.runs.trackers import open_trackers
 
 

@@ -53,7 +53,7 @@ def open_sft_run(config: SftConfig) -> SftRun:
         batches=plan(
             data.train.length_E, batch_tokens=config.update.batch_tokens, epochs=config.epochs, seed=config.seed
         ),
-        budget=budget_for(config.update.micro_tokens, policy.device),
+        budget=budget_for(config.update.micro_tokens, policy),
     )
 
 

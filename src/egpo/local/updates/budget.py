@@ -7,6 +7,7 @@ import torch
 
 from egpo.errors import EgpoError, warn_once
 from egpo.local.memory import OUT_OF_MEMORY, is_out_of_memory
+from egpo.local.policies.policy import Policy
 
 
 class Part(Protocol):
@@ -45,9 +46,17 @@ class TokenBudget:
         )
 
 
-def budget_for(wanted: int | None, device: torch.device) -> TokenBudget:
+def budget_for(wanted: int | None, policy: Policy) -> TokenBudget:
     """As the recipe says, or what suits the device: a CPU works best out of its cache, a GPU on large products."""
-    return TokenBudget(wanted or (16_384 if device.type == "cuda" else 2_048))
+    return TokenBudget(wanted or _suited(policy))
+
+
+def _suited(policy: Policy) -> int:
+    if policy.path == "fused":
+        from egpo.local.cuda.activations import tokens_that_fit
+
+        return tokens_that_fit(policy.model)
+    return 16_384 if policy.device.type == "cuda" else 2_048
 
 
 def within_memory(

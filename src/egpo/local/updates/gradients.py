@@ -68,15 +68,15 @@ class LossSums:
         return (getattr(self, field.name) for field in fields(self))
 
 
-def add_gradient(policy: Policy, part: MicroBatch, targets: Targets, settings: Update, temperature: float) -> LossSums:
-    """One forward and backward pass: the sum over tokens of weight * (surrogate + kl * KL), without the logits ever
-    standing whole. Entropy has no gradient."""
+def loss_of(
+    policy: Policy, part: MicroBatch, targets: Targets, settings: Update, temperature: float
+) -> tuple[Tensor, LossSums]:
+    """One forward pass: the sum over tokens of weight * (surrogate + kl * KL), without the logits ever standing whole.
+    Entropy has no gradient."""
     pack = pack_groups(part.groups, policy.device)
     hidden_MD = policy.hidden(pack)[pack.source_M]
     logp_M, _ = token_stats(hidden_MD, policy.head_VD, pack.target_M, temperature)
-    loss, sums = _loss(logp_M, targets.of(part.rows), settings)
-    loss.backward()  # type: ignore[no-untyped-call]
-    return sums
+    return _loss(logp_M, targets.of(part.rows), settings)
 
 
 def _loss(logp_M: Tensor, targets: _TokenTargets, settings: Update) -> tuple[Tensor, LossSums]:

@@ -1,8 +1,9 @@
 """The policy update: epochs over a batch of rollouts, an optimizer step per mini-batch. B rows, T tokens."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,12 +13,14 @@ from egpo.config.sections.update import Update
 from egpo.local.draws import Draws
 from egpo.local.policies.policy import Policy
 from egpo.local.rollouts import Rollouts
+from egpo.local.side_by_side import num_sides, require_wanted, side_by_side
 from egpo.local.updates.aggregate import token_weights
 from egpo.local.updates.budget import TokenBudget, budget_for, within_memory
-from egpo.local.updates.gradients import LossSums, Targets, add_gradient
-from egpo.local.updates.micro_batches import RowTokens, micro_batches
+from egpo.local.updates.gradients import LossSums, Targets, loss_of
+from egpo.local.updates.micro_batches import MicroBatch, RowTokens, micro_batches
 from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.schedule import learning_rate
+from egpo.local.updates.shares import OwnGradients, row_shares
 from egpo.local.updates.update_stats import OptimizerStep, UpdateStats
 
 
@@ -38,14 +41,14 @@ class UpdateSettings:
         return self.update.kl > 0 and self.update.kl_in == "loss"
 
     @classmethod
-    def of(cls, config: Config, device: torch.device) -> "UpdateSettings":
+    def of(cls, config: Config, policy: Policy) -> "UpdateSettings":
         return cls(
             update=config.update,
             temperature=config.rollout.temperature,
             horizon=config.rollout.max_response_tokens,
             seed=config.seed,
             total_steps=config.steps,
-            budget=budget_for(config.update.micro_tokens, device),
+            budget=budget_for(config.update.micro_tokens, policy),
         )
 
 
@@ -112,13 +115,44 @@ def _accumulate(
     """The mini-batch's gradient, into the optimizer. A row of advantage 0 adds nothing to it but a KL term."""
     live = (targets.advantage_B != 0).tolist()
     needed = rows if targets.reference_BT is not None else [row for row in rows if live[row]]
-    sums = within_memory(
-        settings.budget,
-        cut=lambda budget: micro_batches(needed, tokens, budget),
-        work=lambda part: add_gradient(policy, part, targets, settings.update, settings.temperature),
-        undo=optimizer.forget_gradients,
-    )
-    return sum(sums, start=LossSums())
+    shares = row_shares(needed, tokens, num_sides(policy))
+    if len(shares) < 2:
+        return _over_parts(policy, needed, tokens, targets, settings, _backward, optimizer.forget_gradients)
+
+    def work(share: list[int]) -> tuple[OwnGradients, LossSums]:
+        own = OwnGradients(policy.model.parameters())
+        return own, _over_parts(policy, share, tokens, targets, settings, own.add, own.forget)
+
+    results = side_by_side(work, shares)
+    for own, _ in results:
+        own.hand_over()
+    return sum((sums for _, sums in results), start=LossSums())
+
+
+def _over_parts(
+    policy: Policy,
+    rows: Sequence[int],
+    tokens: RowTokens,
+    targets: Targets,
+    settings: UpdateSettings,
+    backward: Callable[[Tensor], None],
+    forget: Callable[[], None],
+) -> LossSums:
+    """Micro-batch by micro-batch: `backward` sums their gradients, `forget` drops them where memory ran out."""
+
+    def work(part: MicroBatch) -> LossSums:
+        require_wanted()
+        loss, sums = loss_of(policy, part, targets, settings.update, settings.temperature)
+        backward(loss)
+        return sums
+
+    cut = partial(micro_batches, rows, tokens)
+    return sum(within_memory(settings.budget, cut, work, forget), start=LossSums())
+
+
+def _backward(loss: Tensor) -> None:
+    """Into the weights' own gradients, past the hooks of those that have masters."""
+    loss.backward()  # type: ignore[no-untyped-call]
 
 
 def _apply(optimizer: Optimizer, sums: LossSums, lr: float) -> float:

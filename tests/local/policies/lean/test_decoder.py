@@ -6,10 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
+from egpo.config.schema import Lora
 from egpo.local.policies.attention import NAME
+from egpo.local.policies.lean import decoding
+from egpo.local.policies.lean.block_slots import BlockSlots
+from egpo.local.policies.lora import add_adapters
 from egpo.local.policies.packs import Sequences, pack_groups
 from egpo.local.policies.policy import Policy
 from egpo.local.policies.slots import compacted
+from egpo.native import library
 
 SIZES = {
     "vocab_size": 120,
@@ -30,12 +35,17 @@ SHAPES = {
     "heads wider than hidden": Qwen3Config(**SIZES, head_dim=16, attention_bias=True),
     "a bias on queries and keys": Qwen2Config(**SIZES),
     "biases everywhere": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
+    "blocks of keys": Qwen3Config(**SIZES, head_dim=32),
+    "wide heads and biases everywhere": LlamaConfig(**SIZES, head_dim=80, attention_bias=True, mlp_bias=True),
+    "an odd number of queries to a key": Qwen2Config(**SIZES | {"hidden_size": 96}),
     "plain llama": LlamaConfig(**SIZES, rms_norm_eps=1e-2),
     "another base of rotation": LlamaConfig(**SIZES, rope_parameters={"rope_type": "default", "rope_theta": 50.0}),
     "scaled rotation": LlamaConfig(
         **SIZES, rope_parameters={**LLAMA3, "rope_theta": 100.0, "original_max_position_embeddings": 16}
     ),
 }
+IN_BLOCKS = ["blocks of keys", "wide heads and biases everywhere", "an odd number of queries to a key"]
+"""Those whose heads the decoding kernel takes."""
 
 
 def policy_of(config, dtype=torch.float32):
@@ -87,6 +97,17 @@ def gradients(policy, hidden):
     return {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
 
 
+@pytest.fixture(scope="module", params=["kernels", "torch"], autouse=True)
+def engine(request):
+    """Everything with the compiled kernels and without them."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "torch":
+            patch.setattr(library, "kernels", lambda: None)
+        elif library.kernels() is None:
+            pytest.skip(f"no kernels: {library.why_no_kernels()}")
+        yield request.param
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_packs_give_the_values_and_gradients_of_transformers(shape):
     policy = policy_of(SHAPES[shape])
@@ -118,15 +139,24 @@ def test_in_bfloat16_both_are_as_far_from_float32(shape):
 schedules = st.lists(st.lists(st.booleans(), min_size=6, max_size=6), max_size=5)
 
 
-@pytest.fixture(scope="module", params=["queries share keys by three", "plain llama"])
+@pytest.fixture(scope="module", params=["queries share keys by three", "plain llama", *IN_BLOCKS])
 def policy(request):
     return policy_of(SHAPES[request.param])
+
+
+@pytest.fixture(scope="module", params=["packed", "as torch holds them"])
+def weights(request):
+    """Where both ways of products with weights are there, both are tried."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != "packed":
+            patch.setattr(decoding, "_MOST_PACKED", 0)
+        yield
 
 
 @torch.no_grad()
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=6), schedules)
-def test_slots_give_the_values_of_transformers_whichever_rows_leave(policy, prompt_R, schedule):
+def test_slots_give_the_values_of_transformers_whichever_rows_leave(policy, weights, prompt_R, schedule):
     prompts = some_tokens(7, 2, 4)
     pack, slots = pack_groups([Sequences(prompt) for prompt in prompts]), policy.open_slots()
     policy.hidden(pack, slots)
@@ -143,6 +173,24 @@ def test_slots_give_the_values_of_transformers_whichever_rows_leave(policy, prom
         for row, token, hidden in zip(rows, token_R.tolist(), found, strict=True):
             row.append(token)
             torch.testing.assert_close(hidden, plain_hidden(policy, row)[-1], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", ["blocks of keys", "queries share keys by three"])
+def test_the_decoding_kernel_takes_heads_of_whole_vectors(engine, shape):
+    slots = policy_of(SHAPES[shape]).open_slots()
+    assert isinstance(slots, BlockSlots) == (engine == "kernels" and shape in IN_BLOCKS)
+
+
+def test_the_decoding_kernel_leaves_angles_that_depend_on_the_length(engine):
+    dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 100.0}
+    policy = policy_of(LlamaConfig(**SIZES, head_dim=16, rope_parameters=dynamic))
+    assert not isinstance(policy.open_slots(), BlockSlots)
+
+
+def test_the_decoding_kernel_leaves_weights_that_have_adapters():
+    policy = policy_of(SHAPES["blocks of keys"])
+    add_adapters(policy.model, Lora(rank=2, alpha=4.0), seed=0)
+    assert not isinstance(policy.open_slots(), BlockSlots)
 
 
 def test_the_same_pack_gives_the_same_bits():

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from torch.nn.functional import silu
 from transformers import PreTrainedModel
 
+from egpo.local.policies.lean.heads import Angles, placed
 from egpo.local.policies.lean.norm import rms_norm
-from egpo.local.policies.lean.rope import rotate
+from egpo.local.policies.lean.swiglu import swiglu
 
 Attend = Callable[[int, Tensor, Tensor, Tensor, float], Tensor]
 """Layer, query (N, H, d), key and value (N, K, d), scale of the scores: to (N, H * d)."""
@@ -23,29 +23,28 @@ def decode(model: PreTrainedModel, token_N: Tensor, position_N: Tensor, attend: 
     hidden_ND: Tensor = base.embed_tokens(token_N)
     cos, sin = base.rotary_emb(hidden_ND[None], position_N[None])
     for index, layer in enumerate(base.layers):
-        hidden_ND = _attention(layer, index, hidden_ND, (cos[0], sin[0]), attend)
+        hidden_ND = _attention(layer, index, hidden_ND, Angles(cos[0], sin[0]), attend)
         hidden_ND = _mlp(layer, hidden_ND)
     return _normed(hidden_ND, base.norm)
 
 
-def _attention(layer: Any, index: int, hidden_ND: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+def _attention(layer: Any, index: int, hidden_ND: Tensor, angles: Angles, attend: Attend) -> Tensor:
     attention = layer.self_attn
     normed_ND = _normed(hidden_ND, layer.input_layernorm)
     query, key, value = (
         projection(normed_ND).unflatten(-1, (-1, attention.head_dim))
         for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
     )
-    if hasattr(attention, "q_norm"):
-        query, key = _normed(query, attention.q_norm), _normed(key, attention.k_norm)
-    query, key = rotate(query, *angles), rotate(key, *angles)
+    query = placed(query, getattr(attention, "q_norm", None), angles)
+    key = placed(key, getattr(attention, "k_norm", None), angles)
     update_ND: Tensor = attention.o_proj(attend(index, query, key, value, attention.scaling))
     return hidden_ND + update_ND
 
 
 def _mlp(layer: Any, hidden_ND: Tensor) -> Tensor:
     normed_ND = _normed(hidden_ND, layer.post_attention_layernorm)
-    gate_NF, up_NF = silu(layer.mlp.gate_proj(normed_ND)), layer.mlp.up_proj(normed_ND)
-    update_ND: Tensor = layer.mlp.down_proj(gate_NF * up_NF)
+    act_NF = swiglu(layer.mlp.gate_proj(normed_ND), layer.mlp.up_proj(normed_ND))
+    update_ND: Tensor = layer.mlp.down_proj(act_NF)
     return hidden_ND + update_ND
 
 

@@ -6,13 +6,38 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from egpo.native.library import address, kernels, suits
+
 
 def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     """weight * x / sqrt(mean(x^2) + eps) over the last axis, the root in float32 whatever the dtype."""
-    if not torch.is_grad_enabled():
-        return _unit(x, _inverse_root(x, eps)).mul_(weight_D)
-    normed: Tensor = _RmsNorm.apply(x, weight_D, eps)  # type: ignore[no-untyped-call]
+    if suits(x, weight_D):
+        normed: Tensor = _NativeRmsNorm.apply(x, weight_D, eps)  # type: ignore[no-untyped-call]
+    elif torch.is_grad_enabled():
+        normed = _RmsNorm.apply(x, weight_D, eps)  # type: ignore[no-untyped-call]
+    else:
+        normed = _unit(x, _inverse_root(x, eps)).mul_(weight_D)
     return normed
+
+
+class _NativeRmsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+        x = x.contiguous()
+        out, inverse_root = torch.empty_like(x), x.new_empty(x.shape[:-1])
+        tensors = map(address, (x, weight_D, out, inverse_root))
+        kernels().rms_norm(*tensors, inverse_root.numel(), len(weight_D), eps)
+        ctx.save_for_backward(x, weight_D, inverse_root)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, weight_D, inverse_root = ctx.saved_tensors
+        x_grad, weight_grad = torch.empty_like(x), torch.empty_like(weight_D)
+        tensors = map(address, (x, weight_D, inverse_root, grad.contiguous(), x_grad, weight_grad))
+        kernels().rms_norm_back(*tensors, inverse_root.numel(), len(weight_D))
+        return x_grad, weight_grad, None
 
 
 def _inverse_root(x: Tensor, eps: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Who watches a demo."""
+"""Who watches an experiment, or a demo."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

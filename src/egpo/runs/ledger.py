@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from egpo.errors import EgpoError, warn_once
-from egpo.local.checkpoints.checkpoint import SaveError
 from egpo.runs.folder import RunFolder
 from egpo.runs.health import Health, Note, NoteStream, read_notes
 from egpo.runs.live import LiveView
@@ -36,7 +35,7 @@ class Ledger:
         for stream in (self._metrics, self._timings, self._notes):
             stream.sync()
 
-    def tell_of(self, error: SaveError, step: int, saved: int) -> None:
+    def tell_of(self, error: EgpoError, step: int, saved: int) -> None:
         """A checkpoint that could not be written, where training goes on without it."""
         fault = error.faults[0]
         note = Note(step, f"save_{step}", "danger", f"{fault.where}: {fault.what}", fault.fix)

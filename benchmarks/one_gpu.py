@@ -1,0 +1,210 @@
+"""One GRPO step of the embedded engine on a GPU: against TRL's GRPOTrainer, against what the hardware could do, and
+EGPO against GRPO. All of them in one process, in turn, round after round.
+
+    python benchmarks/one_gpu.py [--shape 0.6B] [--shortest 512 --longest 512] [--rounds 3] [--without-trl]
+
+The job: a Qwen3 shape with random weights in bfloat16, 16 prompts of 128 tokens, 16 responses to each, of one length or
+of lengths drawn between two, one optimizer step over all of them. Needs a CUDA device; TRL and datasets where the peer
+is wanted.
+
+The limit counts bytes and operations that the job cannot do without, at rates that a copy and a product of large
+matrices reach in the same run:
+
+    sample   every token reads all weights, the keys and values of the live rows, and those of a prompt once a group
+    update   three products a weight and token, every prompt once, and attention's own; at half the product's rate
+"""
+
+import argparse
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import _gpu_job as jobs
+import _trl_gpu_peer as trl
+from egpo.config import Config
+from egpo.local.draws import Draws
+from egpo.local.policies import load
+from egpo.local.run import Run, open_run
+from egpo.local.stages import Stages
+from egpo.local.step import step
+from interleaved import Timing
+
+Seconds = dict[str, float]
+
+
+def open_job(job: jobs.Job) -> Run:
+    """The run of a job, its weights drawn on the GPU: on a CPU that alone takes a minute."""
+    load._random_model = lambda folder, dtype, seed: _named_model(job)
+    with TemporaryDirectory() as folder:
+        jobs.save(job, Path(folder))
+        config = Config.model_validate(
+            {
+                "model": {"path": folder, "device": "cuda", "dtype": "bfloat16", "init": "random"},
+                "task": {"name": "_gpu_job:Words", "settings": {"texts": job.texts()}},
+                "rollout": {"prompts": job.prompts, "n": job.group, "max_response_tokens": job.longest},
+            }
+        )
+        return open_run(config)
+
+
+def _named_model(job: jobs.Job) -> torch.nn.Module:
+    model = jobs.make_model(job)
+    model.set_attn_implementation(load.NAME)
+    return model
+
+
+class Ours:
+    """The engine's own step under one estimator, with the seconds of its stages. The policy is the run's."""
+
+    def __init__(self, run: Run, job: jobs.Job, estimator: str) -> None:
+        algorithm = run.config.algorithm.model_copy(update={"estimator": estimator})
+        self._run = replace(run, config=run.config.model_copy(update={"algorithm": algorithm}), stages=Stages())
+        self._job, self._number = job, 0
+
+    def run(self) -> Seconds:
+        torch.cuda.empty_cache()  # what the one before has cached is not in the way
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        outcome = step(self._run, self._number)
+        torch.cuda.synchronize()
+        seconds = {"step": time.perf_counter() - start, **self._run.stages.take()}
+        assert round(outcome.metrics["response_length/mean"] * self._job.rows) == self._job.new_tokens
+        self._number += 1
+        print("ours", {stage: round(value, 3) for stage, value in seconds.items()}, flush=True)
+        return {**seconds, "gib": torch.cuda.max_memory_allocated() / 2**30}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Bytes and operations, and the rates at which this machine moves and multiplies."""
+
+    sample_bytes: float
+    update_operations: float
+    bytes_per_s: float
+    operations_per_s: float
+
+    @property
+    def sample_s(self) -> float:
+        return self.sample_bytes / self.bytes_per_s
+
+    @property
+    def update_s(self) -> float:
+        return self.update_operations / (self.operations_per_s / 2)
+
+    @classmethod
+    def of(cls, job: jobs.Job) -> "Limit":
+        config = jobs.SHAPES[job.shape].config(job.vocabulary)
+        heads = config.head_dim * (2 * config.num_attention_heads + 2 * config.num_key_value_heads)
+        layer = config.hidden_size * (heads + 3 * config.intermediate_size)
+        body, head = config.num_hidden_layers * layer, config.vocab_size * config.hidden_size
+        keys = 2 * 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+        longest = max(job.lengths)
+        own = sum(length * (length + 1) // 2 for length in job.lengths)
+        sample_bytes = 2 * (body + head) * longest + keys * (own + job.prompts * job.prompt_tokens * longest)
+        tokens = job.prompts * job.prompt_tokens + job.new_tokens
+        scores = own + job.new_tokens * job.prompt_tokens
+        attention = 4 * 3.5 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * scores
+        operations = 6 * (body * tokens + head * job.new_tokens) + attention
+        return cls(sample_bytes, operations, bandwidth(), product_rate())
+
+
+def _timed(work: object, times: int = 10) -> float:
+    """Seconds of one call."""
+    for _ in range(3):
+        work()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(times):
+        work()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / times
+
+
+def bandwidth() -> float:
+    """Bytes a second, read and written, of a copy of 4 GB."""
+    source = torch.empty(2**32, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * 2**32 / _timed(lambda: target.copy_(source))
+
+
+def product_rate() -> float:
+    """Operations a second of a product of matrices of 8192 x 8192 random numbers in bfloat16."""
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    return 2 * 8192**3 / _timed(lambda: a @ b)
+
+
+def measure(job: jobs.Job, num_rounds: int, with_trl: bool, micro_rows: int) -> dict[str, list[Seconds]]:
+    """Seconds by stage for every contender and round."""
+    Draws.uniforms = lambda self, keys, n, num_tokens: job.uniforms()
+    run = open_job(job)
+    contenders = {name: Ours(run, job, name) for name in ("grpo", "egpo")}
+    seconds: dict[str, list[Seconds]] = {name: [] for name in contenders}
+    order = list(contenders)
+
+    def take_turns() -> None:
+        for name in order:
+            seconds[name].append(contenders[name].run())
+        order.reverse()  # who comes after whom must not matter
+
+    if with_trl:
+        seconds["TRL"] = trl.train_beside(take_turns, job, num_rounds + 1, micro_rows)
+        for step_seconds in seconds["TRL"]:
+            assert step_seconds["tokens"] == job.new_tokens
+            step_seconds["update"] = step_seconds["step"] - step_seconds["sample"]
+    else:
+        for _ in range(num_rounds + 1):
+            take_turns()
+    for name, rounds in seconds.items():
+        print(f"{name}: the first step, with all that is compiled and captured, {rounds[0]['step']:.1f} s", flush=True)
+    return {name: rounds[1:] for name, rounds in seconds.items()}
+
+
+def timing(rounds: list[Seconds], stage: str) -> Timing:
+    return Timing([seconds[stage] for seconds in rounds])
+
+
+def show(job: jobs.Job, seconds: dict[str, list[Seconds]], limit: Limit, console: Console) -> None:
+    table = Table("", "sample, s", "update, s", "step, s", "tokens/s", "GiB", "times the limit", "TRL takes, times")
+    whole_limit = limit.sample_s + limit.update_s
+    table.add_row("limit", f"{limit.sample_s:.2f}", f"{limit.update_s:.2f}", f"{whole_limit:.2f}")
+    for name, rounds in seconds.items():
+        whole = timing(rounds, "step")
+        stages = [f"{timing(rounds, stage).median_s:.2f}" for stage in ("sample", "update", "step")]
+        against = str(timing(seconds["TRL"], "step").over(whole)) if "TRL" in seconds else ""
+        rate, memory = f"{job.new_tokens / whole.median_s:,.0f}", f"{timing(rounds, 'gib').median_s:.1f}"
+        table.add_row(name, *stages, rate, memory, f"{whole.median_s / whole_limit:.2f}", against)
+    console.print(f"{job}: {limit.bytes_per_s / 1e12:.2f} TB/s, {limit.operations_per_s / 1e12:.0f} TFLOP/s")
+    console.print(table)
+    grpo, egpo = (timing(seconds[name], "step") for name in ("grpo", "egpo"))
+    console.print(f"An EGPO step takes {egpo.over(grpo)} times a GRPO step.")
+    measured = timing(seconds["egpo"], "measure").over(egpo)
+    console.print(f"All that tells them apart, segments and estimator, is {measured.median:.2%} of it.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=jobs.SHAPES, default="0.6B")
+    parser.add_argument("--shortest", type=int, default=512)
+    parser.add_argument("--longest", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--without-trl", action="store_true")
+    parser.add_argument("--trl-micro-rows", type=int, default=trl.MICRO_ROWS, help="rows in one of TRL's micro-batches")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("No CUDA device: nothing to measure.")
+        return
+    job = jobs.Job(arguments.shape, arguments.shortest, arguments.longest)
+    console = Console(width=140)
+    with_trl = trl.is_installed() and not arguments.without_trl
+    seconds = measure(job, arguments.rounds, with_trl, arguments.trl_micro_rows)
+    show(job, seconds, Limit.of(job), console)
+
+
+if __name__ == "__main__":
+    main()

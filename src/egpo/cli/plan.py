@@ -1,0 +1,83 @@
+"""`egpo plan`: memory and seconds of a step on a GPU, before there is one."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from egpo.plans.plan import Plan
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="A YAML file, then dotted overrides.", show_default=False),
+]
+
+
+def plan(
+    recipe: Words = None,
+    card: Annotated[str, typer.Option(help="h200, h100, a100 or rtx4090.")] = "h200",
+    prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Of a prompt, where you know.")] = None,
+    response_tokens: Annotated[int | None, typer.Option(min=1, help="Of the mean response, where you know.")] = None,
+    lengths: Annotated[bool, typer.Option("--lengths", help="And the longest responses that fit each card.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what a step takes on one GPU: memory by part, seconds by stage. Exit code 1 when it does not fit.
+
+    Example: [cyan]egpo plan examples/recipe.yaml rollout.n=16 --card a100[/]
+    """
+    from egpo.cli.config import split_words
+    from egpo.config import load_config
+    from egpo.plans.plan import plan_recipe
+
+    found = plan_recipe(load_config(*split_words(recipe)), card, prompt_tokens, response_tokens)
+    if as_json:
+        typer.echo(json.dumps({**asdict(found), "fits": found.fits}, indent=2))
+    else:
+        _show(found)
+        if lengths:
+            _show_lengths(found)
+    if not found.fits:
+        raise typer.Exit(1)
+
+
+def _show(plan: "Plan") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("GiB", justify="right")
+    for name, value in asdict(plan.memory.parts).items():
+        table.add_row(name, f"{value / 2**30:.1f}")
+    table.add_row("peak", f"{plan.memory.parts.total / 2**30:.1f}", style="bold")
+    console, job = Console(), plan.job
+    console.print(
+        f"{plan.card.name}: {plan.shape.weights / 1e6:,.0f} million weights, {job.prompts} prompts of "
+        f"{job.prompt_tokens} tokens, {job.group} responses of {job.response_tokens} to each"
+    )
+    console.print(table)
+    verdict = "fits" if plan.fits else "[bold red]does not fit[/]: try model.gradient_checkpointing or model.lora"
+    console.print(f"It {verdict}. {plan.memory.at_once} rows at once, {plan.memory.pass_tokens} tokens a pass.")
+    stages = f"sample {plan.time.sample_s:.1f} s + update {plan.time.update_s:.1f} s"
+    console.print(f"{stages} = {plan.time.step_s:.1f} s a step")
+
+
+def _show_lengths(plan: "Plan") -> None:
+    from dataclasses import replace
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from egpo.plans.cards import CARDS
+    from egpo.plans.plan import longest_that_fits
+
+    table = Table("longest response, tokens", *(card.name for card in CARDS.values()))
+    for group in (4, 8, 16, 32):
+        job = replace(plan.job, group=group, at_once=plan.job.prompts * group)
+        fitting = [longest_that_fits(plan.shape, job, card) for card in CARDS.values()]
+        table.add_row(
+            f"{plan.job.prompts} prompts x {group}", *(f"{length:,}" if length else "-" for length in fitting)
+        )
+    Console().print(table)

@@ -1,0 +1,104 @@
+"""A recipe with the files that it includes, as one set of values that remember where they stand.
+
+    include: parts/tiny.yaml            # or a list; relative to the file that says it
+
+Included files come first, in their order; the file itself goes over them. Sections are merged key by key, anything
+else is replaced.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any
+
+from egpo.config.yaml_text import Document, Path, parse_yaml
+from egpo.errors import ConfigError, Fault, nearest
+
+INCLUDE = "include"
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Plain values, and for each key the place (`file:line`) that set it last."""
+
+    value: dict[str, Any]
+    set_at: dict[Path, str]
+
+
+def read_layers(path: FilePath, kind: str = "recipe", chain: tuple[FilePath, ...] = ()) -> Layers:
+    """The file over what it includes. `chain` are the files that led here: one that comes again is a fault."""
+    document = _read(path, kind)
+    set_at = {key: f"{path}:{line}" for key, line in document.line_of.items() if key[0] != INCLUDE}
+    layers = Layers({}, {})
+    for name in _included(document, path):
+        place = f"{path}:{document.line_of[(INCLUDE,)]}"
+        base = _base(path, name, place)
+        _refuse_cycle((*chain, path), base, place)
+        layers = lay_over(layers, read_layers(base, kind, (*chain, path)))
+    return lay_over(layers, Layers({key: value for key, value in document.value.items() if key != INCLUDE}, set_at))
+
+
+def _included(document: Document, path: FilePath) -> list[str]:
+    found = document.value.get(INCLUDE, [])
+    names = [found] if isinstance(found, str) else found
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        place = f"{path}:{document.line_of[(INCLUDE,)]}"
+        raise ConfigError([Fault(f"`include` is {found!r:.60}", place, "it must be a file, or a list of files")])
+    return names
+
+
+def _base(path: FilePath, name: str, place: str) -> FilePath:
+    base = path.parent / FilePath(name).expanduser()
+    if base.is_file():
+        return base
+    if not base.parent.is_dir():
+        raise ConfigError([Fault(f"includes `{name}`, and there is no folder {base.parent}", place, "check the path")])
+    there = [one.name for one in base.parent.glob("*.yaml") if one.name != path.name]
+    advice = nearest(base.name, there) if there else f"{base.parent} holds no recipe"
+    raise ConfigError([Fault(f"includes `{name}`, which is not there", place, advice)])
+
+
+def _refuse_cycle(chain: tuple[FilePath, ...], base: FilePath, place: str) -> None:
+    if base.resolve() in [path.resolve() for path in chain]:
+        shown = " -> ".join(str(path) for path in (*chain, base))
+        raise ConfigError([Fault(f"includes itself: {shown}", place, "leave one of these out")])
+
+
+def lay_over(lower: Layers, upper: Layers) -> Layers:
+    """Sections are merged; what the upper says otherwise replaces the lower's, with all that was under it."""
+    replaced: list[Path] = []
+    value = _merged(lower.value, upper.value, (), replaced)
+    kept = {key: place for key, place in lower.set_at.items() if not any(key[: len(path)] == path for path in replaced)}
+    return Layers(value, kept | upper.set_at)
+
+
+def _merged(lower: dict[str, Any], upper: dict[str, Any], path: Path, replaced: list[Path]) -> dict[str, Any]:
+    """`replaced` grows by the keys whose lower values are gone."""
+    merged = dict(lower)
+    for key, new in upper.items():
+        old = merged.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            merged[key] = _merged(old, new, (*path, key), replaced)
+        else:
+            merged[key] = new
+            replaced.append((*path, key))
+    return merged
+
+
+def _read(path: FilePath, kind: str) -> Document:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError([Fault("no such file", str(path), "check the path")]) from error
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
+        fix = f"a {kind} is a YAML file in UTF-8"
+        raise ConfigError([Fault(f"cannot be read: {error}", str(path), fix)]) from error
+    document = parse_yaml(text, str(path))
+    if document.value is None:
+        fix = (
+            "it needs at least model.path, and task.name or data.path" if kind == "recipe" else "remove it, or fill it"
+        )
+        raise ConfigError([Fault(f"the {kind} is empty", str(path), fix)])
+    if not isinstance(document.value, dict):
+        found = "a list" if isinstance(document.value, list) else f"`{str(document.value)[:40]}`"
+        raise ConfigError([Fault(f"the {kind} is {found}", str(path), "it must be a section of keys and values")])
+    return document

@@ -1,0 +1,117 @@
+"""What belongs to a machine and to no recipe: where models and data lie, GPUs, the environments of others.
+
+One optional file, `egpo.machine.yaml`: the one that the variable EGPO_MACHINE names, or the one in the working
+directory, or the one in ~/.config/egpo. An empty EGPO_MACHINE: none at all.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from egpo.assets import resolve_model
+from egpo.config.faults import PlaceOf, faults_of
+from egpo.config.includes import read_layers
+from egpo.config.sections.section import Count, Section, Words
+from egpo.errors import ConfigError, Fault, InputError
+
+VARIABLE = "EGPO_MACHINE"
+NAME = "egpo.machine.yaml"
+
+
+class Environments(Section):
+    verl: str | None = None
+    """Python of the environment that has verl, vLLM and Ray."""
+    bfcl: str | None = None
+    """Python of the environment that has BFCL's evaluator."""
+
+
+class Machine(Section):
+    """A relative path starts where the file lies."""
+
+    models: Words = ()
+    """Folders of models: `Qwen/Qwen3-4B` is looked for in each, as `Qwen/Qwen3-4B` and as `Qwen3-4B`."""
+    data: Words = ()
+    """Folders of raw data: a `prepare.source` that is not in the working directory is looked for in each."""
+    gpus: Count | None = None
+    """Of each node: `verl.gpus` where a recipe does not say."""
+    nodes: Count | None = None
+    """`verl.nodes` where a recipe does not say."""
+    environments: Environments = Environments()
+    """Interpreters of environments with pins of their own."""
+
+
+def machine_file() -> Path | None:
+    """Where this machine's file is; None where it has none. A name in EGPO_MACHINE must be a file."""
+    if VARIABLE in os.environ:
+        named = os.environ[VARIABLE]
+        if named and not Path(named).expanduser().is_file():
+            raise InputError(f"no such file `{named}`", where=VARIABLE, fix="mend the variable, or unset it")
+        return Path(named).expanduser() if named else None
+    places = (Path(NAME), Path.home() / ".config" / "egpo" / NAME)
+    return next((place for place in places if place.is_file()), None)
+
+
+def this_machine() -> Machine:
+    """Nothing is known of a machine without a file."""
+    path = machine_file()
+    return Machine() if path is None else read_machine(path)
+
+
+def read_machine(path: Path) -> Machine:
+    """Checked whole: a folder or an interpreter that is not there is a fault now, and not hours later."""
+    layers = read_layers(path, "machine file")
+    place_of = PlaceOf(str(path), layers.set_at, {})
+    try:
+        machine = Machine.model_validate(layers.value)
+    except ValidationError as error:
+        raise ConfigError(faults_of(error, Machine, place_of)) from error
+    located = _located(machine, path.parent)
+    if faults := list(_wrong_paths(located, place_of)):
+        raise ConfigError(faults)
+    return located
+
+
+def model_folder(name: str) -> str:
+    """What a recipe's `model.path` is here: a folder of that name, a model of the package, a folder under one of the
+    machine's `models`; or the name itself, which is then one of the hub."""
+    resolved = resolve_model(name)
+    if resolved != name or Path(name).expanduser().is_dir():
+        return resolved
+    tried = [Path(root, part) for root in this_machine().models for part in (name, name.rpartition("/")[2])]
+    return next((str(folder) for folder in tried if (folder / "config.json").is_file()), name)
+
+
+def data_place(source: str) -> str:
+    """What a recipe's `prepare.source` is here: a path as it stands, under one of the machine's `data`, or itself."""
+    if Path(source).expanduser().exists():
+        return str(Path(source).expanduser())
+    tried = [Path(root, source) for root in this_machine().data]
+    return next((str(path) for path in tried if path.exists()), source)
+
+
+def _located(machine: Machine, home: Path) -> Machine:
+    def at(word: str) -> str:
+        # Not resolved: the python of an environment is a link, and must be called by its own name.
+        return str(home.absolute() / Path(word).expanduser())
+
+    named = {name: at(python) for name, python in machine.environments if python is not None}
+    return machine.model_copy(
+        update={
+            "models": tuple(map(at, machine.models)),
+            "data": tuple(map(at, machine.data)),
+            "environments": machine.environments.model_copy(update=named),
+        }
+    )
+
+
+def _wrong_paths(machine: Machine, place_of: PlaceOf) -> Iterator[Fault]:
+    for key, folders in (("models", machine.models), ("data", machine.data)):
+        for folder in folders:
+            if not Path(folder).is_dir():
+                yield Fault(f"`{key}`: no such folder {folder}", place_of((key,)), "mend the path, or leave it out")
+    for name, python in machine.environments:
+        if python is not None and not (Path(python).is_file() and os.access(python, os.X_OK)):
+            fix = "give the path of its python, as /opt/verl/bin/python"
+            yield Fault(f"`{name}`: no interpreter at {python}", place_of(("environments", name)), fix)

@@ -1,0 +1,96 @@
+"""What `egpo run` does around the training: data before it, a probe, evaluations after it. None of it changes how a
+run is trained, but for the data."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from egpo.config.sections.section import Count, Section, Seed, Words, raised
+from egpo.config.sections.task import Task
+from egpo.errors import Fault
+
+
+class Convert(Section):
+    """Conversations are drawn and split as `egpo convert` does."""
+
+    format: Literal["hardgen", "messages", "xlam"]
+    """Of the records."""
+    max_samples: Count | None = None
+    """So many rows before the split; none: all."""
+    test_size: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """Share of the rows for testing."""
+    shuffle: bool = True
+    """Draw `max_samples` from the whole file, not from its head."""
+
+
+class Prepare(Section):
+    """The task's rows as parquet, once for all recipes that ask for the same. A task that names a `source` of its own,
+    or is no task of the package, has nothing to prepare."""
+
+    source: str | None = Field(None, min_length=1)
+    """Raw data: a file, a directory with train and test, or owner/name on the hub; none: the task draws problems."""
+    train: Count | None = None
+    """Rows for training; none: the task's `train`, or its default."""
+    test: Count | None = None
+    """Rows for testing, likewise."""
+    seed: Seed | None = None
+    """Of the generator or the split; none: the task's `seed`, or 42 for a split of conversations."""
+    convert: Convert | None = None
+    """For files of conversations, in place of `train` and `test`."""
+    folder: str = Field("data", min_length=1)
+    """Where prepared directories lie, each named by the task and a digest of what made it."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "Prepare":
+        if self.convert is not None and (self.train or self.test):
+            raise raised(Fault("`convert` splits by `test_size`", "convert", "leave out `train` and `test`"))
+        if self.convert is not None and self.source is None:
+            raise raised(Fault("`convert` has no file to read", "convert", "set prepare.source"))
+        return self
+
+
+class Probe(Section):
+    problems: Count = 64
+    """So many of the training split, drawn at random."""
+    n: Annotated[int, Field(ge=2)] = 16
+    """Responses to each; the rest is as in `rollout`."""
+
+
+class Bfcl(Section):
+    categories: Words = ("multi_turn_base",)
+    """Of the Berkeley Function-Calling Leaderboard."""
+    runs: Count = 5
+    """Evaluations of each model."""
+    threads: Count = 16
+    """Questions under way at the server."""
+
+
+class Eval(Section):
+    models: Annotated[tuple[Literal["base", "trained"], ...], Field(strict=False, min_length=1)] = ("base", "trained")
+    """`base`: what the run began with. `trained`: its last checkpoint."""
+    problems: Count | None = None
+    """The first so many of the test split; none: all."""
+    n: Count = 8
+    """Responses per problem."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Of the sampling."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Sample among the likeliest tokens that hold this much probability together."""
+    k: Annotated[tuple[Count, ...], Field(strict=False)] = ()
+    """For pass@k; none: the powers of two up to n."""
+    greedy: bool = True
+    """The likeliest response besides."""
+    max_tokens: Count | None = None
+    """Longest response; none: as in `rollout`."""
+    tasks: Annotated[tuple[Task, ...], Field(strict=False)] = ()
+    """Other tasks than the one trained on, each with its settings: what was learnt, and what was forgotten?"""
+    serve: bool = False
+    """Ask the models through a server that is started for it (vLLM where it is installed), not in this process."""
+    bfcl: Bfcl | None = None
+    """The official evaluator of function calling, besides."""
+
+    @model_validator(mode="after")
+    def _k_within_n(self) -> "Eval":
+        if too_large := [k for k in self.k if k > self.n]:
+            raise raised(Fault(f"pass@{too_large[0]} of {self.n} responses", "k", "raise `n`, or lower `k`"))
+        return self

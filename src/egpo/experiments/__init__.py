@@ -1,0 +1,1 @@
+"""From one recipe to one verdict: prepare, probe, train, merge, evaluate, report."""

@@ -1,0 +1,46 @@
+"""One recipe on its way from data to report."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from egpo.config import Config
+from egpo.experiments.prepared import DataPlan, data_plan, with_prepared_data
+from egpo.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """`recipe` is its file, as messages name it; `config` is what stands there, with the overrides."""
+
+    recipe: str
+    config: Config
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def run(self) -> RunFolder:
+        return RunFolder(Path(self.config.runs) / self.config.name)
+
+    @cached_property
+    def data(self) -> DataPlan | None:
+        return data_plan(self.config)
+
+    @cached_property
+    def training(self) -> Config:
+        """The config that the run is trained with: its task reads the prepared data."""
+        return with_prepared_data(self.config)
+
+    @property
+    def merged(self) -> Path:
+        """Where the shards of the last step become one model."""
+        return self.run.path / "merged" / f"step_{self.config.steps}"
+
+    @property
+    def trained_model(self) -> Path:
+        """What is evaluated after the training: the embedded engine's checkpoints hold whole models."""
+        if self.config.engine == "verl":
+            return self.merged
+        return self.run.checkpoint_of(self.config.steps) / "actor" / "huggingface"

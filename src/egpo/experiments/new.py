@@ -1,0 +1,43 @@
+"""A recipe that includes another one, and says only what differs."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from egpo.config import load_recipe
+from egpo.config.includes import INCLUDE
+from egpo.config.values import apply_overrides
+from egpo.config.yaml_text import dump_yaml
+from egpo.errors import InputError, nearest
+from egpo.files import write_atomically
+
+
+def write_recipe(path: Path, base: Path, overrides: Sequence[str] = ()) -> Path:
+    """`path` may lack its `.yaml`. It is checked whole before it is written, and never written over another."""
+    target = path if path.suffix == ".yaml" else path.with_name(f"{path.name}.yaml")
+    _require_base(base)
+    if target.exists():
+        raise InputError("is there already", where=str(target), fix="choose another name")
+    if not target.parent.is_dir():
+        raise InputError("no such folder", where=str(target.parent), fix="make it first")
+    load_recipe(base, [f"name={target.stem}", *overrides])
+    try:
+        write_atomically(target, _text(target, base, overrides))
+    except OSError as error:
+        fix = "choose another place"
+        raise InputError(f"cannot be written ({error.strerror})", where=str(target), fix=fix) from error
+    return target
+
+
+def _text(target: Path, base: Path, overrides: Sequence[str]) -> str:
+    values: dict[str, Any] = {INCLUDE: os.path.relpath(base, target.parent), "name": target.stem}
+    apply_overrides(values, overrides)
+    return f"# egpo run {target}\n{dump_yaml(values)}"
+
+
+def _require_base(base: Path) -> None:
+    if not base.is_file():
+        there = [str(path) for path in base.parent.glob("*.yaml")] if base.parent.is_dir() else []
+        fix = nearest(str(base), there) if there else "give the path of a recipe"
+        raise InputError("no such recipe", where=str(base), fix=fix)

@@ -1,0 +1,72 @@
+"""The stages of an experiment, one after the other: what is done stays done, and what fails says how to go on."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from egpo.errors import EgpoError, Fault
+from egpo.experiments.borrowing import borrowed
+from egpo.experiments.experiment import Experiment
+from egpo.experiments.job import Job
+from egpo.experiments.record import StageRecord
+from egpo.experiments.screen import Screen
+from egpo.experiments.selection import Selection
+from egpo.experiments.stages import evaluate, merge, prepare, probe, report, train
+from egpo.runs.interruption import RunInterruptedError
+
+STAGES: Mapping[str, Callable[[Experiment, Screen], list[Job]]] = {
+    "prepare": prepare.jobs,
+    "probe": probe.jobs,
+    "train": train.jobs,
+    "merge": merge.jobs,
+    "eval": evaluate.jobs,
+    "report": report.jobs,
+}
+
+
+class StageFailedError(EgpoError):
+    """What went wrong, in which stage, what is done already, and how to go on. The exit code is the cause's."""
+
+    def __init__(self, cause: EgpoError, faults: list[Fault]) -> None:
+        Exception.__init__(self, "\n".join(map(str, faults)))
+        self.faults, self.exit_code = faults, cause.exit_code
+
+
+def run_stages(experiment: Experiment, selection: Selection, screen: Screen) -> None:
+    """Every job of the selected stages that is not done, or was done out of something else."""
+    record = StageRecord(experiment.run.stages)
+    finished: list[str] = []
+    for stage in selection.stages:
+        with _explained(experiment, stage, finished):
+            found = STAGES[stage](experiment, screen)
+            for job in found:
+                _run_job(job, experiment, record, screen, again=stage in selection.again)
+            if not found:
+                screen.say(f"  {stage}: nothing to do")
+        finished.append(stage)
+
+
+def _run_job(job: Job, experiment: Experiment, record: StageRecord, screen: Screen, *, again: bool) -> None:
+    reason = "asked for" if again else record.reason_to_work(job)
+    if reason is None:
+        screen.say(f"  {job.name}: skipped, nothing has changed")
+        return
+    screen.say(f"  {job.name}: {reason}")
+    lent = borrowed(job, experiment) if job.shared and not again else None
+    outcome = lent or job.work()
+    record.done(job)
+    screen.say(f"  {job.name}: {outcome}")
+
+
+@contextmanager
+def _explained(experiment: Experiment, stage: str, finished: Sequence[str]) -> Iterator[None]:
+    try:
+        yield
+    except EgpoError as error:
+        interrupted = isinstance(error, RunInterruptedError)
+        kept = f"kept: {', '.join(finished) or 'nothing yet'}"
+        fix = "the same command goes on here" if interrupted else "once that is mended, the same command goes on here"
+        last = Fault(f"`{stage}` did not come to its end; {kept}", experiment.name, fix)
+        # How to resume the run alone is no advice here: the later stages would be missing.
+        causes = [replace(fault, fix="") for fault in error.faults] if interrupted else error.faults
+        raise StageFailedError(error, [*causes, last]) from error

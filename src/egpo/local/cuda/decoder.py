@@ -1,0 +1,192 @@
+"""Sampling on a GPU: the prompts once, then captured graphs, the host looking in every few tokens.
+
+P problems, B rows, R rows at once, T tokens, D hidden.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from egpo.errors import warn_once
+from egpo.local.cuda.graphs import TokenGraphs
+from egpo.local.cuda.kernels.record import TokenTables
+from egpo.local.cuda.packed import packed_hidden
+from egpo.local.cuda.room import Room, RoomSize
+from egpo.local.cuda.seats import FRESH, Seats, bucket
+from egpo.local.cuda.string_stops import first_stop
+from egpo.local.cuda.weights import DecoderWeights
+from egpo.local.memory import is_out_of_memory
+from egpo.local.policies.packs import Sequences, pack_groups
+from egpo.local.sampling.choose import Sampling
+from egpo.local.sampling.stops import Stops
+
+# Tokens between two looks: rows that are over meanwhile cost next to nothing, a look costs a few hundred microseconds.
+_LOOK_EVERY = 16
+# Of the GPU's memory, for a room that stays while the policy is updated; a larger one is given back.
+_STAYS = 0.25
+# Of the memory that is free, for the cache at most.
+_CACHE_SHARE = 0.6
+# Beyond it, more rows at once bring nothing.
+_MOST_ROWS = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """`rows[i]` of the tables answers `prompts[prompt_of[i]]`; `at_once` rows at most, in `new_tokens` at most."""
+
+    prompts: Sequence[Sequence[int]]
+    rows: Sequence[int]
+    prompt_of: Sequence[int]
+    uniform_BT: Tensor
+    sampling: Sampling
+    stops: Stops
+    at_once: int
+    new_tokens: int
+
+    @property
+    def size(self) -> RoomSize:
+        return RoomSize(
+            rows=min(self.at_once, len(self.rows)),
+            prompts=len(self.prompts),
+            prompt_tokens=-(-max(map(len, self.prompts)) // 64) * 64,
+            new_tokens=self.new_tokens,
+            table_rows=len(self.uniform_BT),
+            stops=max(1, len(self.stops.ids)),
+        )
+
+
+class Decoder:
+    """Lives as long as its model. What it holds on the device is made by the first job, and again by a larger one."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._model, self._tokenizer = model, tokenizer
+        self._weights: DecoderWeights | None = None
+        self._room: Room | None = None
+        self._graphs: TokenGraphs | None = None
+        self._most_rows: int | None = None
+        """What memory has turned out to hold."""
+
+    @torch.no_grad()
+    def run(self, job: Job) -> TokenTables:
+        """Tables in which every row of the job is filled. They are the decoder's own: read them before the next job."""
+        room, graphs = self._prepare(job)
+        self._prefill(room, job)
+        room.uniform_BT[: len(job.uniform_BT), : job.new_tokens] = job.uniform_BT
+        room.limit_1.fill_(job.new_tokens)
+        room.stop_ids.fill_(-1)
+        room.stop_ids[: len(job.stops.ids)] = torch.tensor(sorted(job.stops.ids), device=room.stop_ids.device)
+        _sample(self._tokenizer, room, graphs, job)
+        return room.tables
+
+    def release_large(self) -> None:
+        """Give the room back where the update will want the memory."""
+        if self._room is not None and self._room.hidden_RD.is_cuda:
+            total = torch.cuda.get_device_properties(self._model.device).total_memory
+            if self._room.size.cache_bytes(self._model) > _STAYS * total:
+                self._forget()
+
+    def _forget(self) -> None:
+        self._room = self._graphs = self._weights = None
+
+    def _prepare(self, job: Job) -> tuple[Room, TokenGraphs]:
+        if self._weights is None or not self._weights.are_where_they_were:
+            self._forget()
+            self._weights = DecoderWeights(self._model)
+        else:
+            self._weights.refresh()
+        size = job.size.limited(self._most_rows)
+        if self._room is None or not self._room.size.holds(size):
+            size = size if self._room is None else self._room.size.joined(size)
+            self._graphs = self._room = None
+            self._room = _largest_room(self._model, size)
+            self._graphs = TokenGraphs(self._weights, self._room)
+            if self._room.size.rows < size.rows:
+                self._most_rows = self._room.size.rows
+        assert self._graphs is not None
+        return self._room, self._graphs
+
+    def _prefill(self, room: Room, job: Job) -> None:
+        """The prompts' keys, values and last hidden states."""
+        pack = pack_groups([Sequences(prompt) for prompt in job.prompts], self._model.device)
+        groups = pack.layout.groups
+        lengths = torch.tensor([group.prompt_length for group in groups], device=self._model.device)
+        prompt_N = torch.arange(len(groups), device=self._model.device).repeat_interleave(lengths)
+
+        def collect(layer: int, key_NKd: Tensor, value_NKd: Tensor) -> None:
+            room.layers[layer].prompt_keys[prompt_N, :, pack.position_N] = key_NKd
+            room.layers[layer].prompt_values[prompt_N, :, pack.position_N] = value_NKd
+
+        hidden_ND = packed_hidden(self._model, pack, collect)
+        room.length_P[: len(groups)] = lengths.int()
+        room.prompt_hidden_PD[: len(groups)] = hidden_ND[lengths.cumsum(0) - 1]
+
+
+def _largest_room(model: PreTrainedModel, size: RoomSize) -> Room:
+    """Of the size asked for, or with room for fewer rows at once: the others wait for a seat."""
+    size = size.limited(_rows_that_fit(model, size))
+    while True:
+        try:
+            return Room(model, size)
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or size.rows == 1:
+                raise
+            warn_once(
+                "rows at once", f"out of memory sampling {size.rows} rows at once; half as many (rollout.rows_at_once)"
+            )
+            size = size.limited(size.rows // 2)
+
+
+def _rows_that_fit(model: PreTrainedModel, size: RoomSize) -> int:
+    """So that the cache takes a share of what is free, and a batch is not larger than pays."""
+    if model.device.type != "cuda":
+        return _MOST_ROWS
+    free, _ = torch.cuda.mem_get_info(model.device)
+    free += torch.cuda.memory_reserved(model.device) - torch.cuda.memory_allocated(model.device)
+    return min(_MOST_ROWS, int(_CACHE_SHARE * free * size.rows / size.cache_bytes(model)))
+
+
+def _sample(tokenizer: PreTrainedTokenizerBase, room: Room, graphs: TokenGraphs, job: Job) -> None:
+    seats = Seats(job.rows, job.prompt_of, min(room.size.rows, job.at_once))
+    lengths = [len(prompt) for prompt in job.prompts]
+    changed = True
+    while seats.taken:
+        rows = bucket(len(seats.taken), room.size.rows)
+        if changed:
+            _place(room, seats, lengths, rows)
+        steps = min(_LOOK_EVERY, seats.steps_left(job.new_tokens))
+        graphs.replay(rows, job.sampling, steps)
+        seats.advance(steps)
+        live = room.of_state("live", len(seats.taken)).tolist()
+        over = [not alive for alive in live]
+        if job.stops.strings:
+            over = _stopped(tokenizer, room, seats, over, steps, job.stops)
+        changed = seats.leave(over)
+        changed = seats.seat_waiting() or changed
+
+
+def _place(room: Room, seats: Seats, prompt_lengths: Sequence[int], rows: int) -> None:
+    """Write the seats to the device, each with its hidden state: a new row goes on from its prompt's."""
+    device, taken = room.state.device, seats.taken
+    stood = torch.tensor([max(seat.stood, 0) for seat in taken], device=device)
+    prompt = torch.tensor([seat.prompt for seat in taken], device=device)
+    fresh = torch.tensor([seat.stood == FRESH for seat in taken], device=device)
+    room.hidden_RD[: len(taken)] = torch.where(fresh[:, None], room.prompt_hidden_PD[prompt], room.hidden_RD[stood])
+    room.state[:, :rows] = torch.tensor(seats.state(prompt_lengths, room.tile, rows), dtype=torch.int32, device=device)
+
+
+def _stopped(
+    tokenizer: PreTrainedTokenizerBase, room: Room, seats: Seats, over: list[bool], steps: int, stops: Stops
+) -> list[bool]:
+    """Those over, with the rows whose text holds a stop string: cut off where it ends."""
+    tables, rows = room.tables, [seat.row for seat in seats.taken]
+    lengths = tables.length_B[rows].tolist()
+    written = tables.response_BT[rows, : max(lengths)].tolist()
+    for i, (seat, tokens, length) in enumerate(zip(seats.taken, written, lengths, strict=True)):
+        end = first_stop(tokens[:length], seat.own - steps, stops, tokenizer)
+        if end is not None:
+            over[i] = True
+            tables.length_B[seat.row], tables.finished_B[seat.row] = end, True
+    return over

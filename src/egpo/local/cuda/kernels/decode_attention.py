@@ -1,0 +1,168 @@
+"""Attention of one new token a row: over its prompt, whose keys stand once for all rows that answer it, then over the
+row's own tokens, as many as there are.
+
+The first kernel reads a prompt's keys once for a tile of rows, and leaves a softmax that is not yet divided: its
+highest score, its sum and its weighted values. The second goes on from there. R rows, P prompts, H heads of queries, K
+of keys, r = H / K, d their width.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK_N = 64
+LOWEST = tl.constexpr(-1e30)
+
+
+@triton.jit
+def _keys_seen(
+    q, highest, total, out, keys, values, count, first,
+    WIDTH: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_d: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Merge `count` keys, which lie from row `first` on, into a running softmax."""
+    column = tl.arange(0, BLOCK_d)
+    wide = column < WIDTH
+    for start in range(0, count, BLOCK_N):
+        token = start + tl.arange(0, BLOCK_N)
+        at = (first + token)[:, None] * WIDTH + column[None, :]
+        inside = (token < count)[:, None] & wide[None, :]
+        k = tl.load(keys + at, mask=inside, other=0.0)
+        score = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        score = tl.where((token < count)[None, :], score, LOWEST)
+        higher = tl.maximum(highest, tl.max(score, 1))
+        weight = tl.exp(score - higher[:, None])
+        scale = tl.exp(highest - higher)
+        v = tl.load(values + at, mask=inside, other=0.0)
+        total = total * scale + tl.sum(weight, 1)
+        out = out * scale[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
+        highest = higher
+    return highest, total, out
+
+
+@triton.jit
+def _prompt_kernel(
+    query, keys, values, prompt, length, tile, part_highest, part_total, part_out, scale, room,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_d: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    row, key_head = tl.program_id(0), tl.program_id(1)
+    rows = tl.load(tile + row)
+    if rows == 0:
+        return
+    repeats: tl.constexpr = QUERIES // KEYS
+    m = tl.arange(0, BLOCK_M)
+    head = (row + m // repeats) * QUERIES + key_head * repeats + m % repeats
+    column = tl.arange(0, BLOCK_d)
+    known = m < rows * repeats
+    inside = known[:, None] & (column < WIDTH)[None, :]
+    q = tl.load(query + head[:, None] * WIDTH + column[None, :], mask=inside, other=0.0)
+    q = (q * scale).to(query.dtype.element_ty)
+    place = tl.load(prompt + row).to(tl.int64)
+    highest = tl.full([BLOCK_M], LOWEST, tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    out = tl.zeros([BLOCK_M, BLOCK_d], tl.float32)
+    highest, total, out = _keys_seen(
+        q, highest, total, out, keys, values, tl.load(length + place), (place * KEYS + key_head) * room,
+        WIDTH, BLOCK_N, BLOCK_d, PRECISION,
+    )  # fmt: skip
+    tl.store(part_highest + head, highest, mask=known)
+    tl.store(part_total + head, total, mask=known)
+    tl.store(part_out + head[:, None] * WIDTH + column[None, :], out, mask=inside)
+
+
+@triton.jit
+def _own_kernel(
+    query, keys, values, slot, place, live, part_highest, part_total, part_out, result, scale, room,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_d: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    row, key_head = tl.program_id(0), tl.program_id(1)
+    if tl.load(live + row) == 0:
+        return
+    repeats: tl.constexpr = QUERIES // KEYS
+    m = tl.arange(0, BLOCK_M)
+    head = row * QUERIES + key_head * repeats + m
+    column = tl.arange(0, BLOCK_d)
+    known = m < repeats
+    inside = known[:, None] & (column < WIDTH)[None, :]
+    at = head[:, None] * WIDTH + column[None, :]
+    q = tl.load(query + at, mask=inside, other=0.0)
+    q = (q * scale).to(query.dtype.element_ty)
+    highest = tl.load(part_highest + head, mask=known, other=LOWEST)
+    total = tl.load(part_total + head, mask=known, other=1.0)
+    out = tl.load(part_out + at, mask=inside, other=0.0)
+    first = (tl.load(slot + row).to(tl.int64) * KEYS + key_head) * room
+    highest, total, out = _keys_seen(
+        q, highest, total, out, keys, values, tl.load(place + row) + 1, first, WIDTH, BLOCK_N, BLOCK_d, PRECISION
+    )
+    tl.store(result + at, (out / total[:, None]).to(result.dtype.element_ty), mask=inside)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCache:
+    """Of one layer: prompts (P, K, L, d), and rows' own tokens (slots, K, T, d)."""
+
+    prompt_keys: Tensor
+    prompt_values: Tensor
+    keys: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class RowPlaces:
+    """Row r answers prompt `prompt_R[r]` and lies in `slot_R[r]`, its newest token at `place_R[r]`. Rows that answer
+    one prompt stand together: `tile_R[r]` of them begin a tile at r, 0 where none does. `length_P` are the prompts'."""
+
+    prompt_R: Tensor
+    length_P: Tensor
+    tile_R: Tensor
+    slot_R: Tensor
+    place_R: Tensor
+    live_R: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Partial:
+    """What the prompt's part leaves for a row's own: (R, H), (R, H), (R, H, d), float32."""
+
+    highest: Tensor
+    total: Tensor
+    out: Tensor
+
+    @classmethod
+    def like(cls, query_RHd: Tensor) -> "Partial":
+        highest, total = (torch.empty(query_RHd.shape[:2], device=query_RHd.device) for _ in range(2))
+        return cls(highest, total, torch.empty(query_RHd.shape, device=query_RHd.device))
+
+
+def rows_in_a_tile(repeats: int) -> int:
+    """Rows whose queries read a prompt's keys together: about 32 to 64 queries."""
+    return max(1, min(16, 64 // repeats))
+
+
+def attend_new(query_RHd: Tensor, cache: LayerCache, rows: RowPlaces, scale: float) -> Tensor:
+    """(R, H * d). A row that is not live gets nothing written."""
+    num_rows, queries, width = query_RHd.shape
+    keys = cache.keys.shape[1]
+    repeats = queries // keys
+    part = Partial.like(query_RHd)
+    out_RHd = torch.empty_like(query_RHd)
+    shape = {
+        "QUERIES": queries, "KEYS": keys, "WIDTH": width, "BLOCK_N": _BLOCK_N,
+        "BLOCK_d": max(16, triton.next_power_of_2(width)),
+        "PRECISION": "ieee" if query_RHd.dtype == torch.float32 else "tf32",
+    }  # fmt: skip
+    tile = max(16, triton.next_power_of_2(rows_in_a_tile(repeats) * repeats))
+    _prompt_kernel[(num_rows, keys)](
+        query_RHd, cache.prompt_keys, cache.prompt_values, rows.prompt_R, rows.length_P, rows.tile_R,
+        part.highest, part.total, part.out, scale, cache.prompt_keys.shape[2], BLOCK_M=tile, **shape,
+    )  # fmt: skip
+    _own_kernel[(num_rows, keys)](
+        query_RHd, cache.keys, cache.values, rows.slot_R, rows.place_R, rows.live_R,
+        part.highest, part.total, part.out, out_RHd, scale, cache.keys.shape[2],
+        BLOCK_M=max(16, triton.next_power_of_2(repeats)), **shape,
+    )  # fmt: skip
+    return out_RHd.flatten(1)

@@ -1,0 +1,1 @@
+"""What a recipe will take on a GPU: memory by part, seconds by stage. No torch."""

@@ -1,0 +1,34 @@
+"""`egpo plan` prints what a step takes, and its exit code says whether it fits."""
+
+import json
+
+from typer.testing import CliRunner
+
+from egpo.cli.main import app
+
+RECIPE = ["model.path=egpo-tiny", "task.name=countdown", "rollout.prompts=4", "rollout.n=4"]
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["plan", *RECIPE, *words])
+
+
+def test_the_parts_and_the_seconds_are_shown():
+    done = run("--card", "a100", "--lengths")
+    assert done.exit_code == 0, done.output
+    for word in ("A100, 80 GB", "activations", "peak", "It fits.", "s a step", "longest"):
+        assert word in done.output
+
+
+def test_json_holds_what_the_table_does():
+    done = run("--json", "--response-tokens", "64")
+    report = json.loads(done.output)
+    assert report["fits"] is True
+    assert report["job"]["response_tokens"] == 64
+    assert report["memory"]["parts"]["weights"] > 0
+
+
+def test_what_does_not_fit_has_exit_code_1():
+    done = run("--card", "rtx4090", "rollout.max_response_tokens=100000", "update.micro_tokens=50000000")
+    assert done.exit_code == 1
+    assert "does not fit" in done.output

@@ -1,0 +1,208 @@
+"""What is done stays done, what has changed is done again, and what fails says how to go on."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from egpo.errors import ConfigError, EgpoError, InputError
+from egpo.experiments.experiments import run_experiments
+from egpo.experiments.loading import load_experiments
+from egpo.experiments.pipeline import STAGES as JOBS_OF
+from egpo.experiments.pipeline import StageFailedError
+from egpo.experiments.screen import plain_screen
+from egpo.experiments.selection import STAGES, Selection
+
+pytestmark = pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
+JOBS = ["prepare", "probe", "train", "eval: base", "eval: trained", "report"]
+
+
+def worked(said):
+    """The jobs that were done, in order: those that were begun."""
+    return [job for line in said for job in JOBS if line.startswith((f"{job}: not done", f"{job}: changed",
+            f"{job}: no longer", f"{job}: asked"))]  # fmt: skip
+
+
+def skipped(said):
+    return [line.partition(": skipped")[0] for line in said if ": skipped" in line]
+
+
+def times():
+    paths = [*Path("runs").rglob("*"), *Path("data").rglob("*")]
+    return {
+        path: path.stat().st_mtime_ns for path in paths if path.is_file() and path.name not in ("stages.json", ".lock")
+    }
+
+
+def test_all_stages_leave_what_they_promise_and_are_then_skipped(run_recipe):
+    assert worked(run_recipe()) == JOBS
+    for name in ("config.yaml", "metrics.jsonl", "report.html", "stages.json", "evals/probe.json"):
+        assert (Path("runs/tiny") / name).is_file()
+    names = {path.name for path in Path("runs/tiny/evals").glob("*.json")}
+    assert {"countdown-n2-t1-step2.json", "countdown-greedy-step2.json"} < names
+    assert len(names) == 5
+    before = times()
+    said = run_recipe()
+    assert skipped(said) == JOBS
+    assert times() == before
+
+
+def test_only_what_depends_on_a_change_is_done_again(run_recipe):
+    run_recipe()
+    said = run_recipe("eval.n=4", "eval.problems=3")
+    assert worked(said) == ["eval: base", "eval: trained", "report"]
+    assert "eval: base: changed: exams" in said
+    assert worked(run_recipe("eval.n=4", "eval.problems=3", "probe.n=4")) == ["probe", "report"]
+    said = run_recipe("eval.n=4", "eval.problems=3", "probe.n=4", "steps=3")
+    assert worked(said) == ["train", "eval: trained", "report"]
+
+
+def test_other_data_is_other_data_for_every_stage(run_recipe):
+    run_recipe(only=["prepare", "probe"])
+    said = run_recipe("task.settings.train=10", only=["prepare", "probe"])
+    assert worked(said) == ["prepare", "probe"]
+    assert len(list(Path("data").iterdir())) == 2
+
+
+def test_the_reward_is_no_part_of_the_data(run_recipe):
+    run_recipe(only=["prepare"])
+    assert worked(run_recipe("task.settings.mode=binary", only=["prepare"])) == []
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"broken")], ids=["gone", "broken"])
+def test_an_output_that_is_no_longer_as_it_was_left_is_made_again(run_recipe, harm):
+    run_recipe()
+    (data,) = Path("data").glob("*/test.parquet")
+    figures = Path("runs/tiny/evals/countdown-greedy-step2.json")
+    before = data.read_bytes(), figures.read_bytes()
+    harm(data)
+    harm(figures)
+    said = run_recipe()
+    assert worked(said) == ["prepare", "eval: trained"]
+    assert "eval: trained: no longer as it was left: evals/countdown-greedy-step2.json" in said
+    assert (data.read_bytes(), figures.read_bytes()) == before
+
+
+def test_a_record_that_is_lost_costs_no_training(run_recipe):
+    run_recipe()
+    before = Path("runs/tiny/metrics.jsonl").read_bytes()
+    Path("runs/tiny/stages.json").unlink()
+    assert "all 2 steps" not in "".join(run_recipe())
+    assert Path("runs/tiny/metrics.jsonl").read_bytes() == before
+
+
+def test_a_failed_stage_keeps_what_was_done_and_the_same_command_goes_on(run_recipe):
+    wrong = ["eval.tasks=[{name: gsm9k}]"]
+    with pytest.raises(StageFailedError) as caught:
+        run_recipe(*wrong)
+    assert caught.value.exit_code == 2
+    cause, last = caught.value.faults
+    assert "unknown task `gsm9k`" in str(cause)
+    assert "`eval` did not come to its end; kept: prepare, probe, train, merge" in str(last)
+    assert last.fix == "once that is mended, the same command goes on here"
+    assert worked(run_recipe()) == ["eval: base", "eval: trained", "report"]
+
+
+def test_another_training_is_refused_with_its_differences_and_nothing_is_lost(run_recipe):
+    run_recipe()
+    before = times()
+    with pytest.raises(EgpoError) as caught:
+        run_recipe("update.lr=1e-2")
+    told = [str(fault) for fault in caught.value.faults]
+    assert any("update.lr: 0.001 -> 0.01" in line for line in told)
+    assert "`train` did not come to its end" in told[-1]
+    assert times() == before
+    assert skipped(run_recipe()) == JOBS
+
+
+def test_only_and_from(run_recipe):
+    with pytest.raises(EgpoError, match=r"no such file; give a directory that `egpo prepare`"):
+        run_recipe("eval.models=[base]", only=["eval"])
+    with pytest.raises(EgpoError, match="no model after step 2; let `train` and `merge` come first"):
+        run_recipe(only=["eval"])
+    assert worked(run_recipe(only=["prepare", "train"])) == ["prepare", "train"]
+    assert worked(run_recipe(only=["eval"])) == ["eval: base", "eval: trained"]
+    assert worked(run_recipe(start="eval")) == ["eval: base", "eval: trained", "report"]
+    before = Path("runs/tiny/metrics.jsonl").read_bytes()
+    run_recipe(start="train")
+    assert Path("runs/tiny/metrics.jsonl").read_bytes() == before
+
+
+def test_the_stages_that_can_be_chosen():
+    assert Selection.of(["report", "train"]).stages == ("train", "report")
+    assert Selection.of(start="merge").stages == ("merge", "eval", "report")
+    assert Selection.of().stages == STAGES == tuple(JOBS_OF)
+    with pytest.raises(InputError, match="unknown stage `evl`; did you mean `eval`"):
+        Selection.of(["evl"])
+    with pytest.raises(InputError, match="--only and --from"):
+        Selection.of(["eval"], "train")
+
+
+def test_recipes_of_one_call_share_data_and_base_and_end_in_a_verdict(recipe):
+    other = recipe.with_name("other.yaml")
+    other.write_text(
+        "include: recipe.yaml\nname: other\nalgorithm: {estimator: egpo, egpo: {entropy_mode: response}}\n"
+    )
+    said = []
+    experiments = load_experiments([str(recipe), str(other)])
+    run_experiments(experiments, Selection(), plain_screen(said.append))
+    assert len(list(Path("data").iterdir())) == 1
+    assert "  probe: as in runs/tiny" in said
+    assert "  eval: base: as in runs/tiny" in said
+    one, two = (json.loads(Path(f"runs/{name}/provenance.json").read_text())["data"] for name in ("tiny", "other"))
+    assert one == two
+    for figures in Path("runs/tiny/evals").glob("*.json"):
+        if "step" not in figures.name:
+            assert (Path("runs/other/evals") / figures.name).read_bytes() == figures.read_bytes()
+    assert any(line.startswith("countdown-n2-t1: ") and "grpo" in line and "egpo" in line for line in said)
+    assert Path("runs/report.html").is_file()
+
+
+def test_what_cannot_be_compared_fairly_is_not_and_that_is_no_failure(recipe):
+    other = recipe.with_name("other.yaml")
+    other.write_text("include: recipe.yaml\nname: other\nupdate: {lr: 1e-2}\n")
+    said = []
+    run_experiments(load_experiments([str(recipe), str(other)]), Selection(), plain_screen(said.append))
+    assert "countdown-n2-t1: not compared" in said
+    assert any("update.lr" in line for line in said)
+
+
+def test_seeds_are_runs_of_their_own(recipe):
+    found = load_experiments([str(recipe)], ["steps=5"], [0, 3])
+    assert [(one.name, one.config.seed, one.config.steps) for one in found] == [("tiny-s0", 0, 5), ("tiny-s3", 3, 5)]
+    assert found[0].data.folder == found[1].data.folder
+
+
+def test_every_recipe_is_checked_before_the_first_one_begins(recipe):
+    other = recipe.with_name("other.yaml")
+    other.write_text("include: recipe.yaml\nupdate: {lrr: 1}\n")
+    with pytest.raises(ConfigError, match="unknown key `lrr`"):
+        load_experiments([str(recipe), str(other)])
+    other.write_text("include: recipe.yaml\n")
+    with pytest.raises(InputError, match="two experiments would lie in runs/tiny"):
+        load_experiments([str(recipe), str(other)])
+    with pytest.raises(InputError, match="no recipe"):
+        load_experiments([])
+
+
+def test_a_record_that_is_none_is_named(run_recipe):
+    run_recipe(only=["prepare"])
+    Path("runs/tiny/stages.json").write_text("{")
+    with pytest.raises(InputError, match=r"stages.json: no record of stages .*; remove it"):
+        run_recipe()
+
+
+def test_a_task_from_outside_has_nothing_to_prepare(run_recipe):
+    said = run_recipe("task={name: 'tests.local.run_tasks:Sparse'}", only=["prepare", "train"])
+    assert "prepare: nothing to do" in said
+    assert not Path("data").exists()
+    shutil.rmtree("runs/tiny")
+    with pytest.raises(EgpoError, match="reads its own data"):
+        run_recipe("task={name: 'tests.local.run_tasks:Sparse'}", "prepare.source=x.jsonl", only=["prepare"])
+
+
+def test_another_runs_broken_record_is_no_concern(run_recipe):
+    Path("runs/other").mkdir(parents=True)
+    Path("runs/other/stages.json").write_text("{")
+    assert worked(run_recipe(only=["prepare", "probe"])) == ["prepare", "probe"]

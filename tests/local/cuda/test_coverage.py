@@ -1,0 +1,39 @@
+"""What the fused path takes and what it leaves to transformers, with the reason in one phrase."""
+
+import pytest
+
+from egpo.local.cuda.coverage import why_not_fused, why_not_known
+from tests.local.conftest import CONFIGS, build_model
+
+
+@pytest.mark.parametrize("shape", ["llama", "qwen2", "qwen3"])
+def test_the_shapes_it_knows(shape):
+    model = build_model(shape)
+    assert why_not_known(model) is None
+    assert why_not_fused(model) == "it is for GPUs"
+
+
+def test_others_go_through_transformers():
+    assert why_not_known(build_model("gpt2")) == "GPT2LMHeadModel is not a shape it knows"
+
+
+def changed(shape, **settings):
+    model = build_model(shape)
+    return type(model)(type(CONFIGS[shape])(**{**CONFIGS[shape].to_dict(), **settings}))
+
+
+WINDOW = {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}
+LONGER = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings", "why"),
+    [
+        ("llama", {"hidden_act": "gelu"}, "the activation is gelu"),
+        ("llama", {"mlp_bias": True}, "a layer has a bias beyond those of queries, keys and values"),
+        ("qwen2", WINDOW, "a layer has a sliding window"),
+        ("llama", {"rope_parameters": LONGER}, "its positions are dynamic"),
+    ],
+)
+def test_a_part_it_does_not_know_is_named(shape, settings, why):
+    assert why_not_known(changed(shape, **settings)) == why

@@ -1,0 +1,173 @@
+"""Sampling by captured graphs: the laws of `tests/local/sampling`, and those of graphs. Run by `make test-gpu`."""
+
+import pytest
+import torch
+
+from egpo.config.schema import Update
+from egpo.errors import EgpoWarning
+from egpo.local.draws import Draws
+from egpo.local.policies.attention import NAME
+from egpo.local.sampling.sample import sample
+from egpo.local.updates.optimizer import Optimizer
+from tests.local.sampling.test_sample import ENDS, TASK, Greedy, drawn
+
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+
+SHAPES = ["llama", "qwen2", "qwen3"]
+LIMITS = [{}, {"temperature": 0.6}, {"top_k": 5, "top_p": 0.8}, {"min_p": 0.1}]
+
+
+@torch.no_grad()
+def plain_statistics(policy, rollouts, row, temperature):
+    prompt = rollouts.prompts[int(rollouts.problem_B[row])]
+    response = rollouts.response_BT[row, : int(rollouts.length_B[row])]
+    policy.model.set_attn_implementation("eager")
+    logits = policy.model(torch.tensor([[*prompt, *response.tolist()]], device="cuda"), use_cache=False).logits[0]
+    policy.model.set_attn_implementation(NAME)
+    logp = torch.log_softmax(logits[len(prompt) - 1 : -1].float() / temperature, dim=-1)
+    return logp[torch.arange(len(response)), response], -(logp.exp() * logp).sum(-1)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_recorded_statistics_equal_a_separate_forward_pass(load_on_gpu, shape, temperature):
+    policy = load_on_gpu(shape)
+    assert policy.decoder is not None
+    rollouts = drawn(policy, temperature=temperature, n=6, stop_tokens=ENDS)
+    assert len(set(rollouts.length_B.tolist())) > 2
+    for row in range(len(rollouts)):
+        logp, entropy = plain_statistics(policy, rollouts, row, temperature)
+        length = len(logp)
+        torch.testing.assert_close(rollouts.logp_BT[row, :length], logp, atol=2e-4, rtol=0)
+        torch.testing.assert_close(rollouts.entropy_BT[row, :length], entropy, atol=2e-4, rtol=0)
+        assert not rollouts.logp_BT[row, length:].any()
+        assert (rollouts.response_BT[row, length:] == policy.pad_id).all()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("limits", LIMITS)
+def test_a_gpu_says_what_a_cpu_says(load, load_on_gpu, shape, limits):
+    """The same draws, the same float32 arithmetic but for rounding: the same words, and ends at the same places."""
+    here, there = (drawn(policy, n=5, stop_tokens=ENDS, **limits) for policy in (load_on_gpu(shape), load(shape)))
+    assert here.texts == there.texts
+    assert torch.equal(here.finished_B.cpu(), there.finished_B)
+    torch.testing.assert_close(here.logp_BT.cpu(), there.logp_BT, atol=2e-4, rtol=0)
+    torch.testing.assert_close(here.entropy_BT.cpu(), there.entropy_BT, atol=2e-4, rtol=0)
+
+
+def test_a_row_does_not_depend_on_its_company_nor_on_who_waits(load_on_gpu):
+    policy = load_on_gpu()
+    together = drawn(policy, n=5, stop_tokens=ENDS)
+    for index, problem in enumerate(TASK.problems("train")):
+        alone = drawn(policy, [problem], n=5, stop_tokens=ENDS)
+        assert alone.texts == together.texts[5 * index : 5 * index + 5]
+    for at_once in (1, 3, 7):
+        in_parts = drawn(policy, n=5, rows_at_once=at_once, stop_tokens=ENDS)
+        assert in_parts.texts == together.texts
+        torch.testing.assert_close(in_parts.logp_BT, together.logp_BT, atol=1e-4, rtol=0)
+
+
+def test_more_prompts_than_are_held_at_once(load_on_gpu, monkeypatch):
+    policy = load_on_gpu()
+    together = drawn(policy, n=2, stop_tokens=ENDS)
+    monkeypatch.setattr("egpo.local.cuda.fill._PROMPTS_AT_ONCE", 3)
+    assert drawn(policy, n=2, stop_tokens=ENDS).texts == together.texts
+
+
+def test_responses_longer_than_a_look_and_than_a_block_of_keys(load, load_on_gpu):
+    settings = {"n": 4, "max_response_tokens": 150}
+    assert drawn(load_on_gpu(), **settings).texts == drawn(load(), **settings).texts
+
+
+def test_greedy_and_stop_strings(load, load_on_gpu):
+    policy, other = load_on_gpu(), load()
+    settings = Greedy(n=1, max_response_tokens=8)
+    greedy, expected = (sample(p, TASK, TASK.problems("train"), settings, Draws(1)) for p in (policy, other))
+    assert greedy.texts == expected.texts
+    needle = drawn(other).texts[0][4:7]
+    stopped, expected = drawn(policy, stop=[needle]), drawn(other, stop=[needle])
+    assert stopped.texts == expected.texts
+    assert torch.equal(stopped.finished_B.cpu(), expected.finished_B)
+
+
+def test_graphs_see_weights_that_were_moved_in_place_and_those_that_were_replaced(load, load_on_gpu):
+    policy, other = load_on_gpu(), load()
+    before = drawn(policy).texts
+    for p in (policy, other):
+        optimizer = Optimizer(p.model.named_parameters(), Update(lr=1e-2))
+        for name, weight in p.model.named_parameters():
+            weight.grad = torch.randn(weight.shape, generator=torch.Generator().manual_seed(len(name))).to(weight)
+        optimizer.step(1e-2)
+    moved = drawn(policy)
+    assert moved.texts != before
+    assert moved.texts == drawn(other).texts
+    for p in (policy, other):
+        head = p.model.base_model.layers[0].self_attn.o_proj
+        head.weight = torch.nn.Parameter(head.weight.detach() * 1.5)
+    assert drawn(policy).texts == drawn(other).texts
+
+
+def test_adapters_are_merged_into_what_is_sampled_from(load_on_gpu):
+    pytest.importorskip("peft")
+    from egpo.config.schema import Lora
+    from egpo.local.policies.lora import add_adapters
+
+    policy = load_on_gpu()
+    before = drawn(policy).texts
+    add_adapters(policy.model, Lora(rank=4), 0)
+    assert drawn(policy).texts == before
+    for name, parameter in policy.model.named_parameters():
+        if ".lora_B" in name:
+            parameter.data.normal_(std=0.3)
+    rollouts = drawn(policy, stop_tokens=ENDS)
+    assert rollouts.texts != before
+    for row in range(0, len(rollouts), 3):
+        logp, _ = plain_statistics(policy, rollouts, row, 1.0)
+        torch.testing.assert_close(rollouts.logp_BT[row, : len(logp)], logp, atol=1e-3, rtol=0)
+
+
+def test_memory_that_runs_out_makes_rows_wait(load_on_gpu, monkeypatch):
+    from egpo.local.cuda import decoder
+
+    expected = drawn(load_on_gpu(), n=4, stop_tokens=ENDS).texts
+    room, asked = decoder.Room, []
+
+    def scarce(model, size):
+        asked.append(size.rows)
+        if size.rows > 5:
+            raise torch.OutOfMemoryError("no room")
+        return room(model, size)
+
+    monkeypatch.setattr(decoder, "Room", scarce)
+    with pytest.warns(EgpoWarning, match="rows_at_once"):
+        assert drawn(load_on_gpu(), n=4, stop_tokens=ENDS).texts == expected
+    assert asked == [16, 8, 4]
+
+
+def test_a_model_it_does_not_know_says_so_in_one_line(load_on_gpu):
+    policy = load_on_gpu("gpt2")
+    with pytest.warns(EgpoWarning, match="GPT2LMHeadModel is not a shape it knows"):
+        assert policy.decoder is None
+
+
+def test_a_room_is_kept_for_jobs_that_fit_and_made_anew_for_larger_ones(load_on_gpu):
+    policy = load_on_gpu()
+    first = drawn(policy, n=4).texts
+    room = policy.decoder._room
+    assert drawn(policy, n=4, max_response_tokens=12).texts != first
+    assert policy.decoder._room is room
+    drawn(policy, n=6)
+    assert policy.decoder._room is not room
+    assert drawn(policy, n=4).texts == first
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_in_bfloat16_the_recorded_statistics_are_near_the_packed_ones(load_on_gpu, shape):
+    from egpo.local.updates.budget import TokenBudget
+    from egpo.local.updates.reference import packed_logp
+
+    policy = load_on_gpu(shape, "bfloat16")
+    rollouts = drawn(policy, n=8, stop_tokens=ENDS)
+    packed = packed_logp(policy, rollouts, 1.0, TokenBudget(4096))
+    difference = (packed - rollouts.logp_BT)[rollouts.mask_BT].abs()
+    assert float(difference.mean()) < 0.05

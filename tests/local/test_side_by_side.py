@@ -1,0 +1,90 @@
+"""Two cores compute what one computes, and the same every time."""
+
+import threading
+
+import pytest
+import torch
+
+from egpo.local.side_by_side import UnwantedError, num_sides, require_wanted, side_by_side
+from egpo.local.step import step
+from tests.local.test_step import opened
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*neither.*:egpo.errors.EgpoWarning")
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_results_come_in_the_order_of_the_parts():
+    assert side_by_side(lambda part: part * 2, list(range(5))) == [0, 2, 4, 6, 8]
+    assert torch.get_num_threads() == 2
+
+
+def test_each_part_has_one_thread_and_the_callers_gradient_switch():
+    def seen(part):
+        return torch.get_num_threads(), torch.is_grad_enabled()
+
+    with torch.no_grad():
+        assert side_by_side(seen, [1, 2]) == [(1, False)] * 2
+    assert side_by_side(seen, [1, 2]) == [(1, True)] * 2
+
+
+def test_a_single_part_has_all_threads():
+    assert side_by_side(lambda part: torch.get_num_threads(), [1]) == [2]
+
+
+def test_an_error_in_a_part_reaches_the_caller_and_ends_the_others():
+    ended = threading.Event()
+
+    def work(part):
+        if part == 1:
+            raise ZeroDivisionError
+        try:
+            while True:
+                require_wanted()
+        except UnwantedError:
+            ended.set()
+            raise
+
+    with pytest.raises(ZeroDivisionError):
+        side_by_side(work, [0, 1])
+    assert ended.is_set()
+    assert torch.get_num_threads() == 2
+
+
+def test_outside_of_parts_everything_is_wanted():
+    require_wanted()
+
+
+def taken(model_folder, *overrides):
+    run = opened(model_folder, "rollout.prompts=6", "rollout.n=8", "update.micro_tokens=100", *overrides)
+    outcomes = [step(run, number) for number in range(2)]
+    weights = torch.cat([weight.detach().flatten() for weight in run.policy.model.parameters()])
+    return [outcome.metrics for outcome in outcomes], [outcome.batch.rollouts.texts for outcome in outcomes], weights
+
+
+def test_a_step_on_two_cores_repeats_to_the_bit_and_equals_one_core(model_folder):
+    metrics, texts, weights = taken(model_folder)
+    again = taken(model_folder)
+    assert (again[0], again[1]) == (metrics, texts)
+    assert torch.equal(again[2], weights)
+    torch.set_num_threads(1)
+    _, alone_texts, alone_weights = taken(model_folder)
+    assert alone_texts[0] == texts[0]
+    torch.testing.assert_close(alone_weights, weights, atol=1e-3, rtol=0)
+
+
+def test_bfloat16_weights_with_masters_stay_together(model_folder):
+    """Their gradients pass through hooks of the backward pass."""
+    assert num_sides(opened(model_folder).policy) == 2
+    assert num_sides(opened(model_folder, "model.dtype=bfloat16").policy) == 1
+
+
+def test_a_large_model_stays_together(model_folder, monkeypatch):
+    monkeypatch.setattr("egpo.local.side_by_side._MOST_GRADIENT_BYTES", 1000)
+    assert num_sides(opened(model_folder).policy) == 1

@@ -1,0 +1,84 @@
+"""The library is compiled once, anew when anything that it depends on changes, and never stands in anybody's way."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from egpo.native import build
+from egpo.native.build import CompileError, library_file
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "egpo"
+
+
+def fake_compiler(folder, text):
+    path = folder / "cc"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def counted(cache, tmp_path, monkeypatch):
+    """A compiler that writes an empty library, and a line each time."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    made = folder / "made"
+    script = f'for word; do case "$last" in -o) : > "$word"; echo "$word" >> {made};; esac; last=$word; done'
+    monkeypatch.setenv("CC", str(fake_compiler(folder, script)))
+    return lambda: len(made.read_text().splitlines())
+
+
+def test_it_is_compiled_once_and_leaves_nothing_else(counted, cache):
+    assert library_file() == library_file()
+    assert counted() == 1
+    assert [path.name for path in cache.iterdir()] == [library_file().name]
+
+
+def test_another_cpu_or_other_sources_are_another_library(counted, monkeypatch):
+    first = library_file()
+    monkeypatch.setattr(build, "_cpu", lambda: "another")
+    assert library_file() != first
+    assert counted() == 2
+
+
+def test_a_compiler_that_fails_is_quoted(cache, tmp_path, monkeypatch):
+    script = 'case "$*" in *--version*) echo 1;; *) echo "kernels.h:1: no such thing" >&2; exit 1;; esac'
+    monkeypatch.setenv("CC", str(fake_compiler(tmp_path, script)))
+    with pytest.raises(CompileError, match=r"^cc fails: kernels\.h:1: no such thing$"):
+        library_file()
+    assert not list(cache.iterdir())
+
+
+def test_no_compiler_at_all(cache, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(CompileError, match=r"^no C compiler"):
+        library_file()
+
+
+def test_a_cache_that_cannot_be_written(counted, cache):
+    cache.write_text("a file where the folder should be")
+    with pytest.raises(CompileError, match="cannot be written"):
+        library_file()
+
+
+def asked(**environment):
+    code = "from egpo.native.library import describe_kernels, kernels; print(kernels() is None, describe_kernels())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_without_them_the_reason_is_recorded():
+    assert asked(EGPO_NATIVE="0") == "True torch (EGPO_NATIVE=0)"
+
+
+def test_where_they_cannot_be_compiled_torch_computes(tmp_path):
+    answer = asked(XDG_CACHE_HOME=str(tmp_path), CC=str(fake_compiler(tmp_path, "exit 3")))
+    assert answer == "True torch (cc fails: no reason given)"

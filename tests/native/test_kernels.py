@@ -1,0 +1,201 @@
+"""Every kernel against the formula in float64, and its gradients against autograd's."""
+
+import ctypes
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import silu
+
+from egpo.local.policies.lean.heads import Angles, placed
+from egpo.local.policies.lean.norm import rms_norm
+from egpo.local.policies.lean.pack_attention import attend
+from egpo.local.policies.lean.swiglu import swiglu
+from egpo.local.policies.packs import Sequences, pack_groups
+from egpo.local.sampling.choose import Sampling, choose
+from egpo.native.library import address, kernels, why_no_kernels
+from egpo.token_stats.slices import logp_gradient, slice_stats
+
+pytestmark = pytest.mark.skipif(kernels() is None, reason=f"no kernels: {why_no_kernels()}")
+
+
+def normal(*shape, seed=0, scale=1.0):
+    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
+
+
+def assert_same(ours, exact, *inputs):
+    """Values and gradients, to the rounding of float32."""
+    inputs = [tensor.requires_grad_() for tensor in inputs]
+    wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    found, expected = ours(*inputs), exact(*wide)
+    grad = normal(*found.shape, seed=9)
+    pairs = zip(
+        (found, *torch.autograd.grad(found, inputs, grad)),
+        (expected, *torch.autograd.grad(expected, wide, grad.double())),
+        strict=True,
+    )
+    for ours_, exact_ in pairs:
+        tolerance = 3e-6 * float(exact_.detach().abs().max()) + 1e-6
+        torch.testing.assert_close(ours_.double(), exact_, atol=tolerance, rtol=1e-5)
+
+
+def exact_norm(x, weight, eps=1e-5):
+    return weight * x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps)
+
+
+def exact_rotation(x_NHd, cos_Nd, sin_Nd):
+    first, second = x_NHd.chunk(2, -1)
+    return x_NHd * cos_Nd[:, None] + torch.cat([-second, first], -1) * sin_Nd[:, None]
+
+
+class Norm:
+    variance_epsilon = 1e-5
+
+    def __init__(self, weight):
+        self.weight = weight
+
+
+sizes = st.integers(1, 40)
+
+
+@settings(max_examples=25)
+@given(sizes, st.integers(2, 40))
+def test_norm(rows, width):
+    assert_same(lambda x, w: rms_norm(x, w, 1e-5), exact_norm, normal(rows, width), normal(width))
+
+
+@settings(max_examples=25)
+@given(sizes, st.integers(1, 5), st.integers(1, 20), st.booleans())
+def test_heads(tokens, heads, half, has_norm):
+    angle = normal(tokens, half, scale=3).repeat(1, 2)
+    angles = Angles(angle.cos(), angle.sin())
+    x, weight = normal(tokens, heads, 2 * half), normal(2 * half)
+    if has_norm:
+        assert_same(
+            lambda x, w: placed(x, Norm(w), angles),
+            lambda x, w: exact_rotation(exact_norm(x, w), *(angle.double() for angle in angles)),
+            *(x, weight),
+        )
+    else:
+        assert_same(
+            lambda x: placed(x, None, angles), lambda x: exact_rotation(x, *(angle.double() for angle in angles)), x
+        )
+
+
+@settings(max_examples=25)
+@given(sizes, sizes, st.sampled_from([0.1, 3.0, 60.0]))
+def test_swiglu(rows, width, scale):
+    assert_same(swiglu, lambda gate, up: silu(gate) * up, normal(rows, width, scale=scale), normal(rows, width, seed=1))
+
+
+def exact_attention(query_NHd, key_NKd, value_NKd, layout, scale):
+    """Token by token."""
+    repeats = query_NHd.shape[1] // key_NKd.shape[1]
+    keys, values = (tensor.repeat_interleave(repeats, 1) for tensor in (key_NKd, value_NKd))
+    rows = []
+    for start, length, prompt_start, prompt_length in layout.parts.tolist():
+        for token in range(start, start + length):
+            seen = [*range(prompt_start, prompt_start + prompt_length), *range(start, token + 1)]
+            weights = torch.softmax(scale * torch.einsum("hd,shd->hs", query_NHd[token], keys[seen]), -1)
+            rows.append(torch.einsum("hs,shd->hd", weights, values[seen]))
+    return torch.stack(rows).flatten(1)
+
+
+groups = st.lists(st.tuples(st.integers(1, 60), st.lists(st.integers(1, 110), max_size=3)), min_size=1, max_size=3)
+
+
+@settings(max_examples=15)
+@given(groups, st.sampled_from([(4, 2), (3, 1), (2, 2)]), st.sampled_from([4, 16, 20]))
+def test_pack_attention(groups, heads, width):
+    """Lengths below, at and above a block of queries."""
+    pack = pack_groups([Sequences([0] * prompt, [[0] * length for length in lengths]) for prompt, lengths in groups])
+    tokens, (queries, keys) = len(pack.token_N), heads
+    assert_same(
+        lambda q, k, v: attend(q, k, v, pack.layout, 0.3),
+        lambda q, k, v: exact_attention(q, k, v, pack.layout, 0.3),
+        *(normal(tokens, queries, width), normal(tokens, keys, width, seed=1), normal(tokens, keys, width, seed=2)),
+    )
+
+
+@settings(max_examples=25)
+@given(sizes, sizes, st.sampled_from([0.3, 1.0, 2.0]), st.sampled_from([1.0, 30.0]))
+def test_slice_stats_and_their_gradient(tokens, words, temperature, scale):
+    logits, target = normal(tokens, words, scale=scale), torch.arange(tokens) * 7 % (words + 2) - 1
+    logp = torch.log_softmax(logits.double() / temperature, -1)
+    stats = slice_stats(logits.clone(), temperature)
+    lse = (logits.double() / temperature).logsumexp(-1)
+    torch.testing.assert_close(stats.lse_N.double(), lse, atol=1e-5, rtol=1e-6)
+    entropy = -(logp.exp() * logp).sum(-1)
+    torch.testing.assert_close(stats.entropy_N.double(), entropy, atol=1e-5, rtol=1e-5)
+    grad = normal(tokens, seed=3)
+    onehot = (torch.arange(words) == target[:, None]).double()
+    found = logp_gradient(logits.clone(), stats.lse_N, grad, target, temperature, torch.float32)
+    expected = grad.double()[:, None] * (onehot - logp.exp()) / temperature
+    # A float32 logit of hundreds is known to a few millionths of itself only.
+    torch.testing.assert_close(found.double(), expected, atol=2e-5 * scale, rtol=1e-4)
+
+
+def test_the_exponential_at_its_ends():
+    """Through the softmax: words below the smallest number have probability 0 and add nothing, NaN stays NaN."""
+    logits = torch.tensor([[0.0, -200.0, -torch.inf], [5.0, 5.0, -torch.inf], [0.0, torch.nan, 1.0]])
+    stats = slice_stats(logits, 1.0)
+    torch.testing.assert_close(stats.entropy_N[:2], torch.tensor([1.0, 2.0]).log())
+    torch.testing.assert_close(stats.lse_N[:2], torch.tensor([0.0, 5.0 + math.log(2)]))
+    assert bool(stats.lse_N[2].isnan())
+
+
+@settings(max_examples=25)
+@given(sizes, sizes, st.sampled_from([0.4, 1.0]))
+def test_a_choice_is_where_the_cumulative_probability_passes_the_draw(rows, words, temperature):
+    logits = normal(rows, words, scale=4)
+    uniform = torch.rand(rows, generator=torch.Generator().manual_seed(rows))
+    choice = choose(logits, uniform, Sampling(temperature=temperature))
+    probability = torch.softmax(logits.double() / temperature, -1)
+    above = probability.cumsum(-1).gather(1, choice.token_R[:, None])[:, 0]
+    below = above - probability.gather(1, choice.token_R[:, None])[:, 0]
+    assert bool(((below - 1e-6 <= uniform) & (uniform <= above + 1e-6)).all())
+    logp = probability.log().gather(1, choice.token_R[:, None])[:, 0]
+    torch.testing.assert_close(choice.logp_R.double(), logp, atol=1e-5, rtol=1e-5)
+
+
+def test_a_word_of_probability_zero_is_never_drawn():
+    logits = torch.tensor([[-torch.inf, 0.0, -300.0, 1.0, -torch.inf]]).repeat(3, 1)
+    choice = choose(logits, torch.tensor([0.0, 0.5, 1.0]), Sampling())
+    assert choice.token_R.tolist() == [1, 3, 3]
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 20), sizes, st.integers(1, 150), st.booleans())
+def test_products_with_packed_weights(rows, inputs, outputs, adds):
+    """Whole and partial tiles of rows and panels of outputs, whether or not this CPU is better off with them."""
+    library, (x, weight) = kernels(), (normal(rows, inputs), normal(outputs, inputs, seed=1))
+    packed, out = torch.empty(library.packed_size(outputs, inputs)), normal(rows, outputs, seed=2)
+    expected = x.double() @ weight.double().T + (out.double() if adds else 0)
+    library.pack(address(weight), outputs, inputs, address(packed))
+    tensors = (ctypes.c_void_p(address(tensor)) for tensor in (x, packed, out))
+    library.multiply(*tensors, rows, inputs, outputs, int(adds))
+    torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_threads_change_no_bit():
+    """Each number is computed by one thread, in an order that their count does not change."""
+    x, weight, grad = normal(300, 64), normal(64), normal(300, 64, seed=1)
+    pack = pack_groups([Sequences([0] * 20, [[0] * 60, [0] * 50])] * 2)
+    tokens = len(pack.token_N)
+    query, key, value = normal(tokens, 4, 16), normal(tokens, 2, 16), normal(tokens, 2, 16, seed=1)
+
+    def computed(threads):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            inputs = [tensor.clone().requires_grad_() for tensor in (x, weight, query, key, value)]
+            normed, seen = rms_norm(*inputs[:2], 1e-6), attend(*inputs[2:], pack.layout, 0.25)
+            loss = (normed * grad).sum() + seen.square().sum()
+            return [normed, seen, *torch.autograd.grad(loss, inputs)]
+        finally:
+            torch.set_num_threads(before)
+
+    for one, three in zip(computed(1), computed(3), strict=True):
+        assert torch.equal(one, three)
