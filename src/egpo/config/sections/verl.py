@@ -37,7 +37,7 @@ class Verl(Section):
     nodes: Count = 1
     """Of the Ray cluster."""
     tensor_parallel: Count | None = None
-    """GPUs that hold one copy of the model for sampling; none: by the model's size, one for every 10 billion weights."""
+    """GPUs that hold one copy of the model for sampling; none: by the model's size, one per 10 billion weights."""
     address: Text | None = None
     """Of a Ray cluster to join, as `host:6379`; none: one is started, and ended with the run."""
     python: Text | None = None
