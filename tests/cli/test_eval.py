@@ -54,10 +54,10 @@ def test_two_models_are_compared_in_a_table(egpo_eval, server, tmp_path):
     assert "McNemar's exact test, besides the interval: accuracy p =" in shown
     assert "entropy" not in shown
     assert sorted(path.name for path in (tmp_path / "evals").iterdir()) == [
-        "bad-Sums-n2-t1.json",
-        "bad-Sums-n2-t1.jsonl",
-        "good-Sums-n2-t1.json",
-        "good-Sums-n2-t1.jsonl",
+        "bad-served-Sums-n2-t1.json",
+        "bad-served-Sums-n2-t1.jsonl",
+        "good-served-Sums-n2-t1.json",
+        "good-served-Sums-n2-t1.jsonl",
         "server_answers.jsonl",
     ]
     code, shown, _ = egpo_eval("bad", "bad", *words)
@@ -74,7 +74,7 @@ def test_json_is_for_programs(egpo_eval, server, tmp_path):
     assert [one["label"] for one in told["evaluations"]] == ["bad", "good"]
     assert told["evaluations"][0]["accuracy"]["value"] == pytest.approx(1 / 6)
     assert told["comparisons"][0]["rows"]["accuracy"]["test"] == "McNemar"
-    written = json.loads((tmp_path / "here" / "good-Sums-greedy.json").read_text())
+    written = json.loads((tmp_path / "here" / "good-served-Sums-greedy.json").read_text())
     assert written == {key: value for key, value in told["evaluations"][1].items() if key != "file"}
 
 

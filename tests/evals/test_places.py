@@ -1,14 +1,16 @@
 """What MODEL means."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from egpo.errors import InputError
-from egpo.evals.candidates import local_candidates
+from egpo.evals.candidates import local_candidates, served_candidates
 from egpo.evals.evaluate import Exam
 from egpo.evals.places import find_model
 from egpo.evals.responses import Sampling
+from egpo.evals.server import Server
 
 RECIPE = "name: first\nmodel: {path: base}\ntask: {name: countdown, settings: {max_numbers: 3}}\n"
 
@@ -78,3 +80,25 @@ def test_models_of_one_name_are_told_apart(tmp_path):
         (tmp_path / parent / "model").mkdir(parents=True)
     words = [str(tmp_path / parent / "model") for parent in ("a", "b")]
     assert [candidate.place.label for candidate in local_candidates(words)] == words
+
+
+def test_a_checkpoint_in_shards_is_to_be_merged_first_and_then_is_the_run_s_model(run):
+    (run / "checkpoints/global_step_10/actor/model_world_size_2_rank_0.pt").touch()
+    with pytest.raises(
+        InputError, match=f"in shards; make a model of it first: egpo merge {run} --step 10 --out "
+    ) as told:
+        find_model(str(run))
+    merged = Path(str(told.value).rpartition(" ")[2])
+    merged.mkdir(parents=True)
+    (merged / "config.json").write_text("{}")
+    place = find_model(str(run))
+    assert (place.model, place.label, place.run.path, place.step) == (str(merged), "first step 10", run, 10)
+
+
+def test_a_served_model_and_a_local_one_of_its_name_have_files_of_their_own(tmp_path):
+    (tmp_path / "base").mkdir()
+    (local,) = local_candidates([str(tmp_path / "base")])
+    (served,) = served_candidates(Server.at("http://localhost:8000"), ["base"])
+    exam = Exam("countdown", sampling=Sampling(n=4, temperature=0.7))
+    assert served.file_name(exam) == "base-served-countdown-n4-t0.7"
+    assert served.file_name(exam) != local.file_name(exam)

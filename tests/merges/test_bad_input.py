@@ -165,7 +165,9 @@ def test_what_is_there_is_not_replaced(actor, tmp_path):
     (out / "thesis.tex").write_text("years of work")
     for force in (False, True):
         assert "already holds thesis.tex; choose another --out" in fault(actor, out, force=force)
-    (out / "config.json").touch()
+    (out / "config.json").touch()  # many a program has one: it takes weights to be a model
+    assert fault(actor, out, force=True).endswith("; choose another --out")
+    (out / "model.safetensors").touch()
     assert "or replace the model with --force" in fault(actor, out)
     assert (out / "thesis.tex").read_text() == "years of work"
     merge(actor, out, force=True)
@@ -181,6 +183,31 @@ def test_a_merge_may_be_made_again(actor, tmp_path):
     assert listing(out) == before
     other = shutil.copytree(actor, tmp_path / "other" / "actor")
     assert "already holds" in fault(other, out)
+
+
+def test_a_link_stays_and_the_model_goes_where_it_leads(actor, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk" / "model")
+    for _ in range(2):
+        merge(actor, tmp_path / "out")
+        assert (tmp_path / "out").is_symlink()
+        assert (tmp_path / "disk" / "model" / "config.json").is_file()
+
+
+def test_what_a_killed_merge_left_is_removed_by_the_next(actor, tmp_path):
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from egpo.merges.merge import merge\n"
+        "end = lambda stage, done, total: os.kill(os.getpid(), 9) if stage == 'weights written' else None\n"
+        "merge(Path(sys.argv[1]), Path(sys.argv[2]), watch=end)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(actor), str(tmp_path / "out")], check=False)
+    assert done.returncode == -9
+    assert not (tmp_path / "out").exists()
+    assert list(tmp_path.glob(".egpo-*"))
+    merge(actor, tmp_path / "out")
+    assert not list(tmp_path.glob(".egpo-*"))
 
 
 def test_a_model_does_not_go_into_its_checkpoint(actor):

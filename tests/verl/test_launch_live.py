@@ -3,6 +3,7 @@ of which shows many things."""
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -99,24 +100,25 @@ def nobody_is_left(record):
 @pytest.fixture(scope="module")
 def resumed(runs, thinking_model):
     """Two ranks under `egpo`: stopped by Ctrl-C after the first checkpoint, then resumed to the end."""
-    words = [f"model.path={thinking_model}", "algorithm.estimator=egpo", "verl.gpus=2", "steps=4"]
+    words = [f"model.path={thinking_model}", "algorithm.estimator=egpo", "verl.gpus=2", "steps=6"]
     process = launched(runs, "resumed", *words)
     record = wait_for_step(runs, "resumed", 3, process)
     assert len(record.processes) > 5
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=90) == 130, screen_of(runs, "resumed")
     nobody_is_left(record)
-    assert "the newest checkpoint is that of step 2; go on with: egpo train" in screen_of(runs, "resumed")
+    assert re.search(r"newest checkpoint is that of step [24]; go on with: egpo train", screen_of(runs, "resumed"))
     process = launched(runs, "resumed", *words, "--resume")
     assert process.wait(timeout=LIMIT_S) == 0, screen_of(runs, "resumed")
     return RunFolder(runs / "resumed")
 
 
 def test_a_stopped_run_goes_on_to_its_end_with_every_step_once(resumed):
-    assert steps_of(resumed) == [0, 1, 2, 3, 4]
-    assert [launch.after_step for launch in read_provenance(resumed.provenance).resumptions] == [2]
-    assert resumed.latest.read_text() == "4"
-    shards = {path.name for path in (resumed.checkpoint_of(4) / "actor").glob("model_*.pt")}
+    assert steps_of(resumed) == [0, 1, 2, 3, 4, 5, 6]
+    (resumption,) = read_provenance(resumed.provenance).resumptions
+    assert resumption.after_step in (2, 4), "verl may have saved once more before the signal reached it"
+    assert resumed.latest.read_text() == "6"
+    shards = {path.name for path in (resumed.checkpoint_of(6) / "actor").glob("model_*.pt")}
     assert shards == {"model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt"}
 
 
@@ -130,12 +132,12 @@ def test_its_metrics_have_the_names_of_every_engine_and_the_thinking_is_found(re
         # The template opens the tag in the prompt: who looks for it in the response alone finds nothing.
         assert line["egpo/segment/coverage"] > 0.9
     validated = [line["step"] for line in lines if "val-core/countdown/acc/mean@1" in line]
-    assert validated == [0, 2, 4]
+    assert validated == [0, 2, 4, 6]
     assert all("timing_s/step" in line for line in read_metrics(resumed.timings)[1:])
 
 
 def test_its_rollouts_say_what_was_written_judged_and_measured(resumed):
-    for step in (1, 2, 3, 4):
+    for step in (1, 2, 3, 4, 5, 6):
         records = read_dump(resumed.rollouts_of(step))
         assert len(records) == 16
         assert {record.step for record in records} == {step}
@@ -163,19 +165,20 @@ def test_it_is_reported_and_merged_as_any_other_run(resumed, tmp_path):
 def cluster(tmp_path):
     """A Ray cluster of this machine with one logical GPU, started apart from any run: its address."""
     mark, port = f"cluster-{os.getpid()}", free_port()
-    words = [Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1",
-             f"--port={port}", "--num-cpus=16", "--num-gpus=1", "--include-dashboard=false"]  # fmt: skip
+    words = [Path(sys.executable).with_name("ray"), "start", "--head", "--block", f"--port={port}"]
+    words += ["--num-cpus=16", "--num-gpus=1", "--include-dashboard=false"]
     with open(tmp_path / "ray.txt", "w") as screen:
         ray = subprocess.Popen(
             words, stdout=screen, stderr=screen, start_new_session=True, env=os.environ | {MARK: mark}
         )
     processes = LaunchedProcesses(mark, driver=identified(ray.pid))
     deadline = time.monotonic() + 120
-    while "Ray runtime started" not in (tmp_path / "ray.txt").read_text():
+    while not (found := re.search(r"Local node IP: (\S+)", (tmp_path / "ray.txt").read_text())):
         assert time.monotonic() < deadline, (tmp_path / "ray.txt").read_text()
         processes.look()
         time.sleep(0.2)
-    yield f"127.0.0.1:{port}"
+    # Ray puts the node's address in the place of 127.0.0.1.
+    yield f"{found[1]}:{port}"
     processes.end()
     ray.wait()
 
@@ -197,20 +200,20 @@ def test_grpo_takes_a_step_on_a_cluster_that_is_joined_and_left_running(runs, cl
     (line,) = read_metrics(RunFolder(runs / "grpo").metrics)
     assert line["step"] == 1
     assert "entropy/response" in line
-    with socket.create_connection(("127.0.0.1", int(cluster.rpartition(":")[2])), timeout=5):
+    with socket.create_connection(cluster.split(":"), timeout=5):
         pass  # the cluster is its owner's, and still there
 
 
 def test_a_worker_killed_in_mid_run_ends_it_with_the_cause_and_nobody_left(runs):
     words = ["model.path=egpo-tiny", "algorithm.estimator=egpo_calibrated", "steps=50", "validation.every=0"]
-    process = launched(runs, "killed", *words, "verl.patience_minutes=2")
+    process = launched(runs, "killed", *words, "verl.patience_minutes=5")
     record = wait_for_step(runs, "killed", 2, process)
     victim = next(one.pid for one in record.processes if b"WorkerDict" in name_of(one.pid))
     os.kill(victim, signal.SIGKILL)
     assert process.wait(timeout=LIMIT_S) == 1, screen_of(runs, "killed")
     nobody_is_left(record)
     said = (runs / "killed.txt").read_text()
-    assert "ActorDiedError" in said or "no step for 2 minutes" in said
+    assert "ActorDiedError" in said or "no step for 5 minutes" in said
     assert "--resume" in said
     assert json.loads(RunFolder(runs / "killed").latest.read_text()) >= 2
     assert "egpo/weight/mean" in read_metrics(RunFolder(runs / "killed").metrics)[-1]

@@ -8,20 +8,20 @@ import typer
 if TYPE_CHECKING:
     from egpo.comparisons.result import Comparison
 
-RUNS_HELP = "Run folders, of two conditions at least."
+RUNS_HELP = "Run folders; a plain model, such as the base, by the JSON of its evaluation."
 CASES_HELP = "Of each evaluation in --scores."
 FACTOR_HELP = "What may differ: a key or a section of the config; again for more. Default: algorithm."
 EVAL_HELP = "Which evaluation, by its file's name without step and seed, as in countdown-n8-t1; * stands for anything."
 METRIC_HELP = "accuracy, score or pass@K; again for more. All that is looked at is corrected for together."
 ALLOW_HELP = "Compare though something else differs too, and say so in every output."
-SCORES_HELP = "Figures in place of runs: NAME=MEAN±SDxEVALUATIONS, NAME=61.0,62.5 or a YAML or CSV file; again for more"
+SCORES_HELP = (
+    "Figures in place of runs: NAME=MEAN±SDxEVALUATIONS, NAME=61.0,62.5 or a YAML or CSV file; again for more."
+)
 OUT_HELP = "Folder for compare.json, which `egpo report` shows: the runs' parent folder, say."
 
 
 def compare(
-    runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="RUN...", help="Run folders.", show_default=False)
-    ] = None,
+    runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN", help=RUNS_HELP, show_default=False)] = None,
     factor: Annotated[list[str] | None, typer.Option("--factor", metavar="KEY", help=FACTOR_HELP)] = None,
     allow: Annotated[bool, typer.Option("--allow", help=ALLOW_HELP)] = False,
     exam: Annotated[str | None, typer.Option("--eval", metavar="NAME", help=EVAL_HELP, show_default=False)] = None,

@@ -48,7 +48,7 @@ def bfcl(
     With two models or more the others are compared with the first, case by case. A model here is served by vLLM, or by
     transformers where that is not installed; a server is asked as it is. The prompt is compared with the training's.
 
-    Example: [cyan]egpo eval bfcl runs/hardgen-egpo --categories multi_turn_base --runs 5[/]
+    Example: [cyan]egpo eval bfcl runs/first --categories multi_turn_base --runs 5[/]
     """
     from functools import partial
 

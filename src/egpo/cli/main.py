@@ -17,6 +17,7 @@ from egpo.cli.eval_bfcl import bfcl
 from egpo.cli.groups import DefaultCommand
 from egpo.cli.merge import merge
 from egpo.cli.new import new
+from egpo.cli.paragraphs import fill_paragraphs
 from egpo.cli.plan import plan
 from egpo.cli.prepare import prepare_app
 from egpo.cli.probe import probe
@@ -64,6 +65,7 @@ GROUPS = [
 ]
 for _panel, _app, _name, _meaning, _example in GROUPS:
     app.add_typer(_app, name=_name, rich_help_panel=_panel, short_help=f"{_meaning}  [cyan]{_example}[/]")
+fill_paragraphs(app)
 
 
 def _print_version(wanted: bool) -> None:

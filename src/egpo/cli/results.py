@@ -17,7 +17,7 @@ OUT_HELP = "Folder for results.csv and results.html. Default: that of the runs."
 
 
 def results(
-    runs: Annotated[Path, typer.Argument(metavar="[RUNS_DIR]", help=RUNS_HELP)] = Path("runs"),
+    runs: Annotated[Path, typer.Argument(metavar="RUNS_DIR", help=RUNS_HELP)] = Path("runs"),
     out: Annotated[Path | None, typer.Option(metavar="DIR", help=OUT_HELP, show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -17,7 +17,7 @@ def serve(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)],
     host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0: on every interface.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
-    name: Annotated[str | None, typer.Option(help="Of the model. Default: that of its folder.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the model. Default: its folder's, or its run's.")] = None,
     engine: Annotated[Literal["auto", "vllm", "transformers"], typer.Option(help="auto: vLLM where it is.")] = "auto",
     python: Annotated[str | None, typer.Option(help=PYTHON_HELP, show_default=False)] = None,
     thinking: Annotated[bool | None, typer.Option(help="Ask the template for thinking, or against it.")] = None,

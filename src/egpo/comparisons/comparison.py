@@ -45,7 +45,7 @@ def compare_runs(paths: Sequence[Path], wanted: Wanted | None = None) -> Compari
         conditions=[_row(c, m, found) for m in metrics for c, found in zip(conditions, figures[m], strict=True)],
         contrasts=_contrasts(conditions, figures, wanted.seed),
         unfair=unfair,
-        notes=notes_on(conditions),
+        notes=notes_on(conditions, figures),
     )
 
 
@@ -65,7 +65,7 @@ def _outcome(base: Sequence[RunFigures], other: Sequence[RunFigures], metric: Me
     base_SP, other_SP = table_SP(base, problems), table_SP(other, problems)
     if len(base) == len(other) == 1:
         return compare_over_problems(base_SP[0], other_SP[0], bounds=metric.bounds, seed=seed)
-    return compare_over_seeds(base_SP, other_SP)
+    return compare_over_seeds(base_SP, other_SP, has_seeds=(base[0].is_trained, other[0].is_trained))
 
 
 def _row(condition: Condition, metric: Metric, figures: Sequence[RunFigures]) -> ConditionRow:

@@ -14,7 +14,7 @@ _ASIDE = (*FREE, "seed")
 
 @dataclass(frozen=True)
 class Condition:
-    """Runs with equal settings but for the seed."""
+    """Runs with equal settings but for the seed; or a plain model."""
 
     label: str
     runs: Sequence[Entrant]
@@ -34,6 +34,12 @@ def is_under(key: str, sections: Sequence[str]) -> bool:
 
 def conditions_of(entrants: Sequence[Entrant], factors: Sequence[str] = FACTOR) -> list[Condition]:
     """In the order of their first runs. InputError where all runs are of one, or a factor is no setting of any."""
+    runs = [entrant for entrant in entrants if entrant.is_trained]
+    models = [Condition(entrant.name, [entrant]) for entrant in entrants if not entrant.is_trained]
+    return [*models, *_of_runs(runs, factors, alone=not models)] if runs else models
+
+
+def _of_runs(entrants: Sequence[Entrant], factors: Sequence[str], *, alone: bool) -> list[Condition]:
     for factor in factors:
         _require_setting(factor, entrants)
     groups: list[list[Entrant]] = []
@@ -43,7 +49,7 @@ def conditions_of(entrants: Sequence[Entrant], factors: Sequence[str] = FACTOR) 
             groups.append([entrant])
         else:
             home.append(entrant)
-    if len(groups) < 2:
+    if alone and len(groups) < 2:
         what = f"the {len(entrants)} runs are seeds of one condition: they differ in no setting"
         raise InputError(what, where="egpo compare", fix="add runs of another condition")
     labels = _labels([group[0] for group in groups], factors)
@@ -59,6 +65,8 @@ def _require_setting(factor: str, entrants: Sequence[Entrant]) -> None:
 
 def _labels(firsts: Sequence[Entrant], factors: Sequence[str]) -> list[str]:
     """The value of one key of the factor, if that tells all conditions apart; else all that differ; else run names."""
+    if len(firsts) == 1:
+        return [firsts[0].name]
     columns = dict(_columns(firsts, factors))
     for values in columns.values():
         if len(set(values)) == len(firsts):

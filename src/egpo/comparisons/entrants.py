@@ -1,10 +1,11 @@
-"""A run as it enters a comparison: its settings, where it comes from, and how it was evaluated."""
+"""Who enters a comparison: a run with its settings, where it comes from and how it was evaluated; or a plain model, of
+which there are evaluations only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from egpo.comparisons.exams import Sitting, choose_exam, read_sittings
+from egpo.comparisons.exams import Sitting, choose_exam, read_sitting, read_sittings
 from egpo.errors import InputError
 from egpo.runs.folder import RunFolder
 from egpo.runs.provenance import Provenance, read_provenance
@@ -13,12 +14,14 @@ from egpo.runs.provenance import Provenance, read_provenance
 @dataclass(frozen=True)
 class Entrant:
     """`name` is its folder's, or as much of the path as tells it apart. `sittings` are of one exam and one checkpoint:
-    several are evaluations of one model again."""
+    several are evaluations of one model again. `is_trained` unless it is a plain model: that has no settings and no
+    seed."""
 
     name: str
     config_yaml: str
     provenance: Provenance | None
     sittings: Sequence[Sitting]
+    is_trained: bool = True
 
     @property
     def seed(self) -> int | None:
@@ -26,13 +29,36 @@ class Entrant:
 
 
 def read_entrants(paths: Sequence[Path], exam: str | None = None) -> list[Entrant]:
-    """In the order given, each folder once; InputError where one is no run, or they sat no exam together."""
-    folders = list({path.resolve(): RunFolder(path) for path in paths}.values())
+    """Plain models, which are given by files of their evaluations, then runs in the order given, each folder once.
+    InputError where one is no run, or they sat no exam together."""
+    files = [path for path in paths if path.suffix == ".json" and path.is_file()]
+    models = plain_models(files)
+    folders = list({path.resolve(): RunFolder(path) for path in paths if path not in files}.values())
     for folder in folders:
         _require_run(folder)
-    if len(folders) < 2:
-        what = f"{len(folders) or 'no'} run to compare" + (f": {folders[0].path}" if folders else "")
+    if len(models) + len(folders) < 2:
+        entered = [*(model.name for model in models), *(str(folder.path) for folder in folders)]
+        what = f"{len(entered) or 'no'} run to compare" + "".join(f": {name}" for name in entered)
         raise InputError(what, where="egpo compare", fix="name two at least, as in: egpo compare runs/grpo runs/egpo")
+    return [*models, *_runs(folders, exam)]
+
+
+def plain_models(files: Sequence[Path]) -> list[Entrant]:
+    """By their labels: several files of one model are evaluations again."""
+    by_label: dict[str, list[Sitting]] = {}
+    for path in dict.fromkeys(files):
+        sitting = read_sitting(path)
+        if sitting is None:
+            raise InputError(
+                "is no evaluation", where=str(path), fix="give an `evals/<name>.json` that `egpo eval` wrote"
+            )
+        by_label.setdefault(str(sitting.header.get("label")), []).append(sitting)
+    return [Entrant(label, "", None, sittings, is_trained=False) for label, sittings in by_label.items()]
+
+
+def _runs(folders: Sequence[RunFolder], exam: str | None) -> list[Entrant]:
+    if not folders:
+        return []
     names = distinct_names([folder.path.resolve() for folder in folders])
     by_path = {str(folder.path): read_sittings(folder.evals) for folder in folders}
     chosen = choose_exam(by_path, exam)

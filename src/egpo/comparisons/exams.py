@@ -63,9 +63,15 @@ def read_sittings(folder: Path) -> list[Sitting]:
     """Every evaluation of the run in its `evals`, in the order of names. Files that are no evaluations (a probe) are
     passed over, and so are evaluations of no checkpoint (the base's) beside those of checkpoints; a model that was
     served has none of the latter. A file that cannot be read is an InputError."""
-    found = [Sitting(path, _header(path)) for path in sorted(folder.glob("*.json"))]
-    sittings = [sitting for sitting in found if "accuracy" in sitting.header and "task" in sitting.header]
+    found = [read_sitting(path) for path in sorted(folder.glob("*.json"))]
+    sittings = [sitting for sitting in found if sitting is not None]
     return [sitting for sitting in sittings if sitting.step is not None] or sittings
+
+
+def read_sitting(path: Path) -> Sitting | None:
+    """None where it is no evaluation."""
+    sitting = Sitting(path, _header(path))
+    return sitting if "accuracy" in sitting.header and "task" in sitting.header else None
 
 
 def latest(sittings: Sequence[Sitting]) -> list[Sitting]:

@@ -32,8 +32,9 @@ class Inequality:
 
 def inequalities(conditions: Sequence[Condition], factors: Sequence[str] = FACTOR) -> list[Inequality]:
     """Everything beyond the factor: settings, the reward's among them, digests of the data, and the evaluation."""
-    runs = [run for condition in conditions for run in condition.runs]
-    return [*_of_settings(runs, factors), *_of_data(runs), *_of_evaluations(runs), *_of_seeds(conditions)]
+    entrants = [run for condition in conditions for run in condition.runs]
+    runs = [entrant for entrant in entrants if entrant.is_trained]
+    return [*_of_settings(runs, factors), *_of_data(runs), *_of_evaluations(entrants), *_of_seeds(conditions)]
 
 
 def refuse(found: Sequence[Inequality]) -> None:
@@ -45,10 +46,9 @@ def refuse(found: Sequence[Inequality]) -> None:
 
 
 def _of_settings(runs: Sequence[Entrant], factors: Sequence[str]) -> Iterator[Inequality]:
-    first, *others = runs
     found: dict[str, dict[str, str]] = {}
-    for run in others:
-        for difference in setting_differences(first, run):
+    for run in runs[1:]:
+        for difference in setting_differences(runs[0], run):
             if not is_under(difference.key, factors):
                 values = found.setdefault(difference.key, {one.name: difference.old for one in runs})
                 values[run.name] = difference.new
@@ -59,7 +59,9 @@ def _of_settings(runs: Sequence[Entrant], factors: Sequence[str]) -> Iterator[In
 def _of_data(runs: Sequence[Entrant]) -> Iterator[Inequality]:
     """A run that cannot prove its data is no equal of any."""
     digests = {run.name: run.provenance.data if run.provenance else {} for run in runs}
-    names = dict.fromkeys(name for known in digests.values() for name in known) or {"digests": None}
+    names = dict.fromkeys(name for known in digests.values() for name in known) or dict.fromkeys(
+        ["digests"] * bool(runs)
+    )
     for name in names:
         values = {run: known.get(name, _ABSENT)[:12] if known else _UNPROVED for run, known in digests.items()}
         if len(set(values.values())) > 1 or _UNPROVED in values.values():
@@ -69,17 +71,23 @@ def _of_data(runs: Sequence[Entrant]) -> Iterator[Inequality]:
 def _of_evaluations(runs: Sequence[Entrant]) -> Iterator[Inequality]:
     """Between runs, and between the evaluations of one."""
     told = {run.name: [_asked(sitting) for sitting in run.sittings] for run in runs}
+    plain = {run.name for run in runs if not run.is_trained}
     keys = dict.fromkeys(key for of_run in told.values() for asked in of_run for key in asked)
     for key in keys:
-        values = {run: list(dict.fromkeys(one.get(key, _ABSENT) for one in asked)) for run, asked in told.items()}
+        stepless = plain if key == "step" else ()
+        asked_of = {run: asked for run, asked in told.items() if run not in stepless}
+        values = {run: list(dict.fromkeys(one.get(key, _ABSENT) for one in asked)) for run, asked in asked_of.items()}
         if len({value for of_run in values.values() for value in of_run}) > 1:
             shown = {run: " and ".join(map(_shortened, of_run)) for run, of_run in values.items()}
             yield Inequality("evaluation", key, shown)
 
 
 def _asked(sitting: Sitting) -> dict[str, str]:
-    """What decides an evaluation. Its seed does not; a path to data says less than the digest of its problems."""
+    """What decides an evaluation. Its seed does not; a path to data says less than the digest of its problems. Only
+    the embedded engine knows entropies: an evaluation without any was asked of a server, which writes prompts and
+    samples in its own way."""
     asked = {key: sitting.header.get(key) for key in ("task", "split", "data", "sandbox", "step")}
+    asked["engine"] = "embedded" if sitting.section("entropy") else "server"
     for section, aside in (("task_settings", "source"), ("sampling", "seed")):
         asked |= {f"{section}.{key}": value for key, value in sitting.section(section).items() if key != aside}
     return {key: _ABSENT if value is None else str(value) for key, value in asked.items()}

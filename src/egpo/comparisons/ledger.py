@@ -48,6 +48,10 @@ def read_ledger(runs: Path) -> list[Entry]:
     """In the order of names. InputError where there is no such folder, or nothing in it."""
     if not runs.is_dir():
         raise InputError("no such folder", where=str(runs), fix="give the folder that holds the runs")
+    if _is_run(runs):
+        raise InputError(
+            "is a run itself", where=str(runs), fix=f"give the folder that holds it: {runs.absolute().parent}"
+        )
     folders = _run_folders(runs)
     if not folders:
         raise InputError("holds no runs", where=str(runs), fix="train one: egpo train RECIPE")
@@ -55,9 +59,14 @@ def read_ledger(runs: Path) -> list[Entry]:
 
 
 def _run_folders(runs: Path) -> list[Path]:
-    """Every folder in it; one that only holds runs stands for those."""
-    folders = sorted(path for path in runs.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return [place for folder in folders for place in _inner_runs(folder) or [folder]]
+    """Every folder in it; one that only holds runs stands for those. What links lead to a second time is listed once,
+    by its own name."""
+    folders = [path for path in runs.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    places = [place for folder in sorted(folders) for place in _inner_runs(folder) or [folder]]
+    known: dict[Path, Path] = {}
+    for place in sorted(places, key=lambda place: place.resolve() != place.absolute()):
+        known.setdefault(place.resolve(), place)
+    return sorted(known.values())
 
 
 def _inner_runs(folder: Path) -> list[Path]:
@@ -76,8 +85,10 @@ def _entries(folder: Path, name: str) -> list[Entry]:
     """A folder that cannot be read is an entry of its own: a ledger leaves nothing out."""
     try:
         return _of_run(RunFolder(folder), name)
-    except (EgpoError, OSError, ValueError) as error:
+    except EgpoError as error:
         return [Entry(name, status=f"unreadable: {error}")]
+    except Exception as error:  # the boundary: anybody may have written in a run's files
+        return [Entry(name, status=f"unreadable: {type(error).__name__}: {error}")]
 
 
 def _of_run(run: RunFolder, name: str) -> list[Entry]:

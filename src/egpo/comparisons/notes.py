@@ -1,17 +1,27 @@
 """What must be known to read a comparison, though it makes none unfair."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from egpo.comparisons.conditions import Condition
 from egpo.comparisons.entrants import Entrant
+from egpo.comparisons.values import Metric, RunFigures
+
+Figures = Mapping[Metric, Sequence[Sequence[RunFigures]]]
 
 
-def notes_on(conditions: Sequence[Condition]) -> list[str]:
-    return [*_on_seeds(conditions), *_on_problems(conditions), *_on_versions(conditions)]
+def notes_on(conditions: Sequence[Condition], figures: Figures) -> list[str]:
+    return [
+        *_on_seeds(conditions),
+        *_on_failures(conditions),
+        *_on_problems(figures),
+        *_on_versions(conditions),
+    ]
 
 
 def _on_seeds(conditions: Sequence[Condition]) -> Iterator[str]:
-    counts = [len(condition.runs) for condition in conditions]
+    counts = [len(condition.runs) for condition in conditions if condition.runs[0].is_trained]
+    if not counts:
+        return
     if max(counts) == 1:
         yield (
             "One training run each: the intervals are over problems. Of other training seeds they say nothing, however "
@@ -23,18 +33,27 @@ def _on_seeds(conditions: Sequence[Condition]) -> Iterator[str]:
         yield "Two training seeds tell little of how much seeds matter: the intervals are as wide as that leaves them."
 
 
-def _on_problems(conditions: Sequence[Condition]) -> Iterator[str]:
-    """Where evaluations are over other problems, only the shared ones count."""
-    runs = [run for condition in conditions for run in condition.runs]
-    keys = {run.name: {s.problem for sitting in run.sittings for s in sitting.samples} for run in runs}
-    shared = set.intersection(*keys.values())
-    if any(len(found) > len(shared) for found in keys.values()):
-        held = ", ".join(f"{name} {len(found)}" for name, found in keys.items())
-        yield f"All runs share {len(shared)} problems ({held}); only those count in a contrast."
+def _on_failures(conditions: Sequence[Condition]) -> Iterator[str]:
+    """What the checker or the server failed is no chance sample: long answers time out first."""
+    for run in (run for condition in conditions for run in condition.runs):
+        samples = [sample for sitting in run.sittings for sample in sitting.samples]
+        if num_failed := sum(sample.failed for sample in samples):
+            yield f"{num_failed:,} of {len(samples):,} responses of {run.name} failed and count in no figure."
+
+
+def _on_problems(figures: Figures) -> Iterator[str]:
+    """Where runs have values for other problems, only the shared ones count."""
+    for metric, conditions in figures.items():
+        keys = {run.run: set(run.by_problem) for runs in conditions for run in runs}
+        shared = set.intersection(*keys.values())
+        if any(len(found) > len(shared) for found in keys.values()):
+            held = ", ".join(f"{name} {len(found)}" for name, found in keys.items())
+            named = f" with a value of {metric.name}" if len(figures) > 1 else ""
+            yield f"All runs share {len(shared)} problems{named} ({held}); only those count in a contrast."
 
 
 def _on_versions(conditions: Sequence[Condition]) -> Iterator[str]:
-    runs = [run for condition in conditions for run in condition.runs]
+    runs = [run for condition in conditions for run in condition.runs if run.is_trained]
     told = [_ground(run) for run in runs]
     for name in dict.fromkeys(name for ground in told for name in ground):
         values = {run.name: ground.get(name, "unknown") for run, ground in zip(runs, told, strict=True)}

@@ -14,7 +14,8 @@ from egpo.errors import EgpoError
 from egpo.files import write_atomically
 
 FORMAT = 1
-_FORMULAS = tuple("=+-@")
+_FORMULAS = tuple("=+-@\t\r")
+_MARKUP = str.maketrans({letter: f"\\{letter}" for letter in "\\|`*[]"} | {"<": "&lt;"})
 CONDITION_COLUMNS = ("condition", "metric", "mean", "runs", "evaluations")
 CONTRAST_COLUMNS = ("contrast", "metric", "delta", "95 % interval", "p", "sees", "finding")
 """`p` is corrected for the number of contrasts; `sees` is the least difference that this design could see."""
@@ -27,7 +28,7 @@ def as_json(comparison: Comparison) -> str:
 
 def as_markdown(comparison: Comparison) -> str:
     lines = [f"### {_cell(comparison.title)}", ""]
-    lines += [f"- **{_cell(found.verdict)}** ({found.metric}; {found.method})" for found in comparison.contrasts]
+    lines += [f"- **{_cell(found.verdict)}** ({found.metric}; {_cell(found.method)})" for found in comparison.contrasts]
     lines += ["", *_markdown_table(CONDITION_COLUMNS, map(condition_cells, comparison.conditions))]
     lines += ["", *_markdown_table(CONTRAST_COLUMNS, map(contrast_cells, comparison.contrasts))]
     if comparison.unfair:
@@ -102,4 +103,5 @@ def _markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> li
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
+    """One line that is no markup: names are anybody's."""
+    return " ".join(text.translate(_MARKUP).split())

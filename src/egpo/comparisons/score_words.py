@@ -1,6 +1,7 @@
 """`GRPO=61.7±1.9x5`, `GRPO=61.0,62.5,60.1`, or a file of such figures: what `--scores` takes. In percent."""
 
 import csv
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ def scores_of(label: str, percents: Sequence[float]) -> Scores:
 
 
 def _is_file(word: str) -> bool:
-    return word.endswith((".yaml", ".yml", ".csv")) or ("=" not in word and Path(word).is_file())
+    return word.endswith((".yaml", ".yml", ".csv")) or ("=" not in word and os.path.isfile(word))
 
 
 def _from_word(word: str) -> Scores:

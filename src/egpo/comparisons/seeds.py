@@ -10,7 +10,8 @@ known well, that of the seeds from a handful of runs: it may be many times what 
 what it may be, seeds * nu / chi^2 with nu = S_base + S_other - 2 degrees of freedom. Where the seeds have the whole
 variance this is Student's t-test on the means of the runs; where they have none, the normal test over problems.
 
-The variance of seeds is taken to be the same on both sides, as in Student's t-test.
+The variance of seeds is taken to be the same on both sides, as in Student's t-test. A plain model has no seed: its side
+adds nothing to the part of the seeds.
 """
 
 import math
@@ -63,9 +64,9 @@ class Spread:
         return [_reach(Spread(self.problems, self.seeds * s * s, self.freedom), alpha) for s in designs]
 
 
-def compare_over_seeds(base_SP: Floats, other_SP: Floats) -> Outcome:
+def compare_over_seeds(base_SP: Floats, other_SP: Floats, *, has_seeds: tuple[bool, bool] = (True, True)) -> Outcome:
     """At least three runs in all; a side may have one alone. Where nothing varies, nothing can be said."""
-    spread = spread_of(base_SP, other_SP)
+    spread = spread_of(base_SP, other_SP, has_seeds)
     base, num_problems = float(base_SP.mean()), base_SP.shape[1]
     value = float(other_SP.mean()) - base
     if spread.is_nothing:
@@ -75,11 +76,11 @@ def compare_over_seeds(base_SP: Floats, other_SP: Floats) -> Outcome:
     return Outcome(base, delta, p_value(value, spread), METHOD, spread)
 
 
-def spread_of(base_SP: Floats, other_SP: Floats) -> Spread:
+def spread_of(base_SP: Floats, other_SP: Floats, has_seeds: tuple[bool, bool] = (True, True)) -> Spread:
     """Unbiased parts; that of the problems is 0 at least, since the residual is taken off it."""
     num_problems, sides = base_SP.shape[1], (base_SP, other_SP)
     freedom = sum(len(side) for side in sides) - 2
-    weight = sum(1 / len(side) for side in sides)
+    weight = sum(seeded / len(side) for side, seeded in zip(sides, has_seeds, strict=True))
     of_runs = sum(float(((side.mean(1) - side.mean()) ** 2).sum()) for side in sides)
     of_problems = float((other_SP.mean(0) - base_SP.mean(0)).var(ddof=1)) / num_problems
     residual = weight * sum(map(_residual, sides)) / freedom / (num_problems - 1) / num_problems

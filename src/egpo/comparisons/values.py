@@ -57,12 +57,13 @@ class Metric:
 @dataclass(frozen=True)
 class RunFigures:
     """The mean of each evaluation of a run (of each pass over the problems, where there was one evaluation only);
-    `by_problem` has all their responses together."""
+    `by_problem` has all their responses together. A plain model is not trained."""
 
     run: str
     seed: int | None
     evaluations: Sequence[float]
     by_problem: dict[str, float]
+    is_trained: bool = True
 
     @property
     def mean(self) -> float:
@@ -80,7 +81,7 @@ def figures_of_run(run: Entrant, metric: Metric) -> RunFigures:
         most = max(sitting.section("sampling").get("n", 1) for sitting in run.sittings)
         fix = f"its problems have {most} responses in an evaluation; choose another --metric"
         raise InputError(f"no problem has a value of {metric.name}", where=run.name, fix=fix)
-    return RunFigures(run.name, run.seed, _evaluations(run, metric), together)
+    return RunFigures(run.name, run.seed, _evaluations(run, metric), together, run.is_trained)
 
 
 def _evaluations(run: Entrant, metric: Metric) -> list[float]:

@@ -108,7 +108,8 @@ class ServedCandidate(Candidate):
         return self.out or HERE
 
     def file_name(self, exam: Exam) -> str:
-        return file_name(self.model, _described(exam))
+        # A local model may have the same name: the two are other evaluations.
+        return file_name(self.model, "served", _described(exam))
 
     @contextmanager
     def opened(self) -> Iterator[Respondent]:

@@ -75,7 +75,18 @@ def _inside_run(path: Path) -> ModelPlace | None:
 
 def _place(run: RunFolder, step: int) -> ModelPlace:
     label = f"{run.path.resolve().name} step {step}"
-    return ModelPlace(str(run.checkpoint_of(step) / "actor" / "huggingface"), label, run, step)
+    return ModelPlace(str(_weights(run, step)), label, run, step)
+
+
+def _weights(run: RunFolder, step: int) -> Path:
+    """A checkpoint of verl's is in shards: the model is what was merged of it, in the run."""
+    actor, merged = run.checkpoint_of(step) / "actor", run.merged_of(step)
+    if not any(actor.glob("model_world_size_*")):
+        return actor / "huggingface"
+    if not (merged / "config.json").is_file():
+        fix = f"make a model of it first: egpo merge {run.path} --step {step} --out {merged}"
+        raise InputError(f"the checkpoint of step {step} is in shards", where=str(run.path), fix=fix)
+    return merged
 
 
 def _step(path: Path) -> re.Match[str] | None:

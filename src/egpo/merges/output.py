@@ -14,6 +14,7 @@ from egpo.data.staging import StagingFolder, remove_abandoned
 from egpo.errors import InputError
 from egpo.files import UNFINISHED, fsync_path
 
+_WEIGHTS = (".safetensors", ".bin")
 NOTE = "merge.json"
 """What was merged, from which files, and how it was verified."""
 
@@ -29,7 +30,7 @@ def require_free(out: Path, actor: Path, *, force: bool) -> None:
     held = sorted(path.name for path in out.iterdir() if not path.name.startswith(UNFINISHED)) if out.exists() else []
     if not held or _source_of(out) == str(actor):
         return
-    is_model = "config.json" in held
+    is_model = "config.json" in held and any(name.endswith(_WEIGHTS) for name in held)
     if not (force and is_model):
         more = " and more" if len(held) > 3 else ""
         fix = "choose another --out, or replace the model with --force" if is_model else "choose another --out"
@@ -48,7 +49,8 @@ def require_room(out: Path, num_bytes: int) -> None:
 @contextmanager
 def replaced(out: Path) -> Iterator[Path]:
     """A new folder to write into, which takes the place of `out` when the block ends well. Until then, and after any
-    failure, `out` is as it was."""
+    failure, `out` is as it was. A link stays one: the model goes where it leads, to that disk."""
+    out = out.resolve()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(out.parent)

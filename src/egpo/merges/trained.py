@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from egpo.assets import resolve_model
 from egpo.config import load_recipe
+from egpo.config.machine import model_folder
 from egpo.errors import InputError
 from egpo.local.checkpoints.manifest import MANIFEST, read_manifest, verify_files
 from egpo.merges.adapters import Lora, folded, has_adapters, read_lora
@@ -88,7 +88,7 @@ def _base_weights(
     if name is None:
         fix = "give the model that the training started from as --base"
         raise InputError("holds adapters only", where=str(place.actor), fix=fix)
-    folder = Path(resolve_model(name)).expanduser()
+    folder = Path(model_folder(name)).expanduser()
     if not folder.is_dir():
         raise InputError("no such folder", where=f"--base {name}", fix="give a model folder on this machine")
     state: dict[str, Tensor] = load_model(folder, "auto").state_dict()

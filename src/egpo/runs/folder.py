@@ -51,6 +51,10 @@ class RunFolder:
     def checkpoint_of(self, step: int) -> Path:
         return self.checkpoints / f"global_step_{step}"
 
+    def merged_of(self, step: int) -> Path:
+        """The model that was made of a checkpoint in shards."""
+        return self.path / "merged" / f"step_{step}"
+
     @property
     def latest(self) -> Path:
         """Holds the number of the latest checkpoint's step, as in verl."""

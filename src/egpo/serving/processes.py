@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from egpo.serving import guard
+from egpo.serving.listeners import session_listens
 
 _NUM_KEPT = 30
 GRACE_S = 15.0
@@ -39,6 +40,9 @@ class ServerProcess:
     @property
     def ended(self) -> bool:
         return self._process.poll() is not None
+
+    def listens_on(self, port: int) -> bool:
+        return session_listens(self._process.pid, port)
 
     @property
     def last_lines(self) -> list[str]:

@@ -68,7 +68,7 @@ def served(
         process = ServerProcess(words, environment(found), Path(folder), say)
         try:
             server = Served(f"http://{_reachable(settings.host)}:{port}/v1", settings.name, found, process)
-            _wait(server, timeout_s, watch)
+            _wait(server, port, timeout_s, watch)
             yield server
         finally:
             process.end()
@@ -76,17 +76,23 @@ def served(
 
 def _model(word: str) -> str:
     path = Path(resolve_model(word)).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            fix = "give what `egpo merge` wrote"
-            raise InputError("not a model folder: no config.json in it", where=f"model {word}", fix=fix)
-        if not any(path.suffix in (".safetensors", ".bin") for path in path.iterdir()):
-            fix = "of a checkpoint of verl, make a model with `egpo merge`"
-            raise InputError("no weights in it", where=f"model {word}", fix=fix)
-        return str(path.absolute())
-    if path.exists() or word.startswith((".", "/", "~")) or word.count("/") > 1:
-        raise InputError("no such folder", where=f"model {word}", fix="give a model folder, or a name of the hub")
-    return word
+    if not path.is_dir() and not (path.exists() or word.startswith((".", "/", "~")) or word.count("/") > 1):
+        return word
+    require_weights(str(path), word)
+    return str(path.absolute())
+
+
+def require_weights(folder: str, word: str) -> None:
+    """Raises where `folder`, which the user called `word`, is no model that could be served."""
+    path, where = Path(folder).expanduser(), f"model {word}"
+    if not path.is_dir():
+        raise InputError("no such folder", where=where, fix="give the folder of a model, as in models/first")
+    if not (path / "config.json").is_file():
+        fix = "give what `egpo merge` wrote"
+        raise InputError("not a model folder: no config.json in it", where=where, fix=fix)
+    if not any(entry.suffix in (".safetensors", ".bin") for entry in path.iterdir()):
+        fix = "of a checkpoint of verl, make a model with `egpo merge`"
+        raise InputError("no weights in it", where=where, fix=fix)
 
 
 def _reachable(host: str) -> str:
@@ -94,9 +100,10 @@ def _reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
 
 
-def _wait(server: Served, timeout_s: float, watch: Watch) -> None:
+def _wait(server: Served, port: int, timeout_s: float, watch: Watch) -> None:
+    """Whoever else answers on the port is never taken for ours."""
     started = time.monotonic()
-    while not _answers(server):
+    while not (_answers(server) and server.process.listens_on(port)):
         waited = time.monotonic() - started
         watch(waited)
         if server.process.ended:
@@ -114,7 +121,14 @@ def _answers(server: Served) -> bool:
         reply = httpx.get(place, timeout=10, trust_env=False)  # a proxy knows nothing of this machine's ports
     except httpx.HTTPError:
         return False
-    return reply.status_code == httpx.codes.OK and (not names_it or server.model_name in reply.text)
+    return reply.status_code == httpx.codes.OK and (not names_it or server.model_name in _names(reply))
+
+
+def _names(reply: httpx.Response) -> list[str]:
+    try:
+        return [model["id"] for model in reply.json()["data"]]
+    except (ValueError, KeyError, TypeError):
+        return []
 
 
 def _never_ready(server: Served, what: str) -> InputError:

@@ -1,6 +1,7 @@
 """A process that behaves towards its launcher as verl does: it answers what is installed, logs, saves, ends or hangs.
 
-What STAND_IN says happens after that many steps: `crash@2`, `hang@2`, `exit@2`. verl itself is in the live tests.
+What STAND_IN says happens after that many steps: `crash@2`, `hang@2`, `exit@2`; `slow@2` takes long from save to log,
+and then hangs. verl itself is in the live tests.
 """
 
 import json
@@ -36,6 +37,8 @@ def train(words):
             time.sleep(0.1)
             if step % int(settings["trainer.save_freq"]) == 0:
                 save(checkpoints, step, int(settings["trainer.n_gpus_per_node"]))
+            if (behaviour, at) == ("slow", str(step)):
+                time.sleep(4)
             if is_due(step, last):
                 rollouts = Path(settings["trainer.rollout_data_dir"])
                 rollouts.mkdir(parents=True, exist_ok=True)
@@ -46,7 +49,7 @@ def train(words):
 
 
 def misbehave(behaviour):
-    if behaviour == "hang":
+    if behaviour in ("hang", "slow"):
         time.sleep(600)
     if behaviour == "crash":
         print("(Worker pid=7) Traceback (most recent call last):\n(Worker pid=7)   File x", flush=True)

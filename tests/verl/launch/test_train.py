@@ -124,6 +124,19 @@ def test_a_signal_ends_it_with_nobody_left(overrides, tmp_path, signum, code):
     assert LaunchedProcesses(record.launch_id, record.processes).look() == set()
 
 
+def test_a_checkpoint_that_is_there_gets_its_figures_before_the_end(overrides):
+    """verl saves a step before it logs it: stopped in between, the resumed run would have a hole in its curve."""
+    folder = folder_of(small(*overrides))
+    process = started(overrides, STAND_IN="slow@4")
+    wait_for_step(folder, 3, process)
+    while not folder.checkpoint_of(4).exists():
+        time.sleep(0.02)
+    assert 4 not in steps_of(folder)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert steps_of(folder)[:5] == [0, 1, 2, 3, 4]
+
+
 def test_what_a_killed_launcher_left_is_ended_by_the_next_one(overrides, capsys):
     config = small(*overrides)
     folder = folder_of(config)

@@ -1,12 +1,15 @@
 """The interpreter that BFCL runs under: an environment of its own, made the first time it is asked for."""
 
+import fcntl
 import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from egpo.config.machine import this_machine
 from egpo.errors import EgpoError, InputError
 from egpo.files import write_atomically
 
@@ -18,9 +21,11 @@ _READY = ".ready"
 
 
 def bfcl_python(*, offline: bool = False, say: Callable[[str], None] = print) -> Path:
-    """$EGPO_BFCL_PYTHON; or that of a checkout's `make`; or our own, which is made where it is missing."""
+    """$EGPO_BFCL_PYTHON; the machine file's; that of a checkout's `make`; or our own, made where it is missing."""
     if named := os.environ.get(VARIABLE):
         return _named(Path(named).expanduser())
+    if python := this_machine().environments.bfcl:
+        return Path(python)
     for folder in (CHECKOUT, _home()):
         if _is_ready(folder):
             return (folder / "bin" / "python").absolute()
@@ -52,14 +57,42 @@ def _named(python: Path) -> Path:
 
 
 def _made(folder: Path, say: Callable[[str], None]) -> Path:
+    """By one process at a time. What an interrupted call left half made is made anew."""
+    with _alone(folder, say):
+        if not _is_ready(folder):  # another call may have made it meanwhile
+            _make(folder, say)
+    return (folder / "bin" / "python").absolute()
+
+
+def _make(folder: Path, say: Callable[[str], None]) -> None:
     say(f"making BFCL's environment in {folder} (once; 0.4 GB)")
     python = folder / "bin" / "python"
     install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r", str(REQUIREMENTS)]
-    for command in ([sys.executable, "-m", "venv", str(folder)], [str(python), *install]):
+    for command in ([sys.executable, "-m", "venv", "--clear", str(folder)], [str(python), *install]):
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
             fix = f"mend that, and call again; or set {VARIABLE} to an interpreter that has the packages"
             raise EgpoError(f"the environment could not be made: {said}", where=str(folder), fix=fix)
     write_atomically(folder / _READY, digest() + "\n")
-    return python.absolute()
+
+
+@contextmanager
+def _alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """The lock lies beside the folder, and ends with its process, however that ends."""
+    lock = folder.with_name(f"{folder.name}.lock")
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        fix = f"mend its permissions, or set {VARIABLE} to an interpreter that has the packages"
+        raise EgpoError(f"cannot be written ({error.strerror})", where=str(lock), fix=fix) from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another process makes BFCL's environment in {folder}: waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -1,17 +1,19 @@
 """BFCL from a target to an evaluation: passes, each in a fresh folder; figures; the check of the prompt."""
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from egpo.errors import InputError, warn_once
 from egpo.evals.bfcl.environment import bfcl_python
 from egpo.evals.bfcl.evaluation import as_more, evaluation_of, require_generated
 from egpo.evals.bfcl.job import Asked, built_prompt, run_pass
 from egpo.evals.bfcl.parity import Mismatch, as_question, mismatches
 from egpo.evals.bfcl.targets import Target, answering
-from egpo.evals.bfcl.verdicts import CaseVerdict, read_verdicts
+from egpo.evals.bfcl.verdicts import CaseVerdict, read_verdicts, require_asked
 from egpo.evals.evaluate import Evaluation
 from egpo.evals.store import file_name, write_evaluation
 from egpo.tasks import load_task
@@ -43,7 +45,7 @@ def evaluate_bfcl(target: Target, asked: Asked, wanted: Wanted, say: Callable[[s
     python = bfcl_python(offline=wanted.offline, say=say)
     folder = wanted.out or target.folder
     name = _name(target, asked, wanted)
-    raw = folder / f"{name}.bfcl" / time.strftime("%Y%m%d-%H%M%S")
+    raw = folder / f"{name}.bfcl" / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     found = prompt_mismatches(target, asked, python, raw / "prompt")
     passes: list[list[CaseVerdict]] = []
     path = folder / f"{name}.json"
@@ -54,6 +56,7 @@ def evaluate_bfcl(target: Target, asked: Asked, wanted: Wanted, say: Callable[[s
             say(f"{target.label}: pass {number} of {wanted.num_passes}")
             run_pass(python, whole, work, _heard(say))
             passes.append(read_verdicts(work))
+            require_asked(passes[-1], asked.categories, asked.cases)
             if not wanted.allow_failed:
                 require_generated(passes[-1:], str(work))
             evaluation = evaluation_of(target.label, whole, passes)
@@ -68,9 +71,13 @@ def prompt_mismatches(target: Target, asked: Asked, python: Path, work: Path) ->
     recipe = target.place.recipe if target.place else None
     if recipe is None:
         return None
-    task = load_task(recipe.task.name, **recipe.task.settings)
-    posed = ((problem, question) for problem in task.problems("train") if (question := as_question(problem)))
-    found = next(posed, None)
+    try:
+        task = load_task(recipe.task.name, **recipe.task.settings)
+        posed = ((problem, question) for problem in task.problems("train") if (question := as_question(problem)))
+        found = next(posed, None)
+    except InputError as error:  # a model is evaluated on machines that have no data of its training
+        warn_once("bfcl parity", f"the prompt is not compared with the training's: {error}")
+        return None
     if found is None:
         return None
     problem, question = found
@@ -84,10 +91,14 @@ def prompt_mismatches(target: Target, asked: Asked, python: Path, work: Path) ->
 
 
 def _name(target: Target, asked: Asked, wanted: Wanted) -> str:
+    """What was asked, then whom: a few cases to try it out do not replace an evaluation, nor does a server's model a
+    local one of its name."""
     of_run = wanted.out is None and target.place is not None and target.place.run is not None
     step = f"step{target.place.step}" if of_run and target.place else target.label
     categories = "-".join(asked.categories) if len(asked.categories) < 4 else f"{len(asked.categories)}categories"
-    return file_name("bfcl", categories, asked.prompt_format, step)
+    few = f"first{max(map(len, asked.cases.values()))}" if asked.cases else ""
+    warm = "" if asked.temperature == Asked.temperature else f"t{asked.temperature:g}"
+    return file_name("bfcl", categories, asked.prompt_format, few, warm, "served" * (target.url is not None), step)
 
 
 def _heard(say: Callable[[str], None]) -> Callable[[str], None]:

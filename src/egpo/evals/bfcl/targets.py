@@ -1,19 +1,20 @@
 """MODEL or URL on the command line: a server that answers for it, and where its evaluation belongs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
 
-from egpo.assets import resolve_model
-from egpo.errors import EgpoError, InputError
+from egpo.config.machine import model_folder, this_machine
+from egpo.errors import InputError
 from egpo.evals.candidates import HERE
 from egpo.evals.places import ModelPlace, find_model
+from egpo.evals.server import Server
 from egpo.evals.store import Origin
 from egpo.serving.commands import Serving
-from egpo.serving.served import served
+from egpo.serving.served import require_weights, served
 
 
 @dataclass(frozen=True)
@@ -43,21 +44,45 @@ class Answering:
     served_name: str
 
 
+def find_targets(words: Sequence[str], served_name: str | None, tokenizer: str | None, checkpoint: str) -> list[Target]:
+    """Labels that two of them share give way to the words themselves: their files are named after them."""
+    found = [find_target(word, served_name, tokenizer, checkpoint) for word in words]
+    labels = [target.label for target in found]
+    return [
+        replace(target, label=word) if labels.count(target.label) > 1 else target
+        for word, target in zip(words, found, strict=True)
+    ]
+
+
 def find_target(word: str, served_name: str | None, tokenizer: str | None, checkpoint: str) -> Target:
     """Nothing is started yet: mistakes come first."""
     if word.startswith(("http://", "https://")):
-        if tokenizer is None:
-            fix = "give the model's folder with --tokenizer: it says how long prompts are, and how they are written"
-            raise InputError("a server does not show its tokenizer", where=word, fix=fix)
-        url = word.rstrip("/")
-        url = url if url.endswith("/v1") else f"{url}/v1"
-        name = served_name or _only_name(url)
-        return Target(name, str(resolve_model(tokenizer)), url=url, served_name=name)
+        return _at_server(Server.at(word), served_name, tokenizer)
     place = find_model(word, checkpoint)
-    folder = str(resolve_model(tokenizer or place.model))
-    if not Path(folder, "config.json").is_file():
-        raise InputError(f"no model folder at `{word}`", where="egpo eval bfcl", fix="give a model, a run, or a URL")
-    return Target(place.label, folder, place=place)
+    require_weights(model_folder(place.model), word)
+    return Target(place.label, model_folder(tokenizer or place.model), place=place)
+
+
+def _at_server(server: Server, served_name: str | None, tokenizer: str | None) -> Target:
+    if tokenizer is None:
+        fix = "give the model's folder with --tokenizer: it says how long prompts are, and how they are written"
+        raise InputError("a server does not show its tokenizer", where=server.url, fix=fix)
+    names = server.model_names()
+    name = served_name or server.only_model()
+    if name not in names:
+        _require_known(server, name, names)
+    return Target(name, model_folder(tokenizer), url=server.url, served_name=name)
+
+
+def _require_known(server: Server, name: str, names: Sequence[str]) -> None:
+    """Some servers list a cache and not what they serve: then one token tells."""
+    body = {"model": name, "prompt": "?", "max_tokens": 1}
+    try:
+        reply = httpx.post(f"{server.url}/completions", json=body, timeout=server.patience.timeout_s)
+        reply.raise_for_status()
+    except httpx.HTTPError as error:
+        fix = f"choose one with --model: {', '.join(names) or 'it names none'}"
+        raise InputError(f"the server does not answer for `{name}` ({error})", where=server.url, fix=fix) from error
 
 
 @contextmanager
@@ -67,19 +92,8 @@ def answering(target: Target, max_model_len: int | None = None) -> Iterator[Answ
         yield Answering(target.url, target.served_name)
         return
     assert target.place is not None
-    model = resolve_model(target.place.model)
+    model = model_folder(target.place.model)
     # BFCL writes prompts and reads calls by itself: the server has nothing to parse.
     serving = Serving(model, Path(model).name, max_tokens=max_model_len, tool_parser="none", reasoning_parser="none")
-    with served(serving) as server:
+    with served(serving, python=this_machine().environments.verl) as server:
         yield Answering(server.url, server.model_name)
-
-
-def _only_name(url: str) -> str:
-    try:
-        names = [str(model["id"]) for model in httpx.get(f"{url}/models", timeout=10).raise_for_status().json()["data"]]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        raise EgpoError(f"the server does not answer ({error})", where=url, fix="start it, or mend the URL") from error
-    if len(names) != 1:
-        fix = f"choose one with --model: {', '.join(names) or 'it names none'}"
-        raise InputError(f"the server has {len(names)} models", where=url, fix=fix)
-    return names[0]

@@ -1,7 +1,7 @@
 """What a pass of BFCL left on disk, case by case."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,29 @@ def read_verdicts(work: Path) -> list[CaseVerdict]:
     verdicts = []
     for results in sorted((work / "result").rglob(RESULTS)):
         category = results.name.removeprefix("BFCL_v4_").removesuffix("_result.json")
-        wrong = _wrong(work / "score", category)
-        verdicts += [_verdict(line, category, wrong.get(line["id"])) for line in _lines(results)]
+        found = list(_lines(results))
+        lines = {str(line["id"]): line for line in found}
+        if len(lines) < len(found):
+            raise EgpoError(f"{len(found) - len(lines)} cases of {category} are there twice", where=str(results))
+        wrong = _wrong(work / "score", category, len(lines))
+        verdicts += [_verdict(line, category, wrong.get(case)) for case, line in lines.items()]
     if not verdicts:
         raise EgpoError("BFCL left no results", where=str(work), fix="see bfcl.log there")
     return verdicts
 
 
-def _wrong(scores: Path, category: str) -> dict[str, str]:
+def require_asked(
+    verdicts: Sequence[CaseVerdict], categories: Sequence[str], cases: Mapping[str, Sequence[str]]
+) -> None:
+    """An EgpoError where a category, or a case that was named, has no result: BFCL passes over what it cannot write."""
+    found = {(verdict.category, verdict.id) for verdict in verdicts}
+    missing = sorted({*categories} - {category for category, _ in found})
+    missing += [case for category, ids in cases.items() for case in ids if (category, case) not in found]
+    if missing:
+        raise EgpoError(f"BFCL left no result of {', '.join(missing[:5])}", where="BFCL", fix="see its bfcl.log")
+
+
+def _wrong(scores: Path, category: str, num_cases: int) -> dict[str, str]:
     """Ids of wrong cases, with the kind of the error. The first line is a summary, with which they must agree."""
     found = list(scores.rglob(f"BFCL_v4_{category}_score.json"))
     if len(found) != 1:
@@ -47,7 +62,7 @@ def _wrong(scores: Path, category: str) -> dict[str, str]:
         raise EgpoError(what, where=str(scores), fix="see bfcl.log beside it")
     summary, *entries = _lines(found[0])
     wrong = {str(entry["id"]): _kind(entry) for entry in entries}
-    if summary["total_count"] - summary["correct_count"] != len(wrong):
+    if (summary["total_count"], summary["total_count"] - summary["correct_count"]) != (num_cases, len(wrong)):
         raise EgpoError(f"the summary and the cases of {category} differ", where=str(found[0]))
     return wrong
 
@@ -61,7 +76,8 @@ def _kind(entry: dict[str, Any]) -> str:
 
 def _verdict(line: dict[str, Any], category: str, error: str | None) -> CaseVerdict:
     answer = line["result"]
-    failed = isinstance(answer, str) and answer.startswith(FAILED)
+    # With its traceback: a model may write these words, too, and is then wrong.
+    failed = isinstance(answer, str) and answer.startswith(FAILED) and "traceback" in line
     return CaseVerdict(
         id=str(line["id"]),
         category=category,

@@ -71,15 +71,17 @@ def _forget_failures(results: Path) -> int:
     forgotten = 0
     for path in results.rglob("BFCL_v4_*_result.json"):
         lines = path.read_text(encoding="utf-8").splitlines()
-        kept = [line for line in lines if not is_failed(json.loads(line)["result"])]
+        kept = [line for line in lines if not is_failed(json.loads(line))]
         if len(kept) < len(lines):
             forgotten += len(lines) - len(kept)
             path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
     return forgotten
 
 
-def is_failed(result: Any) -> bool:
-    return isinstance(result, str) and result.startswith(FAILED)
+def is_failed(line: dict[str, Any]) -> bool:
+    """BFCL adds the traceback: a model may write these words, too."""
+    result = line["result"]
+    return isinstance(result, str) and result.startswith(FAILED) and "traceback" in line
 
 
 def prompt(job: dict[str, Any]) -> None:

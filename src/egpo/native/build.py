@@ -1,0 +1,82 @@
+"""The kernels' library: compiled by the machine's own C compiler when it is first needed, kept for the next process."""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+from egpo.errors import EgpoError
+from egpo.files import UNFINISHED
+
+_SOURCES = Path(__file__).parent / "sources"
+_LIMIT_S = 300
+_FLAGS = (
+    *("-std=gnu11", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"),
+    # What vectorising sums needs. Not -ffast-math: it knows no NaN, and makes torch round small numbers to 0.
+    *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math"),
+)
+
+
+class CompileError(EgpoError):
+    """Why there are no kernels here: one phrase."""
+
+
+def library_file() -> Path:
+    """Of the sources, the flags, the compiler and the CPU together: whichever of them changes, another file."""
+    compiler = _compiler()
+    identity = (*_FLAGS, _run([compiler, "--version"]), _cpu(), *map(Path.read_text, sorted(_SOURCES.iterdir())))
+    digest = hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16]
+    path = _folder() / f"kernels-{digest}.so"
+    if not path.exists():
+        _compile(compiler, path)
+    return path
+
+
+def _compile(compiler: str, path: Path) -> None:
+    """Written aside and renamed: two processes may be at it."""
+    aside = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _run([compiler, *_FLAGS, "-o", str(aside), *map(str, sorted(_SOURCES.glob("*.c"))), "-lm"])
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        raise CompileError(f"{path.parent} cannot be written ({error.strerror})") from error
+
+
+def _compiler() -> str:
+    names = (os.environ.get("CC", ""), "cc", "gcc", "clang")
+    found = next((path for name in names if name and (path := shutil.which(name))), None)
+    if found is None:
+        raise CompileError("no C compiler (cc, gcc or clang)")
+    return found
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
+    except subprocess.TimeoutExpired as error:
+        raise CompileError(f"{command[0]} took more than {_LIMIT_S} s") from error
+    if done.returncode:
+        complaint = (done.stderr.strip() or "no reason given").splitlines()[0]
+        raise CompileError(f"{Path(command[0]).name} fails: {complaint[:200]}")
+    return done.stdout
+
+
+def _folder() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "egpo"
+
+
+def _cpu() -> str:
+    """All that -march=native may look at: a home folder may be shared by machines that differ."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    kept = ("model name", "flags", "Features", "CPU part")
+    return "\n".join([platform.machine(), platform.processor(), *sorted({ln for ln in lines if ln.startswith(kept)})])

@@ -1,0 +1,34 @@
+/* One token a row, decided by its uniform draw. R rows, V words. */
+#include <stdlib.h>
+
+#include "softmax.h"
+
+/* The word at which the sum of exp(s) passes `draw` of the whole, in float64: in float32 the rare words of a large
+vocabulary would vanish in rounding. A word of probability 0 is never drawn. */
+static int64_t draw_word(const float *logits, int words, float highest, float inverse_temperature, double draw,
+                         float *exponentials) {
+    double total = 0, passed = 0;
+    for (int i = 0; i < words; i++) exponentials[i] = exp_of((logits[i] - highest) * inverse_temperature);
+    for (int i = 0; i < words; i++) total += exponentials[i];
+    int last = 0;
+    for (int i = 0; i < words; i++) {
+        if (exponentials[i] > 0) last = i;
+        passed += exponentials[i];
+        if (passed > draw * total) return i;
+    }
+    return last;
+}
+
+void choose(const float *logits, const double *uniform, int64_t *token, float *logp, float *entropy, int64_t rows,
+            int words, float inverse_temperature) {
+    PARALLEL_ROWS
+    for (int64_t row = 0; row < rows; row++) {
+        const float *here = logits + row * words;
+        float *exponentials = malloc(sizeof(float) * words);
+        sums_t sums = softmax_sums(here, words, inverse_temperature);
+        token[row] = draw_word(here, words, sums.highest, inverse_temperature, uniform[row], exponentials);
+        logp[row] = (here[token[row]] - sums.highest) * inverse_temperature - logf(sums.total);
+        entropy[row] = entropy_of(sums);
+        free(exponentials);
+    }
+}

@@ -1,0 +1,122 @@
+/* One more token for every row, through all layers of a decoder of Llama's family. R rows, D hidden. */
+#include <stdlib.h>
+
+#include "products.h"
+#include "slot_attention.h"
+
+/* Weights as torch holds them, (out, in), or packed; a bias or a norm of heads that the model lacks is NULL. */
+typedef struct {
+    const float *attention_norm, *query, *query_bias, *key, *key_bias, *value, *value_bias, *query_norm, *key_norm;
+    const float *out, *out_bias, *mlp_norm, *gate, *gate_bias, *up, *up_bias, *down, *down_bias;
+    float *prompt_keys, *prompt_values, *keys, *values;
+} layer_t;
+
+/* The rows: each one's token, position and prompt; each prompt's length; slots of the two stores. */
+typedef struct {
+    const int64_t *token, *position, *prompt, *prompt_length;
+    int32_t rows, own_length, prompt_slots, slots;
+} batch_t;
+
+typedef struct {
+    const float *embedding, *norm, *cosine, *sine;
+} around_t;
+
+typedef struct {
+    float *hidden, *normed, *query, *key, *value, *placed_query, *placed_key, *gate, *up;
+} scratch_t;
+
+/* out = x weight^T + bias, or, where `adds`, out + x weight^T + bias. */
+static void linear(const sizes_t *sizes, const float *x, const float *weight, const float *bias, float *out, int rows,
+                   int from, int to, int adds) {
+    for (int64_t row = 0; bias && row < rows; row++)
+        for (int i = 0; i < to; i++) out[row * to + i] = bias[i] + (adds ? out[row * to + i] : 0);
+    if (sizes->packed)
+        multiply(x, weight, out, rows, from, to, adds || bias);
+    else
+        product('N', 'T', rows, to, from, 1, x, from, weight, from, adds || bias ? 1 : 0, out, to);
+}
+
+static void norm_rows(const float *x, const float *weight, float *out, const sizes_t *sizes, int rows) {
+    PARALLEL_ROWS
+    for (int64_t row = 0; row < rows; row++)
+        rms_norm_row(x + row * sizes->hidden, weight, out + row * sizes->hidden, sizes->hidden, sizes->eps);
+}
+
+/* Heads placed, the new slot written, attention: all that a row does by itself. Its output replaces its queries. */
+static void attend_rows(const sizes_t *sizes, const layer_t *layer, const batch_t *batch, const around_t *around,
+                        scratch_t *at) {
+    int width = sizes->width, query_row = sizes->heads * width, key_row = sizes->key_heads * width;
+    store_t prompts = {layer->prompt_keys, layer->prompt_values, batch->prompt_slots};
+    store_t rows = {layer->keys, layer->values, batch->slots};
+    PARALLEL_ROWS
+    for (int64_t row = 0; row < batch->rows; row++) {
+        float *scores = malloc(sizeof(float) * 2 * (batch->prompt_slots + batch->slots));
+        const float *cosine = around->cosine + batch->position[row] * width;
+        const float *sine = around->sine + batch->position[row] * width;
+        float *query = at->placed_query + row * query_row, *key = at->placed_key + row * key_row;
+        for (int head = 0; head < query_row; head += width)
+            head_row(at->query + row * query_row + head, layer->query_norm, cosine, sine, query + head, width,
+                     sizes->eps);
+        for (int head = 0; head < key_row; head += width)
+            head_row(at->key + row * key_row + head, layer->key_norm, cosine, sine, key + head, width, sizes->eps);
+        write_slot(&rows, sizes, row, batch->own_length - 1, key, at->value + row * key_row);
+        int64_t prompt = batch->prompt[row];
+        row_t seen = {sizes, &prompts, &rows, row, prompt, (int)batch->prompt_length[prompt], batch->own_length};
+        attend_row(&seen, query, at->query + row * query_row, scores);
+        free(scores);
+    }
+}
+
+static void attention(const sizes_t *sizes, const layer_t *layer, const batch_t *batch, const around_t *around,
+                      scratch_t *at) {
+    int rows = batch->rows, hidden = sizes->hidden;
+    int query_row = sizes->heads * sizes->width, key_row = sizes->key_heads * sizes->width;
+    norm_rows(at->hidden, layer->attention_norm, at->normed, sizes, rows);
+    linear(sizes, at->normed, layer->query, layer->query_bias, at->query, rows, hidden, query_row, 0);
+    linear(sizes, at->normed, layer->key, layer->key_bias, at->key, rows, hidden, key_row, 0);
+    linear(sizes, at->normed, layer->value, layer->value_bias, at->value, rows, hidden, key_row, 0);
+    attend_rows(sizes, layer, batch, around, at);
+    linear(sizes, at->query, layer->out, layer->out_bias, at->hidden, rows, query_row, hidden, 1);
+}
+
+static void mlp(const sizes_t *sizes, const layer_t *layer, int rows, scratch_t *at) {
+    norm_rows(at->hidden, layer->mlp_norm, at->normed, sizes, rows);
+    linear(sizes, at->normed, layer->gate, layer->gate_bias, at->gate, rows, sizes->hidden, sizes->inner, 0);
+    linear(sizes, at->normed, layer->up, layer->up_bias, at->up, rows, sizes->hidden, sizes->inner, 0);
+    PARALLEL_ROWS
+    for (int64_t row = 0; row < rows; row++)
+        swiglu_row(at->gate + row * sizes->inner, at->up + row * sizes->inner, at->gate + row * sizes->inner,
+                   sizes->inner);
+    linear(sizes, at->gate, layer->down, layer->down_bias, at->hidden, rows, sizes->inner, sizes->hidden, 1);
+}
+
+static scratch_t scratch_from(float *memory, const sizes_t *sizes, int64_t rows) {
+    int64_t hidden = rows * sizes->hidden, query = rows * sizes->heads * sizes->width;
+    int64_t key = rows * sizes->key_heads * sizes->width, inner = rows * sizes->inner;
+    scratch_t at;
+    at.hidden = memory;
+    at.normed = at.hidden + hidden;
+    at.query = at.normed + hidden;
+    at.placed_query = at.query + query;
+    at.key = at.placed_query + query;
+    at.placed_key = at.key + key;
+    at.value = at.placed_key + key;
+    at.gate = at.value + key;
+    at.up = at.gate + inner;
+    return at;
+}
+
+/* `memory` has room for 2 (D + heads * width + inner) + 3 key_heads * width numbers a row. The hidden states after the
+last norm go to `out` (R, D). */
+void decode(const sizes_t *sizes, const layer_t *layers, const batch_t *batch, const around_t *around, float *memory,
+            float *out) {
+    scratch_t at = scratch_from(memory, sizes, batch->rows);
+    for (int64_t row = 0; row < batch->rows; row++)
+        memcpy(at.hidden + row * sizes->hidden, around->embedding + batch->token[row] * sizes->hidden,
+               sizeof(float) * sizes->hidden);
+    for (int layer = 0; layer < sizes->layers; layer++) {
+        attention(sizes, layers + layer, batch, around, &at);
+        mlp(sizes, layers + layer, batch->rows, &at);
+    }
+    norm_rows(at.hidden, around->norm, out, sizes, batch->rows);
+}

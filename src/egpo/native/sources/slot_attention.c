@@ -1,0 +1,113 @@
+/* One query a row and head over the slots of its prompt, which the rows of a group share, and over its own.
+
+A store holds sequences of `slots` slots, a multiple of 16, for each head of keys. Values lie slot by slot. Keys lie in
+blocks of 16 slots, number by number within a block: a block's scores are then sums of whole vectors. */
+#include <stdlib.h>
+
+#include "slot_attention.h"
+
+static const float *keys_of(const store_t *store, const sizes_t *sizes, int64_t sequence, int head) {
+    return store->keys + (sequence * sizes->key_heads + head) * store->slots * sizes->width;
+}
+
+static const float *values_of(const store_t *store, const sizes_t *sizes, int64_t sequence, int head) {
+    return store->values + (sequence * sizes->key_heads + head) * store->slots * sizes->width;
+}
+
+void write_slot(const store_t *store, const sizes_t *sizes, int64_t row, int slot, const float *key,
+                const float *value) {
+    for (int head = 0; head < sizes->key_heads; head++, key += sizes->width, value += sizes->width) {
+        float *keys = (float *)keys_of(store, sizes, row, head) + (int64_t)(slot - slot % LANES) * sizes->width;
+        for (int i = 0; i < sizes->width; i++) keys[i * LANES + slot % LANES] = key[i];
+        memcpy((float *)values_of(store, sizes, row, head) + (int64_t)slot * sizes->width, value,
+               sizes->width * sizeof(float));
+    }
+}
+
+/* Scores of `count` queries, a constant where this is inlined, against whole blocks of keys. */
+static inline __attribute__((always_inline)) void score(int count, const float *query, const float *keys, int num_slots,
+                                                        int width, float *scores, int stride) {
+    for (int first = 0; first < num_slots; first += LANES, keys += LANES * width) {
+        lanes even[2] = {{0}, {0}}, odd[2] = {{0}, {0}};
+        for (int i = 0; i < width; i += 2) {
+            lanes one = *(const lanes *)(keys + i * LANES), other = *(const lanes *)(keys + (i + 1) * LANES);
+            for (int q = 0; q < count; q++) {
+                even[q] += query[q * width + i] * one;
+                odd[q] += query[q * width + i + 1] * other;
+            }
+        }
+        for (int q = 0; q < count; q++) *(lanes *)(scores + q * stride + first) = even[q] + odd[q];
+    }
+}
+
+/* out += the weights' sum of values, over 16 * `vectors` numbers of each; both counts are constants where inlined. */
+static inline __attribute__((always_inline)) void gather(int count, int vectors, const float *weights, int stride,
+                                                         const float *values, int num_slots, int width, float *out) {
+    lanes sums[2][4];
+    for (int q = 0; q < count; q++)
+        for (int v = 0; v < vectors; v++) sums[q][v] = *(lanes *)(out + q * width + v * LANES);
+    for (int slot = 0; slot < num_slots; slot++, values += width)
+        for (int v = 0; v < vectors; v++) {
+            lanes value = *(const lanes *)(values + v * LANES);
+            for (int q = 0; q < count; q++) sums[q][v] += weights[q * stride + slot] * value;
+        }
+    for (int q = 0; q < count; q++)
+        for (int v = 0; v < vectors; v++) *(lanes *)(out + q * width + v * LANES) = sums[q][v];
+}
+
+static inline __attribute__((always_inline)) void gather_all(int count, const float *weights, int stride,
+                                                             const float *values, int num_slots, int width,
+                                                             float *out) {
+    int i = 0;
+    for (; i + 4 * LANES <= width; i += 4 * LANES)
+        gather(count, 4, weights, stride, values + i, num_slots, width, out + i);
+    for (; i < width; i += LANES) gather(count, 1, weights, stride, values + i, num_slots, width, out + i);
+}
+
+static float highest_of(const float *scores, int count, float highest) {
+    for (int i = 0; i < count; i++) highest = scores[i] > highest ? scores[i] : highest;
+    return highest;
+}
+
+static float exponentials(float *scores, int count, float scale, float highest) {
+    float total = 0;
+    for (int i = 0; i < count; i++) {
+        scores[i] = exp_of((scores[i] - highest) * scale);
+        total += scores[i];
+    }
+    return total;
+}
+
+/* `count` queries that share a head of keys. Scores: the prompt's slots, then the own ones. */
+static inline __attribute__((always_inline)) void attend_queries(int count, const row_t *row, int head,
+                                                                 const float *query, float *out, float *scores) {
+    const sizes_t *sizes = row->sizes;
+    int width = sizes->width, stride = row->prompts->slots + row->rows->slots;
+    float *own = scores + row->prompts->slots;
+    score(count, query, keys_of(row->prompts, sizes, row->prompt, head), row->prompt_length, width, scores, stride);
+    score(count, query, keys_of(row->rows, sizes, row->row, head), row->own_length, width, own, stride);
+    float inverse[2];
+    for (int q = 0; q < count; q++) {
+        float *prompt_scores = scores + q * stride, *own_scores = own + q * stride;
+        float highest = highest_of(own_scores, row->own_length, own_scores[0]);
+        highest = highest_of(prompt_scores, row->prompt_length, highest);
+        float total = exponentials(prompt_scores, row->prompt_length, sizes->scale, highest);
+        inverse[q] = 1.0f / (total + exponentials(own_scores, row->own_length, sizes->scale, highest));
+    }
+    memset(out, 0, sizeof(float) * count * width);
+    gather_all(count, scores, stride, values_of(row->prompts, sizes, row->prompt, head), row->prompt_length, width,
+               out);
+    gather_all(count, own, stride, values_of(row->rows, sizes, row->row, head), row->own_length, width, out);
+    for (int q = 0; q < count; q++)
+        for (int i = 0; i < width; i++) out[q * width + i] *= inverse[q];
+}
+
+void attend_row(const row_t *row, const float *query, float *out, float *scores) {
+    int width = row->sizes->width, shared = row->sizes->heads / row->sizes->key_heads;
+    for (int head = 0; head < row->sizes->key_heads; head++) {
+        int q = 0;
+        for (; q + 2 <= shared; q += 2, query += 2 * width, out += 2 * width)
+            attend_queries(2, row, head, query, out, scores);
+        for (; q < shared; q++, query += width, out += width) attend_queries(1, row, head, query, out, scores);
+    }
+}

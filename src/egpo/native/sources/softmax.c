@@ -1,0 +1,35 @@
+/* Log-probability and entropy over a slice of the vocabulary, and the gradient of the former. N tokens, C words. */
+#include "softmax.h"
+
+sums_t softmax_sums(const float *logits, int words, float inverse_temperature) {
+    sums_t sums = {logits[0], 0, 0};
+    for (int i = 1; i < words; i++) sums.highest = logits[i] > sums.highest ? logits[i] : sums.highest;
+    for (int i = 0; i < words; i++) {
+        float shifted = (logits[i] - sums.highest) * inverse_temperature, e = exp_of(shifted);
+        sums.total += e;
+        /* A word of probability 0 adds nothing, though its logit may be minus infinity. */
+        sums.weighted += e == 0 ? 0 : shifted * e;
+    }
+    return sums;
+}
+
+void slice_stats(const float *logits, float *lse, float *entropy, int64_t tokens, int words,
+                 float inverse_temperature) {
+    PARALLEL_ROWS
+    for (int64_t token = 0; token < tokens; token++) {
+        sums_t sums = softmax_sums(logits + token * words, words, inverse_temperature);
+        lse[token] = lse_of(sums, inverse_temperature);
+        entropy[token] = entropy_of(sums);
+    }
+}
+
+/* scale (onehot(target) - p), over the logits themselves; a target outside [0, C) is not in the slice. */
+void logp_gradient(float *logits, const float *lse, const float *scale, const int64_t *target, int64_t tokens,
+                   int words, float inverse_temperature) {
+    PARALLEL_ROWS
+    for (int64_t token = 0; token < tokens; token++) {
+        float *row = logits + token * words;
+        for (int i = 0; i < words; i++) row[i] = -scale[token] * exp_of(row[i] * inverse_temperature - lse[token]);
+        if (target[token] >= 0 && target[token] < words) row[target[token]] += scale[token];
+    }
+}

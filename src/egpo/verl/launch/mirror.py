@@ -1,0 +1,90 @@
+"""A verl run in our run folder, step by step: metrics, health, rollouts, and which checkpoints stay."""
+
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from egpo.config import Config
+from egpo.runs.folder import RunFolder
+from egpo.runs.ledger import Ledger
+from egpo.runs.metrics import MetricStream, read_metrics
+from egpo.runs.readings import REWARD, validation_accuracy
+from egpo.verl.launch.checkpoints import VerlCheckpoints
+from egpo.verl.launch.metric_feed import MetricFeed, StepFigures
+from egpo.verl.launch.places import VerlPlaces
+
+
+class Mirror:
+    """`done` is the last step whose figures are in `metrics.jsonl`; 0 before the first."""
+
+    def __init__(self, config: Config, places: VerlPlaces, ledger: Ledger) -> None:
+        self._config, self._places, self._ledger = config, places, ledger
+        self._recorded = _recorded_steps(places.folder.metrics)
+        self._checkpoints = VerlCheckpoints(places.folder, config.verl.ranks)
+
+    @property
+    def done(self) -> int:
+        return max(self._recorded, default=0)
+
+    @property
+    def awaits_figures(self) -> bool:
+        """verl saves a step before it logs it: there is a checkpoint whose figures are still to come."""
+        return self._checkpoints.has_after(self.done)
+
+    def take(self, figures: Iterable[StepFigures]) -> int:
+        """Record what is new; how many steps that were. A step that stands in the file already is passed over: a
+        launcher that was killed may have taken it."""
+        new = [one for one in figures if one.step > max(self._recorded, default=-1)]
+        for one in new:
+            self._recorded.add(one.step)
+            self._ledger.record(one.step, one.metrics, one.timings)
+        if new:
+            self._move_rollouts()
+            self.keep_checkpoints()
+        return len(new)
+
+    def keep_checkpoints(self) -> None:
+        """The latest, and the best by validation (by mean score where there is none)."""
+        keep = self._config.checkpoints
+        scores = checkpoint_scores(self._places.folder.metrics, validated=bool(self._config.validation.every))
+        steps = self._checkpoints.complete_steps()
+        best = sorted((step for step in steps if step in scores), key=lambda step: (scores[step], step), reverse=True)
+        stay = {*steps[-keep.keep_last :], *best[: keep.keep_best]}
+        for step in steps:
+            if step not in stay:
+                shutil.rmtree(self._places.folder.checkpoint_of(step), ignore_errors=True)
+
+    def _move_rollouts(self) -> None:
+        for source in self._places.rollouts.glob("*.jsonl"):
+            self._places.folder.rollouts.mkdir(exist_ok=True)
+            with suppress(OSError):
+                os.replace(source, self._places.folder.rollouts_of(int(source.stem)))
+
+
+def adopt_figures(folder: RunFolder, metrics: Path) -> None:
+    """What verl had logged when its launcher was killed, and nobody had taken over."""
+    recorded = _recorded_steps(folder.metrics)
+    for one in MetricFeed(metrics).new():
+        if one.step > max(recorded, default=-1):
+            MetricStream(folder.timings).append(one.step, one.timings)
+            MetricStream(folder.metrics).append(one.step, one.metrics)
+            recorded.add(one.step)
+    metrics.unlink(missing_ok=True)
+
+
+def checkpoint_scores(metrics: Path, *, validated: bool) -> dict[int, float]:
+    """By step; a step that was not validated has the score of the validation before it."""
+    scores: dict[int, float] = {}
+    last: float | None = None
+    for line in read_metrics(metrics) if metrics.exists() else []:
+        found = validation_accuracy(line) if validated else line.get(REWARD)
+        last = last if found is None else found
+        if last is not None:
+            scores[line["step"]] = last
+    return scores
+
+
+def _recorded_steps(metrics: Path) -> set[int]:
+    return {line["step"] for line in read_metrics(metrics)} if metrics.exists() else set()

@@ -1,0 +1,106 @@
+"""The task's problems as the parquet files that verl reads: the same problems and prompts as under the local engine."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from egpo.config import Config
+from egpo.data.manifest import file_digest
+from egpo.data.output import StagedFiles
+from egpo.data.parquet import write_parquet
+from egpo.data.rows import Row
+from egpo.errors import InputError
+from egpo.tasks import Problem, Task, load_task
+from egpo.tasks.load import data_source_of
+from egpo.tasks.sourced import SourcedTask
+from egpo.verl.launch.places import VerlPlaces
+
+UNMEASURED = 512
+"""The longest prompt that a dry run assumes where no tokenizer is at hand: verl's own default."""
+
+
+@dataclass(frozen=True)
+class ProblemFiles:
+    """`test` is None where nothing is validated, `data_source` where the task comes from outside and judges itself;
+    `mode` is the reward's. Prompts have `longest_prompt` tokens at most, known from `longest_prompt_source`."""
+
+    train: Path
+    test: Path | None
+    data_source: str | None
+    mode: str | None
+    longest_prompt: int
+    longest_prompt_source: str
+
+    @property
+    def digests(self) -> dict[str, str]:
+        found = {"train": self.train, "test": self.test}
+        return {split: file_digest(path) for split, path in found.items() if path is not None}
+
+
+def planned_files(config: Config, places: VerlPlaces) -> ProblemFiles:
+    """What `write_problems` would write, for a dry run: the task is loaded, and no problem is made."""
+    longest, source = config.rollout.max_prompt_tokens, "rollout.max_prompt_tokens"
+    if longest is None:
+        longest, source = UNMEASURED, "not known here: measured on the prompts at launch"
+    return _files(config, places, load_task(config.task.name, **config.task.settings), longest, source)
+
+
+def chosen_problems(config: Config, task: Task) -> dict[str, Sequence[Problem]]:
+    """By split: all to train on, and those to validate on. An InputError where a step would find too few."""
+    problems: dict[str, Sequence[Problem]] = {"train": task.problems("train")}
+    if len(problems["train"]) < config.rollout.prompts:
+        what = f"{len(problems['train'])} problems are fewer than a step takes ({config.rollout.prompts})"
+        raise InputError(what, where=f"task {config.task.name}", fix="lower rollout.prompts, or prepare more data")
+    if config.validation.every:
+        problems["test"] = list(islice(task.problems("test"), config.validation.problems))
+        if not problems["test"]:
+            fix = "prepare its data with a test split, or train without: validation.every=0"
+            raise InputError("no problems to validate on", where=f"task {config.task.name}", fix=fix)
+    return problems
+
+
+def write_problems(config: Config, places: VerlPlaces, task: Task, tokenizer: Any) -> ProblemFiles:
+    """Train and test files in the run folder."""
+    problems = chosen_problems(config, task)
+    with StagedFiles(places.data, force=True) as staged:
+        for split, chosen in problems.items():
+            write_parquet(staged.stage(f"{split}.parquet"), _rows(task, config.task.name, chosen), split)
+        staged.commit()
+    longest, source = config.rollout.max_prompt_tokens, "rollout.max_prompt_tokens"
+    if longest is None:
+        longest, source = longest_prompt(task, problems, tokenizer, config.model.template), "the longest prompt"
+    return _files(config, places, task, longest, source)
+
+
+def longest_prompt(task: Task, problems: dict[str, Sequence[Problem]], tokenizer: Any, template: Any) -> int:
+    """In tokens, of all prompts of all splits, through the model's chat template."""
+
+    def num_tokens(problem: Problem) -> int:
+        text = tokenizer.apply_chat_template(
+            task.prompt(problem), tokenize=False, add_generation_prompt=True, **template
+        )
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    return max(num_tokens(problem) for split in problems.values() for problem in split)
+
+
+def _files(config: Config, places: VerlPlaces, task: Task, longest: int, source: str) -> ProblemFiles:
+    ours = isinstance(task, SourcedTask)
+    return ProblemFiles(
+        train=places.data / "train.parquet",
+        test=places.data / "test.parquet" if config.validation.every else None,
+        data_source=data_source_of(task, config.task.name) if ours else None,
+        mode=getattr(task, "mode", None) if ours else None,
+        longest_prompt=longest,
+        longest_prompt_source=source,
+    )
+
+
+def _rows(task: Task, name: str, problems: Sequence[Problem]) -> Iterator[Row]:
+    """A task from outside finds its problem again by split and index: what it keeps in `extra` may be of any shape."""
+    source, ours = data_source_of(task, name), isinstance(task, SourcedTask)
+    for problem in problems:
+        prompt = tuple({"role": message["role"], "content": message["content"]} for message in task.prompt(problem))
+        yield Row(source, prompt, problem.ability, str(problem.ground_truth), problem.extra if ours else {})

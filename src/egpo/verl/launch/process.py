@@ -1,0 +1,35 @@
+"""verl's process: it ends with its launcher, and a terminal's Ctrl-C does not reach it first."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from egpo.errors import EgpoError
+from egpo.verl.launch.command import Command
+
+# prctl(PR_SET_PDEATHSIG, SIGTERM): a launcher killed with -9 can end nobody. A shell's background jobs ignore SIGINT,
+# which is how verl is asked to end.
+_ENDS_WITH_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def start(command: Command, log: Path) -> subprocess.Popen[bytes]:
+    """In a session of its own; what it says goes to the end of `log`."""
+    python = command.words[0]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [python, "-c", _ENDS_WITH_PARENT, *command.words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | dict(command.environment),
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise EgpoError(f"verl cannot be started ({error.strerror})", where=python, fix="check verl.python") from error

@@ -1,0 +1,95 @@
+"""Which keys verl reads: everything else Hydra would take after a `+`, and verl would ignore."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from egpo.errors import Fault, nearest
+
+PATH = Path(__file__).with_name("defaults.json")
+VERSION = "0.9.1"
+"""The verl that `defaults.json` was made of, and the one that is supported."""
+
+OPEN = (
+    "actor_rollout_ref.actor.optim.override_optimizer_config",
+    "algorithm.egpo",
+    "algorithm.egpo_calibrated",
+    "critic.optim.override_optimizer_config",
+    "distillation.teacher_models",
+    "ray_kwargs.ray_init",
+    "reward.custom_reward_function.reward_kwargs",
+    "transfer_queue.backend",
+)
+"""Sections whose keys are handed on to somebody else: what he knows, nobody here does."""
+
+MISTAKEN = {
+    "trainer.max_checkpoint_limit": "trainer.max_actor_ckpt_to_keep",
+    "trainer.ray_init_kwargs": "ray_kwargs.ray_init",
+    "trainer.total_steps": "trainer.total_training_steps",
+    "algorithm.kl_coef": "algorithm.kl_ctrl.kl_coef",
+    "actor_rollout_ref.rollout.max_new_tokens": "data.max_response_length",
+}
+"""Keys that people write, that look right, and the ones they mean."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """`defaults` by dotted key; `fields` are further keys by section, `read` further ones as `section.key`."""
+
+    version: str
+    defaults: Mapping[str, Any]
+    fields: Mapping[str, list[str]]
+    read: tuple[str, ...]
+
+    def declares(self, key: str) -> bool:
+        """Hydra changes such a key without a `+`: it is written in verl's files, as a value or as a section."""
+        return key in self.defaults or any(known.startswith(f"{key}.") for known in self.defaults)
+
+    def knows(self, key: str) -> bool:
+        """verl, or whom it hands the section to, reads it."""
+        parts = key.split(".")
+        beginnings = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        return (
+            self.declares(key)
+            or any(beginning in OPEN or self._is_open(beginning) for beginning in beginnings)
+            or any(self._is_field(parts[:end]) for end in range(2, len(parts) + 1))
+            or ".".join(parts[-2:]) in self.read
+        )
+
+    def _is_open(self, section: str) -> bool:
+        """An empty section, or nothing at all where a dictionary may stand."""
+        return bool(self.defaults.get(section, ()) == {})
+
+    def _is_field(self, parts: list[str]) -> bool:
+        return parts[-1] in self.fields.get(".".join(parts[:-1]), ())
+
+
+@cache
+def schema() -> Schema:
+    """That of the supported verl."""
+    held = json.loads(PATH.read_text(encoding="utf-8"))
+    return Schema(held["version"], held["defaults"], held["fields"], tuple(held["read"]))
+
+
+def ignored_keys(keys: Iterable[str]) -> list[Fault]:
+    """A fault for each key that verl would silently ignore, with the nearest one that it reads."""
+    return [Fault(f"verl has no `{key}`, and would ignore it", f"verl.{key}", _advice(key)) for key in _unknown(keys)]
+
+
+def _unknown(keys: Iterable[str]) -> list[str]:
+    return [key for key in keys if not schema().knows(key)]
+
+
+def _advice(key: str) -> str:
+    """The same name in another section is likelier meant than another name in this one."""
+    if key in MISTAKEN:
+        return f"write `{MISTAKEN[key]}`"
+    section, _, last = key.rpartition(".")
+    elsewhere = [known for known in schema().defaults if known.endswith(f".{last}")]
+    siblings = [known for known in schema().defaults if known.startswith(f"{section}.")]
+    if len(elsewhere) == 1:
+        return f"did you mean `{elsewhere[0]}`?"
+    return nearest(key, elsewhere or siblings or schema().defaults)

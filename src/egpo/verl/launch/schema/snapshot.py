@@ -1,0 +1,78 @@
+"""Writes `defaults.json` out of the verl that is installed.
+
+    python -m egpo.verl.launch.schema.snapshot
+
+`defaults`: every dotted key of `ppo_trainer.yaml`, resolved. `fields`: keys that its dataclasses have besides. `read`:
+keys that verl asks its plain sections for, though no default is written anywhere (`trainer.get("...")`).
+"""
+
+import importlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from egpo.files import write_atomically
+
+PATH = Path(__file__).with_name("defaults.json")
+_ASKED = re.compile(r"\b(trainer|data|rollout|model|actor|algorithm|ray_kwargs|reward)\.get\(\s*\"(\w+)\"")
+_ASKED_OF_DATA = re.compile(r"\bconfig\.get\(\s*\"(\w+)\"")
+
+
+def snapshot() -> dict[str, Any]:
+    """The schema of the installed verl."""
+    from hydra import compose, initialize_config_module
+    from omegaconf import OmegaConf
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        tree = OmegaConf.to_container(compose("ppo_trainer"), resolve=True, throw_on_missing=False)
+    defaults = dict(leaves(tree))
+    return {
+        "version": metadata.version("verl"),
+        "defaults": defaults,
+        "fields": dict(_undeclared_fields(tree, ())),
+        "read": sorted(asked for asked in _asked_for() if not any(f".{asked}." in f".{key}." for key in defaults)),
+    }
+
+
+def leaves(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Dotted keys with their values; an empty section is a value."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*path, name))
+        elif name != "_target_":
+            yield ".".join((*path, name)), value
+
+
+def _undeclared_fields(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
+    if "_target_" in tree:
+        module, _, name = tree["_target_"].rpartition(".")
+        kind = getattr(importlib.import_module(module), name)
+        # The dataclasses keep their own bookkeeping under a leading underscore.
+        known = [field.name for field in fields(kind) if field.name[0] != "_"] if is_dataclass(kind) else []
+        if missing := sorted(set(known) - set(tree)):
+            yield ".".join(path), missing
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _undeclared_fields(value, (*path, name))
+
+
+def _asked_for() -> set[str]:
+    """`section.key` for each `section.get("key")` in verl's source; the dataset calls its section `config`."""
+    import verl
+
+    root = Path(verl.__file__).parent
+    found: set[str] = set()
+    for path in root.rglob("*.py"):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found |= {f"{section}.{key}" for section, key in _ASKED.findall(text)}
+        if path.name == "rl_dataset.py":
+            found |= {f"data.{key}" for key in _ASKED_OF_DATA.findall(text)}
+    return found
+
+
+if __name__ == "__main__":
+    write_atomically(PATH, json.dumps(snapshot(), indent=1, sort_keys=True) + "\n")

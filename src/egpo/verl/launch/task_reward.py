@@ -1,0 +1,42 @@
+"""A task from outside the package, as the reward that verl calls: its own `judge`, in verl's reward workers.
+
+`task` is its name, `module:Class`; `settings` is the JSON that it is made with. A problem is found again by the split
+and the index in `extra_info`.
+"""
+
+import json
+from functools import lru_cache
+from typing import Any
+
+from egpo.tasks import Task, load_task
+from egpo.tasks.judging import judge_texts
+
+
+def compute_score(
+    data_source: Any,
+    solution_str: Any,
+    ground_truth: Any,
+    extra_info: Any = None,
+    *,
+    task: str,
+    settings: str = "{}",
+    **_: Any,
+) -> dict[str, float | str]:
+    """`score`, `acc`, `failed`; as text, `reason` and `judged_by`. A judge that raises ends the run: verl cannot leave
+    a response out, and a score of 0 would be learnt from."""
+    judge = _task(task, settings)
+    problem = judge.problems(extra_info["split"])[int(extra_info["index"])]
+    verdict = judge_texts(judge, [problem], [str(solution_str)])[0]
+    return {
+        "score": verdict.reward,
+        "acc": float(verdict.correct),
+        "failed": float(verdict.failed),
+        "reason": verdict.reason,
+        "judged_by": task,
+    }
+
+
+@lru_cache(maxsize=8)
+def _task(name: str, settings: str) -> Task:
+    """Once in the life of the process."""
+    return load_task(name, **json.loads(settings))

@@ -1,0 +1,79 @@
+"""A recipe on verl: started, watched, and ended without a trace."""
+
+import secrets
+import shlex
+from pathlib import Path
+
+from egpo.config import Config
+from egpo.errors import EgpoError
+from egpo.runs.interruption import RunInterruptedError
+from egpo.runs.live import LiveView
+from egpo.runs.spoken_warnings import warnings_said_by
+from egpo.verl.launch.checkpoints import VerlCheckpoints
+from egpo.verl.launch.command import command
+from egpo.verl.launch.log_reader import root_cause
+from egpo.verl.launch.opening import Launch, new_launch, resumed_launch
+from egpo.verl.launch.process import start
+from egpo.verl.launch.stops import Stops
+from egpo.verl.launch.translation.refusals import refuse_what_verl_lacks
+from egpo.verl.launch.watch import Ending, Watch
+
+USUAL_PATIENCE_MINUTES = {"cuda": 120.0, "cpu": 10.0}
+
+
+def train(config: Config, *, resume: bool = False, resume_from: int | None = None) -> Path:
+    """To `config.steps` steps. Returns the folder of the last checkpoint, which `egpo merge` makes a model of.
+
+    `resume` goes on from the newest checkpoint, or from the beginning where there is none; `resume_from` from that of
+    a step. Ended by a signal it raises RunInterruptedError; where verl fails or hangs, an EgpoError that says why.
+    """
+    refuse_what_verl_lacks(config)
+    title = f"{config.name}: {config.algorithm.estimator} on {config.task.name}, from {config.model.path}, with verl"
+    with Stops() as stops, LiveView(config.steps, title) as view, warnings_said_by(view.say):
+        if resume or resume_from is not None:
+            opened = resumed_launch(config, resume_from, view)
+        else:
+            opened = new_launch(config, view)
+        with opened as launch:
+            if launch.start >= config.steps:
+                view.say(f"all {config.steps} steps were done before, and nothing is left to do")
+                return launch.places.folder.checkpoint_of(launch.start)
+            log_start = launch.places.log.stat().st_size if launch.places.log.exists() else 0
+            ending = _run(launch, view, stops)
+            return _concluded(launch, ending, stops, view, log_start)
+
+
+def _run(launch: Launch, view: LiveView, stops: Stops) -> Ending:
+    config, launch_id = launch.config, secrets.token_hex(8)
+    metrics = launch.places.metrics_of(launch_id)
+    words = command(config, launch.settings, launch.python, metrics, launch_id)
+    view.stage("start verl")
+    view.say(f"verl's own log: {launch.places.log}")
+    verl = start(words, launch.places.log)
+    patience = config.verl.patience_minutes or USUAL_PATIENCE_MINUTES[config.verl.device]
+    return Watch(verl, launch_id, launch.places, launch.mirror, view).until_it_ends(stops, patience * 60)
+
+
+def _concluded(launch: Launch, ending: Ending, stops: Stops, view: LiveView, log_start: int) -> Path:
+    folder = launch.places.folder
+    saved = VerlCheckpoints(folder, launch.config.verl.ranks).choose(None)
+    newest = f"the newest checkpoint is that of step {saved}" if saved else "there is no checkpoint yet"
+    again = f"go on with: egpo train {shlex.quote(str(folder.config))} --resume"
+    if ending.kind == "stopped" or (stops.signum is not None and launch.mirror.done < launch.config.steps):
+        what = f"stopped after step {launch.mirror.done}; {newest}"
+        raise RunInterruptedError(stops.signum or 0, what, fix=again)
+    if ending.kind == "exited" and ending.code == 0 and launch.mirror.done >= launch.config.steps:
+        view.say(f"all {launch.config.steps} steps are done: {folder.checkpoint_of(saved)}")
+        return folder.checkpoint_of(saved)
+    cause = root_cause(launch.places.log, log_start, ending.log_size)
+    view.say(cause)
+    raise EgpoError(f"{_failure(launch, ending)}; {newest}", where=str(launch.places.log), fix=again)
+
+
+def _failure(launch: Launch, ending: Ending) -> str:
+    done = launch.mirror.done
+    if ending.kind == "stalled":
+        minutes = launch.config.verl.patience_minutes or USUAL_PATIENCE_MINUTES[launch.config.verl.device]
+        return f"verl took no step for {minutes:g} minutes after step {done}, and was ended (verl.patience_minutes)"
+    how = f"was killed by signal {-ending.code}" if ending.code < 0 else f"ended with code {ending.code}"
+    return f"verl {how} after step {done} of {launch.config.steps}"

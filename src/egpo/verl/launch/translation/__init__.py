@@ -1,0 +1,1 @@
+"""Our recipe in verl's words: one file a section."""

@@ -1,0 +1,52 @@
+"""What verl cannot do of a recipe: said before anything starts, and never silently dropped."""
+
+from collections.abc import Iterator
+
+from egpo.config import Config
+from egpo.errors import ConfigError, Fault
+from egpo.verl.launch.schema.known import ignored_keys
+from egpo.verl.launch.schema.snapshot import leaves
+from egpo.verl.launch.translation.machine import tensor_parallel
+
+_LOCAL = "leave it out, or train with engine=local"
+
+
+def refuse_what_verl_lacks(config: Config) -> None:
+    """Every fault at once."""
+    faults = [*_lacking(config), *_indivisible(config), *ignored_keys(key for key, _ in leaves(config.verl.raw))]
+    if faults:
+        raise ConfigError(faults)
+
+
+def _lacking(config: Config) -> Iterator[Fault]:
+    rollout = config.rollout
+    if config.model.init == "random":
+        yield Fault("verl trains pretrained weights only", "model.init", "save a random model, and give its folder")
+    if rollout.min_p:
+        yield Fault("verl's sampling has no min_p", "rollout.min_p", f"use rollout.top_p; {_LOCAL}")
+    if rollout.stop:
+        yield Fault("verl's sampling has no stop strings", "rollout.stop", _LOCAL)
+    if rollout.stop_tokens:
+        fix = "name them as `eos_token_id` in the model's generation_config.json, which vLLM reads"
+        yield Fault("verl's sampling has no stop tokens", "rollout.stop_tokens", fix)
+    if config.update.schedule == "linear":
+        yield Fault("verl's schedules are constant and cosine", "update.schedule", "choose one of them")
+    if config.algorithm.constant_groups == "drop":
+        fix = "`keep`, or `replace`, under which verl samples further problems in their place"
+        yield Fault("verl counts every group in the mean of the loss", "algorithm.constant_groups", fix)
+
+
+def _indivisible(config: Config) -> Iterator[Fault]:
+    prompts, mini_batch = config.rollout.prompts, config.update.mini_batch or config.rollout.prompts
+    rows, ranks = mini_batch * config.rollout.n, config.verl.ranks
+    if prompts % mini_batch:
+        divisors = ", ".join(str(size) for size in range(1, prompts + 1) if prompts % size == 0)
+        yield Fault(
+            f"{prompts} problems do not divide into parts of {mini_batch}", "update.mini_batch", f"one of {divisors}"
+        )
+    if rows % ranks:
+        fix = "choose rollout.prompts, update.mini_batch and rollout.n so that the ranks share them equally"
+        yield Fault(f"{rows} responses per update do not divide among {ranks} ranks", "verl.gpus", fix)
+    if config.verl.gpus % (parallel := tensor_parallel(config)):
+        what = f"{config.verl.gpus} GPUs do not divide into groups of {parallel}"
+        yield Fault(what, "verl.tensor_parallel", "choose a divisor of verl.gpus")
