@@ -173,14 +173,16 @@ def cluster(tmp_path):
         )
     processes = LaunchedProcesses(mark, driver=identified(ray.pid))
     deadline = time.monotonic() + 120
-    while not (found := re.search(r"Local node IP: (\S+)", (tmp_path / "ray.txt").read_text())):
-        assert time.monotonic() < deadline, (tmp_path / "ray.txt").read_text()
-        processes.look()
-        time.sleep(0.2)
-    # Ray puts the node's address in the place of 127.0.0.1.
-    yield f"{found[1]}:{port}"
-    processes.end()
-    ray.wait()
+    try:
+        # Ray puts the node's own address in the place of 127.0.0.1: it says which.
+        while not (found := re.search(rf"[\d.]+:{port}\b", (tmp_path / "ray.txt").read_text())):
+            assert time.monotonic() < deadline, (tmp_path / "ray.txt").read_text()
+            processes.look()
+            time.sleep(0.2)
+        yield found[0]
+    finally:
+        processes.end()
+        ray.wait()
 
 
 def free_port():

@@ -41,7 +41,7 @@ def run(
     from egpo.experiments.selection import Selection
 
     recipes, overrides = _recipes_and_overrides(words)
-    selection = Selection.of(only.split(",") if only else (), start)
+    selection = Selection.of([] if only is None else [name.strip() for name in only.split(",")], start)
     experiments = load_experiments(recipes, overrides, _numbers(seeds))
     if dry_run:
         _show(experiments, selection)

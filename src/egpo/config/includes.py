@@ -50,6 +50,8 @@ def _base(path: FilePath, name: str, place: str) -> FilePath:
     base = path.parent / FilePath(name).expanduser()
     if base.is_file():
         return base
+    if base.is_dir():
+        raise ConfigError([Fault(f"includes `{name}`, which is a folder", place, "name each of its files")])
     if not base.parent.is_dir():
         raise ConfigError([Fault(f"includes `{name}`, and there is no folder {base.parent}", place, "check the path")])
     there = [one.name for one in base.parent.glob("*.yaml") if one.name != path.name]

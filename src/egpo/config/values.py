@@ -6,7 +6,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from egpo.config.faults import PlaceOf
-from egpo.config.includes import Layers, read_layers
+from egpo.config.includes import INCLUDE, Layers, read_layers
 from egpo.config.machine import machine_file, this_machine
 from egpo.config.yaml_text import Path, parse_yaml
 from egpo.errors import ConfigError, Fault
@@ -83,6 +83,9 @@ def _parsed(overrides: Sequence[str], faults: list[Fault]) -> Iterator[_Override
         path = tuple(key.strip().split("."))
         if not equals or not all(path):
             faults.append(Fault("not an override", f"`{text}`", "write section.key=value, as in update.lr=2e-6"))
+            continue
+        if path == (INCLUDE,):
+            faults.append(Fault("`include` stands in files", f"override `{text}`", "write a recipe with `egpo new`"))
             continue
         try:
             yield _Override(text, path, parse_yaml(value, f"override `{text}`").value)

@@ -12,14 +12,15 @@ LOCK_NAME = ".lock"
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder for the length of the block; InputError with the other's process id where it is held.
+def locked(folder: Path, name: str = LOCK_NAME) -> Iterator[None]:
+    """Hold the folder for the length of the block; InputError with the other's process id where it is held. Locks of
+    other names (which start with `LOCK_NAME`) are other locks.
 
     A file system without locks (some network ones) gets a warning: nobody could tell there.
     """
     # The file stays when the lock ends: removing it would let two processes lock two files of one name.
     try:
-        handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         fix = "mend its permissions, or choose another runs=..."
         raise InputError(f"cannot be locked ({error.strerror})", where=str(folder), fix=fix) from error

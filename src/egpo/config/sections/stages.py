@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from egpo.config.sections.section import Count, Section, Seed, Words, raised
+from egpo.config.sections.section import Count, Section, Seed, raised
 from egpo.config.sections.task import Task
 from egpo.errors import Fault
 
@@ -57,8 +57,8 @@ class Probe(Section):
 
 
 class Bfcl(Section):
-    categories: Words = ("multi_turn_base",)
-    """Of the Berkeley Function-Calling Leaderboard."""
+    categories: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = ("multi_turn_base",)
+    """Of the Berkeley Function-Calling Leaderboard; `multi_turn`, `single_turn`, `live` and `all` are several."""
     runs: Count = 5
     """Evaluations of each model."""
     threads: Count = 16

@@ -72,6 +72,11 @@ class Watch:
         waited = time.monotonic() - self._asked > _FIGURES_S
         return stops.hurried or waited or not self._mirror.awaits_figures
 
+    def _is_hurried(self, stops: Stops) -> bool:
+        """Asked again and again while verl ends: weights under way take new shared memory to the last."""
+        self._shared |= shared_memory_of(self._processes.look())
+        return stops.hurried
+
     def _look(self) -> None:
         for line in self._log.new():
             if stage := stage_of(line):
@@ -84,8 +89,7 @@ class Watch:
 
     def _clean_up(self, stops: Stops) -> None:
         self._view.stage("stop verl")
-        self._shared |= shared_memory_of(self._processes.look())
-        self._processes.end(lambda: stops.hurried)
+        self._processes.end(lambda: self._is_hurried(stops))
         self._verl.wait()
         remove_shared_memory(self._shared)
         self._mirror.take(self._feed.new())
