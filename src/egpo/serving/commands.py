@@ -64,7 +64,8 @@ def _vllm(serving: Serving, engine: Engine, template: Template) -> list[str]:
     words += ["--max-model-len", str(serving.max_tokens or "auto")]
     words += ["--override-generation-config", json.dumps(_NEUTRAL)]
     words += ["--dtype", "float32" if engine.on_cpu and serving.dtype == "auto" else serving.dtype]
-    words += ["--enforce-eager"] * engine.on_cpu
+    # Where a prompt is prefilled in parts, a seed ends the server: "CPU Generator does not use offset".
+    words += ["--enforce-eager", "--no-enable-chunked-prefill"] * engine.on_cpu
     if parser := _chosen(serving.tool_parser, template.tool_parser):
         words += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
     if parser := _chosen(serving.reasoning_parser, template.reasoning_parser):
