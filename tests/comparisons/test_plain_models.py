@@ -40,6 +40,14 @@ def test_evaluated_otherwise_it_is_refused(tmp_path, exam, message):
         compare_runs([base(tmp_path, **exam), *two_conditions(tmp_path)])
 
 
+def test_everything_in_a_folder_of_runs_means_the_runs(tmp_path):
+    runs = tmp_path / "runs"
+    two_conditions(runs)
+    for name in ("results.csv", "results.html", "report.html", "compare.json"):
+        (runs / name).touch()
+    assert [row.label for row in compare_runs(sorted(runs.iterdir())).conditions] == ["egpo", "grpo"]
+
+
 def test_mistakes_are_told(tmp_path):
     path = base(tmp_path)
     with pytest.raises(InputError, match="1 run to compare: base"):

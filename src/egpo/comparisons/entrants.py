@@ -10,6 +10,8 @@ from egpo.errors import InputError
 from egpo.runs.folder import RunFolder
 from egpo.runs.provenance import Provenance, read_provenance
 
+_OUTPUTS = ("results.csv", "results.html", "report*.html", "compare*.json")
+
 
 @dataclass(frozen=True)
 class Entrant:
@@ -31,6 +33,7 @@ class Entrant:
 def read_entrants(paths: Sequence[Path], exam: str | None = None) -> list[Entrant]:
     """Plain models, which are given by files of their evaluations, then runs in the order given, each folder once.
     InputError where one is no run, or they sat no exam together."""
+    paths = [path for path in paths if not _is_output(path)]
     files = [path for path in paths if path.suffix == ".json" and path.is_file()]
     models = plain_models(files)
     folders = list({path.resolve(): RunFolder(path) for path in paths if path not in files}.values())
@@ -41,6 +44,11 @@ def read_entrants(paths: Sequence[Path], exam: str | None = None) -> list[Entran
         what = f"{len(entered) or 'no'} run to compare" + "".join(f": {name}" for name in entered)
         raise InputError(what, where="egpo compare", fix="name two at least, as in: egpo compare runs/grpo runs/egpo")
     return [*models, *_runs(folders, exam)]
+
+
+def _is_output(path: Path) -> bool:
+    """What we write beside runs: `egpo compare runs/*` means the runs."""
+    return path.is_file() and any(path.match(pattern) for pattern in _OUTPUTS)
 
 
 def plain_models(files: Sequence[Path]) -> list[Entrant]:

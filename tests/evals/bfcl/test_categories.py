@@ -21,3 +21,9 @@ def test_what_is_not_offered_says_why(word):
     family = next(name for name in ELSEWHERE if word.startswith(name))
     with pytest.raises(InputError, match=ELSEWHERE[family][:30]):
         parse_categories(word)
+
+
+def test_the_list_is_shown_once():
+    with pytest.raises(InputError) as told:
+        parse_categories("nope")
+    assert str(told.value).count("live_parallel_multiple") == 1

@@ -5,7 +5,7 @@ import pytest
 from egpo.assets import resolve_model
 from egpo.errors import InputError
 from egpo.evals.bfcl.job import Asked
-from egpo.evals.bfcl.run import Wanted, _name, prompt_mismatches
+from egpo.evals.bfcl.run import Wanted, evaluation_name, prompt_mismatches
 from egpo.evals.bfcl.targets import Target, find_target, find_targets
 from egpo.evals.places import ModelPlace
 from egpo.runs.folder import RunFolder
@@ -57,16 +57,16 @@ def test_models_of_one_name_have_files_of_their_own(tmp_path):
         (tmp_path / place / "m").symlink_to(TINY)
         words.append(str(tmp_path / place / "m"))
     targets = find_targets(words, None, None, "latest")
-    assert len({_name(target, Asked("", "", TINY, ("a",)), Wanted()) for target in targets}) == 2
+    assert len({evaluation_name(target, Asked("", "", TINY, ("a",)), Wanted()) for target in targets}) == 2
 
 
 def test_a_trial_of_a_few_cases_and_a_served_model_replace_nothing():
     asked = Asked("", "", TINY, ("simple_python",))
     few = Asked("", "", TINY, ("simple_python",), {"simple_python": ["a", "b"]})
     local, served = Target("m", TINY), Target("m", TINY, url="http://x/v1")
-    assert _name(local, asked, Wanted()) == "bfcl-simple_python-qwen_fc-m"
-    assert _name(local, few, Wanted()) == "bfcl-simple_python-qwen_fc-first2-m"
-    assert _name(served, asked, Wanted()) == "bfcl-simple_python-qwen_fc-served-m"
+    assert evaluation_name(local, asked, Wanted()) == "bfcl-simple_python-qwen_fc-m"
+    assert evaluation_name(local, few, Wanted()) == "bfcl-simple_python-qwen_fc-first2-m"
+    assert evaluation_name(served, asked, Wanted()) == "bfcl-simple_python-qwen_fc-served-m"
 
 
 RUN = """\

@@ -53,7 +53,9 @@ def _unknown(word: str) -> InputError:
         if word.startswith(family):
             return InputError(f"`{word}` is not offered: {reason}", where="--categories", fix=_list())
     near = nearest(word, (*CATEGORIES, *COLLECTIONS))
-    return InputError(f"no category `{word}`", where="--categories", fix="; ".join(filter(None, (near, _list()))))
+    # Without a near one it is a list, and sorted: BFCL's order says more.
+    fix = f"{near}; {_list()}" if near.startswith("did you mean") else _list()
+    return InputError(f"no category `{word}`", where="--categories", fix=fix)
 
 
 def _list() -> str:

@@ -113,7 +113,10 @@ def _environment(asked: Asked, work: Path) -> dict[str, str]:
         "BFCL_PROJECT_ROOT": str(work.resolve()),
         "REMOTE_OPENAI_BASE_URL": asked.url,
         "REMOTE_OPENAI_API_KEY": asked.api_key,
-        "REMOTE_OPENAI_TOKENIZER_PATH": asked.tokenizer,
+        # BFCL works in a folder of its own: a path from here would lead nowhere.
+        "REMOTE_OPENAI_TOKENIZER_PATH": next(
+            (str(path.absolute()) for path in _folder(asked.tokenizer)), asked.tokenizer
+        ),
         "EGPO_BFCL_TEMPLATE": json.dumps(dict(asked.template)),
         "EGPO_BFCL_INSTRUCTION": asked.instruction,
         "HF_HUB_OFFLINE": "1",

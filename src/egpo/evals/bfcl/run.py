@@ -44,7 +44,7 @@ def evaluate_bfcl(target: Target, asked: Asked, wanted: Wanted, say: Callable[[s
     """`asked` lacks the server, which is known once it runs. After each pass the evaluation so far is on the disk."""
     python = bfcl_python(offline=wanted.offline, say=say)
     folder = wanted.out or target.folder
-    name = _name(target, asked, wanted)
+    name = evaluation_name(target, asked, wanted)
     raw = folder / f"{name}.bfcl" / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     found = prompt_mismatches(target, asked, python, raw / "prompt")
     passes: list[list[CaseVerdict]] = []
@@ -90,7 +90,7 @@ def prompt_mismatches(target: Target, asked: Asked, python: Path, work: Path) ->
     return tuple(mismatches(str(training), built, recipe.segments.tags[0]))
 
 
-def _name(target: Target, asked: Asked, wanted: Wanted) -> str:
+def evaluation_name(target: Target, asked: Asked, wanted: Wanted) -> str:
     """What was asked, then whom: a few cases to try it out do not replace an evaluation, nor does a server's model a
     local one of its name."""
     of_run = wanted.out is None and target.place is not None and target.place.run is not None
