@@ -137,7 +137,6 @@ def test_the_default_chunk_bounds_a_large_vocabulary(monkeypatch):
     assert shapes == [(10, 100)] * 10
 
 
-
 def test_autocast_does_not_round_the_logits():
     hidden, weight, targets, _ = inputs(64, 1000, 512)
     plain = token_stats(hidden, weight, targets, 1.0)

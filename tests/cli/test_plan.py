@@ -21,11 +21,12 @@ def test_the_parts_and_the_seconds_are_shown():
 
 
 def test_json_holds_what_the_table_does():
-    done = run("--json", "--response-tokens", "64")
+    done = run("--json", "--response-tokens", "64", "--lengths")
     report = json.loads(done.output)
     assert report["fits"] is True
     assert report["job"]["response_tokens"] == 64
     assert report["memory"]["parts"]["weights"] > 0
+    assert report["longest_responses"]["8"]["h200"] >= report["longest_responses"]["8"]["rtx4090"] > 0
 
 
 def test_what_does_not_fit_has_exit_code_1():

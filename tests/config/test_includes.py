@@ -105,6 +105,7 @@ def test_one_file_may_be_included_by_two_others(recipes):
     [
         ("include: bass.yaml\n", "mine.yaml:1: includes `bass.yaml`, which is not there; did you mean `base.yaml`?"),
         ("seed: 1\ninclude: [base.yaml, x/y.yaml]\n", "mine.yaml:2: includes `x/y.yaml`, and there is no folder x"),
+        ("include: .\n", "mine.yaml:1: includes `.`, which is a folder; name each of its files"),
         ("include: 3\n", "mine.yaml:1: `include` is 3; it must be a file, or a list of files"),
         ("include: [base.yaml, 3]\n", "it must be a file, or a list of files"),
         ("include: ''\n", "it must be a file, or a list of files"),

@@ -1,21 +1,28 @@
-"""BFCL as a part of the evaluation: planned from the recipe, and its files found again."""
+"""BFCL as a part of the evaluation: planned from the recipe, asked of each model once, compared at the end."""
 
+import json
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import egpo.evals.bfcl.run as bfcl_run
+from egpo.assets import resolve_model
+from egpo.errors import ConfigError, InputError
 from egpo.evals.bfcl.environment import VARIABLE as EGPO_BFCL_PYTHON
 from egpo.evals.bfcl.environment import bfcl_python
-from egpo.evals.bfcl.job import Asked
-from egpo.evals.bfcl.run import Wanted, _name
-from egpo.evals.bfcl.targets import Target
+from egpo.evals.bfcl.targets import Answering
+from egpo.experiments.experiments import run_experiments
 from egpo.experiments.loading import load_experiments
-from egpo.experiments.models import place_of
+from egpo.experiments.models import downloaded
 from egpo.experiments.screen import plain_screen
-from egpo.experiments.stages.bfcl import bfcl_jobs
+from egpo.experiments.selection import Selection
+from egpo.experiments.stages.bfcl import bfcl_exam, bfcl_jobs
+from tests.evals.bfcl.gold_server import Golds, serving
 
 WORDS = ["eval.bfcl={categories: [simple_python, multi_turn_base], runs: 2}"]
+ENVIRONMENT = Path(__file__).resolve().parents[2] / ".env-bfcl"
 
 
 @pytest.fixture
@@ -39,28 +46,14 @@ def test_each_model_is_asked_and_only_the_base_is_shared(experiment):
     assert base.inputs["model"] != trained.inputs["model"]
 
 
-def test_the_files_that_it_writes_are_the_jobs_outputs(experiment):
-    evals = experiment.run.evals
-    evals.mkdir(parents=True)
-    written = {}
-    for which, out in (("base", evals), ("trained", None)):
-        place = place_of(experiment, which)
-        asked = Asked("", "", "x", ("simple_python", "multi_turn_base"))
-        name = _name(Target(place.label, "x", place=place), asked, Wanted(out=out))
-        written[which] = [evals / f"{name}.json", evals / f"{name}.jsonl"]
-        for path in written[which]:
-            path.write_text("{}")
-        (evals / f"{name}.bfcl").mkdir()
-    base, trained = jobs_of(experiment)
-    assert base.outputs() == written["base"]
-    assert trained.outputs() == written["trained"]
+def test_how_many_are_under_way_at_once_changes_nothing(experiment, recipe):
+    (other,) = load_experiments([str(recipe)], [*WORDS, "eval.bfcl.threads=3"])
+    assert [job.inputs for job in jobs_of(other)] == [job.inputs for job in jobs_of(experiment)]
 
 
-def test_an_unknown_category_is_named_before_anything_is_asked(recipe):
-    (found,) = load_experiments([str(recipe)], ["eval.bfcl={categories: [multi_turn_bse]}", "eval.models=[base]"])
-    with pytest.raises(ValueError, match="multi_turn_bse"):
-        jobs_of(found)
-    assert not Path("runs").exists()
+def test_no_category_is_no_wish(recipe):
+    with pytest.raises(ConfigError, match="`categories` is"):
+        load_experiments([str(recipe)], ["eval.bfcl={categories: []}"])
 
 
 def test_its_interpreter_may_be_the_machines(tmp_path, monkeypatch):
@@ -68,3 +61,46 @@ def test_its_interpreter_may_be_the_machines(tmp_path, monkeypatch):
     (tmp_path / "machine.yaml").write_text(f"environments: {{bfcl: {sys.executable}}}\n")
     monkeypatch.setenv("EGPO_MACHINE", str(tmp_path / "machine.yaml"))
     assert bfcl_python(offline=True) == Path(sys.executable)
+
+
+def test_a_model_of_the_hub_is_a_folder_once_it_is_here(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert downloaded(str(tmp_path)) == str(tmp_path)
+    for name in ("some/model", "no model at all"):
+        with pytest.raises(InputError, match=f"model {name}: not on this machine, and not to be had from the hub"):
+            downloaded(name)
+
+
+@pytest.mark.skipif(not (ENVIRONMENT / ".ready").is_file(), reason="BFCL's environment is not made")
+@pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
+def test_two_recipes_are_asked_by_the_official_evaluator_and_compared(recipe, monkeypatch):
+    """The server alone is another: it answers with BFCL's own ground truth."""
+    monkeypatch.setenv(EGPO_BFCL_PYTHON, str(ENVIRONMENT / "bin" / "python"))
+    settings = "{train: 12, test: 6, max_turns: 1, max_tools: 2, describe_tools: false}"
+    task = f"task={{name: function_calling, settings: {settings}}}"
+    recipe.with_name("other.yaml").write_text("include: recipe.yaml\nname: other\nalgorithm: {estimator: egpo}\n")
+    words = [f"model.path={resolve_model('egpo-tiny')}", task, "eval.greedy=false", "eval.n=1"]
+    words += ["eval.bfcl={categories: [live_parallel], runs: 1}", "steps=1"]
+    experiments = load_experiments([str(recipe), "other.yaml"], words)
+    said = []
+    with serving(Golds(["live_parallel"]).answer) as (url, prompts):
+
+        @contextmanager
+        def gold(target, max_model_len=None, *args):
+            yield Answering(url, "gold")
+
+        monkeypatch.setattr(bfcl_run, "answering", gold)
+        run_experiments(experiments, Selection(), plain_screen(said.append))
+        asked = len(prompts)
+        run_experiments(experiments, Selection(), plain_screen(lambda line: None))
+        assert len(prompts) == asked == 3 * 16
+    assert sum(line.startswith("  bfcl: trained: 100.0% over one pass; its prompt is not the") for line in said) == 2
+    assert "  bfcl: base: as in runs/tiny" in said
+    exam = bfcl_exam(experiments[0])
+    assert any(line.startswith(f"{exam}: ") and "not distinguishable" in line for line in said), said
+    for run in ("tiny", "other"):
+        files = {path.name for path in Path(f"runs/{run}/evals").glob("bfcl-*.json*")}
+        assert {f"{exam}-step1.json", f"{exam}-step1.jsonl"} < files
+        assert len(files) == 4
+    assert json.loads(Path(f"runs/other/evals/{exam}-step1.json").read_text())["accuracy"]["value"] == 1.0

@@ -1,5 +1,6 @@
 """A recipe out of another one: it includes it, and says only what differs."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -41,4 +42,22 @@ def test_nothing_is_written_over_and_nothing_wrong_is_written(base, tmp_path):
         write_recipe(tmp_path / "mine", base, ["update.lrr=1"])
     with pytest.raises(ConfigError, match="`name` is 'my recipe'"):
         write_recipe(Path(tmp_path / "my recipe"), base)
+    for nothing in (Path(""), Path("."), Path("/")):
+        with pytest.raises(InputError, match="is no name"):
+            write_recipe(nothing, base)
+    with pytest.raises(ConfigError, match=r"`include` stands in files; write a recipe with `egpo new`"):
+        write_recipe(tmp_path / "mine", base, ["include=other.yaml"])
     assert not list(tmp_path.glob("*.yaml"))
+
+
+def test_a_folder_may_have_spaces_and_the_launch_line_can_be_pasted(base, tmp_path):
+    (tmp_path / "my recipes").mkdir()
+    made = write_recipe(tmp_path / "my recipes" / "hot", base)
+    launch = made.read_text().splitlines()[0].removeprefix("# ")
+    assert shlex.split(launch) == ["egpo", "run", str(made)]
+    assert load_config(made).name == "hot"
+
+
+def test_a_recipe_for_sft_is_launched_by_sft(base):
+    base.write_text("name: base\nmodel: {path: m}\ndata: {path: d}\n")
+    assert write_recipe(base.with_name("mine.yml"), base).read_text().startswith("# egpo sft ")

@@ -1,6 +1,7 @@
 """What is done stays done, what has changed is done again, and what fails says how to go on."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from egpo.experiments.pipeline import STAGES as JOBS_OF
 from egpo.experiments.pipeline import StageFailedError
 from egpo.experiments.screen import plain_screen
 from egpo.experiments.selection import STAGES, Selection
+from egpo.runs.lock import locked
 
 pytestmark = pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
 JOBS = ["prepare", "probe", "train", "eval: base", "eval: trained", "report"]
@@ -31,7 +33,9 @@ def skipped(said):
 def times():
     paths = [*Path("runs").rglob("*"), *Path("data").rglob("*")]
     return {
-        path: path.stat().st_mtime_ns for path in paths if path.is_file() and path.name not in ("stages.json", ".lock")
+        path: path.stat().st_mtime_ns
+        for path in paths
+        if path.is_file() and not path.name.startswith(("stages.json", ".lock"))
     }
 
 
@@ -93,12 +97,12 @@ def test_a_record_that_is_lost_costs_no_training(run_recipe):
 
 
 def test_a_failed_stage_keeps_what_was_done_and_the_same_command_goes_on(run_recipe):
-    wrong = ["eval.tasks=[{name: gsm9k}]"]
+    wrong = ["eval.tasks=[{name: gsm8k, settings: {source: nowhere}}]"]
     with pytest.raises(StageFailedError) as caught:
         run_recipe(*wrong)
     assert caught.value.exit_code == 2
     cause, last = caught.value.faults
-    assert "unknown task `gsm9k`" in str(cause)
+    assert "nowhere" in str(cause)
     assert "`eval` did not come to its end; kept: prepare, probe, train, merge" in str(last)
     assert last.fix == "once that is mended, the same command goes on here"
     assert worked(run_recipe()) == ["eval: base", "eval: trained", "report"]
@@ -111,17 +115,21 @@ def test_another_training_is_refused_with_its_differences_and_nothing_is_lost(ru
         run_recipe("update.lr=1e-2")
     told = [str(fault) for fault in caught.value.faults]
     assert any("update.lr: 0.001 -> 0.01" in line for line in told)
-    assert "`train` did not come to its end" in told[-1]
+    assert times() == before
+    with pytest.raises(EgpoError, match=r"task.settings.train: 12 -> 10"):
+        run_recipe("task.settings.train=10")
     assert times() == before
     assert skipped(run_recipe()) == JOBS
 
 
 def test_only_and_from(run_recipe):
-    with pytest.raises(EgpoError, match=r"no such file; give a directory that `egpo prepare`"):
-        run_recipe("eval.models=[base]", only=["eval"])
+    for stage in ("probe", "train", "eval"):
+        with pytest.raises(EgpoError, match=r"the data is not prepared; let `prepare` come first"):
+            run_recipe(only=[stage])
+    run_recipe(only=["prepare"])
     with pytest.raises(EgpoError, match="no model after step 2; let `train` and `merge` come first"):
         run_recipe(only=["eval"])
-    assert worked(run_recipe(only=["prepare", "train"])) == ["prepare", "train"]
+    assert worked(run_recipe(only=["prepare", "train"])) == ["train"]
     assert worked(run_recipe(only=["eval"])) == ["eval: base", "eval: trained"]
     assert worked(run_recipe(start="eval")) == ["eval: base", "eval: trained", "report"]
     before = Path("runs/tiny/metrics.jsonl").read_bytes()
@@ -172,6 +180,9 @@ def test_seeds_are_runs_of_their_own(recipe):
     found = load_experiments([str(recipe)], ["steps=5"], [0, 3])
     assert [(one.name, one.config.seed, one.config.steps) for one in found] == [("tiny-s0", 0, 5), ("tiny-s3", 3, 5)]
     assert found[0].data.folder == found[1].data.folder
+    for seed in (-1, 2**32):
+        with pytest.raises(ConfigError, match=f"`seed` is {seed}"):
+            load_experiments([str(recipe)], [], [seed])
 
 
 def test_every_recipe_is_checked_before_the_first_one_begins(recipe):
@@ -186,9 +197,12 @@ def test_every_recipe_is_checked_before_the_first_one_begins(recipe):
         load_experiments([])
 
 
-def test_a_record_that_is_none_is_named(run_recipe):
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"format": 1, "jobs": {"prepare": {"inputs": 3, "outputs": {}, "time": ""}}}']
+)
+def test_a_record_that_is_none_is_named(run_recipe, text):
     run_recipe(only=["prepare"])
-    Path("runs/tiny/stages.json").write_text("{")
+    Path("runs/tiny/stages.json").write_text(text)
     with pytest.raises(InputError, match=r"stages.json: no record of stages .*; remove it"):
         run_recipe()
 
@@ -206,3 +220,76 @@ def test_another_runs_broken_record_is_no_concern(run_recipe):
     Path("runs/other").mkdir(parents=True)
     Path("runs/other/stages.json").write_text("{")
     assert worked(run_recipe(only=["prepare", "probe"])) == ["prepare", "probe"]
+
+
+@pytest.mark.parametrize(
+    ("override", "fault"),
+    [
+        ("eval.tasks=[{name: gsm9k}]", "eval.tasks: unknown task `gsm9k`"),
+        ("eval.tasks=[{name: gsm8k, settings: {moode: binary}}]", "unknown setting `moode`"),
+        ("eval.tasks=[{name: countdown}]", "eval.tasks: `countdown` comes twice"),
+        ("task={name: contdown}", "task: unknown task `contdown`; did you mean `countdown`"),
+        (
+            "eval.bfcl={categories: [multi_turn_bse]}",
+            "eval.bfcl.categories: no category `multi_turn_bse`; did you mean",
+        ),
+        ("eval.bfcl={categories: [memory_kv]}", "eval.bfcl.categories: `memory_kv` is not offered"),
+    ],
+)
+def test_what_a_later_stage_would_refuse_is_refused_before_the_first_begins(recipe, override, fault):
+    with pytest.raises(ConfigError) as caught:
+        load_experiments([str(recipe)], [override])
+    assert fault in str(caught.value)
+
+
+def test_all_that_later_stages_would_refuse_is_said_at_once(recipe):
+    words = ["eval.serve=true", "rollout.stop=[END]", "eval.bfcl={categories: [nope]}", "eval.tasks=[{name: nope}]"]
+    with pytest.raises(ConfigError) as caught:
+        load_experiments([str(recipe)], words)
+    assert [fault.where for fault in caught.value.faults] == ["eval.tasks", "eval.serve", "eval.bfcl.categories"]
+
+
+def test_two_pipelines_of_one_run_do_not_write_over_each_other(run_recipe):
+    run_recipe(only=["prepare"])
+    with (
+        locked(Path("runs/tiny"), ".lock-stages"),
+        pytest.raises(InputError, match=f"process {os.getpid()} is writing this run"),
+    ):
+        run_recipe()
+    with locked(Path("runs/tiny")), pytest.raises(EgpoError, match="is writing this run") as caught:
+        run_recipe(only=["prepare", "train"])
+    assert "`train` did not come to its end; kept: prepare" in str(caught.value)
+
+
+def test_what_is_said_about_the_other_engine_is_no_reason_to_train(run_recipe):
+    run_recipe()
+    assert skipped(run_recipe("verl.gpus=4", "verl.python=/opt/python")) == JOBS
+
+
+@pytest.mark.parametrize("harmed", ["model.safetensors", "config.json"])
+def test_a_checkpoint_that_was_cut_off_is_no_model(run_recipe, harmed):
+    run_recipe()
+    path = Path("runs/tiny/checkpoints/global_step_2/actor/huggingface") / harmed
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(EgpoError, match=f"{harmed}: 20 bytes, where"):
+        run_recipe()
+
+
+def test_metrics_that_were_edited_are_no_metrics(run_recipe):
+    run_recipe()
+    Path("runs/tiny/metrics.jsonl").write_text("")
+    with pytest.raises(EgpoError, match="no line for step"):
+        run_recipe()
+
+
+def test_an_engine_that_is_not_here_is_missed_before_the_probe(run_recipe):
+    words = ["engine=verl", "verl.device=cpu", "verl.python=/no/such/python"]
+    with pytest.raises(InputError, match=r"verl.python: `/no/such/python` cannot be run"):
+        run_recipe(*words)
+    assert not Path("data").exists()
+    assert worked(run_recipe(*words, only=["prepare"])) == ["prepare"]
+
+
+def test_what_verl_lacks_is_refused_before_the_first_stage(recipe):
+    with pytest.raises(ConfigError, match=r"rollout\.stop"):
+        load_experiments([str(recipe)], ["engine=verl", "rollout.stop=[END]"])

@@ -100,7 +100,29 @@ def test_a_model_whose_cost_is_not_known_is_refused(model_folder, tmp_path):
     with pytest.raises(InputError, match="does not know the cost of `gpt2`"):
         read_shape(str(model_folder("gpt2")))
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
-    with pytest.raises(InputError, match="lacks 'num_attention_heads'"):
+    with pytest.raises(InputError, match="lacks `num_attention_heads`"):
         read_shape(str(tmp_path))
     with pytest.raises(InputError, match=r"no config\.json"):
         read_shape("no/such/model")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[]", "is no object"),
+        ("{", "cannot be read"),
+        ('{"model_type": "qwen3", "num_attention_heads": "4"}', "`num_attention_heads` of its config.json is '4'"),
+        ('{"model_type": "qwen3", "num_attention_heads": 0}', "`num_attention_heads` of its config.json is 0"),
+    ],
+)
+def test_a_config_that_is_none_is_named(tmp_path, text, fault):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_shape(str(tmp_path))
+    assert fault in str(caught.value)
+
+
+def test_a_plan_is_of_a_gpu():
+    config = Config.model_validate({"model": {"path": "egpo-tiny", "device": "cpu"}, "task": {"name": "countdown"}})
+    with pytest.raises(InputError, match="the recipe is for a CPU"):
+        plan_recipe(config, "h200")

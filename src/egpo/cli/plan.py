@@ -32,12 +32,14 @@ def plan(
     from egpo.plans.plan import plan_recipe
 
     found = plan_recipe(load_config(*split_words(recipe)), card, prompt_tokens, response_tokens)
+    longest = _longest_by_group(found) if lengths else {}
     if as_json:
-        typer.echo(json.dumps({**asdict(found), "fits": found.fits}, indent=2))
+        more = {"longest_responses": longest} if lengths else {}
+        typer.echo(json.dumps({**asdict(found), "fits": found.fits, **more}, indent=2))
     else:
         _show(found)
         if lengths:
-            _show_lengths(found)
+            _show_lengths(found, longest)
     if not found.fits:
         raise typer.Exit(1)
 
@@ -64,20 +66,28 @@ def _show(plan: "Plan") -> None:
     console.print(f"{stages} = {plan.time.step_s:.1f} s a step")
 
 
-def _show_lengths(plan: "Plan") -> None:
+def _longest_by_group(plan: "Plan") -> dict[int, dict[str, int]]:
+    """Tokens by group size and card; 0 where none fits."""
     from dataclasses import replace
-
-    from rich.console import Console
-    from rich.table import Table
 
     from egpo.plans.cards import CARDS
     from egpo.plans.plan import longest_that_fits
 
+    jobs = {group: replace(plan.job, group=group, at_once=plan.job.prompts * group) for group in (4, 8, 16, 32)}
+    return {
+        group: {name: longest_that_fits(plan.shape, job, card) for name, card in CARDS.items()}
+        for group, job in jobs.items()
+    }
+
+
+def _show_lengths(plan: "Plan", longest: dict[int, dict[str, int]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from egpo.plans.cards import CARDS
+
     table = Table("longest response, tokens", *(card.name for card in CARDS.values()))
-    for group in (4, 8, 16, 32):
-        job = replace(plan.job, group=group, at_once=plan.job.prompts * group)
-        fitting = [longest_that_fits(plan.shape, job, card) for card in CARDS.values()]
-        table.add_row(
-            f"{plan.job.prompts} prompts x {group}", *(f"{length:,}" if length else "-" for length in fitting)
-        )
+    for group, by_card in longest.items():
+        shown = [f"{length:,}" if length else "-" for length in by_card.values()]
+        table.add_row(f"{plan.job.prompts} prompts x {group}", *shown)
     Console().print(table)

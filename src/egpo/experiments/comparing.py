@@ -9,6 +9,7 @@ from egpo.evals.store import file_name
 from egpo.experiments.exams import exams_of
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.screen import Screen
+from egpo.experiments.stages.bfcl import bfcl_exam
 from egpo.reports import write_report
 
 
@@ -16,11 +17,17 @@ def compare_experiments(experiments: Sequence[Experiment], screen: Screen) -> No
     """A verdict in words for each exam, and one page of all runs. Runs that cannot be compared fairly are not: the
     reason is said, and is no failure of theirs."""
     runs = [experiment.run.path for experiment in experiments]
-    for exam in exams_of(experiments[0].training):
-        name = file_name(exam.task.rpartition(":")[2], exam.sampling.described)
+    for name in _exam_names(experiments[0]):
         for line in _verdicts(runs, name):
             screen.say(f"{name}: {line}")
     screen.say(f"all of them: {write_report(runs)}")
+
+
+def _exam_names(experiment: Experiment) -> list[str]:
+    """What the evaluations of a trained model are called, without its step."""
+    chosen = experiment.training.eval
+    names = [file_name(e.task.rpartition(":")[2], e.sampling.described) for e in exams_of(experiment.training)]
+    return [*names, bfcl_exam(experiment)] if chosen.bfcl and "trained" in chosen.models else names
 
 
 def _verdicts(runs: Sequence[Path], exam: str) -> list[str]:

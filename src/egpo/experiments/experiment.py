@@ -5,6 +5,8 @@ from functools import cached_property
 from pathlib import Path
 
 from egpo.config import Config
+from egpo.data.manifest import MANIFEST
+from egpo.errors import InputError
 from egpo.experiments.prepared import DataPlan, data_plan, with_prepared_data
 from egpo.runs.folder import RunFolder
 
@@ -32,6 +34,12 @@ class Experiment:
     def training(self) -> Config:
         """The config that the run is trained with: its task reads the prepared data."""
         return with_prepared_data(self.config)
+
+    def require_data(self) -> None:
+        """InputError where a stage that reads the data comes before the one that makes it."""
+        if self.data is not None and not (self.data.folder / MANIFEST).is_file():
+            fix = "let `prepare` come first: leave out --only and --from"
+            raise InputError("the data is not prepared", where=str(self.data.folder), fix=fix)
 
     @property
     def merged(self) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from egpo.config import load_config
 from egpo.errors import InputError
 from egpo.experiments.experiment import Experiment
+from egpo.experiments.foresight import require_later_stages
 
 
 def load_experiments(
@@ -18,14 +19,17 @@ def load_experiments(
         raise InputError("no recipe", where="egpo run", fix="name one or more: egpo run recipes/countdown_tiny.yaml")
     found = [Experiment(recipe, load_config(recipe, overrides)) for recipe in recipes]
     if seeds:
-        found = [_with_seed(experiment, seed) for experiment in found for seed in dict.fromkeys(seeds)]
+        found = [_with_seed(experiment, overrides, seed) for experiment in found for seed in dict.fromkeys(seeds)]
     _require_distinct([experiment.run.path for experiment in found])
+    for experiment in found:
+        require_later_stages(experiment.config)
     return found
 
 
-def _with_seed(experiment: Experiment, seed: int) -> Experiment:
-    changes = {"seed": seed, "name": f"{experiment.config.name}-s{seed}"}
-    return Experiment(experiment.recipe, experiment.config.model_copy(update=changes))
+def _with_seed(experiment: Experiment, overrides: Sequence[str], seed: int) -> Experiment:
+    """Loaded again, so that a seed or a name that cannot be is a fault."""
+    own = [f"seed={seed}", f"name={experiment.name}-s{seed}"]
+    return Experiment(experiment.recipe, load_config(experiment.recipe, [*overrides, *own]))
 
 
 def _require_distinct(folders: Sequence[Path]) -> None:

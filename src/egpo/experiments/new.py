@@ -1,11 +1,12 @@
 """A recipe that includes another one, and says only what differs."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from egpo.config import load_recipe
+from egpo.config import Config, load_recipe
 from egpo.config.includes import INCLUDE
 from egpo.config.values import apply_overrides
 from egpo.config.yaml_text import dump_yaml
@@ -15,15 +16,20 @@ from egpo.files import write_atomically
 
 def write_recipe(path: Path, base: Path, overrides: Sequence[str] = ()) -> Path:
     """`path` may lack its `.yaml`. It is checked whole before it is written, and never written over another."""
-    target = path if path.suffix == ".yaml" else path.with_name(f"{path.name}.yaml")
+    if not path.name:
+        raise InputError(
+            f"`{path}` is no name", where="egpo new", fix="name the recipe, as in: egpo new hotter --from ..."
+        )
+    target = path if path.suffix in (".yaml", ".yml") else path.with_name(f"{path.name}.yaml")
     _require_base(base)
     if target.exists():
         raise InputError("is there already", where=str(target), fix="choose another name")
     if not target.parent.is_dir():
         raise InputError("no such folder", where=str(target.parent), fix="make it first")
-    load_recipe(base, [f"name={target.stem}", *overrides])
+    config = load_recipe(base, [f"name={target.stem}", *overrides])
+    verb = "run" if isinstance(config, Config) else "sft"
     try:
-        write_atomically(target, _text(target, base, overrides))
+        write_atomically(target, f"# egpo {verb} {shlex.quote(str(target))}\n{_text(target, base, overrides)}")
     except OSError as error:
         fix = "choose another place"
         raise InputError(f"cannot be written ({error.strerror})", where=str(target), fix=fix) from error
@@ -33,7 +39,7 @@ def write_recipe(path: Path, base: Path, overrides: Sequence[str] = ()) -> Path:
 def _text(target: Path, base: Path, overrides: Sequence[str]) -> str:
     values: dict[str, Any] = {INCLUDE: os.path.relpath(base, target.parent), "name": target.stem}
     apply_overrides(values, overrides)
-    return f"# egpo run {target}\n{dump_yaml(values)}"
+    return dump_yaml(values)
 
 
 def _require_base(base: Path) -> None:

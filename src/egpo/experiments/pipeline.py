@@ -3,16 +3,21 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
-from egpo.errors import EgpoError, Fault
+from egpo.config import config_to_yaml
+from egpo.errors import EgpoError, Fault, InputError
 from egpo.experiments.borrowing import borrowed
+from egpo.experiments.engines import require_engine
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.job import Job
 from egpo.experiments.record import StageRecord
 from egpo.experiments.screen import Screen
 from egpo.experiments.selection import Selection
 from egpo.experiments.stages import evaluate, merge, prepare, probe, report, train
+from egpo.runs.differences import refuse_other_training
 from egpo.runs.interruption import RunInterruptedError
+from egpo.runs.lock import LOCK_NAME, locked
 
 STAGES: Mapping[str, Callable[[Experiment, Screen], list[Job]]] = {
     "prepare": prepare.jobs,
@@ -33,7 +38,35 @@ class StageFailedError(EgpoError):
 
 
 def run_stages(experiment: Experiment, selection: Selection, screen: Screen) -> None:
-    """Every job of the selected stages that is not done, or was done out of something else."""
+    """Every job of the selected stages that is not done, or was done out of something else. One process at a time."""
+    with _alone(experiment.run.path):
+        _require_trainable(experiment, selection)
+        _run_selected(experiment, selection, screen)
+
+
+def _require_trainable(experiment: Experiment, selection: Selection) -> None:
+    """A folder that holds another training is left as it is by every stage: a probe of other data has no place there.
+    And a training that is still to come finds its engine here."""
+    run, config = experiment.run, experiment.training
+    if run.config.is_file():
+        refuse_other_training(run.config.read_text(encoding="utf-8"), config_to_yaml(config), str(run.path))
+    if "train" in selection.stages and not run.checkpoint_of(config.steps).is_dir():
+        require_engine(config)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """A lock of its own: the training takes the run's, and may be under way by itself."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fix = "free some space or mend the permissions, or choose another runs=..."
+        raise InputError(f"cannot write there ({error.strerror})", where=str(folder), fix=fix) from error
+    with locked(folder, f"{LOCK_NAME}-stages"):
+        yield
+
+
+def _run_selected(experiment: Experiment, selection: Selection, screen: Screen) -> None:
     record = StageRecord(experiment.run.stages)
     finished: list[str] = []
     for stage in selection.stages:

@@ -1,6 +1,7 @@
 """What `egpo run` would do, as text: nothing is loaded, nothing is asked of the network, nothing is written."""
 
 from pathlib import Path
+from textwrap import fill
 
 from egpo.config import Config
 from egpo.config.machine import model_folder
@@ -20,11 +21,19 @@ def planned(experiment: Experiment, selection: Selection) -> str:
         "eval": _evaluations(experiment.training),
         "report": str(experiment.run.report),
     }
-    lines = [f"{experiment.name}: {experiment.recipe} -> {experiment.run.path}", f"  model    {_model(experiment)}"]
-    lines += [f"  {stage:<8} {described[stage]}" for stage in selection.stages]
+    lines = [f"{experiment.name}: {experiment.recipe} -> {experiment.run.path}", _line("model", _model(experiment))]
+    lines += [_line(stage, described[stage]) for stage in selection.stages]
     if experiment.config.engine == "verl" and "train" in selection.stages:
         lines += ["", dry_run(experiment.training)]
     return "\n".join(lines)
+
+
+def _line(name: str, text: str) -> str:
+    """Broken for narrow screens, between words."""
+    start, indent = f"  {name:<8} ", " " * 11
+    return fill(
+        text, 80, initial_indent=start, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _model(experiment: Experiment) -> str:

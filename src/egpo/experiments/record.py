@@ -23,6 +23,10 @@ class Entry:
     outputs: Mapping[str, str | None]
     time: str
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.inputs, Mapping) and isinstance(self.outputs, Mapping)):
+            raise TypeError("inputs and outputs are no mappings")
+
 
 class StageRecord:
     """Of one run folder."""

@@ -30,6 +30,9 @@ def plan_recipe(
     """Of the engine of one GPU, whatever engine the recipe names."""
     if card not in CARDS:
         raise InputError(f"no card `{card}`", where="--card", fix=f"it is one of {', '.join(CARDS)}")
+    if config.model.device == "cpu":
+        fix = "a plan is of a GPU: model.device=auto"
+        raise InputError("the recipe is for a CPU", where="model.device", fix=fix)
     job = StepJob.of(config, prompt_tokens, response_tokens)
     return plan_job(read_shape(config.model.path), job, CARDS[card], config.update.micro_tokens)
 

@@ -63,9 +63,14 @@ def read_shape(path: str) -> ModelShape:
     if not file.is_file():
         raise InputError("no config.json", where=where, fix="a plan needs the model's folder on this machine")
     try:
-        return _shape(json.loads(file.read_text()), where)
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InputError(f"its config.json lacks {error}", where=where, fix="is the folder whole?") from error
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"its config.json cannot be read ({error})", where=where, fix="is the folder whole?"
+        ) from error
+    if not isinstance(config, dict):
+        raise InputError("its config.json is no object", where=where, fix="is the folder whole?")
+    return _shape(config, where)
 
 
 def _shape(config: dict[str, Any], where: str) -> ModelShape:
@@ -73,14 +78,26 @@ def _shape(config: dict[str, Any], where: str) -> ModelShape:
         raise InputError(
             f"a plan does not know the cost of `{config.get('model_type')}`", where=where, fix=f"it knows {KNOWN}"
         )
-    queries = config["num_attention_heads"]
+    queries = _count(config, "num_attention_heads", where)
+    hidden = _count(config, "hidden_size", where)
     return ModelShape(
-        hidden=config["hidden_size"],
-        inner=config["intermediate_size"],
-        layers=config["num_hidden_layers"],
+        hidden=hidden,
+        inner=_count(config, "intermediate_size", where),
+        layers=_count(config, "num_hidden_layers", where),
         queries=queries,
-        keys=config.get("num_key_value_heads") or queries,
-        width=config.get("head_dim") or config["hidden_size"] // queries,
-        vocabulary=config["vocab_size"],
+        keys=_count(config, "num_key_value_heads", where, queries),
+        width=_count(config, "head_dim", where, hidden // queries),
+        vocabulary=_count(config, "vocab_size", where),
         tied=bool(config.get("tie_word_embeddings", False)),
     )
+
+
+def _count(config: dict[str, Any], key: str, where: str, usual: int | None = None) -> int:
+    """`usual` where the config leaves it open; InputError where it is no number of things."""
+    value = config.get(key)
+    value = usual if value is None else value
+    if value is None:
+        raise InputError(f"its config.json lacks `{key}`", where=where, fix="is the folder whole?")
+    if not isinstance(value, int) or value < 1:
+        raise InputError(f"`{key}` of its config.json is {value!r:.40}", where=where, fix="it must be a whole number")
+    return value

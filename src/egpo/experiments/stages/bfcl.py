@@ -1,20 +1,33 @@
 """The official evaluator of function calling, on the model before the training and after it."""
 
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from egpo.config.machine import model_folder
 from egpo.config.schema import Bfcl
 from egpo.evals.bfcl.categories import parse_categories
 from egpo.evals.bfcl.job import Asked
-from egpo.evals.bfcl.run import Outcome, Wanted, evaluate_bfcl
+from egpo.evals.bfcl.run import Outcome, Wanted, evaluate_bfcl, evaluation_name
 from egpo.evals.bfcl.targets import Target
-from egpo.evals.store import file_name
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.job import Job
-from egpo.experiments.models import Which, place_of
+from egpo.experiments.models import Which, downloaded, place_of
 from egpo.experiments.prints import digest_of, model_identity
 from egpo.experiments.screen import Screen
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What `evaluate_bfcl` is called with."""
+
+    target: Target
+    asked: Asked
+    wanted: Wanted
+
+    @property
+    def name(self) -> str:
+        """Of the evaluation's files, without their suffix."""
+        return evaluation_name(self.target, self.asked, self.wanted)
 
 
 def bfcl_jobs(experiment: Experiment, screen: Screen) -> list[Job]:
@@ -24,33 +37,50 @@ def bfcl_jobs(experiment: Experiment, screen: Screen) -> list[Job]:
     return [_job(experiment, chosen, which, screen) for which in dict.fromkeys(experiment.config.eval.models)]
 
 
+def bfcl_exam(experiment: Experiment) -> str:
+    """What a comparison calls the evaluation of the trained model: its file, without the step."""
+    chosen = experiment.config.eval.bfcl
+    assert chosen is not None
+    return _call(experiment, chosen, "trained").name.removesuffix(f"-step{experiment.config.steps}")
+
+
 def _job(experiment: Experiment, chosen: Bfcl, which: Which, screen: Screen) -> Job:
-    place, template = place_of(experiment, which), experiment.config.model.template
+    call = _call(experiment, chosen, which)
+    inputs = {
+        "model": model_identity(call.asked.tokenizer),
+        # How many are under way at once changes no answer.
+        "bfcl": digest_of([chosen.model_dump(exclude={"threads"}), call.asked.template]),
+    }
+    outputs = [experiment.run.evals / f"{call.name}{suffix}" for suffix in (".json", ".jsonl")]
+    return Job(f"bfcl: {which}", inputs, lambda: outputs, partial(_evaluated, call, screen), shared=which == "base")
+
+
+def _call(experiment: Experiment, chosen: Bfcl, which: Which) -> _Call:
+    place = place_of(experiment, which)
     folder = model_folder(place.model)
-    target = Target(place.label, folder, place=place)
-    categories = parse_categories(",".join(chosen.categories))
-    asked = Asked("", "", folder, categories, threads=chosen.threads, template=template)
-    inputs = {"model": model_identity(place.model), "bfcl": digest_of([chosen.model_dump(), template])}
-    outputs = partial(_outputs, experiment, place.label if which == "base" else f"step{place.step}")
-    work = partial(_evaluated, experiment, target, asked, chosen.runs, screen)
-    return Job(f"bfcl: {which}", inputs, outputs, work, shared=which == "base")
-
-
-def _outputs(experiment: Experiment, ending: str) -> list[Path]:
-    """BFCL's evaluations are named after what was asked; the model comes last."""
-    found = experiment.run.evals.glob(f"bfcl-*{file_name(ending)}.json*")
-    return sorted(path for path in found if path.is_file())
-
-
-def _evaluated(experiment: Experiment, target: Target, asked: Asked, runs: int, screen: Screen) -> str:
+    asked = Asked(
+        "",
+        "",
+        folder,
+        parse_categories(",".join(chosen.categories)),
+        threads=chosen.threads,
+        template=experiment.config.model.template,
+    )
     # A run's own checkpoint has its place there; the base is told.
-    out = None if target.place and target.place.run else experiment.run.evals
-    outcome = evaluate_bfcl(target, asked, Wanted(num_passes=runs, out=out), screen.say)
-    return _described(outcome)
+    out = experiment.run.evals if which == "base" else None
+    return _Call(Target(place.label, folder, place=place), asked, Wanted(num_passes=chosen.runs, out=out))
+
+
+def _evaluated(call: _Call, screen: Screen) -> str:
+    folder = downloaded(call.asked.tokenizer)
+    assert call.target.place is not None
+    target = replace(call.target, tokenizer=folder, place=replace(call.target.place, model=folder))
+    return _described(evaluate_bfcl(target, replace(call.asked, tokenizer=folder), call.wanted, screen.say))
 
 
 def _described(outcome: Outcome) -> str:
     accuracy, passes = outcome.evaluation.figures.accuracy, outcome.evaluation.exam.sampling.n
-    figure = "nothing judged" if accuracy is None else f"{accuracy.value:.1%} over {passes} passes"
+    over = f"{passes} passes" if passes > 1 else "one pass"
+    figure = "nothing judged" if accuracy is None else f"{accuracy.value:.1%} over {over}"
     parts = ", ".join(dict.fromkeys(mismatch.part for mismatch in outcome.mismatches or ()))
     return figure + (f"; its prompt is not the training's ({parts})" if parts else "")

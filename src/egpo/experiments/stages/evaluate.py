@@ -23,6 +23,7 @@ from egpo.runs.spoken_warnings import warnings_said_by
 
 def jobs(experiment: Experiment, screen: Screen) -> list[Job]:
     """One a model: it is loaded once, for all exams. BFCL, where it is wanted, comes after."""
+    experiment.require_data()
     exams, models = exams_of(experiment.training), dict.fromkeys(experiment.config.eval.models)
     found = [_job(experiment, which, exams, screen) for which in models]
     return found + (bfcl_jobs(experiment, screen) if experiment.config.eval.bfcl else [])

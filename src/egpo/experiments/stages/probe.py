@@ -22,6 +22,7 @@ from egpo.runs.spoken_warnings import warnings_said_by
 
 
 def jobs(experiment: Experiment, screen: Screen) -> list[Job]:
+    experiment.require_data()
     config, path = experiment.training, experiment.run.evals / PROBE
     inputs = {
         "model": digest_of([model_identity(config.model.path), config.model.template]),

@@ -2,7 +2,9 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from egpo.config import Config
 from egpo.experiments.engines import train
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.job import Job
@@ -16,13 +18,22 @@ from egpo.runs.readings import ACCURACY, REWARD
 
 def jobs(experiment: Experiment, screen: Screen) -> list[Job]:
     """A run that was trained with other settings is not trained over: the engine refuses it, and shows what differs."""
+    experiment.require_data()
     config = experiment.training
     inputs = {
         "weights": model_identity(config.model.path),
         "data": data_digest(config),
-        **{key: digest_of(value) for key, value in config.model_dump(mode="json", exclude=set(FREE)).items()},
+        **{key: digest_of(value) for key, value in _arithmetic(config).items()},
     }
     return [Job("train", inputs, partial(_outputs, experiment), partial(_trained, experiment))]
+
+
+def _arithmetic(config: Config) -> dict[str, Any]:
+    """The settings, without those that the run may change (`FREE`): keys, and keys of sections as `verl.python`."""
+    settings = config.model_dump(mode="json", exclude=set(FREE) if config.engine == "verl" else {*FREE, "verl"})
+    for section, _, key in (name.partition(".") for name in FREE):
+        settings.get(section, {}).pop(key, None)
+    return settings
 
 
 def _outputs(experiment: Experiment) -> list[Path]:
