@@ -19,6 +19,8 @@ from egpo.runs.dump import read_dump
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import read_metrics
 from egpo.runs.provenance import read_provenance
+from egpo.serving.commands import Serving
+from egpo.serving.served import served
 from egpo.verl.launch.command import MARK
 from egpo.verl.launch.places import VerlPlaces
 from egpo.verl.launch.processes import LaunchedProcesses, identified
@@ -28,6 +30,7 @@ pytestmark = [pytest.mark.verl, pytest.mark.timeout(900)]
 pytest.importorskip("verl")
 
 LIMIT_S = 420
+EGPO = [sys.executable, "-m", "egpo"]
 RECIPE = (
     "engine=verl",
     "verl.device=cpu",
@@ -69,7 +72,7 @@ def runs(tmp_path_factory):
 
 
 def launched(runs, name, *words):
-    command = [sys.executable, "-m", "egpo", "train", *RECIPE, f"runs={runs}", f"name={name}", *words]
+    command = [*EGPO, "train", *RECIPE, f"runs={runs}", f"name={name}", *words]
     with open(runs / f"{name}.txt", "a") as screen:
         return subprocess.Popen(command, stdout=screen, stderr=subprocess.STDOUT, env=os.environ | {"COLUMNS": "200"})
 
@@ -151,14 +154,35 @@ def test_its_rollouts_say_what_was_written_judged_and_measured(resumed):
             assert record.data_source == "countdown"
 
 
-def test_it_is_reported_and_merged_as_any_other_run(resumed, tmp_path):
-    egpo = [sys.executable, "-m", "egpo"]
-    subprocess.run([*egpo, "report", str(resumed.path)], check=True, capture_output=True)
-    assert resumed.report.stat().st_size > 10_000
-    merged = tmp_path / "model"
-    done = subprocess.run([*egpo, "merge", str(resumed.path), "--out", str(merged)], capture_output=True, text=True)
+@pytest.fixture(scope="module")
+def merged(resumed, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("merged") / "model"
+    done = subprocess.run([*EGPO, "merge", str(resumed.path), "--out", str(folder)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert (merged / "config.json").exists()
+    return folder
+
+
+def test_it_is_reported_as_any_other_run(resumed):
+    subprocess.run([*EGPO, "report", str(resumed.path)], check=True, capture_output=True)
+    assert resumed.report.stat().st_size > 10_000
+
+
+def test_the_merged_model_answers_alike_in_transformers_and_in_vllm(merged, tmp_path):
+    exam = ["--task", "countdown", "--problems", "16", "--greedy", "--max-tokens", "96", "--json"]
+    exam += ["--set", "mode=binary", "--set", "max_numbers=3", "--set", "max_number=12", "--set", "max_target=60"]
+    exam += ["--set", "prompt_format=Make {target} from {numbers}.", "--set", "train=64", "--set", "test=16"]
+    here = evaluated(str(merged), *exam, "--out", str(tmp_path / "here"))
+    with served(Serving(str(merged), "trained", reasoning_parser="none", tool_parser="none")) as server:
+        there = evaluated("trained", "--url", server.url, *exam, "--out", str(tmp_path / "there"))
+    assert here["num_problems"] == there["num_problems"] == 16
+    assert there["num_failed"] == 0
+    assert abs(here["accuracy"]["value"] - there["accuracy"]["value"]) <= 1 / 16
+
+
+def evaluated(*words):
+    done = subprocess.run([*EGPO, "eval", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["evaluations"][0]
 
 
 @pytest.fixture
