@@ -66,6 +66,8 @@ def _vllm(serving: Serving, engine: Engine, template: Template) -> list[str]:
     words += ["--dtype", "float32" if engine.on_cpu and serving.dtype == "auto" else serving.dtype]
     # Where a prompt is prefilled in parts, a seed ends the server: "CPU Generator does not use offset".
     words += ["--enforce-eager", "--no-enable-chunked-prefill"] * engine.on_cpu
+    # A worker of its own, once killed, leaves 400 MB in /dev/shm.
+    words += ["--distributed-executor-backend", "uni"] * engine.on_cpu
     if parser := _chosen(serving.tool_parser, template.tool_parser):
         words += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
     if parser := _chosen(serving.reasoning_parser, template.reasoning_parser):
