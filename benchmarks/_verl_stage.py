@@ -2,7 +2,7 @@
 
 import time
 
-from egpo.verl.cpu.imports import when_imported
+from egpo.verl.imports import when_imported
 
 
 def time_both(trainers):

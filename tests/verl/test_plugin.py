@@ -10,7 +10,7 @@ from egpo.checks import VERL_VERSION
 from egpo.errors import ConfigError, EgpoError
 from egpo.verl import versions
 from egpo.verl.failures import end_on_failures
-from egpo.verl.unhooked import refuse_ours
+from egpo.verl.unhooked import refuse_ours, refuse_ours_apart
 
 # What verl does with a plug-in: import it, and drop what it raises.
 AS_VERL_DOES = """
@@ -84,6 +84,23 @@ def test_a_trainer_that_feeds_nobody_refuses_our_estimators_as_it_is_made():
         message = f"`{trainer.__name__}` does not feed `egpo_calibrated` the entropy it needs; take another"
         with pytest.raises(ConfigError, match=message):
             trainer(config=config_of("egpo_calibrated"))
+
+
+def test_trainers_apart_from_their_rollouts_are_refused_before_ray_starts():
+    started = []
+    main_ppo = SimpleNamespace(run_ppo=lambda config, task_runner_class: started.append(task_runner_class))
+    refuse_ours_apart(main_ppo, "take another")
+
+    def run(estimator, hybrid):
+        config = config_of(estimator)
+        config.actor_rollout_ref = SimpleNamespace(hybrid_engine=hybrid)
+        main_ppo.run_ppo(config, task_runner_class=estimator)
+
+    run("grpo", False)
+    run("egpo", True)
+    with pytest.raises(ConfigError, match=r"hybrid_engine=False.*does not feed `egpo` the entropy.*take another"):
+        run("egpo", False)
+    assert started == ["grpo", "egpo"]
 
 
 def test_a_failed_prompt_ends_the_run():

@@ -107,6 +107,19 @@ def test_metrics_of_a_step(tokenizer):
     assert all(isinstance(value, float) for value in metrics.values())
 
 
+def test_the_entropy_of_all_tokens_does_not_depend_on_how_the_loss_is_averaged():
+    """verl's `actor/entropy` is a mean of sums over a fixed length under `seq-mean-token-sum-norm`."""
+    rows = rows_for(["a", "a"])
+    mask_BT = rows.mask_BT.clone()
+    mask_BT[0, 1:] = False
+    entropy_BT = torch.ones_like(rows.entropy_BT)
+    entropy_BT[0] = 8.0
+    metrics = step_metrics(dataclasses.replace(rows, mask_BT=mask_BT, entropy_BT=entropy_BT), measure(rows, None, None))
+    assert metrics["actor/entropy"] == pytest.approx((8 + 6 * 1) / 7)
+    nothing = dataclasses.replace(rows, mask_BT=torch.zeros_like(mask_BT))
+    assert "actor/entropy" not in step_metrics(nothing, measure(nothing, None, None))
+
+
 def test_a_reward_from_outside_that_says_nothing_more_has_no_accuracy():
     """verl calls a bare score `acc` too, shaped or not."""
     rows = rows_for(["a", "a", "b"])

@@ -72,6 +72,14 @@ def test_trainers_that_are_not_hooked_refuse_too():
         ray_trainer.RayPPOTrainer(config_of("algorithm.adv_estimator=egpo"), None, {}, None)
 
 
+def test_the_experimental_mains_refuse_before_ray_starts():
+    """They import `run_ppo` from `main_ppo`, as here."""
+    from verl.trainer.main_ppo import run_ppo
+
+    with pytest.raises(ConfigError, match=r"hybrid_engine=False.*does not feed `egpo`"):
+        run_ppo(config_of("algorithm.adv_estimator=egpo", "actor_rollout_ref.hybrid_engine=False"), None)
+
+
 def test_most_processes_of_verl_do_not_load_the_trainers():
     code = "import sys, verl; print(*(name in sys.modules for name in ('verl.trainer.ppo.v1', 'egpo.verl.trainers')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ import typer
 def fill_paragraphs(app: typer.Typer) -> None:
     """Of every verb, those of groups too."""
     for command in app.registered_commands:
-        paragraphs = (getdoc(command.callback) or "").split("\n\n")
+        paragraphs = (command.help or getdoc(command.callback) or "").split("\n\n")
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     for group in app.registered_groups:
         if group.typer_instance is not None:

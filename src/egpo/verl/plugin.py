@@ -29,7 +29,7 @@ def load() -> None:
 
 
 def _wait_for_verl() -> None:
-    from egpo.verl.cpu.imports import when_imported
+    from egpo.verl.imports import when_imported
     from egpo.verl.versions import installed_version, require_supported
 
     require_supported(installed_version())
@@ -82,10 +82,17 @@ def _guard_old_trainer(ray_trainer: ModuleType) -> None:
     refuse_ours(ray_trainer.RayPPOTrainer, USE_V1)
 
 
+def _guard_separate_trainers(main_ppo: ModuleType) -> None:
+    from egpo.verl.unhooked import refuse_ours_apart
+
+    refuse_ours_apart(main_ppo, USE_V1)
+
+
 HOOKS = {
     "verl.trainer.ppo.core_algos": _register_estimators,
     "verl.trainer.ppo.v1": _register_trainers,
     "verl.trainer.ppo.ray_trainer": _guard_old_trainer,
+    "verl.trainer.main_ppo": _guard_separate_trainers,
 }
 
 load()

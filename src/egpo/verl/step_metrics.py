@@ -13,7 +13,7 @@ from egpo.verl.rows import Rows
 
 def step_metrics(rows: Rows, measures: Measures) -> Metrics:
     """Entropy by segment, and what the reward said. A figure without data is left out."""
-    return {**_entropies(measures), **_verdicts(rows)}
+    return {**_token_entropy(rows), **_entropies(measures), **_verdicts(rows)}
 
 
 def cut_off(tags: Sequence[Mapping[str, Any]], longest: int) -> Metrics:
@@ -23,6 +23,13 @@ def cut_off(tags: Sequence[Mapping[str, Any]], longest: int) -> Metrics:
     return (
         {"response_length/clip_ratio": sum(length >= longest for length in lengths) / len(lengths)} if lengths else {}
     )
+
+
+def _token_entropy(rows: Rows) -> Metrics:
+    """Over all tokens alike. verl's own figure of this name follows `loss_agg_mode`: under `seq-mean-token-sum-norm` it
+    falls when responses become shorter."""
+    entropy_M = rows.entropy_BT[rows.mask_BT]
+    return {"actor/entropy": float(entropy_M.mean())} if len(entropy_M) else {}
 
 
 def _entropies(measures: Measures) -> Metrics:

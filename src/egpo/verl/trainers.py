@@ -54,7 +54,8 @@ class Fed:
         super()._init_dataloader()  # type: ignore[misc]
         if self.plan.active:
             config = OmegaConf.to_container(self.config, resolve=True)
-            check_data_sources(config, _data_sources(self.train_dataset), self.tokenizer)  # type: ignore[attr-defined]
+            datasets = self.train_dataset, self.val_dataset  # type: ignore[attr-defined]
+            check_data_sources(config, {source for one in datasets for source in _data_sources(one)}, self.tokenizer)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if not self.plan.active:

@@ -265,3 +265,12 @@ def test_room_is_counted_where_the_folder_will_be(tmp_path):
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
     assert room_for(tmp_path / "not" / "yet", 2 * free) == 0
     assert room_for(tmp_path / "not" / "yet", max(1, free // 4)) >= 2
+
+
+def test_what_a_killed_process_left_goes_when_a_finished_run_is_resumed(tmp_path):
+    """It saves no more, so nobody else would remove it."""
+    ours = checkpoints(tmp_path)
+    ours.save(snapshot(8), export)
+    (tmp_path / ".egpo-abandoned").mkdir()
+    ours.forget_after(8)
+    assert {path.name for path in tmp_path.iterdir()} == {LATEST, "global_step_8"}

@@ -17,6 +17,13 @@ def test_the_environment_is_text():
     assert all(isinstance(value, str) for value in ENVIRONMENT.values())
 
 
+@pytest.mark.parametrize("part", ["param_dtype", "reduce_dtype", "buffer_dtype"])
+def test_policy_and_reference_compute_alike(part):
+    """Else the KL of a policy from itself is not 0."""
+    engines = [f"+actor_rollout_ref.{name}.fsdp_config.mixed_precision.{part}" for name in ("actor", "ref")]
+    assert [OVERRIDES[key] for key in engines] == ["fp32", "fp32"]
+
+
 @pytest.fixture(scope="module")
 def compose():
     """verl's configuration under some overrides, as `python -m verl.trainer.main_ppo` makes it."""

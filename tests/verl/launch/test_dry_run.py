@@ -14,9 +14,22 @@ def test_it_shows_the_command_and_what_differs_from_stock_verl(device):
     shown = dry_run(small(f"verl.device={device}", "model.path=owner/absent-4B", "update.lr=0.5"))
     assert "-m verl.trainer.main_ppo" in shown
     assert "actor_rollout_ref.actor.optim.lr=0.5" in shown
-    row = next(line for line in shown.splitlines() if line.startswith("actor_rollout_ref.actor.optim.lr "))
+    table = shown.partition("key of verl's")[2].splitlines()
+    place = table.index("actor_rollout_ref.actor")
+    row = next(line for line in table[place:] if line.startswith("  optim.lr "))
     assert row.split()[1:] == ["1e-06", "0.5", "update.lr"]
-    assert not any(line.startswith("actor_rollout_ref.actor.ppo_epochs ") for line in shown.splitlines()), "as in verl"
+    assert not any(line.startswith("  ppo_epochs ") for line in table), "as in verl"
+
+
+def test_the_table_fits_a_screen_and_says_where_every_value_comes_from():
+    config = small("verl.device=cpu", "name=" + "n" * 90)
+    shown = dry_run(config).partition("key of verl's")[2]
+    assert max(map(len, shown.splitlines())) <= 120
+    words = shown.split()
+    for setting in planned_settings(config):
+        if setting.key.startswith("ray_kwargs.ray_init.") or setting.key == "trainer.rollout_data_dir":
+            assert setting.key.partition(".")[2] in words
+            assert set(setting.source.split()) <= set(words)
 
 
 def test_every_word_reaches_the_process_as_it_is_shown():

@@ -72,6 +72,21 @@ def test_a_failure_is_told_by_its_cause_and_the_run_goes_on_from_its_checkpoint(
     assert [launch.after_step for launch in read_provenance(folder.provenance).resumptions] == [4]
 
 
+def test_responses_that_nobody_took_over_are_kept_up_to_the_checkpoint(overrides, monkeypatch):
+    """verl dumps a step after it saved it, and before it logs it."""
+    config = small(*overrides)
+    folder = folder_of(config)
+    monkeypatch.setenv("STAND_IN", "crash@5")
+    with pytest.raises(EgpoError):
+        train(config)
+    for step in (4, 5):
+        (VerlPlaces(folder).rollouts / f"{step}.jsonl").write_text("left\n")
+    monkeypatch.setenv("STAND_IN", "")
+    train(config, resume=True)
+    assert folder.rollouts_of(4).read_text() == "left\n"
+    assert not folder.rollouts_of(5).exists(), "after the checkpoint: step 5 was taken again, and is not one to dump"
+
+
 def test_a_hang_is_an_end(overrides, monkeypatch):
     monkeypatch.setenv("STAND_IN", "hang@3")
     with pytest.raises(

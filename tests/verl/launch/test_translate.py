@@ -13,7 +13,7 @@ from egpo.verl.launch.places import VerlPlaces
 from egpo.verl.launch.problems import planned_files
 from egpo.verl.launch.schema.known import schema
 from egpo.verl.launch.translation.machine import tensor_parallel
-from egpo.verl.launch.translation.refusals import refuse_what_verl_lacks
+from egpo.verl.launch.translation.refusals import OURS_ALONE, refuse_what_verl_lacks
 from egpo.verl.launch.translation.translate import translate
 from egpo.verl.settings import read_settings
 from tests.verl.launch.recipes import small
@@ -155,6 +155,8 @@ def test_the_split_of_the_model_follows_from_its_size(model, gpus, parallel):
         ("verl.tensor_parallel=2", "1 GPUs do not divide into groups of 2"),
         ("verl.trainer.max_checkpoint_limit=3", "would ignore it; write `trainer.max_actor_ckpt_to_keep`"),
         ("verl.trainer.total_training_step=3", "did you mean `trainer.total_training_steps`?"),
+        ("verl.trainer.n_gpus_per_node=8", "the launcher sets `trainer.n_gpus_per_node` itself; set verl.gpus"),
+        ("verl.trainer.logger=[wandb]", "the launcher sets `trainer.logger` itself; set watch.trackers"),
         ("verl.actor_rollout_ref.actor.lr=3", "did you mean `actor_rollout_ref.actor.optim.lr`?"),
     ],
 )
@@ -168,6 +170,11 @@ def test_every_refusal_is_told_at_once():
     with pytest.raises(ConfigError) as caught:
         refuse_what_verl_lacks(small("rollout.min_p=0.1", "update.schedule=linear", "verl.trainer.nothing=1"))
     assert len(caught.value.faults) == 3
+
+
+def test_what_is_refused_because_the_launcher_sets_it_is_set_by_the_launcher():
+    """Or nobody could set it."""
+    assert set(OURS_ALONE) <= set(translated(start=2))
 
 
 @pytest.mark.parametrize(

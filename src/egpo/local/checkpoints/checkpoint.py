@@ -124,10 +124,13 @@ class Checkpoints:
             raise InputError(fault.what, where=fault.where, fix=self._advice_before(step)) from error
 
     def forget_after(self, step: int) -> None:
-        """Checkpoints of later steps go: the run is about to take those steps again."""
+        """Checkpoints of later steps go: the run is about to take those steps again. So does what a killed process left,
+        which a run that is done would keep for ever: it saves no more."""
+        if not self.root.is_dir():
+            return
         later = {other for other in self.steps() if other > step}
-        if later:
-            with self._aside() as aside:
+        with self._aside() as aside:
+            if later:
                 write_atomically(self.root / LATEST, str(step))
                 self._remove(later, aside)
 

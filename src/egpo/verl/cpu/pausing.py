@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any
 
-from egpo.verl.cpu.imports import replace
+from egpo.verl.cpu.replacements import replace
 
 
 def pause_as_verl_asks(async_llm: ModuleType) -> None:

@@ -5,7 +5,6 @@ would do without, and a process that `import verl` does not reach (a plain `vllm
 """
 
 from egpo.verl.cpu.distribution import answer_for_vllm
-from egpo.verl.cpu.imports import Patch, when_imported
 from egpo.verl.cpu.offload import keep_parameters_in_place
 from egpo.verl.cpu.pausing import pause_as_verl_asks
 from egpo.verl.cpu.platform import register_platform
@@ -13,6 +12,7 @@ from egpo.verl.cpu.polling import poll_often
 from egpo.verl.cpu.process_groups import drop_repeated_backends
 from egpo.verl.cpu.vllm_linear import keep_linear_weights
 from egpo.verl.cpu.weight_transfer import copy_weights_and_report_failures
+from egpo.verl.imports import Patch, when_imported
 
 PATCHES: dict[str, Patch] = {
     "torch.distributed": drop_repeated_backends,

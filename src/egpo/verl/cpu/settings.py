@@ -29,6 +29,7 @@ ENVIRONMENT: dict[str, str] = {
 }
 
 _MODEL, _ACTOR, _ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+_REFERENCE = "actor_rollout_ref.ref"
 
 OVERRIDES: dict[str, str | int | float | bool] = {
     "trainer.device": "cpu",
@@ -52,6 +53,10 @@ OVERRIDES: dict[str, str | int | float | bool] = {
     f"+{_ACTOR}.fsdp_config.mixed_precision.param_dtype": "fp32",
     f"+{_ACTOR}.fsdp_config.mixed_precision.reduce_dtype": "fp32",
     f"+{_ACTOR}.fsdp_config.mixed_precision.buffer_dtype": "fp32",
+    # The reference too, or the KL of a policy from itself is not 0.
+    f"+{_REFERENCE}.fsdp_config.mixed_precision.param_dtype": "fp32",
+    f"+{_REFERENCE}.fsdp_config.mixed_precision.reduce_dtype": "fp32",
+    f"+{_REFERENCE}.fsdp_config.mixed_precision.buffer_dtype": "fp32",
     f"{_ROLLOUT}.dtype": "float32",
     f"{_ROLLOUT}.name": "vllm",
     f"{_ROLLOUT}.tensor_model_parallel_size": 1,

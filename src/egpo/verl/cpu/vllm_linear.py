@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from egpo.verl.cpu.imports import replace
+from egpo.verl.cpu.replacements import replace
 
 
 def keep_linear_weights(layers: ModuleType) -> None:

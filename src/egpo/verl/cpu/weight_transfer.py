@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from egpo.errors import EgpoError, InputError
-from egpo.verl.cpu.imports import replace
+from egpo.verl.cpu.replacements import replace
 
 VARIABLE, DEFAULT_S = "EGPO_WEIGHTS_TIMEOUT_S", 120.0
 

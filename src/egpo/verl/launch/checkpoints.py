@@ -51,10 +51,12 @@ class VerlCheckpoints:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def _latest(self) -> int:
-        try:
-            return int(self.folder.latest.read_text(encoding="ascii"))
-        except (OSError, ValueError):
+        """0 before the first. verl writes the number in place, after all else of a checkpoint: where a crash left none
+        in the file, every checkpoint that has its files is whole."""
+        if not self.folder.latest.exists():
             return 0
+        number = self.folder.latest.read_text(encoding="utf-8", errors="replace").strip()
+        return int(number) if number.isdecimal() else max(self._steps(), default=0)
 
     def _is_whole(self, step: int) -> bool:
         folder: Path = self.folder.checkpoint_of(step)

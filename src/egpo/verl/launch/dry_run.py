@@ -1,7 +1,7 @@
 """What would be started, and every value in which it differs from stock verl. Needs no GPU, Ray, verl or weights."""
 
 from pathlib import Path
-from typing import Any
+from textwrap import wrap
 
 from egpo.config import Config
 from egpo.runs.folder import RunFolder
@@ -17,6 +17,8 @@ from egpo.verl.launch.translation.translate import translate
 
 _ABSENT = object()
 HEADS = ("key of verl's", "its default", "here", "because of")
+WIDTHS = (40, 14, 24, 34)
+"""Columns of the table: with the spaces between, and those before a key, 120 characters."""
 
 
 def dry_run(config: Config) -> str:
@@ -47,18 +49,45 @@ def _differs(setting: Setting) -> bool:
 
 
 def _table(settings: list[Setting]) -> list[str]:
-    rows = [
-        HEADS,
-        *((setting.key, _default(setting.key), _short(setting.value), setting.source) for setting in settings),
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    """By verl's sections, in the order in which they first come."""
+    sections: dict[str, list[Setting]] = {}
+    for setting in settings:
+        sections.setdefault(_section(setting.key), []).append(setting)
+    lines = _row(*HEADS)
+    for section, held in sections.items():
+        lines.append(section)
+        for one in held:
+            key = one.key.removeprefix(f"{section}.")
+            lines += _row(key, _short(_default(one.key), WIDTHS[1]), _short(spelt(one.value), WIDTHS[2]), one.source)
+    return lines
+
+
+def _section(key: str) -> str:
+    """
+    >>> _section("actor_rollout_ref.actor.optim.lr"), _section("trainer.v1.trainer_mode")
+    ('actor_rollout_ref.actor', 'trainer')
+    """
+    parts = key.split(".")
+    return ".".join(parts[: 2 if parts[0] == "actor_rollout_ref" else 1])
+
+
+def _row(key: str, default: str, here: str, source: str) -> list[str]:
+    """A key that is too long has a line of its own; the source takes as many as it needs."""
+    first, *more = wrap(source, WIDTHS[3])
+    alone = len(key) > WIDTHS[0]
+    lines = [f"  {key}"] if alone else []
+    lines.append(_line("" if alone else key, default, here, first))
+    return lines + [_line("", "", "", part) for part in more]
+
+
+def _line(*cells: str) -> str:
+    return ("  " + "  ".join(cell.ljust(width) for cell, width in zip(cells, WIDTHS, strict=True))).rstrip()
 
 
 def _default(key: str) -> str:
-    return _short(schema().defaults[key]) if key in schema().defaults else "-"
+    return spelt(schema().defaults[key]) if key in schema().defaults else "-"
 
 
-def _short(value: Any) -> str:
-    text = spelt(value)
-    return text if len(text) <= 48 else f"…{text[-47:]}"
+def _short(text: str, width: int) -> str:
+    """The end of it tells more: of a path, the file."""
+    return text if len(text) <= width else f"…{text[1 - width :]}"

@@ -41,7 +41,7 @@ class Mirror:
             self._recorded.add(one.step)
             self._ledger.record(one.step, one.metrics, one.timings)
         if new:
-            self._move_rollouts()
+            move_rollouts(self._places)
             self.keep_checkpoints()
         return len(new)
 
@@ -56,11 +56,13 @@ class Mirror:
             if step not in stay:
                 shutil.rmtree(self._places.folder.checkpoint_of(step), ignore_errors=True)
 
-    def _move_rollouts(self) -> None:
-        for source in self._places.rollouts.glob("*.jsonl"):
-            self._places.folder.rollouts.mkdir(exist_ok=True)
-            with suppress(OSError):
-                os.replace(source, self._places.folder.rollouts_of(int(source.stem)))
+
+def move_rollouts(places: VerlPlaces) -> None:
+    """What verl has dumped so far, into the run folder."""
+    for source in places.rollouts.glob("*.jsonl"):
+        places.folder.rollouts.mkdir(exist_ok=True)
+        with suppress(OSError):
+            os.replace(source, places.folder.rollouts_of(int(source.stem)))
 
 
 def adopt_figures(folder: RunFolder, metrics: Path) -> None:

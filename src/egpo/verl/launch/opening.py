@@ -20,7 +20,7 @@ from egpo.tasks.sandboxed import sandbox_tier
 from egpo.tasks.sourced import SourcedTask
 from egpo.verl.launch.checkpoints import VerlCheckpoints
 from egpo.verl.launch.interpreter import Installed, ask_interpreter
-from egpo.verl.launch.mirror import Mirror, adopt_figures
+from egpo.verl.launch.mirror import Mirror, adopt_figures, move_rollouts
 from egpo.verl.launch.places import VerlPlaces
 from egpo.verl.launch.preflight import require_context, require_devices, require_free_ports, require_verl
 from egpo.verl.launch.problems import chosen_problems, write_problems
@@ -114,7 +114,9 @@ def _launch(config: Config, places: VerlPlaces, checked: _Checked, start: int, v
     _record(config, places.folder, checked, start, files.digests)
     # In this order: a checkpoint must never be newer than the metrics.
     VerlCheckpoints(places.folder, config.verl.ranks).forget_after(start)
-    # verl saves a step before it logs it: of the last one before a kill there may be a checkpoint and no figures.
+    # verl saves a step before it dumps and logs it: of the last one before a kill there may be a checkpoint and
+    # responses that nobody has taken over, and no figures.
+    move_rollouts(places)
     rewind(places.folder, start or NOTHING_YET, gaps=True)
     shutil.rmtree(places.rollouts, ignore_errors=True)
     trackers = open_trackers(config.watch.trackers, config.name, config.model_dump(mode="json"), places.folder)

@@ -1,6 +1,6 @@
 """The task's problems as the parquet files that verl reads: the same problems and prompts as under the local engine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -68,22 +68,36 @@ def write_problems(config: Config, places: VerlPlaces, task: Task, tokenizer: An
         for split, chosen in problems.items():
             write_parquet(staged.stage(f"{split}.parquet"), _rows(task, config.task.name, chosen), split)
         staged.commit()
-    longest, source = config.rollout.max_prompt_tokens, "rollout.max_prompt_tokens"
-    if longest is None:
-        longest, source = longest_prompt(task, problems, tokenizer, config.model.template), "the longest prompt"
-    return _files(config, places, task, longest, source)
+    return _files(config, places, task, *_longest(config, prompt_lengths(task, problems, tokenizer, config)))
 
 
-def longest_prompt(task: Task, problems: dict[str, Sequence[Problem]], tokenizer: Any, template: Any) -> int:
-    """In tokens, of all prompts of all splits, through the model's chat template."""
+def prompt_lengths(
+    task: Task, problems: Mapping[str, Sequence[Problem]], tokenizer: Any, config: Config
+) -> dict[str, list[int]]:
+    """In tokens, by split, through the model's chat template."""
 
     def num_tokens(problem: Problem) -> int:
         text = tokenizer.apply_chat_template(
-            task.prompt(problem), tokenize=False, add_generation_prompt=True, **template
+            task.prompt(problem), tokenize=False, add_generation_prompt=True, **config.model.template
         )
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    return max(num_tokens(problem) for split in problems.values() for problem in split)
+    return {split: [num_tokens(problem) for problem in chosen] for split, chosen in problems.items()}
+
+
+def _longest(config: Config, lengths: Mapping[str, Sequence[int]]) -> tuple[int, str]:
+    """The limit, or what was measured. verl leaves longer prompts out, and divides by 0 where a step's worth is not
+    left."""
+    limit = config.rollout.max_prompt_tokens
+    if limit is None:
+        return max(max(of_split) for of_split in lengths.values()), "the longest prompt"
+    for split, of_split in lengths.items():
+        needed = config.rollout.prompts if split == "train" else 1
+        left = sum(length <= limit for length in of_split)
+        if left < needed:
+            what = f"{left} of {len(of_split)} {split} prompts have {limit} tokens or fewer, and {needed} are needed"
+            raise InputError(what, where="rollout.max_prompt_tokens", fix=f"raise it: the longest has {max(of_split)}")
+    return limit, "rollout.max_prompt_tokens"
 
 
 def _files(config: Config, places: VerlPlaces, task: Task, longest: int, source: str) -> ProblemFiles:

