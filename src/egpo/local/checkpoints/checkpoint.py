@@ -124,8 +124,8 @@ class Checkpoints:
             raise InputError(fault.what, where=fault.where, fix=self._advice_before(step)) from error
 
     def forget_after(self, step: int) -> None:
-        """Checkpoints of later steps go: the run is about to take those steps again. So does what a killed process left,
-        which a run that is done would keep for ever: it saves no more."""
+        """Checkpoints of later steps go: the run is about to take those steps again. So does what a killed process
+        left, which a run that is done would keep for ever: it saves no more."""
         if not self.root.is_dir():
             return
         later = {other for other in self.steps() if other > step}
