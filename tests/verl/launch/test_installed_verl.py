@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from egpo.verl.launch.hydra_words import spelt
@@ -29,6 +29,7 @@ values = st.recursive(
 )
 
 
+@example("A¹")  # a letter and a digit to Python, neither to Hydra
 @given(values)
 def test_hydra_reads_back_what_is_spelt(value):
     from hydra.core.override_parser.overrides_parser import OverridesParser

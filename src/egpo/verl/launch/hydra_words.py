@@ -7,7 +7,7 @@ from typing import Any
 from egpo.verl.launch.schema.known import schema
 from egpo.verl.launch.translation.setting import Setting
 
-_PLAIN = re.compile(r"[A-Za-z_/][\w./:-]*")
+_PLAIN = re.compile(r"[A-Za-z_/][\w./:-]*", re.ASCII)
 _WORDS = {"null", "true", "false", "inf", "nan"}
 
 
