@@ -10,6 +10,7 @@ from egpo.config import Config
 from egpo.rewards.sandbox.choose import VARIABLE as SANDBOX_VARIABLE
 from egpo.verl.cpu import settings as cpu
 from egpo.verl.dump_period import VARIABLE as DUMPS_VARIABLE
+from egpo.verl.launch.cluster_access import cluster_access
 from egpo.verl.launch.hydra_words import word
 from egpo.verl.launch.translation.setting import Setting
 
@@ -41,7 +42,7 @@ def command(config: Config, settings: Sequence[Setting], python: str, metrics: P
         ]
         settings = [*settings, *handed]
     words = (python, "-m", "verl.trainer.main_ppo", *map(word, settings))
-    return Command(words, environment)
+    return Command(words, {**environment, **cluster_access(config.verl.address)})
 
 
 def _environment(config: Config, metrics: Path) -> dict[str, str]:

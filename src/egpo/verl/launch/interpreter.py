@@ -1,6 +1,7 @@
 """The Python that has verl, and what is installed there."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from egpo.config import Config
 from egpo.config.machine import this_machine
 from egpo.errors import EgpoError, InputError
+from egpo.verl.launch.cluster_access import cluster_access
 
 _LIMIT_S = 180
 _QUESTION = """
@@ -53,7 +55,11 @@ def ask_interpreter(config: Config) -> Installed:
     python, address = verl_python(config), config.verl.address or ""
     try:
         done = subprocess.run(
-            [python, "-c", _QUESTION, config.verl.device, address], capture_output=True, text=True, timeout=_LIMIT_S
+            [python, "-c", _QUESTION, config.verl.device, address],
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            env={**os.environ, **cluster_access(config.verl.address)},
         )
     except OSError as error:
         fix = "give the path of a python, as .env-verl/bin/python"
