@@ -152,6 +152,20 @@ def test_a_checkpoint_that_is_there_gets_its_figures_before_the_end(overrides):
     assert steps_of(folder)[:5] == [0, 1, 2, 3, 4]
 
 
+def test_what_verl_saves_while_it_is_ended_does_not_count(overrides, tmp_path):
+    """Its workers go on for a while after the signal: a step saved then is never logged."""
+    folder = folder_of(small(*overrides))
+    process = started(overrides, STAND_IN="late@3")
+    wait_for_step(folder, 3, process)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert "the newest checkpoint is that of step 2" in (tmp_path / "screen.txt").read_text()
+    assert not folder.checkpoint_of(4).exists()
+    assert folder.latest.read_text() == "2"
+    train(small(*overrides), resume=True)
+    assert steps_of(folder) == [0, 1, 2, 3, 4, 5, 6]
+
+
 def test_what_a_killed_launcher_left_is_ended_by_the_next_one(overrides, capsys):
     config = small(*overrides)
     folder = folder_of(config)

@@ -21,7 +21,7 @@ class Mirror:
 
     def __init__(self, config: Config, places: VerlPlaces, ledger: Ledger) -> None:
         self._config, self._places, self._ledger = config, places, ledger
-        self._recorded = _recorded_steps(places.folder.metrics)
+        self._recorded = recorded_steps(places.folder.metrics)
         self._checkpoints = VerlCheckpoints(places.folder, config.verl.ranks)
 
     @property
@@ -45,6 +45,11 @@ class Mirror:
             self.keep_checkpoints()
         return len(new)
 
+    def forget_unlogged_checkpoints(self) -> None:
+        """Those of steps whose figures never came: a run resumed there would have a hole in its curves."""
+        whole = [step for step in self._checkpoints.complete_steps() if step <= self.done]
+        self._checkpoints.forget_after(max(whole, default=0))
+
     def keep_checkpoints(self) -> None:
         """The latest, and the best by validation (by mean score where there is none)."""
         keep = self._config.checkpoints
@@ -67,7 +72,7 @@ def move_rollouts(places: VerlPlaces) -> None:
 
 def adopt_figures(folder: RunFolder, metrics: Path) -> None:
     """What verl had logged when its launcher was killed, and nobody had taken over."""
-    recorded = _recorded_steps(folder.metrics)
+    recorded = recorded_steps(folder.metrics)
     for one in MetricFeed(metrics).new():
         if one.step > max(recorded, default=-1):
             MetricStream(folder.timings).append(one.step, one.timings)
@@ -88,5 +93,5 @@ def checkpoint_scores(metrics: Path, *, validated: bool) -> dict[int, float]:
     return scores
 
 
-def _recorded_steps(metrics: Path) -> set[int]:
+def recorded_steps(metrics: Path) -> set[int]:
     return {line["step"] for line in read_metrics(metrics)} if metrics.exists() else set()

@@ -20,7 +20,7 @@ from egpo.tasks.sandboxed import sandbox_tier
 from egpo.tasks.sourced import SourcedTask
 from egpo.verl.launch.checkpoints import VerlCheckpoints
 from egpo.verl.launch.interpreter import Installed, ask_interpreter
-from egpo.verl.launch.mirror import Mirror, adopt_figures, move_rollouts
+from egpo.verl.launch.mirror import Mirror, adopt_figures, move_rollouts, recorded_steps
 from egpo.verl.launch.places import VerlPlaces
 from egpo.verl.launch.preflight import require_context, require_devices, require_free_ports, require_verl
 from egpo.verl.launch.problems import chosen_problems, write_problems
@@ -78,6 +78,8 @@ def resumed_launch(config: Config, step: int | None, view: LiveView) -> Iterator
         _clear_after_killed_launcher(places, view)
         checked = _check(config, view)
         start = VerlCheckpoints(folder, config.verl.ranks).choose(step)
+        if start and start not in recorded_steps(folder.metrics):
+            view.say(f"step {start} was saved and never logged: its figures are lost, the run goes on after it")
         with _launch(config, places, checked, start, view) as launch:
             yield launch
 

@@ -16,8 +16,9 @@ from egpo.verl.launch.record import described
 from egpo.verl.launch.stops import Stops
 
 _LOOK_S, _PROCESSES_S = 0.5, 3.0
-_FIGURES_S = 30.0
-"""So long a run that is to stop may take from a checkpoint to its figures; a run resumed there would lack them."""
+_FIGURES_S = 120.0
+"""So long a run that is to stop may take from a checkpoint to its figures, with a validation in between; a run resumed
+there would lack them."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Watch:
         self._shared: set[str] = set()
         self._log = _LogTail(places.log)
         self._looked, self._asked = 0.0, 0.0
+        self._logged_is_all = False
+        """Whether every checkpoint had its figures when verl was told to end: what it saves after that has none."""
 
     def until_it_ends(self, stops: Stops, patience_s: float) -> Ending:
         """Blocks. Everything that verl wrote is taken over by then."""
@@ -68,9 +71,15 @@ class Watch:
     def _may_stop(self, stops: Stops) -> bool:
         if stops.signum is None:
             return False
-        self._asked = self._asked or time.monotonic()
-        waited = time.monotonic() - self._asked > _FIGURES_S
-        return stops.hurried or waited or not self._mirror.awaits_figures
+        if not self._mirror.awaits_figures:
+            self._logged_is_all = True
+            return True
+        if not self._asked:
+            self._asked = time.monotonic()
+            self._view.say(
+                "a step is saved and not logged yet: its figures are waited for; the signal again ends it now"
+            )
+        return stops.hurried or time.monotonic() - self._asked > _FIGURES_S
 
     def _is_hurried(self, stops: Stops) -> bool:
         """Asked again and again while verl ends: weights under way take new shared memory to the last."""
@@ -93,6 +102,8 @@ class Watch:
         self._verl.wait()
         remove_shared_memory(self._shared)
         self._mirror.take(self._feed.new())
+        if self._logged_is_all:
+            self._mirror.forget_unlogged_checkpoints()
         self._places.metrics_of(self._launch_id).unlink(missing_ok=True)
         self._places.launch.unlink(missing_ok=True)
 
