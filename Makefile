@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 BFCL_READY := .env-bfcl/.ready
 VERL_READY := .env-verl/.ready
 
-.PHONY: env verl system demo test check format bench test-gpu lock clean
+.PHONY: env verl system demo test test-main test-verl check format bench test-gpu lock clean
 
 env: $(READY)
 
@@ -44,10 +44,17 @@ system:
 demo: $(READY)
 	$(BIN)/egpo demo
 
-# Those that need verl, vLLM and Ray come last and one by one: a run of verl fills two cores and takes 9 GiB on two ranks.
-test: $(READY) system $(BFCL_READY) $(VERL_READY)
+# Two lines of work side by side: a run of verl, vLLM and Ray waits more than it computes, and fills one core of two (9
+# GiB on two ranks). What its tests say is shown when they are through.
+test:
+	@$(MAKE) --no-print-directory -j 2 test-main test-verl
+
+test-main: $(READY) system $(BFCL_READY)
 	$(BIN)/pytest -n auto
-	.env-verl/bin/pytest -m verl --timeout=600 --durations=15 --disable-warnings
+
+test-verl: $(VERL_READY) $(BFCL_READY) system
+	@.env-verl/bin/pytest -m verl --timeout=600 --durations=15 --disable-warnings > .env-verl/tests.log 2>&1; \
+		status=$$?; cat .env-verl/tests.log; exit $$status
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from egpo.comparisons.outcome import ALPHA
-from egpo.comparisons.seeds import Spread, compare_over_seeds, p_value, spread_of
-from egpo.comparisons.students_t import two_sided_p
+from egpo.comparisons.seeds import Spread, compare_over_seeds, spread_of
+from egpo.comparisons.students_t import chi_over_root_freedom, two_sided_p
 
 
 def runs(seed, means, problems=100, noise=0.2):
@@ -18,18 +18,27 @@ def runs(seed, means, problems=100, noise=0.2):
 @pytest.mark.parametrize("freedom", [2, 4, 8])
 def test_where_seeds_have_the_whole_variance_it_is_students_t(freedom):
     for t in (0.5, 2.0, 4.0):
-        assert p_value(t, Spread(0.0, 1.0, freedom)) == pytest.approx(two_sided_p(t, freedom), rel=0.06)
+        assert Spread(0.0, 1.0, freedom).p_value(t) == pytest.approx(two_sided_p(t, freedom))
 
 
 def test_where_they_have_none_it_is_the_normal_test_over_problems():
     for z in (0.5, 1.96, 3.0):
-        assert p_value(z, Spread(1.0, 0.0, 4)) == pytest.approx(math.erfc(z / math.sqrt(2)))
+        assert Spread(1.0, 0.0, 4).p_value(z) == pytest.approx(math.erfc(z / math.sqrt(2)))
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 6, 8, 18])
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99, 1.0])
+def test_false_alarms_are_five_of_a_hundred_whatever_share_of_the_variance_seeds_truly_have(freedom, share):
+    """Without a simulation: over what seeds may say of their variance, the chance that the interval leaves 0 out."""
+    said = [Spread(1 - share, share * s * s, freedom) for s in chi_over_root_freedom(freedom, 400)]
+    alarms = np.mean([math.erfc(spread.reach(ALPHA) / math.sqrt(2)) for spread in said])
+    assert (0.025 if freedom == 1 else 0.04) < alarms < 0.054
 
 
 def test_the_interval_touches_zero_where_p_is_the_level():
     outcome = compare_over_seeds(runs(0, [0.50, 0.53, 0.49]), runs(1, [0.58, 0.61, 0.60]))
     reach = outcome.delta.high - outcome.delta.value
-    assert p_value(reach, outcome.design) == pytest.approx(ALPHA, rel=1e-3)
+    assert outcome.design.p_value(reach) == pytest.approx(ALPHA, rel=1e-3)
     assert outcome.delta.value - outcome.delta.low == pytest.approx(reach)
 
 
@@ -81,3 +90,11 @@ def test_where_nothing_varies_nothing_can_be_said():
     outcome = compare_over_seeds(np.full((2, 5), 0.25), np.full((2, 5), 0.5))
     assert (outcome.delta.value, outcome.delta.low, outcome.p_value) == (0.25, None, 1.0)
     assert outcome.design.detectable(ALPHA) is None
+
+
+def test_runs_whose_means_happen_to_be_equal_still_answered_otherwise():
+    """Two seeds a side that solved as many problems each, but not the same ones: the difference has an interval."""
+    base = np.array([[1, 1, 0, 0, 1, 0], [0, 0, 1, 1, 0, 1]], dtype=float)
+    outcome = compare_over_seeds(base, base[::-1])
+    assert outcome.delta.low < 0 < outcome.delta.high
+    assert outcome.design.detectable(ALPHA) > 0.1

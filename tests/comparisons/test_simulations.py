@@ -92,12 +92,16 @@ def test_seeds_of_equal_methods_are_told_apart_in_five_of_a_hundred_comparisons(
 
 @pytest.mark.parametrize("seed_sd", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize(("base_seeds", "other_seeds"), [(2, 2), (1, 3), (2, 5)])
-def test_however_much_seeds_matter_and_however_few_they_are_false_alarms_stay_few(base_seeds, other_seeds, seed_sd):
+def test_however_much_seeds_matter_and_however_few_they_are_false_alarms_are_five_of_a_hundred(
+    base_seeds, other_seeds, seed_sd
+):
     rng = np.random.default_rng(base_seeds)
-    logit = rng.normal(0, 1.5, size=(1_000 * TIMES, 1, 128))
+    logit = rng.normal(0, 1.5, size=(4_000 * TIMES, 1, 128))
     base = trained_TSP(rng, logit, base_seeds, 2, seed_sd=seed_sd)
     other = trained_TSP(rng, logit, other_seeds, 2, seed_sd=seed_sd)
-    assert 0.015 < alarms(over_seeds(base, other)) < 0.06 + 0.01 / TIMES
+    outcomes = over_seeds(base, other)
+    assert NEAR_5[0] < alarms(outcomes) < NEAR_5[1]
+    assert 0.94 < coverage(outcomes, 0.0) < 0.96
 
 
 def test_one_run_each_says_nothing_of_seeds():
@@ -142,4 +146,4 @@ def test_several_seeds_see_what_they_are_said_to_see(run_sd, taste_sd):
 
     outcomes = over_seeds(condition(0.5), condition(0.5 + effect))
     assert NEAR_80[0] < alarms(outcomes) < NEAR_80[1]
-    assert 0.94 < coverage(outcomes, effect) < 0.965
+    assert 0.94 < coverage(outcomes, effect) < 0.96
