@@ -3,20 +3,22 @@
     python -m recipes.countdown_seeds FOLDER
 
 FOLDER holds evaluations as `egpo eval --out` writes them: `sampled_NAME/*.json` and `greedy_NAME/*.json`, where NAME is
-`egpo-tiny` or `ESTIMATOR-SEED`. Intervals are of a bootstrap over training seeds and, within them, over problems: a
-gain that one lucky seed brought is not clear of zero. E estimators, S seeds, P problems.
+`egpo-tiny` or `ESTIMATOR-SEED`. Compared as `egpo compare` does, each difference at its own level. S seeds, P problems.
 """
 
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
+from egpo.comparisons.outcome import ALPHA
+from egpo.comparisons.seeds import compare_over_seeds
 from egpo.evals.store import read_evaluation
 from egpo.evals.tallies import pass_at_k_by_problem, tally_problems
 
 ESTIMATORS = ("grpo", "egpo", "egpo_calibrated")
-RESAMPLES = 10_000
+BASE = "egpo-tiny"
 
 
 def accuracies(folder: Path, name: str) -> dict[str, float]:
@@ -32,36 +34,26 @@ def table_SP(folder: Path, kind: str, name: str, keys: list[str]) -> np.ndarray:
     return np.array([[row[key] for key in keys] for row in rows])
 
 
-def interval(ours_SP: np.ndarray, theirs_SP: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:
-    """Of the difference of means, 95 %: problems are shared by both sides, seeds are not."""
-    differences = []
-    for _ in range(RESAMPLES):
-        problems = rng.integers(ours_SP.shape[1], size=ours_SP.shape[1])
-        means = [side[rng.integers(len(side), size=len(side))][:, problems].mean() for side in (ours_SP, theirs_SP)]
-        differences.append(means[0] - means[1])
-    low, high = np.quantile(differences, [0.025, 0.975])
-    return float(low), float(high)
-
-
 def main(folder: Path) -> None:
-    rng = np.random.default_rng(0)
     for kind in ("sampled", "greedy"):
-        keys = sorted(accuracies(folder, f"{kind}_egpo-tiny"))
-        tables = {name: table_SP(folder, kind, name, keys) for name in ("egpo-tiny", *ESTIMATORS)}
-        print(f"\n{kind}, {len(keys)} problems; base {100 * tables['egpo-tiny'].mean():.1f} %")
+        keys = sorted(accuracies(folder, f"{kind}_{BASE}"))
+        tables = {name: table_SP(folder, kind, name, keys) for name in (BASE, *ESTIMATORS)}
+        print(f"\n{kind}, {len(keys)} problems; base {100 * tables[BASE].mean():.1f} %")
         for name in ESTIMATORS:
             seeds = ", ".join(f"{100 * row.mean():.1f}" for row in tables[name])
-            _say(name, f"{100 * tables[name].mean():.1f} % (seeds {seeds})", tables[name], tables["egpo-tiny"], rng)
-        for i, name in enumerate(ESTIMATORS):
-            for other in ESTIMATORS[i + 1 :]:
-                _say(f"{other} - {name}", "", tables[other], tables[name], rng)
+            print(f"  {name:18} {100 * tables[name].mean():.1f} % (seeds {seeds})")
+        for base, other in combinations(tables, 2):
+            print(f"  {other:18} - {base:18} {_difference(tables[base], tables[other], base != BASE)}")
 
 
-def _say(name: str, figures: str, ours_SP: np.ndarray, theirs_SP: np.ndarray, rng: np.random.Generator) -> None:
-    low, high = interval(ours_SP, theirs_SP, rng)
-    clear = "clear of zero" if low > 0 or high < 0 else "not distinguishable"
-    difference = 100 * (ours_SP.mean() - theirs_SP.mean())
-    print(f"  {name:26} {figures:36} {difference:+.1f} ({100 * low:+.1f} to {100 * high:+.1f}): {clear}")
+def _difference(base_SP: np.ndarray, other_SP: np.ndarray, base_has_seeds: bool) -> str:
+    outcome = compare_over_seeds(base_SP, other_SP, has_seeds=(base_has_seeds, True))
+    clear = "clear of zero" if outcome.is_clear_of_zero else "not distinguishable"
+    value, low, high, sees = (
+        100 * (figure or 0.0)
+        for figure in (outcome.delta.value, outcome.delta.low, outcome.delta.high, outcome.design.detectable(ALPHA))
+    )
+    return f"{value:+.1f} ({low:+.1f} to {high:+.1f}): {clear}; sees {sees:.1f}"
 
 
 if __name__ == "__main__":

@@ -44,10 +44,10 @@ def test_the_tables_at_80_columns(monkeypatch, capsys, tmp_path):
     assert "scripted: tests.evals.sum_task:Sums, 6 training prompts, n 8, temperature 1" in shown
     assert "never ██████" in shown
     assert "kept 3 of 6 problems in a/kept" in shown
-    rows = [line.split("│") for line in shown.splitlines() if "counting" in line or "a fit" in line]
-    assert [row[2].strip() for row in rows] == ["2", "4", "8", "16", "32", "64"]
-    chosen = [row[2].strip() for row in rows if "→" in row[1]]
-    assert f"recommended: rollout.n={chosen[0]}" in shown
+    rows = [line.split() for line in shown.splitlines() if "counting" in line or "a fit" in line]
+    assert [row[row[0] == "→"] for row in rows] == ["2", "4", "8", "16", "32", "64"]
+    (chosen,) = [row[1] for row in rows if row[0] == "→"]
+    assert f"recommended: rollout.n={chosen}" in shown
     assert "look at it  entropy 0.100 (wanted: 0.2 to 0.8 nats)" in shown
 
 

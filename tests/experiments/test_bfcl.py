@@ -51,6 +51,12 @@ def test_how_many_are_under_way_at_once_changes_nothing(experiment, recipe):
     assert [job.inputs for job in jobs_of(other)] == [job.inputs for job in jobs_of(experiment)]
 
 
+def test_another_length_of_answers_is_another_exam(experiment, recipe):
+    (other,) = load_experiments([str(recipe)], [*WORDS, "eval.bfcl.max_tokens=16384"])
+    assert all(job.inputs["bfcl"] != jobs_of(experiment)[0].inputs["bfcl"] for job in jobs_of(other))
+    assert bfcl_exam(other) == f"{bfcl_exam(experiment)}-max16384"
+
+
 def test_no_category_is_no_wish(recipe):
     with pytest.raises(ConfigError, match="`categories` is"):
         load_experiments([str(recipe)], ["eval.bfcl={categories: []}"])

@@ -95,14 +95,22 @@ def _required(models: list[str] | None) -> list[str]:
 
 
 def _server(url: str, concurrency: int, timeout: float, api_key_env: str | None) -> "Server":
-    from egpo.errors import InputError
     from egpo.evals.asking import Patience
     from egpo.evals.server import Server
 
-    api_key = os.environ.get(api_key_env) if api_key_env else None
-    if api_key_env and not api_key:
-        raise InputError(f"the variable {api_key_env} is not set", where="--api-key-env", fix="export it")
-    return Server.at(url, api_key=api_key, concurrency=concurrency, patience=Patience(timeout_s=timeout))
+    return Server.at(url, api_key=key_in(api_key_env), concurrency=concurrency, patience=Patience(timeout_s=timeout))
+
+
+def key_in(variable: str | None) -> str | None:
+    """The server's key, of the environment variable that `--api-key-env` names; None where it names none."""
+    from egpo.errors import InputError
+
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise InputError(f"the variable {variable} is not set", where="--api-key-env", fix="export it")
+    return key
 
 
 def _ks(text: str | None, n: int) -> tuple[int, ...]:

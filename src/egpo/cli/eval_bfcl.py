@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from egpo.cli.eval import KEY_HELP, key_in
+
 if TYPE_CHECKING:
     from egpo.evals.bfcl.job import Asked
     from egpo.evals.bfcl.run import Outcome
@@ -18,6 +20,7 @@ CASES_HELP = "The first so many of each category. Default: all."
 NAME_HELP = "With a URL: the name under which the server knows the model."
 TOKENIZER_HELP = "With a URL: the model's folder."
 INSTRUCTION_HELP = "With --format template: a system turn to stand first, as in training."
+TOKENS_HELP = "Longest answer. Default: BFCL's own, 4096, or what fits the context."
 LENGTH_HELP = "Context of the server that is started. Default: the model's own."
 
 
@@ -31,9 +34,11 @@ def bfcl(
         Literal["qwen_fc", "qwen", "llama", "template"], typer.Option("--format", help=FORMAT_HELP)
     ] = "qwen_fc",
     temperature: Annotated[float, typer.Option(min=0, help="BFCL's own is 0.001.")] = 0.001,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help=TOKENS_HELP, show_default=False)] = None,
     instruction: Annotated[str, typer.Option(help=INSTRUCTION_HELP)] = "",
     model: Annotated[str | None, typer.Option(help=NAME_HELP, show_default=False)] = None,
     tokenizer: Annotated[str | None, typer.Option(help=TOKENIZER_HELP, show_default=False)] = None,
+    api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help=KEY_HELP, show_default=False)] = None,
     checkpoint: Annotated[str, typer.Option(help="Of a run: latest, best, or a step.")] = "latest",
     max_model_len: Annotated[int | None, typer.Option(min=1, help=LENGTH_HELP, show_default=False)] = None,
     allow_failed: Annotated[
@@ -60,13 +65,13 @@ def bfcl(
     from egpo.evals.bfcl.targets import find_targets
 
     chosen = parse_categories(categories)
-    found = find_targets(targets, model, tokenizer, checkpoint)
+    found = find_targets(targets, model, tokenizer, checkpoint, key_in(api_key_env))
     say = partial(typer.echo, err=True)
     wanted = Wanted(runs, allow_failed, offline, max_model_len, out)
     ids = first_cases(bfcl_python(offline=offline, say=say), chosen, cases) if cases else {}
     outcomes = []
     for target in found:
-        asked = Asked("", "", target.tokenizer, chosen, ids, prompt_format, temperature, threads)
+        asked = Asked("", "", target.tokenizer, chosen, ids, prompt_format, temperature, threads, max_tokens=max_tokens)
         outcomes.append(evaluate_bfcl(target, _as_trained(asked, target, instruction), wanted, say))
     _report(outcomes, as_json)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -17,10 +18,11 @@ def excerpt(text: str, length: int = 80) -> str:
 
 
 def safe_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], num_text: int = 1) -> Table:
-    """The first `num_text` columns are text, the others numbers."""
-    made = Table(title=cell(title) or None, title_justify="left")
+    """The first `num_text` columns are text, the others numbers. Without lines between columns: a terminal of 80 holds
+    seven of them, and what is too wide goes on in the next line."""
+    made = Table(title=cell(title) or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for position, column in enumerate(columns):
-        made.add_column(cell(column), justify="left" if position < num_text else "right")
+        made.add_column(cell(column), justify="left" if position < num_text else "right", overflow="fold")
     for row in rows:
         made.add_row(*map(cell, row))
     return made

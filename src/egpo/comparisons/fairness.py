@@ -23,11 +23,15 @@ class Inequality:
     values: Mapping[str, str]
 
     def __str__(self) -> str:
-        runs_of: dict[str, list[str]] = {}
-        for run, value in self.values.items():
-            runs_of.setdefault(value, []).append(run)
-        told = "; ".join(f"{value} ({', '.join(runs)})" for value, runs in runs_of.items())
-        return f"{self.kind} {self.key}: {told}"
+        return f"{self.kind} {self.key}: {by_value(self.values)}"
+
+
+def by_value(values: Mapping[str, str]) -> str:
+    """Who has which: `1e-06 (grpo, egpo); 2e-06 (dapo)`."""
+    runs_of: dict[str, list[str]] = {}
+    for run, value in values.items():
+        runs_of.setdefault(value, []).append(run)
+    return "; ".join(f"{value} ({', '.join(runs)})" for value, runs in runs_of.items())
 
 
 def inequalities(conditions: Sequence[Condition], factors: Sequence[str] = FACTOR) -> list[Inequality]:

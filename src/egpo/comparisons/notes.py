@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from egpo.comparisons.conditions import Condition
 from egpo.comparisons.entrants import Entrant
+from egpo.comparisons.fairness import by_value
 from egpo.comparisons.values import Metric, RunFigures
 
 Figures = Mapping[Metric, Sequence[Sequence[RunFigures]]]
@@ -58,7 +59,7 @@ def _on_versions(conditions: Sequence[Condition]) -> Iterator[str]:
     for name in dict.fromkeys(name for ground in told for name in ground):
         values = {run.name: ground.get(name, "unknown") for run, ground in zip(runs, told, strict=True)}
         if len(set(values.values())) > 1:
-            yield f"Not the same {name}: " + ", ".join(f"{run} {value}" for run, value in values.items()) + "."
+            yield f"Not the same {name}: {by_value(values)}."
 
 
 def _ground(run: Entrant) -> dict[str, str]:

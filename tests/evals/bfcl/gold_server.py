@@ -63,8 +63,9 @@ def _call(call, prompt):
 
 
 @contextmanager
-def serving(answer):
-    """`answer(prompt)` is a text, or an HTTP status to fail with. Yields the URL and the prompts so far."""
+def serving(answer, key=None, bodies=None):
+    """`answer(prompt)` is a text, or an HTTP status to fail with; whoever lacks the `key` is refused. Yields the URL
+    and the prompts so far; `bodies` is a list for the requests whole."""
     prompts = []
 
     class Server(BaseHTTPRequestHandler):
@@ -72,22 +73,28 @@ def serving(answer):
             pass
 
         def do_GET(self):
-            self._send(200, {"object": "list", "data": [{"id": "gold", "object": "model"}]})
+            self._send_to_the_known(200, {"object": "list", "data": [{"id": "gold", "object": "model"}]})
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             prompts.append(body["prompt"])
+            if bodies is not None:
+                bodies.append(body)
             said = answer(body["prompt"])
             if isinstance(said, int):
-                self._send(said, {"error": {"message": f"status {said}"}})
+                self._send_to_the_known(said, {"error": {"message": f"status {said}"}})
                 return
             choice = {"index": 0, "text": said, "finish_reason": "stop", "logprobs": None}
             usage = {"prompt_tokens": 1, "completion_tokens": len(said.split()), "total_tokens": 2}
-            self._send(
+            self._send_to_the_known(
                 200,
                 {"id": "x", "object": "text_completion", "created": 0, "model": body["model"], "choices": [choice]}
                 | {"usage": usage},
             )
+
+        def _send_to_the_known(self, status, value):
+            known = key is None or self.headers.get("Authorization") == f"Bearer {key}"
+            self._send(*((status, value) if known else (401, {"error": {"message": "who are you?"}})))
 
         def _send(self, status, value):
             content = json.dumps(value).encode()

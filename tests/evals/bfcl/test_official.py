@@ -20,7 +20,9 @@ ENVIRONMENT = Path(__file__).resolve().parents[3] / ".env-bfcl"
 PYTHON = ENVIRONMENT / "bin" / "python"
 CATEGORIES = ("simple_python", "multi_turn_base")
 TINY = resolve_model("egpo-tiny")
-pytestmark = pytest.mark.skipif(not (ENVIRONMENT / ".ready").is_file(), reason="BFCL's environment is not made")
+pytestmark = needs_bfcl = pytest.mark.skipif(
+    not (ENVIRONMENT / ".ready").is_file(), reason="BFCL's environment is not made"
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 """MODEL or URL: mistakes are found before BFCL's environment is made and a server started."""
 
+from dataclasses import replace
+
 import pytest
 
 from egpo.assets import resolve_model
@@ -67,6 +69,9 @@ def test_a_trial_of_a_few_cases_and_a_served_model_replace_nothing():
     assert evaluation_name(local, asked, Wanted()) == "bfcl-simple_python-qwen_fc-m"
     assert evaluation_name(local, few, Wanted()) == "bfcl-simple_python-qwen_fc-first2-m"
     assert evaluation_name(served, asked, Wanted()) == "bfcl-simple_python-qwen_fc-served-m"
+    long = replace(asked, max_tokens=16384)
+    assert evaluation_name(local, long, Wanted()) == "bfcl-simple_python-qwen_fc-max16384-m"
+    assert evaluation_name(local, replace(asked, max_tokens=4096), Wanted()) == evaluation_name(local, asked, Wanted())
 
 
 RUN = """\

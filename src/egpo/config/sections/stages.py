@@ -63,6 +63,8 @@ class Bfcl(Section):
     """Evaluations of each model."""
     threads: Count = 16
     """Questions under way at the server."""
+    max_tokens: Count | None = None
+    """Longest answer; none: BFCL's own, 4,096."""
 
 
 class Eval(Section):

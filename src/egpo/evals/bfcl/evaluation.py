@@ -47,7 +47,7 @@ def evaluation_of(label: str, asked: Asked, passes: Sequence[Sequence[CaseVerdic
             "instruction": asked.instruction,
             "version": VERSION,
         },
-        sampling=Sampling(n=len(passes), temperature=asked.temperature),
+        sampling=Sampling(n=len(passes), temperature=asked.temperature, max_tokens=asked.other_max_tokens),
         ks=default_ks(len(passes)),
     )
     figures = figures_of(samples, exam.ks)

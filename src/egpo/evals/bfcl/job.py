@@ -20,6 +20,8 @@ PROMPT_FORMATS: Mapping[PromptFormat, str] = {
     "template": "the model's own chat template",
 }
 ATTEMPTS = 3
+BFCLS_MAX_TOKENS = 4096
+"""What BFCL asks for at most, whatever the model."""
 _DRIVER = Path(__file__).with_name("inside") / "drive.py"
 _LINES_KEPT = 15
 
@@ -27,7 +29,8 @@ _LINES_KEPT = 15
 @dataclass(frozen=True)
 class Asked:
     """Who is asked and how. `url` is the server's, up to `/v1`; `tokenizer` a model folder, whose context also bounds
-    the answers. `cases` are ids by category; a category without any is asked whole."""
+    the answers, as does `context`, the server's, where that is shorter. `cases` are ids by category; a category without
+    any is asked whole. `max_tokens` bounds an answer; None: BFCL's own 4,096."""
 
     url: str
     served_name: str
@@ -39,7 +42,13 @@ class Asked:
     threads: int = 16
     template: Mapping[str, Any] = field(default_factory=dict)
     instruction: str = ""
-    api_key: str = "EMPTY"
+    max_tokens: int | None = None
+    context: int | None = None
+
+    @property
+    def other_max_tokens(self) -> int | None:
+        """`max_tokens` where it is not BFCL's own: by number or by default, that is one exam."""
+        return None if self.max_tokens == BFCLS_MAX_TOKENS else self.max_tokens
 
 
 def run_pass(python: Path, asked: Asked, work: Path, hear: Callable[[str], None]) -> None:
@@ -54,6 +63,8 @@ def run_pass(python: Path, asked: Asked, work: Path, hear: Callable[[str], None]
         "cases": {name: list(ids) for name, ids in asked.cases.items()},
         "temperature": asked.temperature,
         "threads": asked.threads,
+        "max_tokens": asked.other_max_tokens,
+        "context": asked.context,
     }
     drive(python, job, asked, work, hear)
 
@@ -112,7 +123,7 @@ def _environment(asked: Asked, work: Path) -> dict[str, str]:
         "HOME": str(work.resolve()),
         "BFCL_PROJECT_ROOT": str(work.resolve()),
         "REMOTE_OPENAI_BASE_URL": asked.url,
-        "REMOTE_OPENAI_API_KEY": asked.api_key,
+        "REMOTE_OPENAI_API_KEY": "EMPTY",  # a key stays outside, with `without_key`; the client wants some word
         # BFCL works in a folder of its own: a path from here would lead nowhere.
         "REMOTE_OPENAI_TOKENIZER_PATH": next(
             (str(path.absolute()) for path in _folder(asked.tokenizer)), asked.tokenizer

@@ -50,7 +50,7 @@ def evaluate_bfcl(target: Target, asked: Asked, wanted: Wanted, say: Callable[[s
     passes: list[list[CaseVerdict]] = []
     path = folder / f"{name}.json"
     with answering(target, wanted.max_model_len) as server:
-        whole = replace(asked, url=server.url, served_name=server.served_name)
+        whole = replace(asked, url=server.url, served_name=server.served_name, context=wanted.max_model_len)
         for number in range(1, wanted.num_passes + 1):
             work = raw / f"pass_{number}"
             say(f"{target.label}: pass {number} of {wanted.num_passes}")
@@ -98,7 +98,9 @@ def evaluation_name(target: Target, asked: Asked, wanted: Wanted) -> str:
     categories = "-".join(asked.categories) if len(asked.categories) < 4 else f"{len(asked.categories)}categories"
     few = f"first{max(map(len, asked.cases.values()))}" if asked.cases else ""
     warm = "" if asked.temperature == Asked.temperature else f"t{asked.temperature:g}"
-    return file_name("bfcl", categories, asked.prompt_format, few, warm, "served" * (target.url is not None), step)
+    bound = f"max{asked.other_max_tokens}" if asked.other_max_tokens else ""
+    served = "served" if target.url is not None else ""
+    return file_name("bfcl", categories, asked.prompt_format, few, warm, bound, served, step)
 
 
 def _heard(say: Callable[[str], None]) -> Callable[[str], None]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
 
 from egpo.config.machine import model_folder, this_machine
 from egpo.errors import InputError
+from egpo.evals.bfcl.keyed import without_key
 from egpo.evals.candidates import HERE
 from egpo.evals.places import ModelPlace, find_model
 from egpo.evals.server import Server
@@ -19,13 +20,15 @@ from egpo.serving.served import require_weights, served
 
 @dataclass(frozen=True)
 class Target:
-    """`tokenizer` is a model folder. `place` where the model lies here, and `url` where it is served already."""
+    """`tokenizer` is a model folder. `place` where the model lies here, and `url` where it is served already, to those
+    who have the `api_key`."""
 
     label: str
     tokenizer: str
     place: ModelPlace | None = None
     url: str | None = None
     served_name: str = ""
+    api_key: str | None = field(default=None, repr=False)
 
     @property
     def origin(self) -> Origin:
@@ -44,9 +47,11 @@ class Answering:
     served_name: str
 
 
-def find_targets(words: Sequence[str], served_name: str | None, tokenizer: str | None, checkpoint: str) -> list[Target]:
+def find_targets(
+    words: Sequence[str], served_name: str | None, tokenizer: str | None, checkpoint: str, api_key: str | None = None
+) -> list[Target]:
     """Labels that two of them share give way to the words themselves: their files are named after them."""
-    found = [find_target(word, served_name, tokenizer, checkpoint) for word in words]
+    found = [find_target(word, served_name, tokenizer, checkpoint, api_key) for word in words]
     labels = [target.label for target in found]
     return [
         replace(target, label=word) if labels.count(target.label) > 1 else target
@@ -54,10 +59,12 @@ def find_targets(words: Sequence[str], served_name: str | None, tokenizer: str |
     ]
 
 
-def find_target(word: str, served_name: str | None, tokenizer: str | None, checkpoint: str) -> Target:
+def find_target(
+    word: str, served_name: str | None, tokenizer: str | None, checkpoint: str, api_key: str | None = None
+) -> Target:
     """Nothing is started yet: mistakes come first."""
     if word.startswith(("http://", "https://")):
-        return _at_server(Server.at(word), served_name, tokenizer)
+        return _at_server(Server.at(word, api_key=api_key), served_name, tokenizer)
     place = find_model(word, checkpoint)
     require_weights(model_folder(place.model), word)
     return Target(place.label, model_folder(tokenizer or place.model), place=place)
@@ -71,14 +78,14 @@ def _at_server(server: Server, served_name: str | None, tokenizer: str | None) -
     name = served_name or server.only_model()
     if name not in names:
         _require_known(server, name, names)
-    return Target(name, model_folder(tokenizer), url=server.url, served_name=name)
+    return Target(name, model_folder(tokenizer), url=server.url, served_name=name, api_key=server.api_key)
 
 
 def _require_known(server: Server, name: str, names: Sequence[str]) -> None:
     """Some servers list a cache and not what they serve: then one token tells."""
-    body = {"model": name, "prompt": "?", "max_tokens": 1}
+    body, timeout = {"model": name, "prompt": "?", "max_tokens": 1}, server.patience.timeout_s
     try:
-        reply = httpx.post(f"{server.url}/completions", json=body, timeout=server.patience.timeout_s)
+        reply = httpx.post(f"{server.url}/completions", json=body, headers=server.headers, timeout=timeout)
         reply.raise_for_status()
     except httpx.HTTPError as error:
         fix = f"choose one with --model: {', '.join(names) or 'it names none'}"
@@ -89,7 +96,8 @@ def _require_known(server: Server, name: str, names: Sequence[str]) -> None:
 def answering(target: Target, max_model_len: int | None = None) -> Iterator[Answering]:
     """The server at its URL, or one of our own for as long as the block lasts."""
     if target.url is not None:
-        yield Answering(target.url, target.served_name)
+        with without_key(Server(target.url, api_key=target.api_key)) as url:
+            yield Answering(url, target.served_name)
         return
     assert target.place is not None
     model = model_folder(target.place.model)

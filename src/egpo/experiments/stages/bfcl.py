@@ -48,8 +48,8 @@ def _job(experiment: Experiment, chosen: Bfcl, which: Which, screen: Screen) -> 
     call = _call(experiment, chosen, which)
     inputs = {
         "model": model_identity(call.asked.tokenizer),
-        # How many are under way at once changes no answer.
-        "bfcl": digest_of([chosen.model_dump(exclude={"threads"}), call.asked.template]),
+        # How many are under way at once changes no answer, nor does a setting that is left to BFCL.
+        "bfcl": digest_of([chosen.model_dump(exclude={"threads"}, exclude_none=True), call.asked.template]),
     }
     outputs = [experiment.run.evals / f"{call.name}{suffix}" for suffix in (".json", ".jsonl")]
     return Job(f"bfcl: {which}", inputs, lambda: outputs, partial(_evaluated, call, screen), shared=which == "base")
@@ -65,6 +65,7 @@ def _call(experiment: Experiment, chosen: Bfcl, which: Which) -> _Call:
         parse_categories(",".join(chosen.categories)),
         threads=chosen.threads,
         template=experiment.config.model.template,
+        max_tokens=chosen.max_tokens,
     )
     # A run's own checkpoint has its place there; the base is told.
     out = experiment.run.evals if which == "base" else None

@@ -20,7 +20,7 @@ def main(job_file: str) -> None:
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     from registry import register
 
-    register(job["served_name"], job["prompt_format"])
+    register(job["served_name"], job["prompt_format"], job.get("max_tokens"), job.get("context"))
     {"evaluate": evaluate, "prompt": prompt}[job["do"]](job)
 
 

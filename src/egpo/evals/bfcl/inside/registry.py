@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from bounded_answers import bounded
+
 MODEL = "model"
 """The one name. (BFCL turns `_` in a name into `/` and back: it has none.)"""
 
@@ -37,12 +39,14 @@ class ModelConfig:
     output_price: float | None = None
 
 
-def register(served_name: str, prompt_format: str) -> None:
-    """Before anything of BFCL is imported."""
+def register(served_name: str, prompt_format: str, max_tokens: int | None = None, context: int | None = None) -> None:
+    """Before anything of BFCL is imported. Without a bound of our own the handler is BFCL's as it is."""
     mapping: dict[str, ModelConfig] = {}
     module: Any = ModuleType("bfcl_eval.constants.model_config")
     module.ModelConfig, module.MODEL_CONFIG_MAPPING = ModelConfig, mapping
     sys.modules["bfcl_eval.constants.model_config"] = module
     place, name, is_fc_model = HANDLERS[prompt_format]
     handler = getattr(importlib.import_module(place), name)
+    if max_tokens or context:
+        handler = bounded(handler, max_tokens, context)
     mapping[MODEL] = ModelConfig(served_name, served_name, handler, is_fc_model)
