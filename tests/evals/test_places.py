@@ -70,6 +70,8 @@ def test_evaluations_lie_with_their_run_or_where_they_are_wanted(run, tmp_path):
     exam = Exam("countdown", sampling=Sampling(n=4, temperature=0.7))
     assert (str(base.folder), base.file_name(exam)) == ("evals", "base-countdown-n4-t0.7")
     assert (trained.folder, trained.file_name(exam)) == (run / "evals", "countdown-n4-t0.7-step10")
+    few = Exam("countdown", num_problems=8, sampling=Sampling(n=4, temperature=0.7))
+    assert trained.file_name(few) == "countdown-first8-n4-t0.7-step10", "a trial does not replace the whole"
     assert base.recipe == trained.recipe
     _, elsewhere = local_candidates(words, out=tmp_path)
     assert (elsewhere.folder, elsewhere.file_name(exam)) == (tmp_path, "first_step_10-countdown-n4-t0.7")

@@ -139,5 +139,6 @@ def served_candidates(server: Server, names: Sequence[str], out: Path | None = N
 
 def _described(exam: Exam) -> str:
     split = "" if exam.split == "test" else exam.split
+    few = f"first{exam.num_problems}" if exam.num_problems else ""  # a trial does not replace the whole
     again = f"seed{exam.sampling.seed}" if exam.sampling.seed else ""
-    return file_name(exam.task.rpartition(":")[2], split, exam.sampling.described, again)
+    return file_name(exam.task.rpartition(":")[2], split, few, exam.sampling.described, again)

@@ -67,6 +67,12 @@ def test_wrong_calls_are_wrong_with_bfcls_own_reason(golds, tmp_path):
     assert {verdict.reason.split(":")[0] for verdict in verdicts} == {"simple_function_checker", "multi_turn"}
 
 
+def test_one_case_alone_is_judged_too(golds, tmp_path):
+    """BFCL's own table wants the spread of latencies, and dies of having one."""
+    (verdict,), _ = passed(golds.answer, tmp_path, number=1, categories=("simple_python",))
+    assert verdict.correct
+
+
 def test_a_failed_generation_is_an_error_and_not_a_zero(golds, tmp_path):
     """BFCL stores it as an answer, scores it 0, and ends with status 0."""
     lost = golds.answer

@@ -7,7 +7,9 @@ with "Error during inference" and scored 0: such cases are asked again, and the 
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
+from statistics import StatisticsError
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +35,9 @@ def evaluate(job: dict[str, Any]) -> None:
         if attempt and not _forget_failures(root / "result"):
             break
         _generate(job, root)
-    check([MODEL], job["categories"], "result", "score", partial_eval=bool(job["cases"]))
+    # Scores are written, then a table with the spread of latencies, which one case does not have.
+    with suppress(StatisticsError):
+        check([MODEL], job["categories"], "result", "score", partial_eval=bool(job["cases"]))
 
 
 def _generate(job: dict[str, Any], root: Path) -> None:
