@@ -46,3 +46,9 @@ def test_more_is_detectable_with_more_problems_and_fewer_that_differ():
 def test_where_nothing_differed_or_too_few_are_there_nothing_can_be_said():
     assert Discordance(0.0, 200).detectable(0.05) is None
     assert Discordance(0.5, 4).detectable(0.05) is None  # four wins of four: p = 0.0625
+
+
+def test_a_hundred_thousand_problems_take_no_matrix_of_them():
+    """A thousand times as many problems see a difference that is the root of a thousand times as small."""
+    few, many = (Discordance(0.5, problems).detectable(0.05) for problems in (100, 100_000))
+    assert few / many == pytest.approx(1000**0.5, rel=0.03)
