@@ -1,23 +1,20 @@
 """Files that appear whole or not at all."""
 
-import errno
 import os
 from pathlib import Path
 from types import TracebackType
 
 from egpo.data.staging import StagingFolder, remove_abandoned
-from egpo.errors import EgpoError, InputError
+from egpo.errors import InputError
 from egpo.files import UNFINISHED, fsync_path
-
-_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class StagedFiles:
     """A set of files for one directory: written in a folder inside it, renamed in one go by `commit`.
 
     Until then, and after any failure, the directory is as it was. A process that was killed leaves its folder, which
-    the next one that writes there removes. A full disk is reported as the machine's failure, a directory that may not be
-    written as the user's mistake. A directory that holds other data is refused unless `force`, which replaces the files of the same
+    the next one that writes there removes. A full disk, or a directory that may not be written, is reported as the
+    user's to mend. A directory that holds other data is refused unless `force`, which replaces the files of the same
     names and leaves the others alone.
     """
 
@@ -86,10 +83,8 @@ def refuse_other_data(out: Path, *, force: bool) -> None:
         )
 
 
-def _cannot_write(out: Path, error: OSError) -> EgpoError:
-    """A full or broken disk is the machine's failure; a place where nobody may write is the user's choice."""
-    kind = EgpoError if error.errno in _OF_THE_MACHINE else InputError
-    return kind(
+def _cannot_write(out: Path, error: OSError) -> InputError:
+    return InputError(
         f"cannot write there ({error.strerror or error}); what was there is unchanged",
         where=str(out),
         fix="free some space or mend the permissions, or choose another --out",
