@@ -34,6 +34,14 @@ class EndAt(LogitsProcessor):
         return scores
 
 
+WAYS: dict[str, dict[str, object]] = {
+    "generate": {},
+    "continuous": {"use_transformers_continuous_batching": True},
+    "vllm": {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3},
+}
+"""How TRL may generate. Only with `generate` rows end where they are told to: the others are for equal lengths."""
+
+
 def train_beside(
     others: Callable[[], None], job: jobs.Job, num_steps: int, micro_rows: int = MICRO_ROWS, **options: object
 ) -> list[dict[str, float]]:

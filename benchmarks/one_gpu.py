@@ -1,11 +1,12 @@
 """One GRPO step of the embedded engine on a GPU: against TRL's GRPOTrainer, against what the hardware could do, and
 EGPO against GRPO. All of them in one process, in turn, round after round.
 
-    python benchmarks/one_gpu.py [--shape 0.6B] [--shortest 512 --longest 512] [--rounds 3] [--without-trl]
+    python benchmarks/one_gpu.py [--shape 0.6B] [--shortest 512 --longest 512] [--rounds 3] [--trl generate]
 
 The job: a Qwen3 shape with random weights in bfloat16, 16 prompts of 128 tokens, 16 responses to each, of one length or
 of lengths drawn between two, one optimizer step over all of them. Needs a CUDA device; TRL and datasets where the peer
-is wanted.
+is wanted. `--trl continuous` and `--trl vllm` are TRL's other ways to generate, for responses of one length; a row
+may end early there by chance. `--trl none` leaves the peer out.
 
 The limit counts bytes and operations that the job cannot do without, at rates that a copy and a product of large
 matrices reach in the same run:
@@ -139,7 +140,7 @@ def product_rate() -> float:
     return 2 * 8192**3 / _timed(lambda: a @ b)
 
 
-def measure(job: jobs.Job, num_rounds: int, with_trl: bool, micro_rows: int) -> dict[str, list[Seconds]]:
+def measure(job: jobs.Job, num_rounds: int, trl_way: str, micro_rows: int) -> dict[str, list[Seconds]]:
     """Seconds by stage for every contender and round."""
     Draws.uniforms = lambda self, keys, n, num_tokens: job.uniforms()
     run = open_job(job)
@@ -152,10 +153,11 @@ def measure(job: jobs.Job, num_rounds: int, with_trl: bool, micro_rows: int) -> 
             seconds[name].append(contenders[name].run())
         order.reverse()  # who comes after whom must not matter
 
-    if with_trl:
-        seconds["TRL"] = trl.train_beside(take_turns, job, num_rounds + 1, micro_rows)
+    if trl_way != "none":
+        seconds["TRL"] = trl.train_beside(take_turns, job, num_rounds + 1, micro_rows, **trl.WAYS[trl_way])
+        fewest = job.new_tokens if trl_way == "generate" else 0.98 * job.new_tokens
         for step_seconds in seconds["TRL"]:
-            assert step_seconds["tokens"] == job.new_tokens
+            assert fewest <= step_seconds["tokens"] <= job.new_tokens
             step_seconds["update"] = step_seconds["step"] - step_seconds["sample"]
     else:
         for _ in range(num_rounds + 1):
@@ -193,7 +195,7 @@ def main() -> None:
     parser.add_argument("--shortest", type=int, default=512)
     parser.add_argument("--longest", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--without-trl", action="store_true")
+    parser.add_argument("--trl", choices=["none", *trl.WAYS], default="generate")
     parser.add_argument("--trl-micro-rows", type=int, default=trl.MICRO_ROWS, help="rows in one of TRL's micro-batches")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
@@ -201,8 +203,10 @@ def main() -> None:
         return
     job = jobs.Job(arguments.shape, arguments.shortest, arguments.longest)
     console = Console(width=140)
-    with_trl = trl.is_installed() and not arguments.without_trl
-    seconds = measure(job, arguments.rounds, with_trl, arguments.trl_micro_rows)
+    if arguments.trl in ("continuous", "vllm") and arguments.shortest < arguments.longest:
+        parser.error(f"--trl {arguments.trl} cannot end rows at given lengths: give --shortest as --longest")
+    trl_way = arguments.trl if trl.is_installed() else "none"
+    seconds = measure(job, arguments.rounds, trl_way, arguments.trl_micro_rows)
     show(job, seconds, Limit.of(job), console)
 
 
