@@ -13,13 +13,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from egpo.errors import warn_once
 from egpo.local.cuda.graphs import TokenGraphs
 from egpo.local.cuda.kernels.record import TokenTables
-from egpo.local.cuda.packed import packed_hidden
+from egpo.local.cuda.prefill import prefill
 from egpo.local.cuda.room import Room, RoomSize
 from egpo.local.cuda.seats import FRESH, Seats, bucket
 from egpo.local.cuda.string_stops import first_stop
 from egpo.local.cuda.weights import DecoderWeights
 from egpo.local.memory import is_out_of_memory
-from egpo.local.policies.packs import Sequences, pack_groups
 from egpo.local.sampling.choose import Sampling
 from egpo.local.sampling.stops import Stops
 
@@ -73,7 +72,7 @@ class Decoder:
     def run(self, job: Job) -> TokenTables:
         """Tables in which every row of the job is filled. They are the decoder's own: read them before the next job."""
         room, graphs = self._prepare(job)
-        self._prefill(room, job)
+        prefill(self._model, room, job.prompts)
         room.uniform_BT[: len(job.uniform_BT), : job.new_tokens] = job.uniform_BT
         room.limit_1.fill_(job.new_tokens)
         room.stop_ids.fill_(-1)
@@ -107,21 +106,6 @@ class Decoder:
                 self._most_rows = self._room.size.rows
         assert self._graphs is not None
         return self._room, self._graphs
-
-    def _prefill(self, room: Room, job: Job) -> None:
-        """The prompts' keys, values and last hidden states."""
-        pack = pack_groups([Sequences(prompt) for prompt in job.prompts], self._model.device)
-        groups = pack.layout.groups
-        lengths = torch.tensor([group.prompt_length for group in groups], device=self._model.device)
-        prompt_N = torch.arange(len(groups), device=self._model.device).repeat_interleave(lengths)
-
-        def collect(layer: int, key_NKd: Tensor, value_NKd: Tensor) -> None:
-            room.layers[layer].prompt_keys[prompt_N, :, pack.position_N] = key_NKd
-            room.layers[layer].prompt_values[prompt_N, :, pack.position_N] = value_NKd
-
-        hidden_ND = packed_hidden(self._model, pack, collect)
-        room.length_P[: len(groups)] = lengths.int()
-        room.prompt_hidden_PD[: len(groups)] = hidden_ND[lengths.cumsum(0) - 1]
 
 
 def _largest_room(model: PreTrainedModel, size: RoomSize) -> Room:
