@@ -5,16 +5,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.local.cuda import prefill
+from egpo.local.cuda.portions import portions
 from tests.local.sampling.test_sample import drawn
 
 
 @given(st.lists(st.integers(1, 40), min_size=1), st.integers(1, 60))
 def test_every_prompt_is_in_one_portion_that_is_no_larger_than_it_must_be(lengths, most):
     prompts = [[place] * length for place, length in enumerate(lengths)]
-    found = list(prefill.portions(prompts, most))
+    found = list(portions(prompts, most))
     assert [prompt for portion in found for prompt in portion] == prompts
-    for portion, following in zip(found, found[1:] + [[]], strict=True):
+    for portion, following in zip(found, [*found[1:], []], strict=True):
         size = sum(map(len, portion))
         assert size <= most or len(portion) == 1
         assert not following or size + len(following[0]) > most
@@ -24,7 +24,7 @@ def test_every_prompt_is_in_one_portion_that_is_no_larger_than_it_must_be(length
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_portions_change_nothing(load_on_gpu, monkeypatch):
     whole = drawn(load_on_gpu(), n=3)
-    monkeypatch.setattr(prefill, "_TOKENS_AT_ONCE", 8)
+    monkeypatch.setattr("egpo.local.cuda.prefill._TOKENS_AT_ONCE", 8)
     parts = drawn(load_on_gpu(), n=3)
     assert torch.equal(whole.response_BT, parts.response_BT)
     torch.testing.assert_close(whole.logp_BT, parts.logp_BT, atol=1e-5, rtol=0)

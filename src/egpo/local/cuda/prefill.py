@@ -1,6 +1,6 @@
 """The prompts' keys, values and last hidden states. P prompts, N tokens of a pack, K heads of keys, d their width."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -8,12 +8,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from egpo.local.cuda.packed import packed_hidden
+from egpo.local.cuda.portions import Prompt, portions
 from egpo.local.policies.packs import Sequences, pack_groups
 
 if TYPE_CHECKING:
     from egpo.local.cuda.room import Room
 
-Prompt = Sequence[int]
 # That go through the model together: enough to fill a GPU, little beside the weights.
 _TOKENS_AT_ONCE = 16_384
 
@@ -39,14 +39,3 @@ def _prefill_portion(model: PreTrainedModel, room: "Room", first: int, prompts: 
     hidden_ND = packed_hidden(model, pack, collect)
     room.length_P[first : first + len(prompts)] = lengths.int()
     room.prompt_hidden_PD[first : first + len(prompts)] = hidden_ND[lengths.cumsum(0) - 1]
-
-
-def portions(prompts: Sequence[Prompt], most_tokens: int) -> Iterator[Sequence[Prompt]]:
-    """In order, of so many tokens at most; a longer prompt is one by itself."""
-    first = tokens = 0
-    for place, prompt in enumerate(prompts):
-        if tokens and tokens + len(prompt) > most_tokens:
-            yield prompts[first:place]
-            first, tokens = place, 0
-        tokens += len(prompt)
-    yield prompts[first:]
