@@ -1,6 +1,6 @@
 """Every kernel against the formula in float64, and its gradients against autograd's."""
 
-import ctypes
+import copy
 import math
 
 import pytest
@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import silu
 
+from egpo.local.policies.attention import GroupLayout, PackLayout
 from egpo.local.policies.lean.heads import Angles, placed
+from egpo.local.policies.lean.linear import add_projection, projections
 from egpo.local.policies.lean.norm import rms_norm
 from egpo.local.policies.lean.pack_attention import attend
 from egpo.local.policies.lean.swiglu import swiglu
@@ -29,7 +31,10 @@ def assert_same(ours, exact, *inputs):
     """Values and gradients, to the rounding of float32."""
     inputs = [tensor.requires_grad_() for tensor in inputs]
     wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
-    found, expected = ours(*inputs), exact(*wide)
+    assert_same_gradients(ours(*inputs), exact(*wide), inputs, wide)
+
+
+def assert_same_gradients(found, expected, inputs, wide):
     grad = normal(*found.shape, seed=9)
     pairs = zip(
         (found, *torch.autograd.grad(found, inputs, grad)),
@@ -119,6 +124,17 @@ def test_pack_attention(groups, heads, width):
     )
 
 
+def test_attention_of_responses_without_a_prompt():
+    """As supervised fine-tuning packs its examples."""
+    lengths = (130, 61, 60, 1)
+    layout = PackLayout((GroupLayout(0, 0, lengths[:2]), GroupLayout(191, 0, lengths[2:])), torch.device("cpu"))
+    assert_same(
+        lambda q, k, v: attend(q, k, v, layout, 0.3),
+        lambda q, k, v: exact_attention(q, k, v, layout, 0.3),
+        *(normal(sum(lengths), 4, 16), normal(sum(lengths), 2, 16, seed=1), normal(sum(lengths), 2, 16, seed=2)),
+    )
+
+
 @settings(max_examples=25)
 @given(sizes, sizes, st.sampled_from([0.3, 1.0, 2.0]), st.sampled_from([1.0, 30.0]))
 def test_slice_stats_and_their_gradient(tokens, words, temperature, scale):
@@ -174,9 +190,37 @@ def test_products_with_packed_weights(rows, inputs, outputs, adds):
     packed, out = torch.empty(library.packed_size(outputs, inputs)), normal(rows, outputs, seed=2)
     expected = x.double() @ weight.double().T + (out.double() if adds else 0)
     library.pack(address(weight), outputs, inputs, address(packed))
-    tensors = (ctypes.c_void_p(address(tensor)) for tensor in (x, packed, out))
-    library.multiply(*tensors, rows, inputs, outputs, int(adds))
+    onto = address(out) if adds else None
+    library.multiply(address(x), address(packed), onto, address(out), rows, inputs, outputs)
     torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@settings(max_examples=25)
+@given(sizes, st.integers(1, 600), st.lists(st.tuples(st.integers(1, 140), st.booleans()), min_size=1, max_size=3))
+def test_projections_of_one_input(tokens, inputs, shapes):
+    """More inputs than a block holds among them; with a bias and without."""
+    layers = [torch.nn.Linear(inputs, outputs, bias=has_bias) for outputs, has_bias in shapes]
+    wide = [copy.deepcopy(layer).double() for layer in layers]
+    x = normal(tokens, inputs).requires_grad_()
+    wide_x = x.detach().double().requires_grad_()
+    found = torch.cat(projections(x, tuple(layers)), 1)
+    expected = torch.cat([layer(wide_x) for layer in wide], 1)
+    assert_same_gradients(found, expected, (x, *parameters(layers)), (wide_x, *parameters(wide)))
+
+
+@settings(max_examples=15)
+@given(sizes, st.integers(1, 600), st.integers(1, 140), st.booleans())
+def test_a_projection_onto_something(tokens, inputs, outputs, has_bias):
+    layer = torch.nn.Linear(inputs, outputs, bias=has_bias)
+    wide = copy.deepcopy(layer).double()
+    given_ = [normal(tokens, outputs, seed=1).requires_grad_(), normal(tokens, inputs).requires_grad_()]
+    wide_given = [tensor.detach().double().requires_grad_() for tensor in given_]
+    found, expected = add_projection(*given_, layer), wide_given[0] + wide(wide_given[1])
+    assert_same_gradients(found, expected, (*given_, *parameters([layer])), (*wide_given, *parameters([wide])))
+
+
+def parameters(layers):
+    return [parameter for layer in layers for parameter in layer.parameters()]
 
 
 def test_threads_change_no_bit():

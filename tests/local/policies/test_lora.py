@@ -37,7 +37,8 @@ def adapted(load, shape="qwen3", shaken=True, seed=0, **settings):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_new_adapters_change_nothing_and_only_they_learn(load, shape):
     plain, policy = load(shape), adapted(load, shape, shaken=False)
-    torch.testing.assert_close(logits(policy), logits(plain), atol=0, rtol=0)
+    # Adapted layers are torch's own, plain ones may be ours: sums in another order.
+    torch.testing.assert_close(logits(policy), logits(plain), atol=1e-5, rtol=0)
     learning = {name for name, parameter in policy.model.named_parameters() if parameter.requires_grad}
     assert learning == adapter_state(policy.model).keys() != set()
 
@@ -75,7 +76,7 @@ def test_off_is_the_starting_policy_and_on_again_afterwards_even_after_an_error(
     with contextlib.suppress(KeyError), adapters_off(policy.model):
         off.append(logits(policy))
         raise KeyError
-    assert torch.equal(off[0], plain)
+    torch.testing.assert_close(off[0], plain, atol=1e-5, rtol=0)
     assert torch.equal(logits(policy), before)
     assert all(tensor.requires_grad for name, tensor in policy.model.named_parameters() if "lora_" in name)
 

@@ -31,7 +31,7 @@ static void linear(const sizes_t *sizes, const float *x, const float *weight, co
     for (int64_t row = 0; bias && row < rows; row++)
         for (int i = 0; i < to; i++) out[row * to + i] = bias[i] + (adds ? out[row * to + i] : 0);
     if (sizes->packed)
-        multiply(x, weight, out, rows, from, to, adds || bias);
+        multiply(x, weight, adds || bias ? out : NULL, out, rows, from, to);
     else
         product('N', 'T', rows, to, from, 1, x, from, weight, from, adds || bias ? 1 : 0, out, to);
 }
@@ -59,6 +59,7 @@ static void attend_rows(const sizes_t *sizes, const layer_t *layer, const batch_
                      sizes->eps);
         for (int head = 0; head < key_row; head += width)
             head_row(at->key + row * key_row + head, layer->key_norm, cosine, sine, key + head, width, sizes->eps);
+        if (row + 1 < batch->rows) prefetch_slot(&rows, sizes, row + 1, batch->own_length - 1);
         write_slot(&rows, sizes, row, batch->own_length - 1, key, at->value + row * key_row);
         int64_t prompt = batch->prompt[row];
         row_t seen = {sizes, &prompts, &rows, row, prompt, (int)batch->prompt_length[prompt], batch->own_length};

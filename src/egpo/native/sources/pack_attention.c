@@ -1,12 +1,14 @@
 /* Attention over a pack: every part of it (a prompt, or a response to it) sees the prompt before it whole and itself up
 to the own token. Scores stand for one block of queries of one head at a time, and are computed again backward.
 
-Tokens as they lie in the pack; H heads of queries, K of keys and values, d their width. */
+Tokens as they lie in the pack; H heads of queries, K of keys and values, d their width. A thread copies what it works
+on, one head of keys of one group: the prompt, and after it one response at a time. There rows are padded to whole
+vectors, and keys lie twice: token by token, and in panels, number by number of `TILE` tokens. */
 #include <stdlib.h>
 
-#include "kernels.h"
+#include "tiles.h"
 
-#define BLOCK 32 /* queries: past the diagonal, half a block of scores a query is computed in vain */
+#define BLOCK 60 /* queries */
 
 typedef struct {
     int32_t start, length, prompt_start, prompt_length;
@@ -17,121 +19,168 @@ typedef struct {
     float scale;
 } shape_t;
 
-/* One block of one head: `queries` of them from token `first` of the part on; keys up to `own`. */
+/* `padded`: a row's numbers. `stride`: a row of scores, which has room for a vector more than it holds. */
+typedef struct {
+    int padded, stride;
+    float *keys, *values, *key_panels, *value_panels, *key_grads, *value_grads;
+    float *query, *grad, *out, *scores, *score_grads;
+} desk_t;
+
+/* `queries` from token `first` of the part on; the first of them sees `seen` tokens, each next one more. */
 typedef struct {
     const part_t *part;
-    int head, key_head, first, queries, own;
+    int head, first, queries, seen;
 } block_t;
 
-static int64_t at_query(const shape_t *shape, int token, int head) {
-    return ((int64_t)token * shape->num_heads + head) * shape->width;
+static int rounded(int count, int unit) { return (count + unit - 1) / unit * unit; }
+
+/* `tokens`: of a prompt and its longest response. Zeros: padding must be finite, sums begin at 0. */
+static float *open_desk(desk_t *desk, int tokens, int width) {
+    int padded = rounded(width, LANES), rows = rounded(tokens, TILE) + ROWS, stride = rounded(tokens, TILE) + LANES;
+    int64_t row_size = (int64_t)rows * padded, panel_size = (int64_t)rounded(tokens, TILE) * width;
+    int64_t block_size = (int64_t)BLOCK * padded, score_size = (int64_t)BLOCK * stride;
+    float *memory = calloc((size_t)(4 * row_size + 2 * panel_size + 3 * block_size + 2 * score_size), sizeof(float));
+    float *at = memory;
+    *desk = (desk_t){.padded = padded, .stride = stride};
+    float **tables[] = {&desk->keys,         &desk->values, &desk->key_grads, &desk->value_grads, &desk->key_panels,
+                        &desk->value_panels, &desk->query,  &desk->grad,      &desk->out,         &desk->scores,
+                        &desk->score_grads};
+    int64_t sizes[] = {row_size,   row_size,   row_size,   row_size,   panel_size, panel_size,
+                       block_size, block_size, block_size, score_size, score_size};
+    for (int i = 0; i < 11; at += sizes[i++]) *tables[i] = at;
+    return memory;
 }
 
-static int64_t at_key(const shape_t *shape, int token, int head) {
-    return ((int64_t)token * shape->num_key_heads + head) * shape->width;
+static void copy_rows(const float *from, int64_t from_row, float *to, int64_t to_row, int rows, int width) {
+    for (int i = 0; i < rows; i++) memcpy(to + i * to_row, from + i * from_row, sizeof(float) * width);
 }
 
-/* left (queries x d) times the transpose of the rows of `right`, prompt's and own, into a row of scores each. */
-static void against_keys(const shape_t *shape, const block_t *block, const float *left, const float *right, float alpha,
-                         float *scores, int stride) {
-    const part_t *part = block->part;
-    int row = shape->num_heads * shape->width, key_row = shape->num_key_heads * shape->width;
-    const float *from = left + at_query(shape, part->start + block->first, block->head);
-    product('N', 'T', block->queries, part->prompt_length, shape->width, alpha, from, row,
-            right + at_key(shape, part->prompt_start, block->key_head), key_row, 0, scores, stride);
-    product('N', 'T', block->queries, block->own, shape->width, alpha, from, row,
-            right + at_key(shape, part->start, block->key_head), key_row, 0, scores + part->prompt_length, stride);
+/* `rows` rows, tokens from `first` on, into panels. */
+static void into_panels(const float *rows, int padded, int first, int count, int width, float *panels) {
+    for (int token = first; token < first + count; token++) {
+        float *panel = panels + (int64_t)(token / TILE) * TILE * width + token % TILE;
+        for (int i = 0; i < width; i++) panel[(int64_t)i * TILE] = rows[(int64_t)token * padded + i];
+    }
 }
 
-/* out (queries x d) = scores times the rows of `right`, prompt's and own. */
-static void onto_queries(const shape_t *shape, const block_t *block, const float *scores, int stride,
-                         const float *right, float *out) {
-    const part_t *part = block->part;
-    int row = shape->num_heads * shape->width, key_row = shape->num_key_heads * shape->width;
-    float *to = out + at_query(shape, part->start + block->first, block->head);
-    product('N', 'N', block->queries, shape->width, part->prompt_length, 1, scores, stride,
-            right + at_key(shape, part->prompt_start, block->key_head), key_row, 0, to, row);
-    product('N', 'N', block->queries, shape->width, block->own, 1, scores + part->prompt_length, stride,
-            right + at_key(shape, part->start, block->key_head), key_row, part->prompt_length ? 1 : 0, to, row);
+/* The part's keys and values onto the desk, after its prompt's. */
+static void lay_out(const shape_t *shape, const part_t *part, int key_head, const float *key, const float *value,
+                    desk_t *desk, int backward) {
+    int64_t row = (int64_t)shape->num_key_heads * shape->width;
+    int64_t from = part->start * row + key_head * shape->width, to = (int64_t)part->prompt_length * desk->padded;
+    copy_rows(key + from, row, desk->keys + to, desk->padded, part->length, shape->width);
+    copy_rows(value + from, row, desk->values + to, desk->padded, part->length, shape->width);
+    into_panels(desk->keys, desk->padded, part->prompt_length, part->length, shape->width, desk->key_panels);
+    if (!backward) return;
+    into_panels(desk->values, desk->padded, part->prompt_length, part->length, shape->width, desk->value_panels);
+    memset(desk->key_grads + to, 0, sizeof(float) * part->length * desk->padded);
+    memset(desk->value_grads + to, 0, sizeof(float) * part->length * desk->padded);
 }
 
-/* out (keys x d) += the scores' transpose times `left`, prompt's and own. */
-static void onto_keys(const shape_t *shape, const block_t *block, const float *scores, int stride, const float *left,
-                      float *out) {
-    const part_t *part = block->part;
-    int row = shape->num_heads * shape->width, key_row = shape->num_key_heads * shape->width;
-    const float *from = left + at_query(shape, part->start + block->first, block->head);
-    product('T', 'N', part->prompt_length, shape->width, block->queries, 1, scores, stride, from, row, 1,
-            out + at_key(shape, part->prompt_start, block->key_head), key_row);
-    product('T', 'N', block->own, shape->width, block->queries, 1, scores + part->prompt_length, stride, from, row, 1,
-            out + at_key(shape, part->start, block->key_head), key_row);
+/* scores[q, token] = left[q] . token, for all tokens that a tile's last query sees. */
+static void against_tokens(const block_t *block, const desk_t *desk, const float *left, const float *panels, int width,
+                           float *scores) {
+    for (int q = 0; q < block->queries; q += ROWS) {
+        int rows = smaller(ROWS, block->queries - q), end = block->seen + q + rows - 1;
+        for (int token = 0; token < end; token += TILE) {
+            tile_t at = {left + (int64_t)q * desk->padded, desk->padded, 1, panels + (int64_t)token * width, TILE, NULL,
+                         scores + (int64_t)q * desk->stride + token, desk->stride, width};
+            tile(rows, rounded(smaller(TILE, end - token), LANES) / LANES, &at);
+        }
+    }
 }
 
-/* Of one row of scores, in place; what lies past the `seen` first becomes 0. The log of the sum of exponentials. */
-static float softmax_row(float *score, int seen, int stride) {
+/* out[q] = sum over tokens of scores[q, token] * token. */
+static void onto_queries(const block_t *block, const desk_t *desk, const float *scores, const float *tokens,
+                         float *out) {
+    for (int q = 0; q < block->queries; q += ROWS)
+        for (int i = 0; i < desk->padded; i += TILE) {
+            int rows = smaller(ROWS, block->queries - q);
+            tile_t at = {scores + (int64_t)q * desk->stride, desk->stride, 1, tokens + i, desk->padded, NULL,
+                         out + (int64_t)q * desk->padded + i, desk->padded, block->seen + q + rows - 1};
+            tile(rows, smaller(TILE, desk->padded - i) / LANES, &at);
+        }
+}
+
+/* tokens[token] += sum over the queries that see it of scores[q, token] * left[q]. */
+static void onto_tokens(const block_t *block, const desk_t *desk, const float *scores, const float *left,
+                        float *tokens) {
+    int end = block->seen + block->queries - 1;
+    for (int token = 0; token < end; token += ROWS)
+        for (int i = 0; i < desk->padded; i += TILE) {
+            int q = token < block->seen ? 0 : token - block->seen + 1;
+            float *to = tokens + (int64_t)token * desk->padded + i;
+            tile_t at = {scores + (int64_t)q * desk->stride + token, 1, desk->stride, left + (int64_t)q * desk->padded + i,
+                         desk->padded, to, to, desk->padded, block->queries - q};
+            tile(smaller(ROWS, end - token), smaller(TILE, desk->padded - i) / LANES, &at);
+        }
+}
+
+/* Tiles reach a few tokens past what a query sees: zeros there. */
+static void end_row(float *score, int seen) { *(lanes *)(score + seen) = (lanes){0}; }
+
+/* Scores, still to be scaled, to exponentials. Their sum; by `highest`, the log of the sum of the softmax. */
+static float softmax_row(float *score, int seen, float scale, float *log_total) {
     float highest = score[0], total = 0;
     for (int i = 1; i < seen; i++) highest = score[i] > highest ? score[i] : highest;
     for (int i = 0; i < seen; i++) {
-        score[i] = exp_of(score[i] - highest);
+        score[i] = exp_of((score[i] - highest) * scale);
         total += score[i];
     }
-    float inverse = 1.0f / total;
-    for (int i = 0; i < seen; i++) score[i] *= inverse;
-    for (int i = seen; i < stride; i++) score[i] = 0;
-    return highest + logf(total);
+    end_row(score, seen);
+    *log_total = highest * scale + logf(total);
+    return total;
 }
 
-/* Scores into probabilities, by the sums that the forward pass kept. */
-static void probabilities_row(float *score, float log_total, int seen, int stride) {
-    for (int i = 0; i < seen; i++) score[i] = exp_of(score[i] - log_total);
-    for (int i = seen; i < stride; i++) score[i] = 0;
-}
-
-/* grad = p (grad - sum p grad) scale; 0 past the `seen` first. */
-static void softmax_row_back(const float *probability, float *grad, float scale, int seen, int stride) {
+/* Scores into probabilities p, by the sums that the forward pass kept; grad into p (grad - sum p grad) scale. */
+static void softmax_row_back(float *score, float *grad, float scale, float log_total, int seen) {
     float mean = 0;
-    for (int i = 0; i < seen; i++) mean += probability[i] * grad[i];
-    for (int i = 0; i < seen; i++) grad[i] = probability[i] * (grad[i] - mean) * scale;
-    for (int i = seen; i < stride; i++) grad[i] = 0;
-}
-
-static block_t block_of(const shape_t *shape, const part_t *part, int head, int first) {
-    int queries = smaller(BLOCK, part->length - first);
-    return (block_t){part, head, head / (shape->num_heads / shape->num_key_heads), first, queries, first + queries};
-}
-
-static void attend_part(const shape_t *shape, const part_t *part, int head, const float *query, const float *key,
-                        const float *value, float *out, float *log_total, float *scores) {
-    for (int first = 0; first < part->length; first += BLOCK) {
-        block_t block = block_of(shape, part, head, first);
-        int stride = part->prompt_length + block.own;
-        against_keys(shape, &block, query, key, shape->scale, scores, stride);
-        for (int i = 0; i < block.queries; i++)
-            log_total[(int64_t)(part->start + first + i) * shape->num_heads + head] =
-                softmax_row(scores + (int64_t)i * stride, part->prompt_length + first + i + 1, stride);
-        onto_queries(shape, &block, scores, stride, value, out);
+    for (int i = 0; i < seen; i++) {
+        score[i] = exp_of(score[i] * scale - log_total);
+        mean += score[i] * grad[i];
     }
+    for (int i = 0; i < seen; i++) grad[i] = score[i] * (grad[i] - mean) * scale;
+    end_row(score, seen);
+    end_row(grad, seen);
 }
 
-static void attend_part_back(const shape_t *shape, const part_t *part, int head, const float *query, const float *key,
-                             const float *value, const float *log_total, const float *grad, float *query_grad,
-                             float *key_grad, float *value_grad, float *scores, float *score_grads) {
-    for (int first = 0; first < part->length; first += BLOCK) {
-        block_t block = block_of(shape, part, head, first);
-        int stride = part->prompt_length + block.own;
-        against_keys(shape, &block, query, key, shape->scale, scores, stride);
-        against_keys(shape, &block, grad, value, 1, score_grads, stride);
-        for (int i = 0; i < block.queries; i++) {
-            float *row = scores + (int64_t)i * stride;
-            int seen = part->prompt_length + first + i + 1;
-            int64_t token = part->start + first + i;
-            probabilities_row(row, log_total[token * shape->num_heads + head], seen, stride);
-            softmax_row_back(row, score_grads + (int64_t)i * stride, shape->scale, seen, stride);
-        }
-        onto_keys(shape, &block, scores, stride, grad, value_grad);
-        onto_queries(shape, &block, score_grads, stride, key, query_grad);
-        onto_keys(shape, &block, score_grads, stride, query, key_grad);
-    }
+static int64_t at_query(const shape_t *shape, const block_t *block, int q) {
+    return ((int64_t)(block->part->start + block->first + q) * shape->num_heads + block->head);
+}
+
+static void attend_block(const shape_t *shape, const block_t *block, const desk_t *desk, const float *query, float *out,
+                         float *log_total) {
+    int64_t row = (int64_t)shape->num_heads * shape->width, place = at_query(shape, block, 0) * shape->width;
+    copy_rows(query + place, row, desk->query, desk->padded, block->queries, shape->width);
+    against_tokens(block, desk, desk->query, desk->key_panels, shape->width, desk->scores);
+    float total[BLOCK];
+    for (int q = 0; q < block->queries; q++)
+        total[q] = softmax_row(desk->scores + (int64_t)q * desk->stride, block->seen + q, shape->scale,
+                               log_total + at_query(shape, block, q));
+    onto_queries(block, desk, desk->scores, desk->values, desk->out);
+    for (int q = 0; q < block->queries; q++)
+        for (int i = 0; i < shape->width; i++)
+            out[place + q * row + i] = desk->out[(int64_t)q * desk->padded + i] / total[q];
+}
+
+static void attend_block_back(const shape_t *shape, const block_t *block, const desk_t *desk, const float *query,
+                              const float *log_total, const float *grad, float *query_grad) {
+    int64_t row = (int64_t)shape->num_heads * shape->width, place = at_query(shape, block, 0) * shape->width;
+    copy_rows(query + place, row, desk->query, desk->padded, block->queries, shape->width);
+    copy_rows(grad + place, row, desk->grad, desk->padded, block->queries, shape->width);
+    against_tokens(block, desk, desk->query, desk->key_panels, shape->width, desk->scores);
+    against_tokens(block, desk, desk->grad, desk->value_panels, shape->width, desk->score_grads);
+    for (int q = 0; q < block->queries; q++)
+        softmax_row_back(desk->scores + (int64_t)q * desk->stride, desk->score_grads + (int64_t)q * desk->stride,
+                         shape->scale, log_total[at_query(shape, block, q)], block->seen + q);
+    onto_tokens(block, desk, desk->scores, desk->grad, desk->value_grads);
+    onto_tokens(block, desk, desk->score_grads, desk->query, desk->key_grads);
+    onto_queries(block, desk, desk->score_grads, desk->keys, desk->out);
+    copy_rows(desk->out, desk->padded, query_grad + place, row, block->queries, shape->width);
+}
+
+static block_t block_of(const part_t *part, int head, int first) {
+    return (block_t){part, head, first, smaller(BLOCK, part->length - first), part->prompt_length + first + 1};
 }
 
 /* `group_first[g]` is the first part of group g, its prompt; the parts of group g end where those of g + 1 begin.
@@ -140,17 +189,33 @@ void attend_pack(const float *query, const float *key, const float *value, float
                  const part_t *parts, const int32_t *group_first, int num_groups, int longest, int num_heads,
                  int num_key_heads, int width, float scale) {
     shape_t shape = {num_heads, num_key_heads, width, scale};
+    int shared = num_heads / num_key_heads;
     _Pragma("omp parallel for schedule(static) collapse(2)")
     for (int group = 0; group < num_groups; group++)
-        for (int head = 0; head < num_heads; head++) {
-            float *scores = malloc(sizeof(float) * BLOCK * longest);
-            for (int part = group_first[group]; part < group_first[group + 1]; part++)
-                attend_part(&shape, parts + part, head, query, key, value, out, log_total, scores);
-            free(scores);
+        for (int key_head = 0; key_head < num_key_heads; key_head++) {
+            desk_t desk;
+            float *memory = open_desk(&desk, longest, width);
+            for (int part = group_first[group]; part < group_first[group + 1]; part++) {
+                lay_out(&shape, parts + part, key_head, key, value, &desk, 0);
+                for (int head = key_head * shared; head < (key_head + 1) * shared; head++)
+                    for (int first = 0; first < parts[part].length; first += BLOCK) {
+                        block_t block = block_of(parts + part, head, first);
+                        attend_block(&shape, &block, &desk, query, out, log_total);
+                    }
+            }
+            free(memory);
         }
 }
 
-/* The gradients of keys and values must be 0 at first: all heads and parts that see a key add to it. */
+/* The gradients of a part's own keys or values, off the desk. */
+static void take_off(const shape_t *shape, const part_t *part, int key_head, int first, const float *from, int padded,
+                     float *to) {
+    int64_t row = (int64_t)shape->num_key_heads * shape->width;
+    copy_rows(from + (int64_t)first * padded, padded, to + part->start * row + key_head * shape->width, row,
+              part->length, shape->width);
+}
+
+/* All heads and parts that see a key add to its gradient: a prompt's is done when its last response is. */
 void attend_pack_back(const float *query, const float *key, const float *value, const float *log_total,
                       const float *grad, float *query_grad, float *key_grad, float *value_grad, const part_t *parts,
                       const int32_t *group_first, int num_groups, int longest, int num_heads, int num_key_heads,
@@ -160,11 +225,23 @@ void attend_pack_back(const float *query, const float *key, const float *value, 
     _Pragma("omp parallel for schedule(static) collapse(2)")
     for (int group = 0; group < num_groups; group++)
         for (int key_head = 0; key_head < num_key_heads; key_head++) {
-            float *scores = malloc(sizeof(float) * 2 * BLOCK * longest);
-            for (int part = group_first[group]; part < group_first[group + 1]; part++)
+            desk_t desk;
+            float *memory = open_desk(&desk, longest, width);
+            for (int i = group_first[group]; i < group_first[group + 1]; i++) {
+                const part_t *part = parts + i;
+                lay_out(&shape, part, key_head, key, value, &desk, 1);
                 for (int head = key_head * shared; head < (key_head + 1) * shared; head++)
-                    attend_part_back(&shape, parts + part, head, query, key, value, log_total, grad, query_grad,
-                                     key_grad, value_grad, scores, scores + (int64_t)BLOCK * longest);
-            free(scores);
+                    for (int first = 0; first < part->length; first += BLOCK) {
+                        block_t block = block_of(part, head, first);
+                        attend_block_back(&shape, &block, &desk, query, log_total, grad, query_grad);
+                    }
+                if (i == group_first[group]) continue;
+                take_off(&shape, part, key_head, part->prompt_length, desk.key_grads, desk.padded, key_grad);
+                take_off(&shape, part, key_head, part->prompt_length, desk.value_grads, desk.padded, value_grad);
+            }
+            const part_t *prompt = parts + group_first[group];
+            take_off(&shape, prompt, key_head, 0, desk.key_grads, desk.padded, key_grad);
+            take_off(&shape, prompt, key_head, 0, desk.value_grads, desk.padded, value_grad);
+            free(memory);
         }
 }

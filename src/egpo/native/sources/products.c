@@ -1,10 +1,11 @@
-/* A tile of 6 rows and 64 outputs at a time: 24 vectors of sums, which stay in registers over all inputs. A packed
-weight is panels of 64 outputs, input by input. */
+/* A packed weight is panels of 64 outputs, input by input. */
 #include "products.h"
 
-#define ROWS 6
+#include "tiles.h"
+
 #define PANEL 64
-#define VECTORS (PANEL / LANES)
+#define BLOCK 512 /* inputs: their part of a panel stays in the cache of a core */
+#define CHUNK 192 /* rows that one thread takes at a time */
 
 int has_products(void) {
 #if defined(__AVX512F__) && defined(__x86_64__)
@@ -16,63 +17,63 @@ int has_products(void) {
 
 int64_t packed_size(int outputs, int inputs) { return (int64_t)(outputs + PANEL - 1) / PANEL * PANEL * inputs; }
 
+/* Sixteen inputs at a time: what is written then lies close together. */
 void pack(const float *weight, int outputs, int inputs, float *out) {
     PARALLEL_ROWS
     for (int first = 0; first < outputs; first += PANEL) {
         float *panel = out + (int64_t)first * inputs;
-        for (int j = 0; j < PANEL; j++)
-            for (int i = 0; i < inputs; i++)
-                panel[(int64_t)i * PANEL + j] = first + j < outputs ? weight[(int64_t)(first + j) * inputs + i] : 0;
+        for (int from = 0; from < inputs; from += LANES)
+            for (int j = 0; j < PANEL; j++)
+                for (int i = from; i < smaller(from + LANES, inputs); i++)
+                    panel[(int64_t)i * PANEL + j] = first + j < outputs ? weight[(int64_t)(first + j) * inputs + i] : 0;
     }
 }
 
-/* `rows` is a constant where this is inlined: all loops but that over inputs unroll. */
-static inline __attribute__((always_inline)) void tile_of(int rows, const float *x, const float *panel, float *out,
-                                                          int inputs, int64_t stride, int adds) {
-    lanes sums[ROWS][VECTORS];
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < VECTORS; v++) sums[r][v] = adds ? *(lanes *)(out + r * stride + v * LANES) : (lanes){0};
-    for (int64_t i = 0; i < inputs; i++)
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < VECTORS; v++)
-                sums[r][v] += x[r * (int64_t)inputs + i] * *(const lanes *)(panel + i * PANEL + v * LANES);
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < VECTORS; v++) *(lanes *)(out + r * stride + v * LANES) = sums[r][v];
-}
-
-static void tile(int rows, const float *x, const float *panel, float *out, int inputs, int64_t stride, int adds) {
-    switch (rows) {
-        case 6: tile_of(6, x, panel, out, inputs, stride, adds); break;
-        case 5: tile_of(5, x, panel, out, inputs, stride, adds); break;
-        case 4: tile_of(4, x, panel, out, inputs, stride, adds); break;
-        case 3: tile_of(3, x, panel, out, inputs, stride, adds); break;
-        case 2: tile_of(2, x, panel, out, inputs, stride, adds); break;
-        default: tile_of(1, x, panel, out, inputs, stride, adds);
-    }
-}
-
-/* A tile in the last panel, where fewer than 64 outputs are left. */
-static void edge_tile(int rows, const float *x, const float *panel, float *out, int inputs, int64_t stride, int adds,
-                      int width) {
-    float whole[ROWS * PANEL];
-    for (int r = 0; adds && r < rows; r++) memcpy(whole + r * PANEL, out + r * stride, sizeof(float) * width);
-    tile(rows, x, panel, whole, inputs, PANEL, adds);
-    for (int r = 0; r < rows; r++) memcpy(out + r * stride, whole + r * PANEL, sizeof(float) * width);
-}
-
-void multiply(const float *x, const float *packed, float *out, int rows, int inputs, int outputs, int adds) {
+void pack_transposed(const float *weight, int outputs, int inputs, float *out) {
     PARALLEL_ROWS
-    for (int first = 0; first < outputs; first += PANEL) {
-        const float *panel = packed + (int64_t)first * inputs;
-        int width = smaller(PANEL, outputs - first);
-        for (int row = 0; row < rows; row += ROWS) {
-            const float *from = x + (int64_t)row * inputs;
-            float *to = out + (int64_t)row * outputs + first;
-            int count = smaller(ROWS, rows - row);
-            if (width == PANEL)
-                tile(count, from, panel, to, inputs, outputs, adds);
-            else
-                edge_tile(count, from, panel, to, inputs, outputs, adds, width);
+    for (int first = 0; first < inputs; first += PANEL)
+        for (int i = 0; i < outputs; i++) {
+            float *to = out + (int64_t)first * outputs + (int64_t)i * PANEL;
+            int width = smaller(PANEL, inputs - first);
+            memcpy(to, weight + (int64_t)i * inputs + first, sizeof(float) * width);
+            memset(to + width, 0, sizeof(float) * (PANEL - width));
         }
+}
+
+/* One tile's rows of a whole panel. */
+static void across_panel(int rows, tile_t at) {
+    for (int i = 0; i < PANEL; i += TILE, at.panel += TILE, at.out += TILE) {
+        tile(rows, VECTORS, &at);
+        if (at.onto) at.onto += TILE;
     }
+}
+
+/* Of the last panel, where fewer than 64 outputs are left. */
+static void across_edge(int rows, tile_t at, int width) {
+    float whole[ROWS * PANEL] = {0};
+    for (int r = 0; at.onto && r < rows; r++)
+        memcpy(whole + r * PANEL, at.onto + r * at.out_row, sizeof(float) * width);
+    tile_t aside = {at.x, at.x_row, 1, at.panel, PANEL, at.onto ? whole : NULL, whole, PANEL, at.count};
+    across_panel(rows, aside);
+    for (int r = 0; r < rows; r++) memcpy(at.out + r * at.out_row, whole + r * PANEL, sizeof(float) * width);
+}
+
+void multiply(const float *x, const float *packed, const float *onto, float *out, int rows, int inputs, int outputs) {
+    _Pragma("omp parallel for schedule(static) collapse(2)")
+    for (int chunk = 0; chunk < rows; chunk += CHUNK)
+        for (int first = 0; first < outputs; first += PANEL)
+            for (int from = 0; from < inputs; from += BLOCK) {
+                const float *panel = packed + (int64_t)first * inputs + (int64_t)from * PANEL;
+                int end = smaller(chunk + CHUNK, rows), count = smaller(BLOCK, inputs - from);
+                for (int row = chunk; row < end; row += ROWS) {
+                    int64_t place = (int64_t)row * outputs + first;
+                    const float *before = from ? out + place : onto ? onto + place : NULL;
+                    const float *here = x + (int64_t)row * inputs + from;
+                    tile_t at = {here, inputs, 1, panel, PANEL, before, out + place, outputs, count};
+                    if (first + PANEL <= outputs)
+                        across_panel(smaller(ROWS, end - row), at);
+                    else
+                        across_edge(smaller(ROWS, end - row), at, outputs - first);
+                }
+            }
 }

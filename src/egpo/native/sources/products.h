@@ -1,4 +1,4 @@
-/* Products with weights that were packed once and are used many times: sampling's, one token a row. */
+/* Products with weights that were packed before they are used. */
 #pragma once
 
 #include "kernels.h"
@@ -12,5 +12,8 @@ int64_t packed_size(int outputs, int inputs);
 /* A weight (outputs x inputs) as `multiply` reads it. */
 void pack(const float *weight, int outputs, int inputs, float *out);
 
-/* out = x weight^T, or, where `adds`, out + x weight^T. x: rows x inputs. */
-void multiply(const float *x, const float *packed, float *out, int rows, int inputs, int outputs, int adds);
+/* Its transpose, of `inputs` outputs: what takes gradients back. */
+void pack_transposed(const float *weight, int outputs, int inputs, float *out);
+
+/* out = onto + x weight^T. x: rows x inputs. `onto` may be NULL, for zeros, or `out` itself. */
+void multiply(const float *x, const float *packed, const float *onto, float *out, int rows, int inputs, int outputs);

@@ -14,6 +14,13 @@ static const float *values_of(const store_t *store, const sizes_t *sizes, int64_
     return store->values + (sequence * sizes->key_heads + head) * store->slots * sizes->width;
 }
 
+void prefetch_slot(const store_t *store, const sizes_t *sizes, int64_t row, int slot) {
+    for (int head = 0; head < sizes->key_heads; head++) {
+        const float *keys = keys_of(store, sizes, row, head) + (int64_t)(slot - slot % LANES) * sizes->width;
+        for (int i = 0; i < sizes->width; i++) __builtin_prefetch(keys + i * LANES, 1, 2);
+    }
+}
+
 void write_slot(const store_t *store, const sizes_t *sizes, int64_t row, int slot, const float *key,
                 const float *value) {
     for (int head = 0; head < sizes->key_heads; head++, key += sizes->width, value += sizes->width) {
@@ -24,13 +31,17 @@ void write_slot(const store_t *store, const sizes_t *sizes, int64_t row, int slo
     }
 }
 
-/* Scores of `count` queries, a constant where this is inlined, against whole blocks of keys. */
+/* Scores of `count` queries, a constant where this is inlined, against whole blocks of keys. Attention waits for memory
+more than it computes: line by line, what is read after these keys is asked for while they are. */
 static inline __attribute__((always_inline)) void score(int count, const float *query, const float *keys, int num_slots,
-                                                        int width, float *scores, int stride) {
-    for (int first = 0; first < num_slots; first += LANES, keys += LANES * width) {
+                                                        int width, float *scores, int stride,
+                                                        const float *next) {
+    for (int first = 0; first < num_slots; first += LANES, keys += LANES * width, next += LANES * width) {
         lanes even[2] = {{0}, {0}}, odd[2] = {{0}, {0}};
         for (int i = 0; i < width; i += 2) {
             lanes one = *(const lanes *)(keys + i * LANES), other = *(const lanes *)(keys + (i + 1) * LANES);
+            __builtin_prefetch(next + i * LANES, 0, 2);
+            __builtin_prefetch(next + (i + 1) * LANES, 0, 2);
             for (int q = 0; q < count; q++) {
                 even[q] += query[q * width + i] * one;
                 odd[q] += query[q * width + i + 1] * other;
@@ -42,12 +53,14 @@ static inline __attribute__((always_inline)) void score(int count, const float *
 
 /* out += the weights' sum of values, over 16 * `vectors` numbers of each; both counts are constants where inlined. */
 static inline __attribute__((always_inline)) void gather(int count, int vectors, const float *weights, int stride,
-                                                         const float *values, int num_slots, int width, float *out) {
+                                                         const float *values, int num_slots, int width, float *out,
+                                                         const float *next) {
     lanes sums[2][4];
     for (int q = 0; q < count; q++)
         for (int v = 0; v < vectors; v++) sums[q][v] = *(lanes *)(out + q * width + v * LANES);
-    for (int slot = 0; slot < num_slots; slot++, values += width)
+    for (int slot = 0; slot < num_slots; slot++, values += width, next += width)
         for (int v = 0; v < vectors; v++) {
+            __builtin_prefetch(next + v * LANES, 0, 2);
             lanes value = *(const lanes *)(values + v * LANES);
             for (int q = 0; q < count; q++) sums[q][v] += weights[q * stride + slot] * value;
         }
@@ -57,11 +70,11 @@ static inline __attribute__((always_inline)) void gather(int count, int vectors,
 
 static inline __attribute__((always_inline)) void gather_all(int count, const float *weights, int stride,
                                                              const float *values, int num_slots, int width,
-                                                             float *out) {
+                                                             float *out, const float *next) {
     int i = 0;
     for (; i + 4 * LANES <= width; i += 4 * LANES)
-        gather(count, 4, weights, stride, values + i, num_slots, width, out + i);
-    for (; i < width; i += LANES) gather(count, 1, weights, stride, values + i, num_slots, width, out + i);
+        gather(count, 4, weights, stride, values + i, num_slots, width, out + i, next + i);
+    for (; i < width; i += LANES) gather(count, 1, weights, stride, values + i, num_slots, width, out + i, next + i);
 }
 
 static float highest_of(const float *scores, int count, float highest) {
@@ -84,8 +97,11 @@ static inline __attribute__((always_inline)) void attend_queries(int count, cons
     const sizes_t *sizes = row->sizes;
     int width = sizes->width, stride = row->prompts->slots + row->rows->slots;
     float *own = scores + row->prompts->slots;
-    score(count, query, keys_of(row->prompts, sizes, row->prompt, head), row->prompt_length, width, scores, stride);
-    score(count, query, keys_of(row->rows, sizes, row->row, head), row->own_length, width, own, stride);
+    const float *own_keys = keys_of(row->rows, sizes, row->row, head);
+    const float *own_values = values_of(row->rows, sizes, row->row, head);
+    const float *next_keys = own_keys + (int64_t)row->rows->slots * width; /* of the next head, or of the next row */
+    score(count, query, keys_of(row->prompts, sizes, row->prompt, head), row->prompt_length, width, scores, stride, own_keys);
+    score(count, query, own_keys, row->own_length, width, own, stride, own_values);
     float inverse[2];
     for (int q = 0; q < count; q++) {
         float *prompt_scores = scores + q * stride, *own_scores = own + q * stride;
@@ -96,8 +112,8 @@ static inline __attribute__((always_inline)) void attend_queries(int count, cons
     }
     memset(out, 0, sizeof(float) * count * width);
     gather_all(count, scores, stride, values_of(row->prompts, sizes, row->prompt, head), row->prompt_length, width,
-               out);
-    gather_all(count, own, stride, values_of(row->rows, sizes, row->row, head), row->own_length, width, out);
+               out, own_values);
+    gather_all(count, own, stride, own_values, row->own_length, width, out, next_keys);
     for (int q = 0; q < count; q++)
         for (int i = 0; i < width; i++) out[q * width + i] *= inverse[q];
 }

@@ -22,6 +22,9 @@ typedef struct {
     int prompt_length, own_length;
 } row_t;
 
+/* Asks for the memory that `write_slot` will write, which is not in the cache: a row ahead. */
+void prefetch_slot(const store_t *store, const sizes_t *sizes, int64_t row, int slot);
+
 void write_slot(const store_t *store, const sizes_t *sizes, int64_t row, int slot, const float *key,
                 const float *value);
 

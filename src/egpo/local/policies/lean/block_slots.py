@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from egpo.local.policies.attention import PackLayout
 from egpo.local.policies.lean.decoding import BLOCK, Decoding, Stores
+from egpo.native.library import address, kernels
 
 
 class BlockSlots:
@@ -34,7 +35,10 @@ class BlockSlots:
         self.position_R = self._length_P[self._prompt_R] - 1
         longest = int(self._length_P.max())
         self._slots = (_whole_blocks(longest), _whole_blocks(max_new))
-        self._stores = [self._stores_of(layout, *pair) for pair in self._collected]
+        own = self._own_slots(len(prompt_R), *self._collected[0][0].shape[1:])
+        self._stores = [
+            self._stores_of(layout, *pair, *slots) for pair, slots in zip(self._collected, own, strict=True)
+        ]
         self._collected.clear()
         self._decoding = Decoding(self._model, self._stores, longest + max_new)
 
@@ -55,16 +59,22 @@ class BlockSlots:
                 store.values[moved, :, :used] = store.values[row_K[moved], :, :used]
         self.position_R, self._prompt_R = self.position_R[row_K], self._prompt_R[row_K]
 
-    def _stores_of(self, layout: PackLayout, key_NKd: Tensor, value_NKd: Tensor) -> Stores:
-        prompt_slots, slots = self._slots
-        rows, heads, width = len(self._prompt_R), *key_NKd.shape[1:]
-        keys_PSKd, values_PSKd = (_rectangle(tensor, layout, prompt_slots) for tensor in (key_NKd, value_NKd))
+    def _own_slots(self, rows: int, heads: int, width: int) -> Tensor:
+        """(layers, 2, rows, K, slots, d): keys and values. A slot is never read before it is written."""
+        own = torch.empty(len(self._collected), 2, rows, heads, self._slots[1], width)
+        kernels().use_huge_pages(address(own), own.nbytes)
+        return own
+
+    def _stores_of(
+        self, layout: PackLayout, key_NKd: Tensor, value_NKd: Tensor, keys_RKSd: Tensor, values_RKSd: Tensor
+    ) -> Stores:
+        keys_PSKd, values_PSKd = (_rectangle(tensor, layout, self._slots[0]) for tensor in (key_NKd, value_NKd))
+        rows, heads, slots, width = keys_RKSd.shape
         return Stores(
             prompt_keys=_in_blocks(keys_PSKd),
             prompt_values=values_PSKd.transpose(1, 2).contiguous(),
-            # A slot is never read before it is written.
-            keys=key_NKd.new_empty(rows, heads, slots // BLOCK, width, BLOCK),
-            values=key_NKd.new_empty(rows, heads, slots, width),
+            keys=keys_RKSd.view(rows, heads, slots // BLOCK, width, BLOCK),
+            values=values_RKSd,
         )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from egpo.local.policies.lean.heads import Angles, placed
+from egpo.local.policies.lean.linear import add_projection, projections
 from egpo.local.policies.lean.norm import rms_norm
 from egpo.local.policies.lean.swiglu import swiglu
 
@@ -31,21 +32,18 @@ def decode(model: PreTrainedModel, token_N: Tensor, position_N: Tensor, attend: 
 def _attention(layer: Any, index: int, hidden_ND: Tensor, angles: Angles, attend: Attend) -> Tensor:
     attention = layer.self_attn
     normed_ND = _normed(hidden_ND, layer.input_layernorm)
-    query, key, value = (
-        projection(normed_ND).unflatten(-1, (-1, attention.head_dim))
-        for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
-    )
+    projected = projections(normed_ND, (attention.q_proj, attention.k_proj, attention.v_proj))
+    query, key, value = (tensor.view(len(tensor), -1, attention.head_dim) for tensor in projected)
     query = placed(query, getattr(attention, "q_norm", None), angles)
     key = placed(key, getattr(attention, "k_norm", None), angles)
-    update_ND: Tensor = attention.o_proj(attend(index, query, key, value, attention.scaling))
-    return hidden_ND + update_ND
+    seen = attend(index, query, key, value, attention.scaling)
+    return add_projection(hidden_ND, seen, attention.o_proj)
 
 
 def _mlp(layer: Any, hidden_ND: Tensor) -> Tensor:
     normed_ND = _normed(hidden_ND, layer.post_attention_layernorm)
-    act_NF = swiglu(layer.mlp.gate_proj(normed_ND), layer.mlp.up_proj(normed_ND))
-    update_ND: Tensor = layer.mlp.down_proj(act_NF)
-    return hidden_ND + update_ND
+    act_NF = swiglu(*projections(normed_ND, (layer.mlp.gate_proj, layer.mlp.up_proj)))
+    return add_projection(hidden_ND, act_NF, layer.mlp.down_proj)
 
 
 def _normed(x: Tensor, norm: Any) -> Tensor:

@@ -1,0 +1,100 @@
+"""What the job of benchmarks/embedded_cpu.py cannot do without: its products, run here and counted.
+
+Three limits, from the loosest to the strictest:
+- the products with the weights, as torch computes them;
+- with attention's own products (scores and values forward, their four gradients backward), at the same rate;
+- all of these operations at the highest rate that any large product reaches in the same run, torch's or the engine's.
+"""
+
+import time
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+import _embedded_job as job
+from egpo.local.run import Run
+from egpo.native.library import address, kernels
+
+MICRO_TOKENS = 2048  # of one pass, as the engine takes them on a CPU
+TOKENS = job.PROMPTS * (job.PROMPT_TOKENS + job.GROUP * (job.NEW_TOKENS - 1))
+Seconds = dict[str, float]
+
+
+class Products:
+    """Every product with a weight: one token a row at a time for the responses, every prompt once; then forward,
+    gradient of the input and gradient of the weight over all tokens, every prompt once."""
+
+    def __init__(self, run: Run) -> None:
+        model = run.policy.model
+        self._weights = [layer.weight.detach() for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
+        sizes = {size for weight in self._weights for size in weight.shape}
+        self._inputs = {size: torch.randn(MICRO_TOKENS, size) for size in sizes}
+        self.operations = _operations(2 * TOKENS * sum(map(torch.numel, self._weights)))
+        self.attention_operations = _operations(_attention(model.config))
+        self.rates: list[float] = []
+
+    def run(self) -> Seconds:
+        self.rates.append(_highest_rate())
+        start = time.perf_counter()
+        for num_rows in (job.PROMPTS * job.PROMPT_TOKENS, *[job.ROWS] * (job.NEW_TOKENS - 1)):
+            for weight in self._weights:
+                linear(self._inputs[weight.shape[1]][:num_rows], weight)
+        middle = time.perf_counter()
+        for first in range(0, TOKENS, MICRO_TOKENS):
+            for weight in self._weights:
+                self._forward_and_backward(weight, min(MICRO_TOKENS, TOKENS - first))
+        end = time.perf_counter()
+        return {"step": end - start, "sample": middle - start, "update": end - middle}
+
+    def with_attention(self, rounds: list[Seconds]) -> list[Seconds]:
+        """The seconds of `run`, and attention's operations at the rate of the same stage."""
+        shares = {stage: 1 + self.attention_operations[stage] / self.operations[stage] for stage in self.operations}
+        stages = [{stage: seconds[stage] * share for stage, share in shares.items()} for seconds in rounds]
+        return [{**seconds, "step": sum(seconds.values())} for seconds in stages]
+
+    def at_the_highest_rate(self) -> Seconds:
+        rate = max(self.rates)
+        stages = {name: (self.operations[name] + self.attention_operations[name]) / rate for name in self.operations}
+        return {**stages, "step": sum(stages.values())}
+
+    def _forward_and_backward(self, weight: Tensor, num_tokens: int) -> None:
+        num_out, num_in = weight.shape
+        tokens, gradient = self._inputs[num_in][:num_tokens], self._inputs[num_out][:num_tokens]
+        linear(tokens, weight)
+        torch.mm(gradient, weight)
+        torch.mm(gradient.t(), tokens)
+
+
+def _operations(forward: int) -> dict[str, int]:
+    """Backward has two products for each one forward; what attention computes twice does not count."""
+    return {"sample": forward, "update": 3 * forward}
+
+
+def _attention(config) -> int:
+    """Of every token with every one that it sees, in all heads and layers: a score, and a value's share."""
+    own = job.NEW_TOKENS - 1
+    pairs = job.ROWS * (own * job.PROMPT_TOKENS + own * (own + 1) // 2)
+    pairs += job.PROMPTS * job.PROMPT_TOKENS * (job.PROMPT_TOKENS + 1) // 2
+    return 4 * pairs * config.num_hidden_layers * config.num_attention_heads * config.head_dim
+
+
+def _highest_rate() -> float:
+    """Operations a second of the fastest product here, on the cores that torch has: a few tries, some milliseconds."""
+    num_tokens, num_in, num_out = MICRO_TOKENS, 192, 256
+    x, weight, out = torch.randn(num_tokens, num_in), torch.randn(num_out, num_in), torch.empty(num_tokens, num_out)
+    products = [lambda: torch.mm(x, weight.t(), out=out)]
+    library = kernels()
+    if library is not None:
+        packed = torch.empty(library.packed_size(num_out, num_in))
+        library.pack(address(weight), num_out, num_in, address(packed))
+        sizes = num_tokens, num_in, num_out
+        products.append(lambda: library.multiply(address(x), address(packed), None, address(out), *sizes))
+    return max(2 * num_tokens * num_in * num_out / min(map(_seconds, [product] * 10)) for product in products)
+
+
+def _seconds(product) -> float:
+    start = time.perf_counter()
+    for _ in range(5):
+        product()
+    return (time.perf_counter() - start) / 5
