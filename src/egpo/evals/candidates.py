@@ -137,8 +137,12 @@ def served_candidates(server: Server, names: Sequence[str], out: Path | None = N
     return [ServedCandidate(server, name, out) for name in names or (server.only_model(),)]
 
 
-def _described(exam: Exam) -> str:
+def exam_name(exam: Exam) -> str:
+    """What the evaluations of an exam are called, whoever sat it, and how often."""
     split = "" if exam.split == "test" else exam.split
     few = f"first{exam.num_problems}" if exam.num_problems else ""  # a trial does not replace the whole
-    again = f"seed{exam.sampling.seed}" if exam.sampling.seed else ""
-    return file_name(exam.task.rpartition(":")[2], split, few, exam.sampling.described, again)
+    return file_name(exam.task.rpartition(":")[2], split, few, exam.sampling.described)
+
+
+def _described(exam: Exam) -> str:
+    return file_name(exam_name(exam), f"seed{exam.sampling.seed}" if exam.sampling.seed else "")

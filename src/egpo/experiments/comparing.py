@@ -5,7 +5,7 @@ from pathlib import Path
 
 from egpo.comparisons.comparison import Wanted, compare_runs
 from egpo.errors import InputError
-from egpo.evals.store import file_name
+from egpo.evals.candidates import exam_name
 from egpo.experiments.exams import exams_of
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.screen import Screen
@@ -26,7 +26,7 @@ def compare_experiments(experiments: Sequence[Experiment], screen: Screen) -> No
 def _exam_names(experiment: Experiment) -> list[str]:
     """What the evaluations of a trained model are called, without its step."""
     chosen = experiment.training.eval
-    names = [file_name(e.task.rpartition(":")[2], e.sampling.described) for e in exams_of(experiment.training)]
+    names = [exam_name(exam) for exam in exams_of(experiment.training)]
     return [*names, bfcl_exam(experiment)] if chosen.bfcl and "trained" in chosen.models else names
 
 
