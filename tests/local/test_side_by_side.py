@@ -34,6 +34,10 @@ def test_each_part_has_one_thread_and_the_callers_gradient_switch():
     assert side_by_side(seen, [1, 2]) == [(1, True)] * 2
 
 
+def test_no_parts_have_no_results():
+    assert side_by_side(lambda part: part, []) == []
+
+
 def test_a_single_part_has_all_threads():
     assert side_by_side(lambda part: torch.get_num_threads(), [1]) == [2]
 

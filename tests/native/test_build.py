@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -31,12 +33,12 @@ def counted(cache, tmp_path, monkeypatch):
     made = folder / "made"
     script = f'for word; do case "$last" in -o) : > "$word"; echo "$word" >> {made};; esac; last=$word; done'
     monkeypatch.setenv("CC", str(fake_compiler(folder, script)))
-    return lambda: len(made.read_text().splitlines())
+    return lambda: made.read_text().splitlines()
 
 
 def test_it_is_compiled_once_and_leaves_nothing_else(counted, cache):
     assert library_file() == library_file()
-    assert counted() == 1
+    assert len(counted()) == 1
     assert [path.name for path in cache.iterdir()] == [library_file().name]
 
 
@@ -44,7 +46,23 @@ def test_another_cpu_or_other_sources_are_another_library(counted, monkeypatch):
     first = library_file()
     monkeypatch.setattr(build, "_cpu", lambda: "another")
     assert library_file() != first
-    assert counted() == 2
+    assert len(counted()) == 2
+
+
+def test_two_threads_at_once_do_not_write_into_each_others_file(counted, monkeypatch):
+    compiled, both = build._run, threading.Barrier(2)
+
+    def together(command):
+        if "-o" in command:
+            both.wait(timeout=10)
+        return compiled(command)
+
+    monkeypatch.setattr(build, "_run", together)
+    with ThreadPoolExecutor(2) as pool:
+        one, two = pool.map(lambda _: library_file(), range(2))
+    assert one == two
+    assert one.exists()
+    assert len(set(counted())) == 2
 
 
 def test_a_compiler_that_fails_is_quoted(cache, tmp_path, monkeypatch):

@@ -95,6 +95,45 @@ def test_swiglu(rows, width, scale):
     assert_same(swiglu, lambda gate, up: silu(gate) * up, normal(rows, width, scale=scale), normal(rows, width, seed=1))
 
 
+def test_swiglu_of_numbers_whose_product_is_none():
+    """silu(-1e30) is 0, and so is 0 times anything."""
+    gate, up = torch.tensor([-1e30, -1e30, 1e30, 5.0]), torch.tensor([1e30, -1e30, 1e-30, 2.0])
+    torch.testing.assert_close(swiglu(gate, up), silu(gate) * up)
+
+
+def with_sine(width):
+    angle = torch.linspace(-3, 3, width // 2).repeat(8, 2)
+    return Angles(angle.cos(), angle.sin())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shapes"),
+    [
+        (lambda x: rms_norm(x, torch.linspace(1, 2, 6), 1e-5), [(8, 6)]),
+        (swiglu, [(8, 6), (8, 6)]),
+        (lambda x: placed(x, None, with_sine(6)), [(8, 2, 6)]),
+        (
+            lambda q, k, v: attend(q, k, v, PackLayout((GroupLayout(0, 8, ()),), torch.device("cpu")), 0.3),
+            [(8, 1, 6)] * 3,
+        ),
+        (lambda x: torch.cat(projections(x, (torch.nn.Linear(6, 5),) * 2), 1), [(8, 6)]),
+    ],
+    ids=["norm", "swiglu", "heads", "attention", "projections"],
+)
+def test_inputs_and_gradients_with_gaps_are_those_without(kernel, shapes):
+    """A copy without gaps must live for as long as the kernel reads it."""
+
+    def computed(gaps):
+        torch.manual_seed(0)
+        inputs = [normal(*shape, 2)[..., 0].requires_grad_() for shape in shapes]
+        out = kernel(*(inputs if gaps else [tensor.contiguous() for tensor in inputs]))
+        grad = torch.full((), 0.7).expand_as(out)
+        return [out, *torch.autograd.grad(out, inputs, grad if gaps else grad.contiguous())]
+
+    for found, expected in zip(computed(True), computed(False), strict=True):
+        assert torch.equal(found, expected)
+
+
 def exact_attention(query_NHd, key_NKd, value_NKd, layout, scale):
     """Token by token."""
     repeats = query_NHd.shape[1] // key_NKd.shape[1]
@@ -151,6 +190,26 @@ def test_slice_stats_and_their_gradient(tokens, words, temperature, scale):
     expected = grad.double()[:, None] * (onehot - logp.exp()) / temperature
     # A float32 logit of hundreds is known to a few millionths of itself only.
     torch.testing.assert_close(found.double(), expected, atol=2e-5 * scale, rtol=1e-4)
+
+
+def test_targets_with_gaps():
+    logits, target, lse = normal(4, 5), torch.arange(8).remainder(5).view(4, 2)[:, 0], torch.zeros(4)
+    found, expected = (
+        logp_gradient(logits.clone(), lse, torch.ones(4), each, 1.0, torch.float32)
+        for each in (target, target.contiguous())
+    )
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("scale", [0.5, 5.0])
+def test_a_large_vocabulary_is_summed_to_the_last_digits(scale):
+    logits = normal(3, 200_003, scale=scale)
+    logp = torch.log_softmax(logits.double(), -1)
+    entropy = -(logp.exp() * logp).sum(-1)
+    choice, stats = choose(logits, torch.tensor([0.0, 0.5, 0.9]), Sampling()), slice_stats(logits.clone(), 1.0)
+    drawn = logp.gather(1, choice.token_R[:, None])[:, 0]
+    for found, exact in ((choice.entropy_R, entropy), (stats.entropy_N, entropy), (choice.logp_R, drawn)):
+        torch.testing.assert_close(found.double(), exact, atol=4e-6, rtol=0)
 
 
 def test_the_exponential_at_its_ends():

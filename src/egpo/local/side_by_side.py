@@ -38,8 +38,8 @@ def num_sides(policy: Policy) -> int:
 def side_by_side(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
     """`work` on every part, each in a thread that has one core; the results in the order of the parts. What a part
     computes depends neither on the others nor on who is done first. One part is worked on here, with all cores."""
-    if len(parts) == 1:
-        return [work(parts[0])]
+    if len(parts) < 2:
+        return [work(part) for part in parts]
     num_threads, has_gradient, unwanted = torch.get_num_threads(), torch.is_grad_enabled(), threading.Event()
 
     def alone(part: Part) -> Result:

@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 from egpo.errors import EgpoError
@@ -35,8 +36,8 @@ def library_file() -> Path:
 
 
 def _compile(compiler: str, path: Path) -> None:
-    """Written aside and renamed: two processes may be at it."""
-    aside = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
+    """Written aside and renamed: two processes may be at it, or two threads of one."""
+    aside = path.with_name(f"{UNFINISHED}{os.getpid()}-{threading.get_ident()}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

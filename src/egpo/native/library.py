@@ -33,6 +33,8 @@ _ARGUMENTS = {
     "attend_pack": "ppppp pp iiiiif",
     "attend_pack_back": "pppppppp pp iiiiif",
 }
+_NEED_MEMORY = ("rms_norm_back", "heads_back", "decode", "choose", "attend_pack", "attend_pack_back")
+"""These answer whether they had it."""
 
 
 @cache
@@ -62,7 +64,8 @@ def describe_kernels() -> str:
 
 
 def address(tensor: Tensor) -> int:
-    """Where a kernel finds the numbers: they must be float32 without gaps."""
+    """Where a kernel finds the numbers: they must be float32 without gaps. It keeps nothing alive: who asks for the
+    address of a copy holds the copy until the kernel is done."""
     assert tensor.dtype == torch.float32, "not float32"
     assert tensor.is_contiguous(), "gaps between the numbers"
     return tensor.data_ptr()
@@ -87,10 +90,18 @@ def _load() -> ctypes.CDLL:
         function = getattr(library, name)
         function.restype = None
         function.argtypes = [_LETTERS[letter] for letter in letters.replace(" ", "")]
+    for name in _NEED_MEMORY:
+        function = getattr(library, name)
+        function.restype, function.errcheck = ctypes.c_int, _require_memory
     library.packed_size.restype = ctypes.c_int64
     library.use_sgemm.argtypes = [ctypes.c_void_p]
     library.use_sgemm(_sgemm())
     return library
+
+
+def _require_memory(had_memory: int, function: Any, arguments: object) -> None:
+    if not had_memory:
+        raise MemoryError(f"not enough memory for the kernel {function.__name__}")
 
 
 def _sgemm() -> int | None:

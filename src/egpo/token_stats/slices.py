@@ -62,8 +62,9 @@ def logp_gradient(
 
         return fused_logp_gradient(logit_NC, lse_N, scale_N, target_N, temperature, dtype)
     if suits(logit_NC) and dtype == torch.float32:
-        tensors = map(address, (logit_NC, lse_N, scale_N.contiguous()))
-        kernels().logp_gradient(*tensors, target_N.contiguous().data_ptr(), *logit_NC.shape, 1 / temperature)
+        scale_N, target_N = scale_N.contiguous(), target_N.contiguous()
+        tensors = map(address, (logit_NC, lse_N, scale_N))
+        kernels().logp_gradient(*tensors, target_N.data_ptr(), *logit_NC.shape, 1 / temperature)
         return logit_NC
     grad_NC = logit_NC.div_(temperature).sub_(lse_N.unsqueeze(1)).exp_().mul_(-scale_N.unsqueeze(1))
     here_N = (target_N >= 0) & (target_N < grad_NC.shape[1])

@@ -163,7 +163,8 @@ def test_joined_and_selected_rollouts_keep_each_row_with_its_problem(load):
     assert picked.texts == tuple(whole.texts[row] for row in rows)
 
 
-def test_out_of_memory_halves_the_rows_and_changes_nothing(load, monkeypatch):
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
+def test_out_of_memory_halves_the_rows_and_changes_nothing(load, monkeypatch, error):
     policy = load()
     expected = drawn(policy)
     original, asked = policy.next_hidden, []
@@ -171,7 +172,7 @@ def test_out_of_memory_halves_the_rows_and_changes_nothing(load, monkeypatch):
     def scarce(token_R, slots):
         asked.append(len(token_R))
         if len(token_R) > 6:
-            raise torch.OutOfMemoryError("no room")
+            raise error("no room")
         return original(token_R, slots)
 
     monkeypatch.setattr(policy, "next_hidden", scarce)

@@ -12,7 +12,7 @@ from torch import Tensor
 from egpo.config.schema import Rollout
 from egpo.errors import warn_once
 from egpo.local.draws import Draws
-from egpo.local.memory import is_out_of_memory
+from egpo.local.memory import OUT_OF_MEMORY, is_out_of_memory
 from egpo.local.policies.packs import Sequences, pack_groups
 from egpo.local.policies.policy import AnySlots, Policy
 from egpo.local.policies.prompts import prompt_tokens, require_room
@@ -126,7 +126,7 @@ def _fill(batch: _Batch, rows: list[int], rows_at_once: int | None) -> None:
 def _fits(batch: _Batch, rows: list[int]) -> bool:
     try:
         _sample_rows(batch, rows)
-    except RuntimeError as error:
+    except OUT_OF_MEMORY as error:
         if not is_out_of_memory(error) or len(rows) == 1:
             raise
         warn_once(

@@ -19,16 +19,22 @@ static int64_t draw_word(const float *logits, int words, float highest, float in
     return last;
 }
 
-void choose(const float *logits, const double *uniform, int64_t *token, float *logp, float *entropy, int64_t rows,
-            int words, float inverse_temperature) {
-    PARALLEL_ROWS
+int choose(const float *logits, const double *uniform, int64_t *token, float *logp, float *entropy, int64_t rows,
+           int words, float inverse_temperature) {
+    int has_memory = 1;
+    _Pragma("omp parallel for schedule(static) reduction(&& : has_memory)")
     for (int64_t row = 0; row < rows; row++) {
         const float *here = logits + row * words;
         float *exponentials = malloc(sizeof(float) * words);
+        if (!exponentials) {
+            has_memory = 0;
+            continue;
+        }
         sums_t sums = softmax_sums(here, words, inverse_temperature);
         token[row] = draw_word(here, words, sums.highest, inverse_temperature, uniform[row], exponentials);
-        logp[row] = (here[token[row]] - sums.highest) * inverse_temperature - logf(sums.total);
+        logp[row] = (here[token[row]] - sums.highest) * inverse_temperature - (float)log(sums.total);
         entropy[row] = entropy_of(sums);
         free(exponentials);
     }
+    return has_memory;
 }

@@ -43,14 +43,18 @@ static void norm_rows(const float *x, const float *weight, float *out, const siz
 }
 
 /* Heads placed, the new slot written, attention: all that a row does by itself. Its output replaces its queries. */
-static void attend_rows(const sizes_t *sizes, const layer_t *layer, const batch_t *batch, const around_t *around,
-                        scratch_t *at) {
-    int width = sizes->width, query_row = sizes->heads * width, key_row = sizes->key_heads * width;
+static int attend_rows(const sizes_t *sizes, const layer_t *layer, const batch_t *batch, const around_t *around,
+                       scratch_t *at) {
+    int width = sizes->width, query_row = sizes->heads * width, key_row = sizes->key_heads * width, has_memory = 1;
     store_t prompts = {layer->prompt_keys, layer->prompt_values, batch->prompt_slots};
     store_t rows = {layer->keys, layer->values, batch->slots};
-    PARALLEL_ROWS
+    _Pragma("omp parallel for schedule(static) reduction(&& : has_memory)")
     for (int64_t row = 0; row < batch->rows; row++) {
         float *scores = malloc(sizeof(float) * 2 * (batch->prompt_slots + batch->slots));
+        if (!scores) {
+            has_memory = 0;
+            continue;
+        }
         const float *cosine = around->cosine + batch->position[row] * width;
         const float *sine = around->sine + batch->position[row] * width;
         float *query = at->placed_query + row * query_row, *key = at->placed_key + row * key_row;
@@ -66,18 +70,20 @@ static void attend_rows(const sizes_t *sizes, const layer_t *layer, const batch_
         attend_row(&seen, query, at->query + row * query_row, scores);
         free(scores);
     }
+    return has_memory;
 }
 
-static void attention(const sizes_t *sizes, const layer_t *layer, const batch_t *batch, const around_t *around,
-                      scratch_t *at) {
+static int attention(const sizes_t *sizes, const layer_t *layer, const batch_t *batch, const around_t *around,
+                     scratch_t *at) {
     int rows = batch->rows, hidden = sizes->hidden;
     int query_row = sizes->heads * sizes->width, key_row = sizes->key_heads * sizes->width;
     norm_rows(at->hidden, layer->attention_norm, at->normed, sizes, rows);
     linear(sizes, at->normed, layer->query, layer->query_bias, at->query, rows, hidden, query_row, 0);
     linear(sizes, at->normed, layer->key, layer->key_bias, at->key, rows, hidden, key_row, 0);
     linear(sizes, at->normed, layer->value, layer->value_bias, at->value, rows, hidden, key_row, 0);
-    attend_rows(sizes, layer, batch, around, at);
+    int has_memory = attend_rows(sizes, layer, batch, around, at);
     linear(sizes, at->query, layer->out, layer->out_bias, at->hidden, rows, query_row, hidden, 1);
+    return has_memory;
 }
 
 static void mlp(const sizes_t *sizes, const layer_t *layer, int rows, scratch_t *at) {
@@ -109,15 +115,16 @@ static scratch_t scratch_from(float *memory, const sizes_t *sizes, int64_t rows)
 
 /* `memory` has room for 2 (D + heads * width + inner) + 3 key_heads * width numbers a row. The hidden states after the
 last norm go to `out` (R, D). */
-void decode(const sizes_t *sizes, const layer_t *layers, const batch_t *batch, const around_t *around, float *memory,
-            float *out) {
+int decode(const sizes_t *sizes, const layer_t *layers, const batch_t *batch, const around_t *around, float *memory,
+           float *out) {
     scratch_t at = scratch_from(memory, sizes, batch->rows);
     for (int64_t row = 0; row < batch->rows; row++)
         memcpy(at.hidden + row * sizes->hidden, around->embedding + batch->token[row] * sizes->hidden,
                sizeof(float) * sizes->hidden);
     for (int layer = 0; layer < sizes->layers; layer++) {
-        attention(sizes, layers + layer, batch, around, &at);
+        if (!attention(sizes, layers + layer, batch, around, &at)) return 0;
         mlp(sizes, layers + layer, batch->rows, &at);
     }
     norm_rows(at.hidden, around->norm, out, sizes, batch->rows);
+    return 1;
 }

@@ -53,9 +53,10 @@ static void head_row_back(const float *x, const float *weight, const float *cosi
     for (int i = 0; i < width; i++) x_grad[i] = (x_grad[i] - x[i] * inverse * along) * inverse;
 }
 
-void heads_back(const float *x, const float *weight, const float *cosine, const float *sine, const float *inverse,
+int heads_back(const float *x, const float *weight, const float *cosine, const float *sine, const float *inverse,
                 const float *grad, float *x_grad, float *weight_grad, int64_t tokens, int num_heads, int width) {
     float *partial = calloc((size_t)CHUNKS * width, sizeof(float));
+    if (!partial) return 0;
     PARALLEL_ROWS
     for (int chunk = 0; chunk < CHUNKS; chunk++)
         for (int64_t token = tokens * chunk / CHUNKS; token < tokens * (chunk + 1) / CHUNKS; token++)
@@ -67,4 +68,5 @@ void heads_back(const float *x, const float *weight, const float *cosine, const 
         for (int chunk = 0; chunk < CHUNKS; chunk++) weight_grad[i] += partial[(int64_t)chunk * width + i];
     }
     free(partial);
+    return 1;
 }

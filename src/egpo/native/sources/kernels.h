@@ -1,7 +1,9 @@
 /* What every kernel shares. Everything is float32; matrices are row-major and without gaps unless a stride is given.
 
 Loops over rows are shared among OpenMP's threads, as many as torch has in the calling thread. Each number is computed
-by one thread, and in an order that does not depend on how many there are. */
+by one thread, and in an order that does not depend on how many there are.
+
+Kernels that need memory of their own answer whether they had it: without it, what they wrote means nothing. */
 #pragma once
 
 #include <math.h>
@@ -14,6 +16,13 @@ by one thread, and in an order that does not depend on how many there are. */
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
 static inline int smaller(int a, int b) { return a < b ? a : b; }
+
+/* Of `highest` and all of x. Told that this is a maximum, the compiler uses vectors; NaN would forbid it to guess. */
+static inline float highest_of(const float *x, int count, float highest) {
+    _Pragma("omp simd reduction(max : highest)")
+    for (int i = 0; i < count; i++) highest = x[i] > highest ? x[i] : highest;
+    return highest;
+}
 
 /* exp(x) to about one unit in the last place; 0 where that is below the normal numbers, NaN for NaN.
 x = n log 2 + r with |r| <= log(2) / 2, exp(r) by its series: all of it vectorises. */
@@ -32,7 +41,9 @@ static inline float exp_of(float x) {
     series = series * r * r + r + 1.0f;
     /* In two factors: 2^128 is no float32. */
     int32_t half = (int32_t)n / 2, rest = (int32_t)n - half;
-    union { int32_t bits; float value; } first = {(half + 127) << 23}, second = {(rest + 127) << 23};
+    union { uint32_t bits; float value; } first, second;
+    first.bits = (uint32_t)(half + 127) << 23;
+    second.bits = (uint32_t)(rest + 127) << 23;
     return x < -87.3365f ? 0.0f : series * first.value * second.value;
 }
 

@@ -11,7 +11,7 @@ void use_sgemm(sgemm_t *sgemm) { egpo_sgemm = sgemm; }
 
 #define HUGE_PAGE ((uintptr_t)1 << 21)
 
-/* Pages of 2 MiB where whole ones fit: fewer faults and fewer misses of addresses. A hint, which may come to nothing. */
+/* Pages of 2 MiB where whole ones fit: fewer faults and fewer misses of addresses. A hint, which may do nothing. */
 void use_huge_pages(void *memory, int64_t bytes) {
 #if defined(MADV_HUGEPAGE)
     uintptr_t first = ((uintptr_t)memory + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);

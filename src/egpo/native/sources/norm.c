@@ -33,9 +33,10 @@ static void norm_row_back(const float *x, const float *weight, float inverse, co
     for (int i = 0; i < width; i++) x_grad[i] = (grad[i] * weight[i] - x[i] * inverse * along) * inverse;
 }
 
-void rms_norm_back(const float *x, const float *weight, const float *inverse, const float *grad, float *x_grad,
+int rms_norm_back(const float *x, const float *weight, const float *inverse, const float *grad, float *x_grad,
                    float *weight_grad, int64_t rows, int width) {
     float *partial = calloc((size_t)CHUNKS * width, sizeof(float));
+    if (!partial) return 0;
     PARALLEL_ROWS
     for (int chunk = 0; chunk < CHUNKS; chunk++)
         for (int64_t row = rows * chunk / CHUNKS; row < rows * (chunk + 1) / CHUNKS; row++)
@@ -46,4 +47,5 @@ void rms_norm_back(const float *x, const float *weight, const float *inverse, co
         for (int chunk = 0; chunk < CHUNKS; chunk++) weight_grad[i] += partial[(int64_t)chunk * width + i];
     }
     free(partial);
+    return 1;
 }

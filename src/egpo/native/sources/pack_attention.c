@@ -34,13 +34,14 @@ typedef struct {
 
 static int rounded(int count, int unit) { return (count + unit - 1) / unit * unit; }
 
-/* `tokens`: of a prompt and its longest response. Zeros: padding must be finite, sums begin at 0. */
+/* `tokens`: of a prompt and its longest response. Zeros: padding must be finite, sums begin at 0. NULL: no memory. */
 static float *open_desk(desk_t *desk, int tokens, int width) {
     int padded = rounded(width, LANES), rows = rounded(tokens, TILE) + ROWS, stride = rounded(tokens, TILE) + LANES;
     int64_t row_size = (int64_t)rows * padded, panel_size = (int64_t)rounded(tokens, TILE) * width;
     int64_t block_size = (int64_t)BLOCK * padded, score_size = (int64_t)BLOCK * stride;
     float *memory = calloc((size_t)(4 * row_size + 2 * panel_size + 3 * block_size + 2 * score_size), sizeof(float));
     float *at = memory;
+    if (!memory) return NULL;
     *desk = (desk_t){.padded = padded, .stride = stride};
     float **tables[] = {&desk->keys,         &desk->values, &desk->key_grads, &desk->value_grads, &desk->key_panels,
                         &desk->value_panels, &desk->query,  &desk->grad,      &desk->out,         &desk->scores,
@@ -110,8 +111,8 @@ static void onto_tokens(const block_t *block, const desk_t *desk, const float *s
         for (int i = 0; i < desk->padded; i += TILE) {
             int q = token < block->seen ? 0 : token - block->seen + 1;
             float *to = tokens + (int64_t)token * desk->padded + i;
-            tile_t at = {scores + (int64_t)q * desk->stride + token, 1, desk->stride, left + (int64_t)q * desk->padded + i,
-                         desk->padded, to, to, desk->padded, block->queries - q};
+            tile_t at = {scores + (int64_t)q * desk->stride + token, 1, desk->stride,
+                         left + (int64_t)q * desk->padded + i, desk->padded, to, to, desk->padded, block->queries - q};
             tile(smaller(ROWS, end - token), smaller(TILE, desk->padded - i) / LANES, &at);
         }
 }
@@ -121,8 +122,7 @@ static void end_row(float *score, int seen) { *(lanes *)(score + seen) = (lanes)
 
 /* Scores, still to be scaled, to exponentials. Their sum; by `highest`, the log of the sum of the softmax. */
 static float softmax_row(float *score, int seen, float scale, float *log_total) {
-    float highest = score[0], total = 0;
-    for (int i = 1; i < seen; i++) highest = score[i] > highest ? score[i] : highest;
+    float highest = highest_of(score, seen, score[0]), total = 0;
     for (int i = 0; i < seen; i++) {
         score[i] = exp_of((score[i] - highest) * scale);
         total += score[i];
@@ -185,16 +185,20 @@ static block_t block_of(const part_t *part, int head, int first) {
 
 /* `group_first[g]` is the first part of group g, its prompt; the parts of group g end where those of g + 1 begin.
 `longest`: tokens of a prompt and its longest response. */
-void attend_pack(const float *query, const float *key, const float *value, float *out, float *log_total,
-                 const part_t *parts, const int32_t *group_first, int num_groups, int longest, int num_heads,
-                 int num_key_heads, int width, float scale) {
+int attend_pack(const float *query, const float *key, const float *value, float *out, float *log_total,
+                const part_t *parts, const int32_t *group_first, int num_groups, int longest, int num_heads,
+                int num_key_heads, int width, float scale) {
     shape_t shape = {num_heads, num_key_heads, width, scale};
-    int shared = num_heads / num_key_heads;
-    _Pragma("omp parallel for schedule(static) collapse(2)")
+    int shared = num_heads / num_key_heads, has_memory = 1;
+    _Pragma("omp parallel for schedule(static) collapse(2) reduction(&& : has_memory)")
     for (int group = 0; group < num_groups; group++)
         for (int key_head = 0; key_head < num_key_heads; key_head++) {
             desk_t desk;
             float *memory = open_desk(&desk, longest, width);
+            if (!memory) {
+                has_memory = 0;
+                continue;
+            }
             for (int part = group_first[group]; part < group_first[group + 1]; part++) {
                 lay_out(&shape, parts + part, key_head, key, value, &desk, 0);
                 for (int head = key_head * shared; head < (key_head + 1) * shared; head++)
@@ -205,6 +209,7 @@ void attend_pack(const float *query, const float *key, const float *value, float
             }
             free(memory);
         }
+    return has_memory;
 }
 
 /* The gradients of a part's own keys or values, off the desk. */
@@ -216,17 +221,21 @@ static void take_off(const shape_t *shape, const part_t *part, int key_head, int
 }
 
 /* All heads and parts that see a key add to its gradient: a prompt's is done when its last response is. */
-void attend_pack_back(const float *query, const float *key, const float *value, const float *log_total,
-                      const float *grad, float *query_grad, float *key_grad, float *value_grad, const part_t *parts,
-                      const int32_t *group_first, int num_groups, int longest, int num_heads, int num_key_heads,
-                      int width, float scale) {
+int attend_pack_back(const float *query, const float *key, const float *value, const float *log_total,
+                     const float *grad, float *query_grad, float *key_grad, float *value_grad, const part_t *parts,
+                     const int32_t *group_first, int num_groups, int longest, int num_heads, int num_key_heads,
+                     int width, float scale) {
     shape_t shape = {num_heads, num_key_heads, width, scale};
-    int shared = num_heads / num_key_heads;
-    _Pragma("omp parallel for schedule(static) collapse(2)")
+    int shared = num_heads / num_key_heads, has_memory = 1;
+    _Pragma("omp parallel for schedule(static) collapse(2) reduction(&& : has_memory)")
     for (int group = 0; group < num_groups; group++)
         for (int key_head = 0; key_head < num_key_heads; key_head++) {
             desk_t desk;
             float *memory = open_desk(&desk, longest, width);
+            if (!memory) {
+                has_memory = 0;
+                continue;
+            }
             for (int i = group_first[group]; i < group_first[group + 1]; i++) {
                 const part_t *part = parts + i;
                 lay_out(&shape, part, key_head, key, value, &desk, 1);
@@ -244,4 +253,5 @@ void attend_pack_back(const float *query, const float *key, const float *value, 
             take_off(&shape, prompt, key_head, 0, desk.value_grads, desk.padded, value_grad);
             free(memory);
         }
+    return has_memory;
 }

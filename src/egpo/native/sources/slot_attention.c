@@ -77,11 +77,6 @@ static inline __attribute__((always_inline)) void gather_all(int count, const fl
     for (; i < width; i += LANES) gather(count, 1, weights, stride, values + i, num_slots, width, out + i, next + i);
 }
 
-static float highest_of(const float *scores, int count, float highest) {
-    for (int i = 0; i < count; i++) highest = scores[i] > highest ? scores[i] : highest;
-    return highest;
-}
-
 static float exponentials(float *scores, int count, float scale, float highest) {
     float total = 0;
     for (int i = 0; i < count; i++) {
@@ -100,7 +95,8 @@ static inline __attribute__((always_inline)) void attend_queries(int count, cons
     const float *own_keys = keys_of(row->rows, sizes, row->row, head);
     const float *own_values = values_of(row->rows, sizes, row->row, head);
     const float *next_keys = own_keys + (int64_t)row->rows->slots * width; /* of the next head, or of the next row */
-    score(count, query, keys_of(row->prompts, sizes, row->prompt, head), row->prompt_length, width, scores, stride, own_keys);
+    score(count, query, keys_of(row->prompts, sizes, row->prompt, head), row->prompt_length, width, scores, stride,
+          own_keys);
     score(count, query, own_keys, row->own_length, width, own, stride, own_values);
     float inverse[2];
     for (int q = 0; q < count; q++) {

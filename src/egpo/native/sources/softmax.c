@@ -1,15 +1,24 @@
 /* Log-probability and entropy over a slice of the vocabulary, and the gradient of the former. N tokens, C words. */
 #include "softmax.h"
 
-sums_t softmax_sums(const float *logits, int words, float inverse_temperature) {
-    sums_t sums = {logits[0], 0, 0};
-    for (int i = 1; i < words; i++) sums.highest = logits[i] > sums.highest ? logits[i] : sums.highest;
+#define BLOCK 512 /* words: in float32 the sum of a large vocabulary would lose the rare ones */
+
+static void add_block(const float *logits, int words, float inverse_temperature, sums_t *sums) {
+    float total = 0, weighted = 0;
+    _Pragma("omp simd reduction(+ : total, weighted)")
     for (int i = 0; i < words; i++) {
-        float shifted = (logits[i] - sums.highest) * inverse_temperature, e = exp_of(shifted);
-        sums.total += e;
+        float shifted = (logits[i] - sums->highest) * inverse_temperature, e = exp_of(shifted);
+        total += e;
         /* A word of probability 0 adds nothing, though its logit may be minus infinity. */
-        sums.weighted += e == 0 ? 0 : shifted * e;
+        weighted += e == 0 ? 0 : shifted * e;
     }
+    sums->total += total;
+    sums->weighted += weighted;
+}
+
+sums_t softmax_sums(const float *logits, int words, float inverse_temperature) {
+    sums_t sums = {highest_of(logits, words, logits[0]), 0, 0};
+    for (int i = 0; i < words; i += BLOCK) add_block(logits + i, smaller(BLOCK, words - i), inverse_temperature, &sums);
     return sums;
 }
 

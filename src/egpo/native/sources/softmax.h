@@ -4,14 +4,15 @@
 #include "kernels.h"
 
 typedef struct {
-    float highest, total, weighted;
+    float highest;
+    double total, weighted;
 } sums_t;
 
 sums_t softmax_sums(const float *logits, int words, float inverse_temperature);
 
 /* log sum exp(x / temperature), and the entropy of the softmax. */
 static inline float lse_of(sums_t sums, float inverse_temperature) {
-    return sums.highest * inverse_temperature + logf(sums.total);
+    return (float)(sums.highest * inverse_temperature + log(sums.total));
 }
 
-static inline float entropy_of(sums_t sums) { return logf(sums.total) - sums.weighted / sums.total; }
+static inline float entropy_of(sums_t sums) { return (float)(log(sums.total) - sums.weighted / sums.total); }

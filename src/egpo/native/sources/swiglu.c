@@ -6,7 +6,7 @@
 /* `out` may be `gate` or `up` itself. */
 void swiglu_row(const float *gate, const float *up, float *out, int64_t count) {
     _Pragma("GCC ivdep")
-    for (int64_t i = 0; i < count; i++) out[i] = gate[i] * up[i] / (1.0f + exp_of(-gate[i]));
+    for (int64_t i = 0; i < count; i++) out[i] = gate[i] / (1.0f + exp_of(-gate[i])) * up[i];
 }
 
 /* d silu(x) = s (1 + x (1 - s)). */

@@ -108,9 +108,7 @@ def engine(request):
         yield request.param
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_packs_give_the_values_and_gradients_of_transformers(shape):
-    policy = policy_of(SHAPES[shape])
+def assert_as_transformers(policy):
     found, expected = packed(policy), plain(policy)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     ours, theirs = gradients(policy, found), gradients(policy, expected)
@@ -118,6 +116,28 @@ def test_packs_give_the_values_and_gradients_of_transformers(shape):
     for name, gradient in theirs.items():
         tolerance = 1e-4 * float(gradient.abs().max()) + 1e-5
         torch.testing.assert_close(ours[name], gradient, atol=tolerance, rtol=0, msg=name)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_packs_give_the_values_and_gradients_of_transformers(shape):
+    assert_as_transformers(policy_of(SHAPES[shape]))
+
+
+@pytest.mark.parametrize("trained", ["layers.1", "layers.0.self_attn.q_proj", "bias", "norm", "embed"])
+def test_weights_that_are_not_trained_get_no_gradient(trained):
+    policy = policy_of(SHAPES["wide heads and biases everywhere"])
+    for name, weight in policy.model.named_parameters():
+        weight.requires_grad_(trained in name)
+    assert_as_transformers(policy)
+
+
+def test_shared_weights_get_the_sum_of_their_gradients():
+    """A layer that is run twice, and two projections of one weight in it."""
+    policy = policy_of(SHAPES["blocks of keys"])
+    layers = policy.model.base_model.layers
+    layers[1] = layers[0]
+    layers[0].mlp.up_proj.weight = layers[0].mlp.gate_proj.weight
+    assert_as_transformers(policy)
 
 
 @pytest.mark.parametrize("shape", ["queries share keys by three", "a bias on queries and keys"])

@@ -14,6 +14,9 @@ from egpo.local.policies.attention import PackLayout
 from egpo.local.policies.lean.decoding import BLOCK, Decoding, Stores
 from egpo.native.library import address, kernels
 
+_MOST_HUGE = 1 << 28
+"""Bytes of a cache in pages of 2 MiB: the first token takes all of them, and of a large cache most is never written."""
+
 
 class BlockSlots:
     """Filled by one pack of prompts (`collect` in each layer, then `spread`), then one token a row at a time."""
@@ -44,9 +47,13 @@ class BlockSlots:
 
     def next_hidden(self, token_R: Tensor) -> Tensor:
         """(R, D): one more token of every row."""
+        # The kernel writes where it is told to, past the end too.
+        assert self._own < self._slots[1], "more tokens than there is room for"
+        assert token_R.dtype == torch.long, "not int64"
+        assert token_R.shape == self.position_R.shape, "not one token a row"
         self.position_R = self.position_R + 1
         self._own += 1
-        rows = (token_R, self.position_R, self._prompt_R, self._length_P)
+        rows = (token_R.contiguous(), self.position_R, self._prompt_R, self._length_P)
         return self._decoding.step(rows, len(token_R), self._own, self._slots)
 
     def keep(self, row_K: Tensor) -> None:
@@ -62,7 +69,8 @@ class BlockSlots:
     def _own_slots(self, rows: int, heads: int, width: int) -> Tensor:
         """(layers, 2, rows, K, slots, d): keys and values. A slot is never read before it is written."""
         own = torch.empty(len(self._collected), 2, rows, heads, self._slots[1], width)
-        kernels().use_huge_pages(address(own), own.nbytes)
+        if own.nbytes <= _MOST_HUGE:
+            kernels().use_huge_pages(address(own), own.nbytes)
         return own
 
     def _stores_of(

@@ -34,8 +34,8 @@ class _NativeRmsNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight_D, inverse_root = ctx.saved_tensors
-        x_grad, weight_grad = torch.empty_like(x), torch.empty_like(weight_D)
-        tensors = map(address, (x, weight_D, inverse_root, grad.contiguous(), x_grad, weight_grad))
+        grad, x_grad, weight_grad = grad.contiguous(), torch.empty_like(x), torch.empty_like(weight_D)
+        tensors = map(address, (x, weight_D, inverse_root, grad, x_grad, weight_grad))
         kernels().rms_norm_back(*tensors, inverse_root.numel(), len(weight_D))
         return x_grad, weight_grad, None
 

@@ -20,6 +20,7 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 class _NativeSwiglu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        gate, up = gate.contiguous(), up.contiguous()
         out = torch.empty_like(gate)
         kernels().swiglu(*map(address, (gate, up, out)), gate.numel())
         ctx.save_for_backward(gate, up)
@@ -29,6 +30,6 @@ class _NativeSwiglu(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         gate, up = ctx.saved_tensors
-        gate_grad, up_grad = torch.empty_like(gate), torch.empty_like(up)
-        kernels().swiglu_back(*map(address, (gate, up, grad.contiguous(), gate_grad, up_grad)), gate.numel())
+        grad, gate_grad, up_grad = grad.contiguous(), torch.empty_like(gate), torch.empty_like(up)
+        kernels().swiglu_back(*map(address, (gate, up, grad, gate_grad, up_grad)), gate.numel())
         return gate_grad, up_grad
