@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 
@@ -30,6 +31,13 @@ def egpo(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("verb", ["compare", "results"])
 def test_help_shows_an_example(verb):
     assert "Example:" in CliRunner().invoke(app, [verb, "--help"], terminal_width=120).output
+
+
+def test_no_word_and_no_interval_is_broken(egpo, tmp_path):
+    code, shown, _ = egpo("compare", *two_conditions(tmp_path, seeds=(0, 1), problems=20))
+    table = shown.partition("contrast")[2].partition("grpo and egpo are")[0]
+    assert (code, "not distinguishable" in table) == (0, True)
+    assert re.search(r"-\d\d\.\d to \+\d\d\.\d ", table)
 
 
 def test_a_table_and_the_verdict_in_words(egpo, tmp_path):

@@ -45,6 +45,20 @@ def test_equal_models_are_not_distinguishable_and_the_words_say_what_could_have_
     assert f"[{100 * contrast.low:+.1f}, {100 * contrast.high:+.1f}]" in contrast.verdict
 
 
+def test_a_design_does_not_see_a_difference_that_shares_cannot_have(tmp_path):
+    """Two seeds that lie far apart against one run: the formula says some hundreds of points."""
+    low, high, alone = (
+        write_run(tmp_path / f"{estimator}-{seed}", estimator=estimator, seed=seed)
+        for estimator, seed in (("grpo", 0), ("grpo", 1), ("egpo", 0))
+    )
+    for run, share in ((low, 0.2), (high, 0.7), (alone, 0.5)):
+        write_sitting(run, drawn(share, 1))
+    share, score = compare_runs([low, high, alone], Wanted(metrics=["accuracy", "score"])).contrasts
+    assert share.detectable is None
+    assert share.verdict.endswith("what this design could see cannot be said")
+    assert score.detectable > 1
+
+
 def test_more_than_two_conditions_and_metrics_are_one_family(tmp_path):
     runs = two_conditions(tmp_path, other=0.5)
     third = write_run(tmp_path / "third", estimator="egpo_calibrated")

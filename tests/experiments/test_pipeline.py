@@ -147,13 +147,14 @@ def test_the_stages_that_can_be_chosen():
         Selection.of(["eval"], "train")
 
 
-def test_recipes_of_one_call_share_data_and_base_and_end_in_a_verdict(recipe):
+@pytest.mark.parametrize(("words", "exam"), [([], "countdown-n2-t1"), (["eval.problems=5"], "countdown-first5-n2-t1")])
+def test_recipes_of_one_call_share_data_and_base_and_end_in_a_verdict(recipe, words, exam):
     other = recipe.with_name("other.yaml")
     other.write_text(
         "include: recipe.yaml\nname: other\nalgorithm: {estimator: egpo, egpo: {entropy_mode: response}}\n"
     )
     said = []
-    experiments = load_experiments([str(recipe), str(other)])
+    experiments = load_experiments([str(recipe), str(other)], words)
     run_experiments(experiments, Selection(), plain_screen(said.append))
     assert len(list(Path("data").iterdir())) == 1
     assert "  probe: as in runs/tiny" in said
@@ -163,7 +164,7 @@ def test_recipes_of_one_call_share_data_and_base_and_end_in_a_verdict(recipe):
     for figures in Path("runs/tiny/evals").glob("*.json"):
         if "step" not in figures.name:
             assert (Path("runs/other/evals") / figures.name).read_bytes() == figures.read_bytes()
-    assert any(line.startswith("countdown-n2-t1: ") and "grpo" in line and "egpo" in line for line in said)
+    assert any(line.startswith(f"{exam}: ") and "grpo" in line and "egpo" in line for line in said)
     assert Path("runs/report.html").is_file()
 
 

@@ -14,7 +14,7 @@ CONDITION_COLUMNS = ("condition", "metric", "mean", "runs", "evaluations of each
 
 def print_comparison(comparison: Comparison) -> None:
     """What was not fair comes first; the verdicts in words come last, where the eye is."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     console.print(cell(comparison.title))
     if comparison.unfair:
         console.print("[bold red]Not a fair comparison:[/]")

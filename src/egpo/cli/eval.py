@@ -110,6 +110,8 @@ def key_in(variable: str | None) -> str | None:
     key = os.environ.get(variable, "").strip()
     if not key:
         raise InputError(f"the variable {variable} is not set", where="--api-key-env", fix="export it")
+    if not (key.isascii() and key.isprintable()):  # the error of a header that cannot be sent would show it
+        raise InputError(f"the variable {variable} holds no key", where="--api-key-env", fix="one line of ASCII")
     return key
 
 

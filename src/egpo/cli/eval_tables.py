@@ -21,7 +21,7 @@ _EXAMPLE_LENGTH = 400
 
 def print_evaluation(evaluation: Evaluation, path: Path) -> None:
     """The figures; or, where nothing could be read as an answer, that, and examples: zeros would hide the reason."""
-    console, figures, exam = Console(highlight=False), evaluation.figures, evaluation.exam
+    console, figures, exam = Console(highlight=False, emoji=False), evaluation.figures, evaluation.exam
     title = f"{evaluation.label}: {exam.task}, {figures.num_problems:,} {exam.split} problems, {sampled(evaluation)}"
     if figures.readable_frac == 0:
         print_unreadable(console, evaluation, title)
@@ -35,7 +35,7 @@ def print_evaluation(evaluation: Evaluation, path: Path) -> None:
 
 def print_comparison(comparison: Comparison) -> None:
     """`Base -> Trained (delta)`."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     title = f"{comparison.base} -> {comparison.other}: {comparison.num_problems:,} problems, paired"
     columns = ("figure", "base -> other (delta)", "95 % interval", "verdict")
     print_table(console, title, columns, [_difference_row(*row) for row in comparison.rows.items()], 1)

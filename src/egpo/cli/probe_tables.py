@@ -29,7 +29,7 @@ _WORDS = {"good": "good", "remark": "look at it", "bad": "in the way"}
 
 def print_probe(probe: Probe, path: Path) -> None:
     """The figures, pass rates, forecast and verdicts; or, where nothing could be read as an answer, examples."""
-    console, evaluation = Console(highlight=False), probe.evaluation
+    console, evaluation = Console(highlight=False, emoji=False), probe.evaluation
     figures = evaluation.figures
     title = f"{evaluation.label}: {evaluation.exam.task}, {figures.num_problems:,} training prompts"
     title += f", {sampled(evaluation)}"
@@ -49,7 +49,7 @@ def print_probe(probe: Probe, path: Path) -> None:
 
 
 def print_kept(kept: Kept) -> None:
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     console.print(f"kept {kept.num_kept:,} of {kept.num_probed:,} problems in {escape(kept.kept)}", soft_wrap=True)
     console.print(f"and as many, drawn at random, in {escape(kept.control)}", soft_wrap=True)
 

@@ -5,11 +5,17 @@ from collections.abc import Iterable, Sequence
 from rich import box
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
+
+
+def printable(text: str) -> str:
+    """One line; what a terminal would obey or could not show is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def cell(text: str) -> str:
-    """One line that is no markup; what a terminal would obey or could not show is escaped."""
-    return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text))
+    """The same, and no markup. For a console without emoji: rich would make one of a name between colons."""
+    return escape(printable(text))
 
 
 def excerpt(text: str, length: int = 80) -> str:
@@ -20,9 +26,10 @@ def excerpt(text: str, length: int = 80) -> str:
 def safe_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], num_text: int = 1) -> Table:
     """The first `num_text` columns are text, the others numbers. Without lines between columns: a terminal of 80 holds
     seven of them, and what is too wide goes on in the next line."""
-    made = Table(title=cell(title) or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    heading = Text(printable(title), "table.title") if title else None
+    made = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for position, column in enumerate(columns):
-        made.add_column(cell(column), justify="left" if position < num_text else "right", overflow="fold")
+        made.add_column(Text(printable(column)), justify="left" if position < num_text else "right", overflow="fold")
     for row in rows:
-        made.add_row(*map(cell, row))
+        made.add_row(*(Text(printable(text)) for text in row))
     return made

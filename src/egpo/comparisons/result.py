@@ -35,8 +35,8 @@ class ConditionRow:
 @dataclass(frozen=True)
 class Contrast:
     """Two conditions: `delta` is other minus base. `adjusted_p` is corrected for all contrasts of the comparison (Holm)
-    and decides; the interval is that of this contrast alone. `detectable` is at the corrected level. Shares are in
-    [0, 1]."""
+    and decides; the interval is that of this contrast alone. `detectable` is at the corrected level; None also where a
+    share would have to pass 1. Shares are in [0, 1]."""
 
     metric: str
     is_share: bool
@@ -85,6 +85,8 @@ def contrasts_of(pairs: Sequence[Pair], outcomes: Sequence[Outcome]) -> list[Con
 
 def _contrast(pair: Pair, outcome: Outcome, adjusted_p: float, num_tests: int) -> Contrast:
     delta, detectable = outcome.delta, outcome.design.detectable(ALPHA / num_tests)
+    if pair.is_share and detectable is not None and detectable > 1:
+        detectable = None  # there is no such difference
     words = Words(pair.base, pair.other, num_tests, pair.is_share)
     return Contrast(
         metric=pair.metric,

@@ -1,6 +1,8 @@
 """A server that wants a key: it gets it, and nobody else does."""
 
 import json
+import socket
+import struct
 
 import httpx
 import pytest
@@ -71,6 +73,43 @@ def test_only_who_knows_the_way_passes_and_only_to_what_bfcl_asks():
         assert httpx.post(f"{url}/models").status_code == 404
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/models")
+
+
+@pytest.mark.parametrize("key", ["sk-of\ngold", "sk-of-göld", "sk-of\x7fgold"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key, tmp_path, monkeypatch):
+    """The client's own error is `Illegal header value`, with the key."""
+    monkeypatch.setenv("GOLD_KEY", key)
+    refused = command("http://127.0.0.1:9", tmp_path, "--api-key-env", "GOLD_KEY")
+    assert "the variable GOLD_KEY holds no key" in str(refused.exception)
+    assert "sk-of" not in f"{refused.output}{refused.exception}"
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "4000000000", "9" * 5000])
+@pytest.mark.parametrize(("place", "status"), [("completions", b"413"), ("files", b"404")])
+def test_a_caller_cannot_make_it_wait_for_a_body_or_hold_one_of_any_size(length, place, status, capfd):
+    with without_key(Server.at("http://127.0.0.1:9", api_key=KEY)) as url:
+        head = f"POST {httpx.URL(url).path}/{place} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n"
+        assert _said_to(url, head).split()[1] == status
+    assert capfd.readouterr().err == ""
+
+
+def test_callers_that_leave_are_not_told_on_the_screen(capfd):
+    """BFCL's process is killed where a user interrupts it."""
+    with without_key(Server.at("http://127.0.0.1:9", api_key=KEY)) as url:
+        for words in ("GET /", f"POST {httpx.URL(url).path}/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{{"):
+            _said_to(url, words, leaves=True)
+        assert httpx.get(f"{url}/models").status_code == 502
+    assert capfd.readouterr().err == ""
+
+
+def _said_to(url, words, *, leaves=False):
+    address = httpx.URL(url)
+    with socket.create_connection((address.host, address.port), timeout=10) as caller:
+        caller.sendall(words.encode())
+        if leaves:
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, at once
+            return b""
+        return caller.recv(1000)
 
 
 def test_a_server_that_is_gone_is_an_answer_that_bfcls_client_tries_again():

@@ -1,7 +1,7 @@
 """A process that behaves towards its launcher as verl does: it answers what is installed, logs, saves, ends or hangs.
 
 What STAND_IN says happens after that many steps: `crash@2`, `hang@2`, `exit@2`; `slow@2` takes long from save to log,
-and then hangs; `late@2` saves once more when it is told to end, and ends. verl itself is in the live tests.
+and then hangs; `late@2`, told to end, logs one more step, saves another, and ends. verl itself is in the live tests.
 """
 
 import json
@@ -45,16 +45,17 @@ def train(words):
                 (rollouts / f"{step}.jsonl").write_text("")
             write(log, step, {"critic/score/mean": step / 10, "timing_s/step": 0.1, "val-core/c/acc/mean@1": step % 3})
             if (behaviour, at) == ("late", str(step)):
-                save_when_interrupted(checkpoints, step + 1, int(settings["trainer.n_gpus_per_node"]))
+                save_when_interrupted(log, checkpoints, step, int(settings["trainer.n_gpus_per_node"]))
             elif at == str(step):
                 misbehave(behaviour)
 
 
-def save_when_interrupted(checkpoints, step, ranks):
+def save_when_interrupted(log, checkpoints, step, ranks):
     try:
         time.sleep(600)
     except KeyboardInterrupt:
-        save(checkpoints, step, ranks)
+        write(log, step + 1, {"critic/score/mean": 0.0})
+        save(checkpoints, step + 2, ranks)
         sys.exit(1)
 
 

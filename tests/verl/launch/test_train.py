@@ -153,13 +153,16 @@ def test_a_checkpoint_that_is_there_gets_its_figures_before_the_end(overrides):
 
 
 def test_what_verl_saves_while_it_is_ended_does_not_count(overrides, tmp_path):
-    """Its workers go on for a while after the signal: a step saved then is never logged."""
+    """Its workers go on for a while after the signal: a step saved then is never logged. It takes the place of no
+    other, or with it gone none would be left to go on from."""
+    overrides += ["checkpoints.keep_last=1", "checkpoints.keep_best=0"]
     folder = folder_of(small(*overrides))
-    process = started(overrides, STAND_IN="late@3")
-    wait_for_step(folder, 3, process)
+    process = started(overrides, STAND_IN="late@2")
+    wait_for_step(folder, 2, process)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
-    assert "the newest checkpoint is that of step 2" in (tmp_path / "screen.txt").read_text()
+    said = (tmp_path / "screen.txt").read_text()
+    assert "stopped after step 3; the newest checkpoint is that of step 2" in said
     assert not folder.checkpoint_of(4).exists()
     assert folder.latest.read_text() == "2"
     train(small(*overrides), resume=True)

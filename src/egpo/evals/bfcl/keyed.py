@@ -2,6 +2,7 @@
 is open to it."""
 
 import json
+import re
 import secrets
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ import httpx
 from egpo.evals.server import Server
 
 _PASSED_BACK = ("Content-Type", "Retry-After")
+_LENGTH = re.compile("[0-9]{1,8}")
+"""Of a question: under 100 MB."""
 
 
 @contextmanager
@@ -52,34 +55,44 @@ class _Doorkeeper(ThreadingHTTPServer):
 
 
 class _Caller(BaseHTTPRequestHandler):
+    """Of the callers one may be what the model wrote: none gets more of this process than a thread for a while."""
+
     server: _Doorkeeper
+    timeout = 60
+    """Seconds in which no byte comes or goes; how long the server takes to answer does not count."""
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # BFCL was ended meanwhile
+            super().handle()
 
     def do_GET(self) -> None:
-        self._answer(b"")
+        self._answer()
 
-    def do_POST(self) -> None:
-        self._answer(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+    do_POST = do_GET
 
     def log_message(self, format: str, *args: object) -> None:
         """The screen belongs to the evaluation."""
 
-    def _answer(self, body: bytes) -> None:
-        reply = self._asked(body)
-        with suppress(ConnectionError):  # BFCL was ended meanwhile
-            self.send_response(reply.status_code)
-            for name in _PASSED_BACK:
-                if name in reply.headers:
-                    self.send_header(name, reply.headers[name])
-            self.send_header("Content-Length", str(len(reply.content)))
-            self.end_headers()
-            self.wfile.write(reply.content)
+    def _answer(self) -> None:
+        reply = self._asked()
+        self.send_response(reply.status_code)
+        for name in _PASSED_BACK:
+            if name in reply.headers:
+                self.send_header(name, reply.headers[name])
+        self.send_header("Content-Length", str(len(reply.content)))
+        self.end_headers()
+        self.wfile.write(reply.content)
 
-    def _asked(self, body: bytes) -> httpx.Response:
+    def _asked(self) -> httpx.Response:
         """The server's reply, or 502 where it has none: BFCL's client tries that again, as it would without us."""
         place = self.server.open_to.get((self.command, self.path))
         if place is None:
             return _refusal(404, "not open")
+        length = self.headers.get("Content-Length", "0")
+        if not _LENGTH.fullmatch(length):
+            return _refusal(413, "no length of a question")
         try:
+            body = self.rfile.read(int(length))
             headers = {"Content-Type": "application/json"}
             return self.server.client.request(self.command, place, content=body, headers=headers)
         except httpx.HTTPError as error:

@@ -17,16 +17,17 @@ from egpo.verl.launch.places import VerlPlaces
 
 
 class Mirror:
-    """`done` is the last step whose figures are in `metrics.jsonl`; 0 before the first."""
+    """`done` is the last step whose figures are in `metrics.jsonl`, or `start`, that the run goes on from, where its
+    own were lost; 0 before the first."""
 
-    def __init__(self, config: Config, places: VerlPlaces, ledger: Ledger) -> None:
-        self._config, self._places, self._ledger = config, places, ledger
+    def __init__(self, config: Config, places: VerlPlaces, ledger: Ledger, start: int = 0) -> None:
+        self._config, self._places, self._ledger, self._start = config, places, ledger, start
         self._recorded = recorded_steps(places.folder.metrics)
         self._checkpoints = VerlCheckpoints(places.folder, config.verl.ranks)
 
     @property
     def done(self) -> int:
-        return max(self._recorded, default=0)
+        return max({self._start, *self._recorded})
 
     @property
     def awaits_figures(self) -> bool:
@@ -51,10 +52,11 @@ class Mirror:
         self._checkpoints.forget_after(max(whole, default=0))
 
     def keep_checkpoints(self) -> None:
-        """The latest, and the best by validation (by mean score where there is none)."""
+        """The latest, and the best by validation (by mean score where there is none). One whose figures are still to
+        come takes the place of none: it may never get them."""
         keep = self._config.checkpoints
         scores = checkpoint_scores(self._places.folder.metrics, validated=bool(self._config.validation.every))
-        steps = self._checkpoints.complete_steps()
+        steps = [step for step in self._checkpoints.complete_steps() if step <= self.done]
         best = sorted((step for step in steps if step in scores), key=lambda step: (scores[step], step), reverse=True)
         stay = {*steps[-keep.keep_last :], *best[: keep.keep_best]}
         for step in steps:

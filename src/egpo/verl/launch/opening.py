@@ -123,7 +123,7 @@ def _launch(config: Config, places: VerlPlaces, checked: _Checked, start: int, v
     shutil.rmtree(places.rollouts, ignore_errors=True)
     trackers = open_trackers(config.watch.trackers, config.name, config.model_dump(mode="json"), places.folder)
     with closing(trackers):
-        mirror = Mirror(config, places, Ledger(places.folder, view, trackers))
+        mirror = Mirror(config, places, Ledger(places.folder, view, trackers), start)
         yield Launch(config, places, checked.installed.python, settings, start, mirror)
 
 
