@@ -8,7 +8,7 @@ from egpo.rewards.sandbox.ground_truth import read_tests
 
 def run(sandbox: Sandbox, program: str, *snippets: str, **more: object) -> list[str]:
     work = read_tests({"assert": list(snippets), **more}).work
-    report = sandbox.run(Job(program, work, Limits(wall_s=5.0)))
+    report = sandbox.run(Job(program, work, Limits(wall_s=30.0)))
     assert not report.failure, report.failure
     return [outcome.status for outcome in report.outcomes]
 
@@ -80,7 +80,8 @@ def test_passes(sandbox: Sandbox, program: str, snippet: str) -> None:
     ],
 )
 def test_fails(sandbox: Sandbox, program: str, status: str) -> None:
-    report = sandbox.run(Job(program, Checks(("assert f(2) == 4",), ("f",)), Limits(wall_s=2.0)))
+    limits = Limits(wall_s=1.0 if status == "timeout" else 30.0)
+    report = sandbox.run(Job(program, Checks(("assert f(2) == 4",), ("f",)), limits))
     assert not report.failure
     assert [outcome.status for outcome in report.outcomes] == [status]
 
@@ -164,7 +165,7 @@ def test_a_program_that_needs_a_missing_module_is_the_programs_fault(sandbox: Sa
 
 def call(sandbox: Sandbox, program: str, args: list[object], *expected: object) -> Report:
     check = {"fn_name": "f", "args": args, "kwargs": {}, "expected": list(expected)}
-    return sandbox.run(Job(program, Checks((check,)), Limits(wall_s=5.0)))
+    return sandbox.run(Job(program, Checks((check,)), Limits(wall_s=30.0)))
 
 
 @pytest.mark.parametrize(
