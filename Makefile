@@ -92,9 +92,11 @@ bench: $(READY) system .env-verl-rewards/.ready .env-trl/.ready
 		case $$script in */interleaved.py) continue;; esac; \
 		echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-# On a machine with a GPU, with the torch that is installed there.
+# On a machine with a GPU, with the torch that is installed there: the tests of GPUs, and those of the embedded engine
+# with their policies on the GPU.
 test-gpu:
-	PYTHONPATH=src python3 -m pytest -m cuda
+	EGPO_TEST_DEVICE=cuda PYTHONPATH=$(CURDIR)/src:$$PYTHONPATH python3 -m pytest tests/test_cuda.py tests/test_token_stats.py \
+		tests/local --ignore=tests/local/policies/lean $(PYTEST_OPTIONS)
 
 # torch is pinned by hand to a release with a CPU build; everything else is resolved.
 lock:

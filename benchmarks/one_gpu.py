@@ -1,12 +1,13 @@
 """One GRPO step of the embedded engine on a GPU: against TRL's GRPOTrainer, against what the hardware could do, and
 EGPO against GRPO. All of them in one process, in turn, round after round.
 
-    python benchmarks/one_gpu.py [--shape 0.6B] [--shortest 512 --longest 512] [--rounds 3] [--trl generate]
+    python benchmarks/one_gpu.py [--shape 0.6B] [--shortest 512 --longest 512] [--rounds 3] [--trl generate] [--apart]
 
 The job: a Qwen3 shape with random weights in bfloat16, 16 prompts of 128 tokens, 16 responses to each, of one length or
 of lengths drawn between two, one optimizer step over all of them. Needs a CUDA device; TRL and datasets where the peer
 is wanted. `--trl continuous` and `--trl vllm` are TRL's other ways to generate, for responses of one length; a row
-may end early there by chance. `--trl none` leaves the peer out.
+may end early there by chance. `--trl none` leaves the peer out. Where both do not fit into memory together, `--apart`
+has TRL take all its steps before ours.
 
 The limit counts bytes and operations that the job cannot do without, at rates that a copy and a product of large
 matrices reach in the same run:
@@ -16,6 +17,7 @@ matrices reach in the same run:
 """
 
 import argparse
+import gc
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,16 +40,20 @@ from interleaved import Timing
 Seconds = dict[str, float]
 
 
-def open_job(job: jobs.Job) -> Run:
-    """The run of a job, its weights drawn on the GPU: on a CPU that alone takes a minute."""
+def open_job(job: jobs.Job, **sections: dict[str, object]) -> Run:
+    """The run of a job, its weights drawn on the GPU: on a CPU that alone takes a minute. `sections` of a recipe are
+    added to what the job says."""
     load._random_model = lambda folder, dtype, seed: _named_model(job)
     with TemporaryDirectory() as folder:
         jobs.save(job, Path(folder))
         config = Config.model_validate(
             {
-                "model": {"path": folder, "device": "cuda", "dtype": "bfloat16", "init": "random"},
+                "model": {"path": folder, "device": "cuda", "dtype": "bfloat16", "init": "random"}
+                | sections.pop("model", {}),
                 "task": {"name": "_gpu_job:Words", "settings": {"texts": job.texts()}},
-                "rollout": {"prompts": job.prompts, "n": job.group, "max_response_tokens": job.longest},
+                "rollout": {"prompts": job.prompts, "n": job.group, "max_response_tokens": job.longest}
+                | sections.pop("rollout", {}),
+                **sections,
             }
         )
         return open_run(config)
@@ -140,28 +146,41 @@ def product_rate() -> float:
     return 2 * 8192**3 / _timed(lambda: a @ b)
 
 
-def measure(job: jobs.Job, num_rounds: int, trl_way: str, micro_rows: int) -> dict[str, list[Seconds]]:
+class Turns:
+    """Our estimators, one after the other, opened when the first turn comes."""
+
+    def __init__(self, job: jobs.Job) -> None:
+        self._job, self._contenders = job, {}
+        self.seconds: dict[str, list[Seconds]] = {"grpo": [], "egpo": []}
+        self._order = list(self.seconds)
+
+    def take(self) -> None:
+        if not self._contenders:
+            run = open_job(self._job)
+            self._contenders = {name: Ours(run, self._job, name) for name in self.seconds}
+        for name in self._order:
+            self.seconds[name].append(self._contenders[name].run())
+        self._order.reverse()  # who comes after whom must not matter
+
+
+def measure(job: jobs.Job, num_rounds: int, trl_way: str, micro_rows: int, apart: bool) -> dict[str, list[Seconds]]:
     """Seconds by stage for every contender and round."""
     Draws.uniforms = lambda self, keys, n, num_tokens: job.uniforms()
-    run = open_job(job)
-    contenders = {name: Ours(run, job, name) for name in ("grpo", "egpo")}
-    seconds: dict[str, list[Seconds]] = {name: [] for name in contenders}
-    order = list(contenders)
-
-    def take_turns() -> None:
-        for name in order:
-            seconds[name].append(contenders[name].run())
-        order.reverse()  # who comes after whom must not matter
-
+    turns, num_steps = Turns(job), num_rounds + 1
+    seconds = turns.seconds
     if trl_way != "none":
-        seconds["TRL"] = trl.train_beside(take_turns, job, num_rounds + 1, micro_rows, **trl.WAYS[trl_way])
+        between = (lambda: None) if apart else turns.take
+        seconds = seconds | {"TRL": trl.train_beside(between, job, num_steps, micro_rows, **trl.WAYS[trl_way])}
         fewest = job.new_tokens if trl_way == "generate" else 0.98 * job.new_tokens
         for step_seconds in seconds["TRL"]:
             assert fewest <= step_seconds["tokens"] <= job.new_tokens
             step_seconds["update"] = step_seconds["step"] - step_seconds["sample"]
-    else:
-        for _ in range(num_rounds + 1):
-            take_turns()
+    if trl_way == "none" or apart:
+        gc.collect()  # TRL's trainer holds itself
+        torch.cuda.empty_cache()
+        print(f"{torch.cuda.memory_allocated() / 2**30:.1f} GiB held before ours", flush=True)
+        for _ in range(num_steps):
+            turns.take()
     for name, rounds in seconds.items():
         print(f"{name}: the first step, with all that is compiled and captured, {rounds[0]['step']:.1f} s", flush=True)
     return {name: rounds[1:] for name, rounds in seconds.items()}
@@ -197,6 +216,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--trl", choices=["none", *trl.WAYS], default="generate")
     parser.add_argument("--trl-micro-rows", type=int, default=trl.MICRO_ROWS, help="rows in one of TRL's micro-batches")
+    parser.add_argument("--apart", action="store_true", help="all steps of TRL before all of ours")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("No CUDA device: nothing to measure.")
@@ -206,7 +226,7 @@ def main() -> None:
     if arguments.trl in ("continuous", "vllm") and arguments.shortest < arguments.longest:
         parser.error(f"--trl {arguments.trl} cannot end rows at given lengths: give --shortest as --longest")
     trl_way = arguments.trl if trl.is_installed() else "none"
-    seconds = measure(job, arguments.rounds, trl_way, arguments.trl_micro_rows)
+    seconds = measure(job, arguments.rounds, trl_way, arguments.trl_micro_rows, arguments.apart)
     show(job, seconds, Limit.of(job), console)
 
 

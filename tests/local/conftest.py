@@ -14,6 +14,7 @@ from transformers import (
 
 from egpo.config.schema import Model
 from egpo.local.policies.load import load_policy
+from tests.local.device import MODEL
 
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -86,7 +87,13 @@ def model_folder(tmp_path_factory):
 @pytest.fixture
 def load(model_folder):
     """`load("qwen3")` is a fresh policy."""
-    return lambda shape="qwen3", **settings: load_policy(Model(path=str(model_folder(shape)), device="cpu", **settings))
+    return lambda shape="qwen3", **settings: load_policy(Model(path=str(model_folder(shape)), **{**MODEL, **settings}))
+
+
+@pytest.fixture
+def load_on_cpu(model_folder):
+    """As `load`, wherever the tests run."""
+    return lambda shape="qwen3": load_policy(Model(path=str(model_folder(shape)), device="cpu"))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -19,6 +19,12 @@ class Recorded:
     advantage_B: torch.Tensor
     reference_BT: torch.Tensor
 
+    def to(self, device):
+        """The tables of tokens there; what is one number a row stays on the CPU, as in a run."""
+        tables = ("response_BT", "mask_BT", "logp_BT", "entropy_BT", "finished_B")
+        rollouts = replace(self.rollouts, **{name: getattr(self.rollouts, name).to(device) for name in tables})
+        return replace(self, rollouts=rollouts, reference_BT=self.reference_BT.to(device))
+
 
 def recorded_batch(policy, *, num_problems=4, n=3, seed=0, spread=0.4):
     """Random prompts and responses; old log-probabilities and the reference's lie `spread` around the policy's own, so
@@ -49,11 +55,11 @@ def recorded_batch(policy, *, num_problems=4, n=3, seed=0, spread=0.4):
         model = plain_model(policy)
         logp_BT = torch.zeros(rows, HORIZON)
         for row in range(rows):
-            logp_BT[row, : length_B[row]] = plain_logp(model, blank, row)
+            logp_BT[row, : length_B[row]] = plain_logp(model, blank, row).cpu()
     rollouts = replace(blank, logp_BT=_shaken(logp_BT, spread, generator) * mask_BT)
     advantage_B = torch.randn(rows, generator=generator)
     advantage_B[1] = 0.0
-    return Recorded(rollouts, advantage_B, _shaken(logp_BT, spread, generator) * mask_BT)
+    return Recorded(rollouts, advantage_B, _shaken(logp_BT, spread, generator) * mask_BT).to(policy.device)
 
 
 def _shaken(logp_BT, spread, generator):
@@ -65,13 +71,13 @@ def plain_model(policy):
     config = type(policy.model.config).from_dict(policy.model.config.to_dict())
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(policy.head_VD.dtype)
     model.load_state_dict({name: tensor.detach().clone() for name, tensor in policy.model.state_dict().items()})
-    return model.eval()
+    return model.eval().to(policy.device)
 
 
 def plain_logp(model, rollouts, row):
     prompt = rollouts.prompts[rollouts.problem_B[row]]
-    response = rollouts.response_BT[row, : rollouts.length_B[row]]
-    tokens = torch.cat([torch.tensor(prompt), response])
+    response = rollouts.response_BT[row, : rollouts.length_B[row]].to(model.device)
+    tokens = torch.cat([torch.tensor(prompt, device=model.device), response])
     logits = model(tokens[None], use_cache=False).logits[0, len(prompt) - 1 : -1]
     return torch.log_softmax(logits.float() / TEMPERATURE, -1).gather(1, response[:, None])[:, 0]
 

@@ -5,11 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.local.device import MODEL
+
 REPOSITORY = Path(__file__).parents[2]
 RECIPE = """
 name: tiny
 steps: 8
-model: {{path: {model}, device: cpu}}
+model: {{path: {model}, {device}}}
 task: {{name: "tests.local.run_tasks:Sparse"}}
 rollout: {{prompts: 2, n: 3, max_response_tokens: 6}}
 algorithm: {{estimator: egpo, egpo: {{entropy_mode: response}}}}
@@ -21,12 +23,13 @@ watch: {{rollouts_every: 2}}
 
 
 def write_recipe(path, model):
-    path.write_text(RECIPE.format(model=model))
+    path.write_text(RECIPE.format(model=model, device=", ".join(f"{name}: {value}" for name, value in MODEL.items())))
     return path
 
 
 def start(*words, cwd, **options):
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "CI": "1", "COLUMNS": "200"}
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CI": "1", "COLUMNS": "200"}
     command = [sys.executable, "-m", "egpo", "train", *map(str, words)]
     return subprocess.Popen(
         command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options

@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from egpo.config import load_config
 from egpo.local.run import open_run
 from egpo.local.step import step
+from tests.local.device import WORDS
 from tests.local.learning_tasks import letters_tokenizer
 
 SETTINGS = {
@@ -43,7 +44,7 @@ def learning_run(folder, task, estimator, *overrides):
         load_config(
             overrides=[
                 f"model.path={folder}",
-                "model.device=cpu",
+                *WORDS,
                 f"task.name=tests.local.learning_tasks:{task}",
                 f"steps={settings['steps']}",
                 f"rollout.prompts={settings['prompts']}",

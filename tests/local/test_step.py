@@ -16,6 +16,7 @@ from egpo.local.summarise import reason_shares
 from egpo.local.updates.reference import reference_logp
 from egpo.rewards.verdict import Verdict
 from egpo.tasks import Problem
+from tests.local.device import WORDS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*neither.*:egpo.errors.EgpoWarning")
 
@@ -51,7 +52,7 @@ def opened(model_folder, *overrides, shape="qwen3"):
         load_config(
             overrides=[
                 f"model.path={model_folder(shape)}",
-                "model.device=cpu",
+                *WORDS,
                 "task.name=tests.local.test_step:Parity",
                 "rollout.prompts=3",
                 "rollout.n=4",
@@ -82,11 +83,12 @@ def test_the_advantages_are_those_of_the_estimator_on_what_was_measured(model_fo
     run = opened(model_folder, f"algorithm.estimator={estimator}", "algorithm.egpo.entropy_mode=response")
     outcome = step(run, 0)
     rollouts, settings = outcome.batch.rollouts, run.config.algorithm
-    entropy_BT = torch.where(rollouts.mask_BT, rollouts.entropy_BT, 0.0)
+    entropy_BT, mask_BT = rollouts.entropy_BT.cpu(), rollouts.mask_BT.cpu()
+    entropy_BT = torch.where(mask_BT, entropy_BT, 0.0)
     signals = Signals(
         reward_B=torch.tensor([verdict.reward for verdict in outcome.batch.verdicts]),
         group_B=rollouts.problem_B,
-        entropy_B=entropy_BT.sum(1) / rollouts.mask_BT.sum(1),  # no tags: all is answer, and all is response
+        entropy_B=entropy_BT.sum(1) / mask_BT.sum(1),  # no tags: all is answer, and all is response
         correct_B=torch.tensor([verdict.correct for verdict in outcome.batch.verdicts]),
     )
     expected = ESTIMATORS[estimator](signals, **settings.settings)
@@ -172,7 +174,7 @@ def test_kl_in_the_reward_is_the_chosen_estimate_of_each_response(model_folder, 
     rollouts = batch.rollouts
     gap_BT = rollouts.logp_BT - reference_logp(run.reference, rollouts, 1.0, run.settings.budget)
     of_token = {"k1": gap_BT, "k2": gap_BT.square() / 2, "k3": torch.exp(-gap_BT) - 1 + gap_BT}[estimator]
-    kl_B = torch.where(rollouts.mask_BT, of_token, 0.0).sum(1)
+    kl_B = torch.where(rollouts.mask_BT, of_token, 0.0).sum(1).cpu()
     assert float(kl_B.abs().max()) > 1e-3
     scores = torch.tensor([verdict.reward for verdict in batch.verdicts])
     torch.testing.assert_close(batch.reward_B, scores - 0.3 * kl_B, atol=1e-5, rtol=0)

@@ -12,7 +12,7 @@ from egpo.local.policies.load import load_policy
 from egpo.local.updates.budget import TokenBudget
 from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.update import update
-from tests.local.plain_update import Recorded, recorded_batch
+from tests.local.plain_update import recorded_batch
 from tests.local.updates.test_update import LOSSES, SHAPES, settings_of, updated
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
@@ -22,27 +22,21 @@ def load_on_gpu(folder, dtype):
     return load_policy(Model(path=str(folder), device="cuda", dtype=dtype))
 
 
-def on_gpu(batch):
-    tables = ("response_BT", "mask_BT", "logp_BT", "entropy_BT", "finished_B")
-    rollouts = replace(batch.rollouts, **{name: getattr(batch.rollouts, name).cuda() for name in tables})
-    return Recorded(rollouts, batch.advantage_B, batch.reference_BT.cuda())
-
-
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_gpu_computes_what_a_cpu_does(load, model_folder, shape):
-    batch, settings = recorded_batch(load(shape)), settings_of(budget=40, **LOSSES["all of it"])
-    _, gradient, weights = updated(load(shape), batch, settings)
+def test_a_gpu_computes_what_a_cpu_does(load_on_cpu, model_folder, shape):
+    batch, settings = recorded_batch(load_on_cpu(shape)), settings_of(budget=40, **LOSSES["all of it"])
+    _, gradient, weights = updated(load_on_cpu(shape), batch, settings)
     policy = load_on_gpu(model_folder(shape), "float32")
-    _, other_gradient, other_weights = updated(policy, on_gpu(batch), settings)
+    _, other_gradient, other_weights = updated(policy, batch.to("cuda"), settings)
     for name in gradient:
         torch.testing.assert_close(other_gradient[name].cpu(), gradient[name], atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(other_weights[name].cpu(), weights[name], atol=1e-4, rtol=0)
 
 
-def test_memory_of_a_gpu_that_really_runs_out_halves_the_micro_batch(load, model_folder):
+def test_memory_of_a_gpu_that_really_runs_out_halves_the_micro_batch(load_on_cpu, model_folder):
     """The same update with room for all of it at once, and for a part."""
     policies = [load_on_gpu(model_folder("qwen2"), "bfloat16") for _ in range(2)]
-    batch = on_gpu(recorded_batch(load("qwen2"), num_problems=64, n=32))
+    batch = recorded_batch(load_on_cpu("qwen2"), num_problems=64, n=32).to("cuda")
     budgets = [TokenBudget(100_000), TokenBudget(100_000)]
     states = []
     for policy, budget, room in zip(policies, budgets, (None, 48 * 2**20), strict=True):

@@ -38,7 +38,7 @@ def test_greedy_responses_are_the_likeliest_tokens(opened, monkeypatch):
         prompt = run.policy.tokenizer.apply_chat_template(
             list(problem.messages), add_generation_prompt=True, return_dict=False
         )
-        tokens = torch.tensor([prompt])
+        tokens = torch.tensor([prompt], device=run.policy.device)
         for _ in range(6):
             with torch.no_grad():
                 hidden = plain_hidden(run.policy, tokens)
@@ -49,7 +49,7 @@ def test_greedy_responses_are_the_likeliest_tokens(opened, monkeypatch):
 def plain_hidden(policy, tokens):
     from egpo.local.policies.packs import Sequences, pack_groups
 
-    return policy.hidden(pack_groups([Sequences(tokens[0].tolist())]))[-1]
+    return policy.hidden(pack_groups([Sequences(tokens[0].tolist())], policy.device))[-1]
 
 
 def test_validating_leaves_no_trace_and_repeats_itself(opened):

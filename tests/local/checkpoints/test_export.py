@@ -13,12 +13,13 @@ from egpo.local.checkpoints.random_states import random_states, restore_random_s
 from egpo.local.policies.lora import add_adapters
 from egpo.local.policies.packs import Sequences, pack_groups
 from tests.local.conftest import CONFIGS
+from tests.local.device import DEVICE, MODEL
 
 TOKENS = [5, 9, 40, 77, 120, 8, 33]
 
 
 def logits(policy):
-    pack = pack_groups([Sequences(TOKENS)])
+    pack = pack_groups([Sequences(TOKENS)], DEVICE)
     with torch.no_grad():
         return policy.hidden(pack) @ policy.head_VD.T
 
@@ -30,7 +31,7 @@ def test_transformers_loads_it_as_it_is(shape, load, tmp_path):
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     with torch.no_grad():
         plain = model(torch.tensor([TOKENS])).logits[0]
-    torch.testing.assert_close(plain, logits(policy), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(plain, logits(policy).cpu(), atol=1e-5, rtol=1e-5)
     assert tokenizer.chat_template == policy.tokenizer.chat_template
     assert tokenizer.encode("<think>2+2</think>") == policy.tokenizer.encode("<think>2+2</think>")
     assert model.generation_config.eos_token_id is not None
@@ -43,7 +44,7 @@ def test_an_export_of_an_export_is_the_same_to_the_bit(shape, load, tmp_path):
     from egpo.config.schema import Model
     from egpo.local.policies.load import load_policy
 
-    export_policy(load_policy(Model(path=str(tmp_path / "one"), device="cpu")), tmp_path / "two")
+    export_policy(load_policy(Model(path=str(tmp_path / "one"), **MODEL)), tmp_path / "two")
     one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "two"))
     assert one == two
 
@@ -62,7 +63,7 @@ def test_adapters_are_merged(shape, load, tmp_path):
     assert not [name for name, _ in model.named_parameters() if "lora" in name]
     with torch.no_grad():
         plain = model(torch.tensor([TOKENS])).logits[0]
-    torch.testing.assert_close(plain, logits(policy), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(plain, logits(policy).cpu(), atol=1e-5, rtol=1e-5)
 
 
 def test_bfloat16_stays_bfloat16(load, tmp_path):

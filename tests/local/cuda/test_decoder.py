@@ -46,9 +46,11 @@ def test_recorded_statistics_equal_a_separate_forward_pass(load_on_gpu, shape, t
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("limits", LIMITS)
-def test_a_gpu_says_what_a_cpu_says(load, load_on_gpu, shape, limits):
+def test_a_gpu_says_what_a_cpu_says(load_on_cpu, load_on_gpu, shape, limits):
     """The same draws, the same float32 arithmetic but for rounding: the same words, and ends at the same places."""
-    here, there = (drawn(policy, n=5, stop_tokens=ENDS, **limits) for policy in (load_on_gpu(shape), load(shape)))
+    here, there = (
+        drawn(policy, n=5, stop_tokens=ENDS, **limits) for policy in (load_on_gpu(shape), load_on_cpu(shape))
+    )
     assert here.texts == there.texts
     assert torch.equal(here.finished_B.cpu(), there.finished_B)
     torch.testing.assert_close(here.logp_BT.cpu(), there.logp_BT, atol=2e-4, rtol=0)
@@ -74,13 +76,13 @@ def test_more_prompts_than_are_held_at_once(load_on_gpu, monkeypatch):
     assert drawn(policy, n=2, stop_tokens=ENDS).texts == together.texts
 
 
-def test_responses_longer_than_a_look_and_than_a_block_of_keys(load, load_on_gpu):
+def test_responses_longer_than_a_look_and_than_a_block_of_keys(load_on_cpu, load_on_gpu):
     settings = {"n": 4, "max_response_tokens": 150}
-    assert drawn(load_on_gpu(), **settings).texts == drawn(load(), **settings).texts
+    assert drawn(load_on_gpu(), **settings).texts == drawn(load_on_cpu(), **settings).texts
 
 
-def test_greedy_and_stop_strings(load, load_on_gpu):
-    policy, other = load_on_gpu(), load()
+def test_greedy_and_stop_strings(load_on_cpu, load_on_gpu):
+    policy, other = load_on_gpu(), load_on_cpu()
     settings = Greedy(n=1, max_response_tokens=8)
     greedy, expected = (sample(p, TASK, TASK.problems("train"), settings, Draws(1)) for p in (policy, other))
     assert greedy.texts == expected.texts
@@ -90,8 +92,8 @@ def test_greedy_and_stop_strings(load, load_on_gpu):
     assert torch.equal(stopped.finished_B.cpu(), expected.finished_B)
 
 
-def test_graphs_see_weights_that_were_moved_in_place_and_those_that_were_replaced(load, load_on_gpu):
-    policy, other = load_on_gpu(), load()
+def test_graphs_see_weights_that_were_moved_in_place_and_those_that_were_replaced(load_on_cpu, load_on_gpu):
+    policy, other = load_on_gpu(), load_on_cpu()
     before = drawn(policy).texts
     for p in (policy, other):
         optimizer = Optimizer(p.model.named_parameters(), Update(lr=1e-2))
@@ -142,6 +144,28 @@ def test_memory_that_runs_out_makes_rows_wait(load_on_gpu, monkeypatch):
     with pytest.warns(EgpoWarning, match="rows_at_once"):
         assert drawn(load_on_gpu(), n=4, stop_tokens=ENDS).texts == expected
     assert asked == [16, 8, 4]
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+def test_memory_that_runs_out_while_a_graph_is_made_makes_rows_wait(load_on_gpu, monkeypatch, capturing):
+    from egpo.local.cuda import graphs
+
+    expected = drawn(load_on_gpu(), n=4, stop_tokens=ENDS).texts
+    next_token, asked = graphs.next_token, []
+
+    def scarce(weights, room, rows, sampling):
+        asked.append(rows)
+        next_token(weights, room, rows, sampling)
+        if rows > 8 and torch.cuda.is_current_stream_capturing() == capturing:
+            raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(graphs, "next_token", scarce)
+    policy = load_on_gpu()
+    with pytest.warns(EgpoWarning, match="rows_at_once"):
+        assert drawn(policy, n=4, stop_tokens=ENDS).texts == expected
+    assert asked[0] == 16
+    assert asked[-1] <= 8
+    assert drawn(policy, n=4, stop_tokens=ENDS).texts == expected  # and goes on so
 
 
 def test_a_model_it_does_not_know_says_so_in_one_line(load_on_gpu):

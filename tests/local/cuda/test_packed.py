@@ -32,11 +32,11 @@ def relative_error(found, expected):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_in_float32_they_equal_those_on_a_cpu(load, load_on_gpu, shape, checkpointing):
+def test_in_float32_they_equal_those_on_a_cpu(load_on_cpu, load_on_gpu, shape, checkpointing):
     policy = load_on_gpu(shape, gradient_checkpointing=checkpointing)
     assert policy.path == "fused"
     hidden, gradients = hidden_and_gradients(policy)
-    expected_hidden, expected = hidden_and_gradients(load(shape))
+    expected_hidden, expected = hidden_and_gradients(load_on_cpu(shape))
     torch.testing.assert_close(hidden, expected_hidden, atol=1e-4, rtol=1e-4)
     assert gradients.keys() == expected.keys()
     for name, gradient in gradients.items():
@@ -44,9 +44,9 @@ def test_in_float32_they_equal_those_on_a_cpu(load, load_on_gpu, shape, checkpoi
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_in_bfloat16_they_are_as_near_to_float32_as_transformers_own(load, load_on_gpu, shape, monkeypatch):
+def test_in_bfloat16_they_are_as_near_to_float32_as_transformers_own(load_on_cpu, load_on_gpu, shape, monkeypatch):
     policy = load_on_gpu(shape, "bfloat16")
-    exact = load(shape)
+    exact = load_on_cpu(shape)
     exact.model.load_state_dict({name: value.float().cpu() for name, value in policy.model.state_dict().items()})
     expected_hidden, expected = hidden_and_gradients(exact)
     hidden, gradients = hidden_and_gradients(policy)
@@ -65,12 +65,12 @@ def test_prompts_alone_are_sequences_by_themselves(load_on_gpu):
     torch.testing.assert_close(torch.cat(alone), together, atol=2e-2, rtol=2e-2)
 
 
-def test_adapters_learn_and_the_weights_beside_them_do_not(load, load_on_gpu):
+def test_adapters_learn_and_the_weights_beside_them_do_not(load_on_cpu, load_on_gpu):
     pytest.importorskip("peft")
     from egpo.config.schema import Lora
     from egpo.local.policies.lora import add_adapters
 
-    policies = [load_on_gpu("qwen3"), load("qwen3")]
+    policies = [load_on_gpu("qwen3"), load_on_cpu("qwen3")]
     for policy in policies:
         add_adapters(policy.model, Lora(rank=4), 0)
         torch.manual_seed(1)

@@ -11,6 +11,7 @@ from egpo.local.policies.lora import adapter_state, adapters_off, add_adapters, 
 from egpo.local.policies.packs import Sequences, pack_groups
 from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.update import update
+from tests.local.device import DEVICE
 from tests.local.plain_update import recorded_batch
 from tests.local.updates.test_update import settings_of
 
@@ -21,7 +22,7 @@ TOKENS = [5, 9, 200, 31, 7]
 def logits(policy):
     """Of a pack, as the engine computes them."""
     with torch.no_grad():
-        return policy.hidden(pack_groups([Sequences(TOKENS)])) @ policy.head_VD.T
+        return policy.hidden(pack_groups([Sequences(TOKENS)], DEVICE)) @ policy.head_VD.T
 
 
 def adapted(load, shape="qwen3", shaken=True, seed=0, **settings):
@@ -30,7 +31,7 @@ def adapted(load, shape="qwen3", shaken=True, seed=0, **settings):
     if shaken:
         generator = torch.Generator().manual_seed(1)
         for tensor in adapter_state(policy.model).values():
-            tensor += 0.2 * torch.randn(tensor.shape, generator=generator)
+            tensor += 0.2 * torch.randn(tensor.shape, generator=generator).to(DEVICE)
     return policy
 
 
@@ -47,10 +48,10 @@ def test_new_adapters_change_nothing_and_only_they_learn(load, shape):
 def test_the_merged_model_is_a_plain_one_that_computes_the_same(load, shape, tmp_path):
     policy = adapted(load, shape)
     policy.model.save_pretrained(tmp_path, state_dict=merged_state(policy.model))
-    merged = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval().to(DEVICE)
     assert merged.state_dict().keys() == load(shape).model.state_dict().keys()
     with torch.no_grad():
-        found = merged(torch.tensor([TOKENS])).logits[0]
+        found = merged(torch.tensor([TOKENS], device=DEVICE)).logits[0]
     torch.testing.assert_close(found, logits(policy), atol=1e-5, rtol=1e-5)
     assert not torch.allclose(found, logits(load(shape)), atol=1e-2)
 
@@ -150,7 +151,7 @@ def test_an_update_moves_the_adapters_alone_and_a_resume_restores_them_to_the_bi
 def test_the_gradient_of_adapters_is_that_of_the_merged_matrix(load):
     """W + s B A: the gradient of B is s G A^T, where G is the merged matrix's own."""
     policy = adapted(load, layers=("o_proj",), alpha=6.0)
-    pack = pack_groups([Sequences(TOKENS)])
+    pack = pack_groups([Sequences(TOKENS)], DEVICE)
     policy.hidden(pack).square().sum().backward()
     layer = policy.model.model.layers[0].self_attn.o_proj
     lora_B, lora_A = layer.lora_B["default"].weight, layer.lora_A["default"].weight

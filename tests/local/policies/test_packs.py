@@ -11,6 +11,7 @@ from egpo.local.policies.attention import GroupLayout, PackLayout, attend
 from egpo.local.policies.load import load_policy
 from egpo.local.policies.packs import Sequences, pack_groups
 from tests.local.conftest import CONFIGS
+from tests.local.device import MODEL
 
 lengths = st.lists(st.integers(1, 7), max_size=4)
 groups = st.lists(st.tuples(st.integers(1, 9), lengths), min_size=1, max_size=4)
@@ -18,7 +19,7 @@ groups = st.lists(st.tuples(st.integers(1, 9), lengths), min_size=1, max_size=4)
 
 @pytest.fixture(scope="module", params=sorted(CONFIGS))
 def policy(request, model_folder):
-    return load_policy(Model(path=str(model_folder(request.param)), device="cpu"))
+    return load_policy(Model(path=str(model_folder(request.param)), **MODEL))
 
 
 def sequences(shapes, seed):
@@ -32,7 +33,7 @@ def sequences(shapes, seed):
 
 def alone(policy, tokens):
     """Hidden states of one sequence by itself, as one prompt."""
-    return policy.hidden(pack_groups([Sequences(tokens)]))
+    return policy.hidden(pack_groups([Sequences(tokens)], policy.device))
 
 
 @settings(max_examples=25)
@@ -40,7 +41,7 @@ def alone(policy, tokens):
 def test_a_pack_equals_its_sequences_one_by_one(policy, shapes, seed):
     packed = sequences(shapes, seed)
     with torch.no_grad():
-        pack = pack_groups(packed)
+        pack = pack_groups(packed, policy.device)
         found = policy.hidden(pack)[pack.source_M]
         expected, targets = [], []
         for group in packed:
@@ -64,7 +65,7 @@ def test_gradients_of_a_pack_equal_those_of_its_sequences(policy):
             name: weight.grad.clone() for name, weight in policy.model.named_parameters() if weight.grad is not None
         }
 
-    pack = pack_groups(packed)
+    pack = pack_groups(packed, policy.device)
     ours = gradients(policy.hidden(pack)[pack.source_M].square().sum())
     rows = [
         alone(policy, [*group.prompt, *response])[len(group.prompt) - 1 : -1]

@@ -39,7 +39,7 @@ def plain_loss(policy, examples):
     total, count = 0.0, 0
     for example in range(len(examples)):
         place = examples.tokens_of(example)
-        tokens, learned = examples.token_S[place].long(), examples.learned_S[place]
+        tokens, learned = (part[place].to(policy.device) for part in (examples.token_S.long(), examples.learned_S))
         logits = policy.model(tokens[None], use_cache=False).logits[0, :-1]
         nll = torch.nn.functional.cross_entropy(logits, tokens[1:], reduction="none")
         total = total + nll[learned[1:]].sum()

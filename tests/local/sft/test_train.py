@@ -16,6 +16,7 @@ from egpo.local.sft import session as sessions
 from egpo.local.sft.opening import open_quietly
 from egpo.local.sft.train import sft
 from egpo.runs.interruption import RunInterruptedError
+from tests.local.device import WORDS
 from tests.local.runs import contents
 
 ROWS = [
@@ -31,7 +32,7 @@ def settings(model_folder, write_rows, tmp_path):
 
     def config(name, *overrides):
         words = [
-            f"name={name}", f"runs={tmp_path}/runs", f"model.path={model_folder()}", "model.device=cpu",
+            f"name={name}", f"runs={tmp_path}/runs", f"model.path={model_folder()}", *WORDS,
             f"data.path={path}", "update.lr=1e-3", "update.batch_tokens=100", "update.micro_tokens=64",
             "epochs=4", "checkpoints.every=2", "validation.every=3", "data.eval_frac=0.2",
         ]  # fmt: skip

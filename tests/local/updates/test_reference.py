@@ -6,6 +6,7 @@ from egpo.errors import EgpoWarning
 from egpo.local.policies.lora import add_adapters
 from egpo.local.updates.budget import TokenBudget
 from egpo.local.updates.reference import load_reference, reference_logp
+from tests.local.device import MODEL
 from tests.local.plain_update import TEMPERATURE, plain_logp, plain_model, recorded_batch
 
 
@@ -16,7 +17,7 @@ def test_it_is_the_starting_policys_logp_however_far_the_policy_has_gone(load, m
     with torch.no_grad():
         for parameter in policy.model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
-    reference = load_reference(policy, Model(path=str(model_folder("qwen3")), device="cpu"), seed=0)
+    reference = load_reference(policy, Model(path=str(model_folder("qwen3")), **MODEL), seed=0)
     logp_BT = reference_logp(reference, batch.rollouts, TEMPERATURE, TokenBudget(budget))
     assert not logp_BT.requires_grad
     assert logp_BT[~batch.rollouts.mask_BT].eq(0).all()
@@ -28,14 +29,14 @@ def test_it_is_the_starting_policys_logp_however_far_the_policy_has_gone(load, m
 
 def test_a_second_copy_is_frozen_and_shares_nothing(load, model_folder):
     policy = load()
-    reference = load_reference(policy, Model(path=str(model_folder("qwen3")), device="cpu"), seed=0)
+    reference = load_reference(policy, Model(path=str(model_folder("qwen3")), **MODEL), seed=0)
     assert not any(parameter.requires_grad for parameter in reference.policy.model.parameters())
     theirs = {parameter.data_ptr() for parameter in reference.policy.model.parameters()}
     assert not theirs & {parameter.data_ptr() for parameter in policy.model.parameters()}
 
 
 def test_with_adapters_the_reference_is_the_policy_with_them_off(load, model_folder):
-    settings = Model(path=str(model_folder("qwen3")), device="cpu", lora=Lora(rank=2))
+    settings = Model(path=str(model_folder("qwen3")), **MODEL, lora=Lora(rank=2))
     policy = load()
     batch, start = recorded_batch(policy), plain_model(policy)
     add_adapters(policy.model, settings.lora, seed=0)
@@ -56,7 +57,7 @@ def test_with_adapters_the_reference_is_the_policy_with_them_off(load, model_fol
 def test_memory_that_runs_out_halves_the_budget_here_too(load, model_folder):
     policy = load()
     batch = recorded_batch(policy)
-    reference = load_reference(policy, Model(path=str(model_folder("qwen3")), device="cpu"), seed=0)
+    reference = load_reference(policy, Model(path=str(model_folder("qwen3")), **MODEL), seed=0)
     whole = reference_logp(reference, batch.rollouts, TEMPERATURE, TokenBudget(1000))
     hidden = reference.policy.hidden
 

@@ -25,6 +25,9 @@ class Model(Section):
     """`auto`: the GPU where there is one. (The local engine's; verl has its own.)"""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the weights: `auto` is bfloat16 on a GPU, with a float32 copy in the optimizer, and float32 on a CPU."""
+    deterministic: bool = False
+    """On a GPU: the same seed gives the same bits, by torch's deterministic algorithms, for a little time. A CPU gives
+    them anyway. (The local engine's.)"""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     template: dict[str, str | bool | int] = Field({})

@@ -70,7 +70,23 @@ class Decoder:
 
     @torch.no_grad()
     def run(self, job: Job) -> TokenTables:
-        """Tables in which every row of the job is filled. They are the decoder's own: read them before the next job."""
+        """Tables in which every row of the job is filled. They are the decoder's own: read them before the next job.
+        Where memory runs out it begins again with fewer rows at once: the others wait for a seat."""
+        while True:
+            try:
+                return self._run(job)
+            except RuntimeError as error:
+                rows = job.size.limited(self._most_rows).rows
+                if not is_out_of_memory(error) or rows == 1:
+                    raise
+            warn_once(
+                "rows at once", f"out of memory sampling {rows} rows at once; half as many (rollout.rows_at_once)"
+            )
+            self._most_rows = rows // 2
+            self._forget()
+            torch.cuda.empty_cache()
+
+    def _run(self, job: Job) -> TokenTables:
         room, graphs = self._prepare(job)
         prefill(self._model, room, job.prompts)
         room.uniform_BT[: len(job.uniform_BT), : job.new_tokens] = job.uniform_BT
@@ -100,36 +116,22 @@ class Decoder:
         if self._room is None or not self._room.size.holds(size):
             size = size if self._room is None else self._room.size.joined(size)
             self._graphs = self._room = None
-            self._room = _largest_room(self._model, size)
+            fitting = _rows_that_fit(self._model, size)
+            if fitting < size.rows:
+                self._most_rows = fitting
+            self._room = Room(self._model, size.limited(fitting))
             self._graphs = TokenGraphs(self._weights, self._room)
-            if self._room.size.rows < size.rows:
-                self._most_rows = self._room.size.rows
         assert self._graphs is not None
         return self._room, self._graphs
 
 
-def _largest_room(model: PreTrainedModel, size: RoomSize) -> Room:
-    """Of the size asked for, or with room for fewer rows at once: the others wait for a seat."""
-    size = size.limited(_rows_that_fit(model, size))
-    while True:
-        try:
-            return Room(model, size)
-        except RuntimeError as error:
-            if not is_out_of_memory(error) or size.rows == 1:
-                raise
-            warn_once(
-                "rows at once", f"out of memory sampling {size.rows} rows at once; half as many (rollout.rows_at_once)"
-            )
-            size = size.limited(size.rows // 2)
-
-
 def _rows_that_fit(model: PreTrainedModel, size: RoomSize) -> int:
-    """So that the cache takes a share of what is free, and a batch is not larger than pays."""
+    """One at least: so that the cache takes a share of what is free, and a batch is not larger than pays."""
     if model.device.type != "cuda":
         return _MOST_ROWS
     free, _ = torch.cuda.mem_get_info(model.device)
     free += torch.cuda.memory_reserved(model.device) - torch.cuda.memory_allocated(model.device)
-    return min(_MOST_ROWS, int(_CACHE_SHARE * free * size.rows / size.cache_bytes(model)))
+    return max(1, min(_MOST_ROWS, int(_CACHE_SHARE * free * size.rows / size.cache_bytes(model))))
 
 
 def _sample(tokenizer: PreTrainedTokenizerBase, room: Room, graphs: TokenGraphs, job: Job) -> None:

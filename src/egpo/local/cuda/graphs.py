@@ -39,8 +39,13 @@ class TokenGraphs:
                 next_token(self._weights, self._room, rows, sampling)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            next_token(self._weights, self._room, rows, sampling)
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                next_token(self._weights, self._room, rows, sampling)
+        except RuntimeError as error:
+            if isinstance(error.__context__, torch.OutOfMemoryError):  # what ends a failed capture may hide it
+                raise error.__context__ from None
+            raise
         live_R.copy_(kept[0])
         hidden_RD.copy_(kept[1])
         self._graphs[rows, sampling] = graph

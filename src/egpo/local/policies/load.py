@@ -25,6 +25,8 @@ def load_policy(settings: Model, seed: int = 0) -> Policy:
     folder = _folder(model_folder(settings.path))
     tokenizer = _tokenizer(folder, where)
     device = choose_device(settings.device)
+    if settings.deterministic and device.type == "cuda":
+        _be_deterministic()
     dtype = _DTYPES.get(settings.dtype, torch.bfloat16 if device.type == "cuda" else torch.float32)
     model = _model(folder, settings, dtype, seed, where).to(device)
     _switch_off_dropout(model)
@@ -52,6 +54,12 @@ def choose_device(wanted: str) -> torch.device:
         # cuDNN's attention makes a plan for every new shape, and packs have a new shape each: three times as slow.
         torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.device(wanted)
+
+
+def _be_deterministic() -> None:
+    """For the whole process. cuBLAS reads its variable when it is first used, which is after this."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
 
 
 def _folder(path: str) -> str:

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from egpo.native.library import address, kernels, suits
 
+# Probability 1 as an integer: a sum that rounding has lifted a little over it still fits.
+_ONE = 2**61
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -72,8 +75,8 @@ def truncate(probability_RV: Tensor, sampling: Sampling) -> Tensor:
         ordered_RV = ordered_RV * kept_RV
         ordered_RV = ordered_RV / ordered_RV.sum(dim=-1, keepdim=True)
     if sampling.top_p < 1:
-        before_RV = ordered_RV.cumsum(dim=-1) - ordered_RV
-        kept_RV &= before_RV < sampling.top_p
+        parts_RV = _fixed_point(ordered_RV)
+        kept_RV &= parts_RV.cumsum(dim=-1) - parts_RV < sampling.top_p * _ONE
     if sampling.min_p:
         kept_RV &= ordered_RV >= sampling.min_p * ordered_RV[:, :1]
     kept_RV[:, 0] = True
@@ -82,10 +85,17 @@ def truncate(probability_RV: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draw(probability_RV: Tensor, uniform_R: Tensor) -> Tensor:
-    """The token at which the cumulative probability passes the draw. In float64: in float32 the rare tokens of a
-    large vocabulary would vanish in rounding. A token of probability 0 is never drawn."""
-    cumulative_RV = probability_RV.double().cumsum(dim=-1)
+    """The token at which the cumulative probability passes the draw. In integers: in float32 the rare tokens of a
+    large vocabulary would vanish in rounding, and on a GPU the last bits of such sums change from run to run. A token
+    of probability 0 is never drawn."""
+    cumulative_RV = _fixed_point(probability_RV).cumsum(dim=-1)
     total_R1 = cumulative_RV[:, -1:].contiguous()
-    token_R = torch.searchsorted(cumulative_RV, uniform_R.double()[:, None] * total_R1, right=True)
+    passed_R1 = (uniform_R.double()[:, None] * total_R1).long()
+    token_R = torch.searchsorted(cumulative_RV, passed_R1, right=True)
     # Rounding may lift the draw onto the total itself: then it is the last token that can be drawn.
     return torch.minimum(token_R, torch.searchsorted(cumulative_RV, total_R1))[:, 0]
+
+
+def _fixed_point(probability_RV: Tensor) -> Tensor:
+    """As integers, whose sums are exact in any order."""
+    return (probability_RV.double() * _ONE).long()
