@@ -7,6 +7,7 @@ import torch
 
 from egpo.local.side_by_side import UnwantedError, num_sides, require_wanted, side_by_side
 from egpo.local.step import step
+from tests.local.device import ON_GPU
 from tests.local.test_step import opened
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*neither.*:egpo.errors.EgpoWarning")
@@ -83,6 +84,7 @@ def test_a_step_on_two_cores_repeats_to_the_bit_and_equals_one_core(model_folder
     torch.testing.assert_close(alone_weights, weights, atol=1e-3, rtol=0)
 
 
+@pytest.mark.skipif(ON_GPU, reason="a GPU's work is not cut in two")
 def test_bfloat16_weights_with_masters_stay_together(model_folder):
     """Their gradients pass through hooks of the backward pass."""
     assert num_sides(opened(model_folder).policy) == 2

@@ -42,10 +42,12 @@ def _sample_s(shape: ModelShape, job: StepJob, card: Card) -> float:
 
 
 def _update_s(shape: ModelShape, job: StepJob, card: Card) -> float:
-    """Three products a weight and token, four for the head; attention; and passes over what the layers keep."""
+    """Three products a weight and token, four for the head, one less where weights do not learn; attention; and passes
+    over what the layers keep."""
     tokens = job.prompts * job.group_tokens
-    products = 8 if job.gradient_checkpointing else 6
-    operations = products * shape.layers * shape.layer * tokens + 8 * shape.head * job.new_tokens
+    less = 2 if job.lora else 0
+    products = (8 if job.gradient_checkpointing else 6) - less
+    operations = products * shape.layers * shape.layer * tokens + (8 - less) * shape.head * job.new_tokens
     scores = job.new_tokens * ((job.response_tokens + 1) / 2 + job.prompt_tokens)
     attention = 4 * 3.5 * shape.layers * shape.queries * shape.width * scores
     moved = 6 * job.bytes_per_weight * shape.kept_numbers() * tokens + 12 * shape.vocabulary * job.new_tokens

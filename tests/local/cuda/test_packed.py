@@ -65,20 +65,23 @@ def test_prompts_alone_are_sequences_by_themselves(load_on_gpu):
     torch.testing.assert_close(torch.cat(alone), together, atol=2e-2, rtol=2e-2)
 
 
-def test_adapters_learn_and_the_weights_beside_them_do_not(load_on_cpu, load_on_gpu):
+def add_shaken_adapters(policy):
+    """The same numbers wherever the policy is."""
     pytest.importorskip("peft")
     from egpo.config.schema import Lora
     from egpo.local.policies.lora import add_adapters
 
-    policies = [load_on_gpu("qwen3"), load_on_cpu("qwen3")]
-    for policy in policies:
-        add_adapters(policy.model, Lora(rank=4), 0)
-        torch.manual_seed(1)
-        for name, parameter in sorted(policy.model.named_parameters()):
-            if ".lora_B" in name:
-                parameter.data = (0.05 * torch.randn(parameter.shape)).to(parameter.device)
-            if ".lora_A" in name:
-                parameter.data = (0.5 * torch.randn(parameter.shape)).to(parameter.device)
+    add_adapters(policy.model, Lora(rank=4), 0)
+    torch.manual_seed(1)
+    for name, parameter in sorted(policy.model.named_parameters()):
+        if ".lora_" in name:
+            size = 0.05 if ".lora_B" in name else 0.5
+            parameter.data = (size * torch.randn(parameter.shape)).to(parameter.device)
+    return policy
+
+
+def test_adapters_learn_and_the_weights_beside_them_do_not(load_on_cpu, load_on_gpu):
+    policies = [add_shaken_adapters(policy) for policy in (load_on_gpu("qwen3"), load_on_cpu("qwen3"))]
     assert policies[0].path == "fused"
     (hidden, gradients), (expected_hidden, expected) = map(hidden_and_gradients, policies)
     torch.testing.assert_close(hidden, expected_hidden, atol=1e-3, rtol=1e-3)
@@ -86,3 +89,25 @@ def test_adapters_learn_and_the_weights_beside_them_do_not(load_on_cpu, load_on_
     assert all(".lora_" in name for name in gradients)
     for name, gradient in gradients.items():
         assert relative_error(gradient, expected[name]) < 1e-3, name
+
+
+def test_in_bfloat16_adapters_are_as_near_to_float32_as_pefts_own(load_on_cpu, load_on_gpu, monkeypatch):
+    policy, exact = load_on_gpu("qwen3", "bfloat16"), load_on_cpu("qwen3")
+    exact.model.load_state_dict({name: value.float().cpu() for name, value in policy.model.state_dict().items()})
+    expected_hidden, expected = hidden_and_gradients(add_shaken_adapters(exact))
+    hidden, gradients = hidden_and_gradients(add_shaken_adapters(policy))
+    monkeypatch.setattr("egpo.local.policies.policy.why_not_fused", lambda model: "for once")
+    plain_hidden, plain = hidden_and_gradients(policy)
+    assert relative_error(hidden, expected_hidden) < 1.2 * relative_error(plain_hidden, expected_hidden) + 1e-3
+    for name, gradient in gradients.items():
+        assert relative_error(gradient, expected[name]) < 1.5 * relative_error(plain[name], expected[name]) + 1e-2, name
+
+
+def test_adapters_that_are_off_add_nothing(load_on_gpu):
+    from egpo.local.policies.lora import adapters_off
+
+    plain, _ = hidden_and_gradients(load_on_gpu("qwen3"))
+    policy = add_shaken_adapters(load_on_gpu("qwen3"))
+    with torch.no_grad(), adapters_off(policy.model):
+        off = policy.hidden(pack_groups(GROUPS, policy.device)).cpu()
+    torch.testing.assert_close(off, plain, atol=1e-4, rtol=1e-4)

@@ -83,6 +83,7 @@ def test_off_is_the_starting_policy_and_on_again_afterwards_even_after_an_error(
 
 
 def test_the_same_seed_gives_the_same_adapters_and_touches_no_other_draw(load):
+    load()  # what makes the folder draws, too
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)

@@ -14,6 +14,8 @@ from egpo.tasks import Problem
 from tests.local.conftest import CONFIGS
 from tests.local.device import ON_GPU
 
+pytestmark = pytest.mark.filterwarnings("ignore:on the slower path:egpo.errors.EgpoWarning")  # GPT-2's, on a GPU
+
 
 class Echo:
     """Prompts of given texts; nothing is judged."""

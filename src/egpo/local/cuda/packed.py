@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
@@ -16,9 +15,9 @@ from egpo.local.cuda.kernels.gather import gather_keys
 from egpo.local.cuda.kernels.heads import HeadNorms, HeadShape, Rotation, split_heads
 from egpo.local.cuda.kernels.norm import add_rms_norm
 from egpo.local.cuda.kernels.swiglu import swiglu
+from egpo.local.cuda.projections import projected
 from egpo.local.cuda.spans import Spans
 from egpo.local.policies.attention import PackLayout, attend_pack
-from egpo.local.policies.lora import is_adapted
 from egpo.local.policies.packs import Pack
 
 Collect = Callable[[int, Tensor, Tensor], None]
@@ -77,21 +76,14 @@ def _layer(
     """What came in with the last layer's update added, and this layer's own update, which the next norm adds."""
     attention, first, second = layer.self_attn, layer.input_layernorm, layer.post_attention_layernorm
     hidden_ND, normed_ND = add_rms_norm(hidden_ND, update_ND, first.weight, first.variance_epsilon)
-    joint_NA = _projected(normed_ND, attention.q_proj, attention.k_proj, attention.v_proj)
+    joint_NA = projected(normed_ND, attention.q_proj, attention.k_proj, attention.v_proj)
     query, key, value = split_heads(joint_NA, head_shape(attention), rotation, head_norms(attention))
     if collect is not None:
         collect(key, value)
-    update_ND = attention.o_proj(attend(query, key, value, attention.scaling))
+    update_ND = projected(attend(query, key, value, attention.scaling), attention.o_proj)
     hidden_ND, normed_ND = add_rms_norm(hidden_ND, update_ND, second.weight, second.variance_epsilon)
-    return hidden_ND, layer.mlp.down_proj(swiglu(_projected(normed_ND, layer.mlp.gate_proj, layer.mlp.up_proj)))
-
-
-def _projected(normed_ND: Tensor, *parts: Any) -> Tensor:
-    """The outputs of several layers side by side: one product, unless they have adapters."""
-    if any(is_adapted(part) for part in parts):
-        return torch.cat([part(normed_ND) for part in parts], dim=-1)
-    bias = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
-    return linear(normed_ND, torch.cat([part.weight for part in parts]), bias)
+    inner_NF = swiglu(projected(normed_ND, layer.mlp.gate_proj, layer.mlp.up_proj))
+    return hidden_ND, projected(inner_NF, layer.mlp.down_proj)
 
 
 def _attention_over(layout: PackLayout, dtype: torch.dtype) -> Attend:
