@@ -3,6 +3,8 @@
 import pytest
 
 from egpo.local.cuda.coverage import why_not_fused, why_not_known
+from egpo.local.policies.lean.coverage import why_not_lean
+from egpo.local.policies.packs import Sequences, pack_groups
 from tests.local.conftest import CONFIGS, build_model
 
 
@@ -37,3 +39,17 @@ LONGER = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
 )
 def test_a_part_it_does_not_know_is_named(shape, settings, why):
     assert why_not_known(changed(shape, **settings)) == why
+
+
+def test_hooks_are_called_as_by_transformers(load):
+    policy, called = load(), []
+    policy.model.base_model.layers[0].mlp.register_forward_hook(lambda *_: called.append(True))
+    assert policy.path == "transformers"
+    policy.hidden(pack_groups([Sequences([5, 6, 7])], policy.device))
+    assert called
+
+
+def test_a_rotation_of_a_part_of_each_head_is_left_to_transformers():
+    model = build_model("qwen3")
+    model.base_model.rotary_emb.inv_freq = model.base_model.rotary_emb.inv_freq[:2]
+    assert why_not_known(model) == why_not_lean(model) == "positions turn a part of each head alone"

@@ -8,6 +8,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
 from egpo.local.policies.lora import is_adapted
+from egpo.local.policies.own_forward import why_own_forward
 
 SHAPES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 # Angles that depend on the length of what is read would need other tables for every sequence.
@@ -32,7 +33,8 @@ def why_not_known(model: PreTrainedModel) -> str | None:
         return f"the activation is {config.hidden_act}"
     if getattr(model.base_model.rotary_emb, "rope_type", "default") not in _ROTATIONS:
         return f"its positions are {model.base_model.rotary_emb.rope_type}"
-    return next((why for layer in model.base_model.layers if (why := _why_not_layer(layer))), None)
+    reasons = (why for layer in model.base_model.layers if (why := _why_not_layer(layer)))
+    return next(reasons, None) or why_own_forward(model)
 
 
 def _why_not_layer(layer: Any) -> str | None:

@@ -1,11 +1,13 @@
 """One token for every row: choose it from the last hidden state, record it, and compute the next one. Everything it
 reads and writes has one place for good, so that it can be captured. R rows, D hidden, V vocabulary."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from egpo.local.cuda.kernels.choose import draw_tokens
+from egpo.local.cuda.kernels.choose import LOWEST, draw_tokens
 from egpo.local.cuda.kernels.decode_attention import LayerCache, attend_new
 from egpo.local.cuda.kernels.heads import CachePlaces, Rotation, split_heads_into
 from egpo.local.cuda.kernels.norm import add_rms_norm
@@ -13,7 +15,7 @@ from egpo.local.cuda.kernels.record import record
 from egpo.local.cuda.kernels.swiglu import swiglu
 from egpo.local.cuda.room import Room
 from egpo.local.cuda.weights import DecoderWeights, LayerWeights
-from egpo.local.sampling.choose import Choice, Sampling, choose
+from egpo.local.sampling.choose import Choice, Sampling, choose, kept_tokens
 
 
 def next_token(weights: DecoderWeights, room: Room, rows: int, sampling: Sampling) -> None:
@@ -27,9 +29,16 @@ def next_token(weights: DecoderWeights, room: Room, rows: int, sampling: Samplin
 
 
 def _choice(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> Choice:
-    if sampling.truncates or sampling.temperature == 0:
+    if sampling.temperature == 0:
         return choose(logits_RV, uniform_R, sampling)
-    return draw_tokens(logits_RV, uniform_R, sampling.temperature)
+    if not sampling.truncates:
+        return draw_tokens(logits_RV, uniform_R, sampling.temperature)
+    probability_RV = torch.softmax(logits_RV / sampling.temperature, dim=-1)
+    kept_RV = kept_tokens(probability_RV, sampling)
+    choice = draw_tokens(logits_RV.masked_fill(~kept_RV, LOWEST.value), uniform_R, sampling.temperature)
+    # Of the whole vocabulary: what was drawn from holds this much of it.
+    held_R = torch.where(kept_RV, probability_RV, 0.0).sum(dim=-1)
+    return replace(choice, logp_R=choice.logp_R + held_R.log())
 
 
 def _logits(hidden_RD: Tensor, head_VD: Tensor) -> Tensor:

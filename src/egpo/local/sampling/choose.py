@@ -7,7 +7,7 @@ from torch import Tensor
 
 from egpo.native.library import address, kernels, suits
 
-# Probability 1 as an integer: a sum that rounding has lifted a little over it still fits.
+# A whole row as an integer: a sum that rounding has lifted a little over it still fits.
 _ONE = 2**61
 
 
@@ -67,21 +67,38 @@ def entropy(probability_RV: Tensor) -> Tensor:
 
 
 def truncate(probability_RV: Tensor, sampling: Sampling) -> Tensor:
-    """Top-k, then the smallest set that holds top_p, then min_p; what is left, normalised. The likeliest stays."""
-    ordered_RV, order_RV = probability_RV.sort(dim=-1, descending=True, stable=True)
-    kept_RV = torch.ones_like(ordered_RV, dtype=torch.bool)
-    if sampling.top_k:
-        kept_RV[:, sampling.top_k :] = False
-        ordered_RV = ordered_RV * kept_RV
-        ordered_RV = ordered_RV / ordered_RV.sum(dim=-1, keepdim=True)
-    if sampling.top_p < 1:
-        parts_RV = _fixed_point(ordered_RV)
-        kept_RV &= parts_RV.cumsum(dim=-1) - parts_RV < sampling.top_p * _ONE
-    if sampling.min_p:
-        kept_RV &= ordered_RV >= sampling.min_p * ordered_RV[:, :1]
-    kept_RV[:, 0] = True
-    left_RV = probability_RV * torch.zeros_like(kept_RV).scatter_(1, order_RV, kept_RV)
+    """What is left of it, normalised."""
+    left_RV = probability_RV * kept_tokens(probability_RV, sampling)
     return left_RV / left_RV.sum(dim=-1, keepdim=True)
+
+
+def kept_tokens(probability_RV: Tensor, sampling: Sampling) -> Tensor:
+    """Top-k, then the smallest set that holds top_p of those, then min_p: so many of the likeliest tokens, the first
+    ones among equals. The likeliest stays."""
+    if not sampling.top_k and sampling.top_p == 1:
+        return probability_RV >= sampling.min_p * probability_RV.amax(dim=-1, keepdim=True)
+    ordered_RK = _likeliest(probability_RV, sampling.top_k)
+    count_R1 = _num_kept(ordered_RK, sampling)
+    lowest_R1 = ordered_RK.gather(1, count_R1 - 1)
+    above_RV, equal_RV = probability_RV > lowest_R1, probability_RV == lowest_R1
+    count_R1 = count_R1 - above_RV.sum(dim=-1, keepdim=True)
+    return above_RV | (equal_RV & (equal_RV.cumsum(dim=-1, dtype=torch.int32) <= count_R1))
+
+
+def _likeliest(probability_RV: Tensor, top_k: int) -> Tensor:
+    """The highest first: so many, or all."""
+    if top_k:
+        return probability_RV.topk(min(top_k, probability_RV.shape[1])).values
+    return probability_RV.sort(dim=-1, descending=True).values
+
+
+def _num_kept(ordered_RK: Tensor, sampling: Sampling) -> Tensor:
+    """(R, 1), at least 1."""
+    kept_RK = ordered_RK >= sampling.min_p * ordered_RK[:, :1]
+    if sampling.top_p < 1:
+        parts_RK = _fixed_point(ordered_RK)
+        kept_RK &= parts_RK.cumsum(dim=-1) - parts_RK < sampling.top_p * _ONE
+    return kept_RK.sum(dim=-1, keepdim=True).clamp(min=1)
 
 
 def draw(probability_RV: Tensor, uniform_R: Tensor) -> Tensor:
@@ -97,5 +114,7 @@ def draw(probability_RV: Tensor, uniform_R: Tensor) -> Tensor:
 
 
 def _fixed_point(probability_RV: Tensor) -> Tensor:
-    """As integers, whose sums are exact in any order."""
-    return (probability_RV.double() * _ONE).long()
+    """Each token's share of its row, in integers, whose sums are exact in any order."""
+    wide_RV = probability_RV.double()
+    total_R1 = wide_RV.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    return (wide_RV / total_R1 * _ONE).long()

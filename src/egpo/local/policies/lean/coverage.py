@@ -2,6 +2,8 @@
 
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
+from egpo.local.policies.own_forward import why_own_forward
+
 _SHAPES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 
 
@@ -17,4 +19,4 @@ def why_not_lean(model: PreTrainedModel) -> str | None:
         return f"the activation is {model.config.hidden_act}"
     if any(getattr(layer.self_attn, "sliding_window", None) for layer in model.base_model.layers):
         return "a layer has a sliding window"
-    return None
+    return why_own_forward(model)
