@@ -16,6 +16,7 @@ from tests.local.conftest import CONFIGS, build_model
 H200 = CARDS["h200"]
 SMALL = ModelShape(1024, 3072, 28, 16, 8, 128, 151_936, tied=True)  # 0.6B
 LARGER = ModelShape(2048, 6144, 28, 16, 8, 128, 151_936, tied=True)  # 1.7B
+LARGE = ModelShape(2560, 9728, 36, 32, 8, 128, 151_936, tied=True)  # 4B
 JOB = StepJob(prompts=16, group=16, prompt_tokens=128, response_tokens=512, longest=512, at_once=256)
 
 
@@ -32,14 +33,27 @@ MEASURED = [
     (SMALL, job(8, 64, 256), 69.0, 1.28, 1.41),
     (SMALL, job(8, 8, 1024), 61.2, 2.61, 0.75),
 ]
+# By benchmarks/plan.py, on the same card: none of these was used to fit the plan.
+UNSEEN = [
+    (LARGE, job(8, 8, 384), 93.88, 3.35),
+    (SMALL, replace(job(16, 16, 565), longest=1024), 90.33, 4.96),
+    (SMALL, job(4, 16, 2048), 67.48, 8.65),
+    (LARGER, replace(job(8, 16, 512), lora=True), 63.00, 3.18),
+    (LARGER, replace(job(16, 8, 768), gradient_checkpointing=True), 54.00, 5.45),
+    (SMALL, replace(job(32, 8, 256), reference=True), 69.18, 1.84),
+    (LARGER, replace(job(16, 16, 256), at_once=64), 78.02, 3.90),
+]
 
 
-@pytest.mark.parametrize(("shape", "job", "gib", "sample_s", "update_s"), MEASURED)
-def test_it_says_what_was_measured(shape, job, gib, sample_s, update_s):
+@pytest.mark.parametrize(
+    ("shape", "job", "gib", "step_s"),
+    [*((shape, job, gib, sample_s + update_s) for shape, job, gib, sample_s, update_s in MEASURED), *UNSEEN],
+)
+def test_it_says_what_was_measured(shape, job, gib, step_s):
     plan = plan_job(shape, job, H200)
     allocated = plan.memory.parts.total - plan.memory.parts.context
     assert allocated / 2**30 == pytest.approx(gib, rel=0.15)
-    assert plan.time.step_s == pytest.approx(sample_s + update_s, rel=0.30)
+    assert plan.time.step_s == pytest.approx(step_s, rel=0.30)
 
 
 @pytest.mark.parametrize("shape", ["llama", "qwen2", "qwen3"])

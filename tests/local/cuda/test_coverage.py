@@ -49,6 +49,12 @@ def test_hooks_are_called_as_by_transformers(load):
     assert called
 
 
+def test_gradient_checkpointing_has_a_hook_that_changes_nothing():
+    model = build_model("qwen3")
+    model.gradient_checkpointing_enable()
+    assert why_not_known(model) is None
+
+
 def test_a_rotation_of_a_part_of_each_head_is_left_to_transformers():
     model = build_model("qwen3")
     model.base_model.rotary_emb.inv_freq = model.base_model.rotary_emb.inv_freq[:2]

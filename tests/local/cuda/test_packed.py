@@ -91,17 +91,20 @@ def test_adapters_learn_and_the_weights_beside_them_do_not(load_on_cpu, load_on_
         assert relative_error(gradient, expected[name]) < 1e-3, name
 
 
-def test_in_bfloat16_adapters_are_nearly_as_near_to_float32_as_pefts_own(load_on_cpu, load_on_gpu, monkeypatch):
-    """peft's multiply in float32, ours as autocast would."""
+def test_in_bfloat16_adapters_are_as_near_to_float32_as_pefts_under_autocast(load_on_cpu, load_on_gpu, monkeypatch):
     policy, exact = load_on_gpu("qwen3", "bfloat16"), load_on_cpu("qwen3")
     exact.model.load_state_dict({name: value.float().cpu() for name, value in policy.model.state_dict().items()})
     expected_hidden, expected = hidden_and_gradients(add_shaken_adapters(exact))
     hidden, gradients = hidden_and_gradients(add_shaken_adapters(policy))
     monkeypatch.setattr("egpo.local.policies.policy.why_not_fused", lambda model: "for once")
-    plain_hidden, plain = hidden_and_gradients(policy)
-    assert relative_error(hidden, expected_hidden) < 2 * relative_error(plain_hidden, expected_hidden)
-    for name, gradient in gradients.items():
-        assert relative_error(gradient, expected[name]) < 2 * relative_error(plain[name], expected[name]) + 1e-2, name
+    with torch.autocast(policy.device.type, torch.bfloat16):
+        plain_hidden, plain = hidden_and_gradients(policy)
+    assert relative_error(hidden, expected_hidden) < 1.5 * relative_error(plain_hidden, expected_hidden)
+    errors = [
+        relative_error(*(torch.cat([found[name].flatten() for name in expected]) for found in (by_name, expected)))
+        for by_name in (gradients, plain)
+    ]
+    assert errors[0] < 1.5 * errors[1]
 
 
 def test_adapters_that_are_off_add_nothing(load_on_gpu):
