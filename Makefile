@@ -53,8 +53,9 @@ test-main: $(READY) system $(BFCL_READY)
 	$(BIN)/pytest -n auto
 
 test-verl: $(VERL_READY) $(BFCL_READY) system
-	@.env-verl/bin/pytest -m verl --timeout=600 --durations=15 --disable-warnings > .env-verl/tests.log 2>&1; \
-		status=$$?; cat .env-verl/tests.log; exit $$status
+	@.env-verl/bin/pytest -m verl --timeout=600 --durations=15 --disable-warnings > .env-verl/tests.log 2>&1 & \
+		tests=$$!; trap "kill -INT $$tests" INT TERM HUP; \
+		wait $$tests; status=$$?; trap - INT TERM HUP; wait $$tests; cat .env-verl/tests.log; exit $$status
 
 check: $(READY)
 	$(BIN)/ruff format --check .

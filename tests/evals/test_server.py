@@ -238,6 +238,13 @@ def test_what_is_no_address(url):
         Server.at(url)
 
 
+@pytest.mark.parametrize("url", ["http://me:secret@host:8000/v1", "https://secret@host", "http://host/v1?key=secret"])
+def test_a_secret_in_the_address_is_refused_and_not_shown(url):
+    with pytest.raises(InputError, match="--api-key-env") as caught:
+        Server.at(url)
+    assert "secret" not in str(caught.value)
+
+
 def test_waits_grow_with_jitter_and_heed_the_server():
     patience = Patience(first_wait_s=1, longest_wait_s=8)
     waits = [[patience.wait_s(attempt) for _ in range(200)] for attempt in range(6)]

@@ -33,6 +33,9 @@ class Server:
         """`http://host:8000`, with or without `/v1`."""
         if not _is_address(url):
             raise InputError(f"`{url}` is no address", where="--url", fix="as in http://localhost:8000/v1")
+        if _holds_more(url):
+            fix = "give the key with --api-key-env: an address is shown and written down"
+            raise InputError("there is a name, a password or a query in the address", where="--url", fix=fix)
         plain = url.rstrip("/")
         return cls(plain if plain.endswith("/v1") else f"{plain}/v1", **settings)
 
@@ -162,6 +165,11 @@ def _is_address(url: str) -> bool:
     except httpx.InvalidURL:
         return False
     return parsed.scheme in ("http", "https") and bool(parsed.host)
+
+
+def _holds_more(url: str) -> bool:
+    parsed = httpx.URL(url)
+    return bool(parsed.userinfo or parsed.query or parsed.fragment)
 
 
 def _sent(sampling: Sampling, key: str, sample: int) -> dict[str, Any]:
