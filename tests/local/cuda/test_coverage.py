@@ -41,9 +41,10 @@ def test_a_part_it_does_not_know_is_named(shape, settings, why):
     assert why_not_known(changed(shape, **settings)) == why
 
 
-def test_hooks_are_called_as_by_transformers(load):
+@pytest.mark.parametrize("place", ["embed_tokens", "layers.0.mlp", "layers.1.self_attn.q_proj", "norm"])
+def test_hooks_are_called_as_by_transformers(load, place):
     policy, called = load(), []
-    policy.model.base_model.layers[0].mlp.register_forward_hook(lambda *_: called.append(True))
+    policy.model.base_model.get_submodule(place).register_forward_hook(lambda *_: called.append(True))
     assert policy.path == "transformers"
     policy.hidden(pack_groups([Sequences([5, 6, 7])], policy.device))
     assert called

@@ -168,6 +168,25 @@ def test_memory_that_runs_out_while_a_graph_is_made_makes_rows_wait(load_on_gpu,
     assert drawn(policy, n=4, stop_tokens=ENDS).texts == expected  # and goes on so
 
 
+def test_a_shortage_halves_the_room_and_not_the_job_that_met_it(load_on_gpu, monkeypatch):
+    from egpo.local.cuda import graphs
+
+    policy, next_token, failed = load_on_gpu(), graphs.next_token, []
+    expected = drawn(policy, n=4, stop_tokens=ENDS).texts
+
+    def scarce_once(weights, room, rows, sampling):
+        if not failed:
+            failed.append(rows)
+            raise torch.OutOfMemoryError("no room")
+        next_token(weights, room, rows, sampling)
+
+    monkeypatch.setattr(graphs, "next_token", scarce_once)
+    with pytest.warns(EgpoWarning, match="16 rows at once; 8"):
+        assert drawn(policy, n=4, rows_at_once=2, stop_tokens=ENDS).texts == expected
+    drawn(policy, n=4, stop_tokens=ENDS)
+    assert policy.decoder._room.size.rows == 8
+
+
 def test_a_model_it_does_not_know_says_so_in_one_line(load_on_gpu):
     policy = load_on_gpu("gpt2")
     with pytest.warns(EgpoWarning, match="GPT2LMHeadModel is not a shape it knows"):

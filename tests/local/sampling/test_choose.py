@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.local.sampling.choose import Sampling, choose, draw, entropy, truncate
+from egpo.local.sampling.choose import Sampling, choose, draw, entropy, kept_tokens, truncate
 
 logits = st.lists(st.floats(-30, 30, width=32), min_size=2, max_size=12)
 
@@ -128,6 +128,16 @@ def plainly_truncated(probability_V, top_k=0, top_p=1.0, min_p=0.0):
             left_V[left_V < min_p * left_V.max()] = 0
         left_V = left_V / left_V.sum()
     return left_V
+
+
+def test_what_is_just_under_top_p_is_not_rounded_up_to_it():
+    probability = torch.tensor([[0.5 - 1e-8, 0.3, 0.2 + 1e-8]], dtype=torch.float64)
+    assert kept_tokens(probability, Sampling(top_p=0.5)).tolist() == [[True, True, False]]
+
+
+def test_of_equal_tokens_the_first_ones_stay():
+    probability = torch.tensor([[0.1, 0.2, 0.2, 0.3, 0.2]])
+    assert kept_tokens(probability, Sampling(top_k=3)).tolist() == [[False, True, True, True, False]]
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])

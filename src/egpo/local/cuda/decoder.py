@@ -67,6 +67,8 @@ class Decoder:
         self._graphs: TokenGraphs | None = None
         self._most_rows: int | None = None
         """What memory has turned out to hold."""
+        self._rows_tried = 0
+        """Of the room in use, or of the last one that was asked for."""
 
     @torch.no_grad()
     def run(self, job: Job) -> TokenTables:
@@ -76,13 +78,13 @@ class Decoder:
             try:
                 return self._run(job)
             except RuntimeError as error:
-                rows = job.size.limited(self._most_rows).rows
-                if not is_out_of_memory(error) or rows == 1:
+                if not is_out_of_memory(error) or self._rows_tried <= 1:
                     raise
+            self._most_rows = self._rows_tried // 2
             warn_once(
-                "rows at once", f"out of memory sampling {rows} rows at once; half as many (rollout.rows_at_once)"
+                "rows at once",
+                f"out of memory sampling {self._rows_tried} rows at once; {self._most_rows} (rollout.rows_at_once)",
             )
-            self._most_rows = rows // 2
             self._forget()
             torch.cuda.empty_cache()
 
@@ -119,6 +121,7 @@ class Decoder:
             fitting = _rows_that_fit(self._model, size)
             if fitting < size.rows:
                 self._most_rows = fitting
+            self._rows_tried = size.limited(fitting).rows
             self._room = Room(self._model, size.limited(fitting))
             self._graphs = TokenGraphs(self._weights, self._room)
         assert self._graphs is not None

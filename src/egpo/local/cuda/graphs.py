@@ -5,6 +5,7 @@ import torch
 from egpo.local.cuda.room import Room
 from egpo.local.cuda.token_step import next_token
 from egpo.local.cuda.weights import DecoderWeights
+from egpo.local.memory import is_out_of_memory
 from egpo.local.sampling.choose import Sampling
 
 _WARM_UPS = 2
@@ -40,11 +41,13 @@ class TokenGraphs:
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            # The outer block gives the stream back where a capture that failed cannot even be ended.
+            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, pool=self._pool):
                 next_token(self._weights, self._room, rows, sampling)
         except RuntimeError as error:
-            if isinstance(error.__context__, torch.OutOfMemoryError):  # what ends a failed capture may hide it
-                raise error.__context__ from None
+            cause = error.__context__
+            if cause is not None and is_out_of_memory(cause):  # hidden by the error of the end
+                raise cause from None
             raise
         live_R.copy_(kept[0])
         hidden_RD.copy_(kept[1])

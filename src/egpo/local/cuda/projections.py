@@ -24,7 +24,7 @@ def _adapted(input_ND: Tensor, part: Any) -> Tensor:
     """As peft computes it under autocast, in the input's precision. Without, it multiplies in float32, and keeps a copy
     of the input of every layer for the backward pass: half as much memory again, and more time."""
     base_NA = linear(input_ND, part.base_layer.weight, part.base_layer.bias)
-    if part.disable_adapters:
+    if part.disable_adapters or part.merged:
         return base_NA
     for name in part.active_adapters:
         down_rD, up_Ar = part.lora_A[name].weight, part.lora_B[name].weight * part.scaling[name]

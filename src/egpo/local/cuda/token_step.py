@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from egpo.local.cuda.kernels.choose import LOWEST, draw_tokens
+from egpo.local.cuda.kernels.choose import draw_tokens
 from egpo.local.cuda.kernels.decode_attention import LayerCache, attend_new
 from egpo.local.cuda.kernels.heads import CachePlaces, Rotation, split_heads_into
 from egpo.local.cuda.kernels.norm import add_rms_norm
@@ -35,7 +35,7 @@ def _choice(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> Choice:
         return draw_tokens(logits_RV, uniform_R, sampling.temperature)
     probability_RV = torch.softmax(logits_RV / sampling.temperature, dim=-1)
     kept_RV = kept_tokens(probability_RV, sampling)
-    choice = draw_tokens(logits_RV.masked_fill(~kept_RV, LOWEST.value), uniform_R, sampling.temperature)
+    choice = draw_tokens(logits_RV.masked_fill(~kept_RV, -torch.inf), uniform_R, sampling.temperature)
     # Of the whole vocabulary: what was drawn from holds this much of it.
     held_R = torch.where(kept_RV, probability_RV, 0.0).sum(dim=-1)
     return replace(choice, logp_R=choice.logp_R + held_R.log())

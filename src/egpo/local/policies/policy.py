@@ -77,11 +77,12 @@ class Policy:
     def hidden(self, pack: Pack, cache: AnySlots | None = None) -> Tensor:
         """(N, D): hidden states after the last norm, with a gradient where gradients are on. A cache keeps the keys
         and values of the pack's prompts."""
-        if cache is None and self.path == "fused":
+        path = self.path if cache is None else None
+        if path == "fused":
             from egpo.local.cuda.packed import packed_hidden
 
             return packed_hidden(self.model, pack)
-        if isinstance(cache, GroupSlots | BlockSlots) or (cache is None and self.path == "lean"):
+        if isinstance(cache, GroupSlots | BlockSlots) or path == "lean":
             return decode(self.model, pack.token_N, pack.position_N, _over_pack(pack.layout, cache))
         return self._forward(pack.token_N[None], pack.position_N[None], pack.layout, cache)[0]
 

@@ -1,5 +1,6 @@
 """From logits to a token, with its log-probability and the entropy of what it was drawn from. R rows, V vocabulary."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -97,7 +98,7 @@ def _num_kept(ordered_RK: Tensor, sampling: Sampling) -> Tensor:
     kept_RK = ordered_RK >= sampling.min_p * ordered_RK[:, :1]
     if sampling.top_p < 1:
         parts_RK = _fixed_point(ordered_RK)
-        kept_RK &= parts_RK.cumsum(dim=-1) - parts_RK < sampling.top_p * _ONE
+        kept_RK &= parts_RK.cumsum(dim=-1) - parts_RK < math.ceil(sampling.top_p * _ONE)
     return kept_RK.sum(dim=-1, keepdim=True).clamp(min=1)
 
 
@@ -116,5 +117,5 @@ def draw(probability_RV: Tensor, uniform_R: Tensor) -> Tensor:
 def _fixed_point(probability_RV: Tensor) -> Tensor:
     """Each token's share of its row, in integers, whose sums are exact in any order."""
     wide_RV = probability_RV.double()
-    total_R1 = wide_RV.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    return (wide_RV / total_R1 * _ONE).long()
+    total_R1 = wide_RV.sum(dim=-1, keepdim=True).clamp(min=1e-200)
+    return (wide_RV * (_ONE / total_R1)).long()

@@ -20,12 +20,12 @@ def _block_kernel(logit, highest, total, weighted, num_words, inverse_temperatur
     word = block * BLOCK + tl.arange(0, BLOCK)
     inside = word < num_words
     x = tl.load(logit + row * num_words + word, mask=inside, other=LOWEST) * inverse_temperature
-    top = tl.max(tl.where(inside, x, LOWEST), 0)
+    top = tl.maximum(tl.max(tl.where(inside, x, LOWEST), 0), LOWEST)  # of a block in which every word is -inf, too
     exp = tl.where(inside, tl.exp(x - top), 0.0)
     at = row * tl.num_programs(1) + block
     tl.store(highest + at, top)
     tl.store(total + at, tl.sum(exp, 0))
-    tl.store(weighted + at, tl.sum(tl.where(inside, exp * (x - top), 0.0), 0))
+    tl.store(weighted + at, tl.sum(tl.where(exp > 0, exp * (x - top), 0.0), 0))
 
 
 @triton.jit
@@ -43,7 +43,7 @@ def _draw_kernel(
     scale = tl.exp(high - top)
     whole = tl.sum(sums * scale, 0)
     lean = (tl.load(weighted + at, mask=known, other=0.0) + (high - top) * sums) * scale
-    tl.store(entropy + row, tl.log(whole) - tl.sum(tl.where(known, lean, 0.0), 0) / whole)
+    tl.store(entropy + row, tl.log(whole) - tl.sum(tl.where(known & (scale > 0), lean, 0.0), 0) / whole)
     # In float64: in float32 the rare tokens of a large vocabulary would vanish in rounding.
     share = (sums * scale).to(tl.float64)
     passed = tl.cumsum(share, 0)
