@@ -94,7 +94,8 @@ bench: $(READY) system .env-verl-rewards/.ready .env-trl/.ready
 		echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 # On a machine with a GPU, with the torch that is installed there: the tests of GPUs, and those of the embedded engine
-# with their policies on the GPU.
+# with their policies on the GPU. Names of failures come as they happen; or say PYTEST_OPTIONS="-k adapters".
+PYTEST_OPTIONS ?= -n 8 -v
 test-gpu:
 	EGPO_TEST_DEVICE=cuda PYTHONPATH=$(CURDIR)/src:$$PYTHONPATH python3 -m pytest tests/test_cuda.py tests/test_token_stats.py \
 		tests/local --ignore=tests/local/policies/lean $(PYTEST_OPTIONS)
