@@ -1,6 +1,7 @@
 """What the fused path takes and what it leaves to transformers, with the reason in one phrase."""
 
 import pytest
+import torch
 
 from egpo.local.cuda.coverage import why_not_fused, why_not_known
 from egpo.local.policies.lean.coverage import why_not_lean
@@ -50,9 +51,11 @@ def test_hooks_are_called_as_by_transformers(load, place):
     assert called
 
 
-def test_gradient_checkpointing_has_a_hook_that_changes_nothing():
+def test_hooks_of_transformers_change_nothing():
     model = build_model("qwen3")
     model.gradient_checkpointing_enable()
+    model(torch.tensor([[5, 6]]), output_hidden_states=True, output_attentions=True)
+    assert any(part._forward_hooks for part in model.modules())
     assert why_not_known(model) is None
 
 
