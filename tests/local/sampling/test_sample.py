@@ -57,9 +57,8 @@ def plain_statistics(policy, rollouts, row, temperature):
     length = int(rollouts.length_B[row])
     response = rollouts.response_BT[row, :length]
     policy.model.set_attn_implementation("eager")
-    logits = policy.model(torch.tensor([[*prompt, *response.tolist()]], device=policy.device), use_cache=False).logits[
-        0
-    ]
+    tokens = torch.tensor([[*prompt, *response.tolist()]], device=policy.device)
+    logits = policy.model(tokens, use_cache=False).logits[0]
     policy.model.set_attn_implementation(NAME)
     logp = torch.log_softmax(logits[len(prompt) - 1 : -1].float() / temperature, dim=-1)
     return logp[torch.arange(length), response], -(logp.exp() * logp).sum(-1)

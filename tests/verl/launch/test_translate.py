@@ -150,6 +150,7 @@ def test_the_split_of_the_model_follows_from_its_size(model, gpus, parallel):
         ("update.schedule=linear", "update.schedule: verl's schedules are constant and cosine"),
         ("algorithm.constant_groups=drop", "algorithm.constant_groups: verl counts every group"),
         ("model.init=random", "model.init: verl trains pretrained weights only"),
+        ("model.deterministic=true", "model.deterministic: two runs of verl differ"),
         ("update.mini_batch=3", "4 problems do not divide into parts of 3; one of 1, 2, 4"),
         ("verl.gpus=5", "16 responses per update do not divide among 5 ranks"),
         ("verl.tensor_parallel=2", "1 GPUs do not divide into groups of 2"),

@@ -18,7 +18,7 @@ from egpo.local.cuda.room import Room, RoomSize
 from egpo.local.cuda.seats import FRESH, Seats, bucket
 from egpo.local.cuda.string_stops import first_stop
 from egpo.local.cuda.weights import DecoderWeights
-from egpo.local.memory import is_out_of_memory
+from egpo.local.memory import OUT_OF_MEMORY, is_out_of_memory
 from egpo.local.sampling.choose import Sampling
 from egpo.local.sampling.stops import Stops
 
@@ -77,7 +77,7 @@ class Decoder:
         while True:
             try:
                 return self._run(job)
-            except RuntimeError as error:
+            except OUT_OF_MEMORY as error:
                 if not is_out_of_memory(error) or self._rows_tried <= 1:
                     raise
             self._most_rows = self._rows_tried // 2

@@ -9,7 +9,7 @@ from egpo.verl.launch.translation.setting import ACTOR, MODEL, REFERENCE, ROLLOU
 
 
 def model_settings(config: Config) -> Iterator[Setting]:
-    """`model.device` and `deterministic` are the local engine's; `init: random` has been refused."""
+    """`model.device` is the local engine's; `init: random` and `deterministic` have been refused."""
     model = config.model
     yield Setting(f"{MODEL}.path", model_place(model.path), "model.path")
     yield Setting(

@@ -43,6 +43,8 @@ def _lacking(config: Config) -> Iterator[Fault]:
     rollout = config.rollout
     if config.model.init == "random":
         yield Fault("verl trains pretrained weights only", "model.init", "save a random model, and give its folder")
+    if config.model.deterministic:
+        yield Fault("two runs of verl differ: vLLM's order of arrival is not determined", "model.deterministic", _LOCAL)
     if rollout.min_p:
         yield Fault("verl's sampling has no min_p", "rollout.min_p", f"use rollout.top_p; {_LOCAL}")
     if rollout.stop:
