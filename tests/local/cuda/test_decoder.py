@@ -14,7 +14,15 @@ from tests.local.sampling.test_sample import ENDS, TASK, Greedy, drawn
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
 SHAPES = ["llama", "qwen2", "qwen3"]
-LIMITS = [{}, {"temperature": 0.6}, {"top_k": 5, "top_p": 0.8}, {"min_p": 0.1}]
+LIMITS = [
+    {},
+    {"temperature": 0.6},
+    {"top_k": 5},
+    {"top_p": 0.8},
+    {"top_k": 5, "top_p": 0.8},
+    {"min_p": 0.1},
+    {"top_p": 0.9, "min_p": 0.05, "temperature": 0.8},
+]
 
 
 @torch.no_grad()
@@ -172,7 +180,8 @@ def test_a_shortage_halves_the_room_and_not_the_job_that_met_it(load_on_gpu, mon
     from egpo.local.cuda import graphs
 
     policy, next_token, failed = load_on_gpu(), graphs.next_token, []
-    expected = drawn(policy, n=4, stop_tokens=ENDS).texts
+    drawn(policy, n=4)  # makes the room
+    expected = drawn(load_on_gpu(), n=4, temperature=0.6).texts
 
     def scarce_once(weights, room, rows, sampling):
         if not failed:
@@ -182,8 +191,9 @@ def test_a_shortage_halves_the_room_and_not_the_job_that_met_it(load_on_gpu, mon
 
     monkeypatch.setattr(graphs, "next_token", scarce_once)
     with pytest.warns(EgpoWarning, match="16 rows at once; 8"):
-        assert drawn(policy, n=4, rows_at_once=2, stop_tokens=ENDS).texts == expected
-    drawn(policy, n=4, stop_tokens=ENDS)
+        assert drawn(policy, n=4, temperature=0.6, rows_at_once=2).texts == expected
+    assert failed == [8]
+    drawn(policy, n=4)
     assert policy.decoder._room.size.rows == 8
 
 

@@ -13,9 +13,10 @@ from egpo.local.cuda.kernels.heads import CachePlaces, Rotation, split_heads_int
 from egpo.local.cuda.kernels.norm import add_rms_norm
 from egpo.local.cuda.kernels.record import record
 from egpo.local.cuda.kernels.swiglu import swiglu
+from egpo.local.cuda.kernels.truncate import truncate_logits
 from egpo.local.cuda.room import Room
 from egpo.local.cuda.weights import DecoderWeights, LayerWeights
-from egpo.local.sampling.choose import Choice, Sampling, choose, kept_tokens
+from egpo.local.sampling.choose import Choice, Sampling, choose
 
 
 def next_token(weights: DecoderWeights, room: Room, rows: int, sampling: Sampling) -> None:
@@ -34,10 +35,9 @@ def _choice(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> Choice:
     if not sampling.truncates:
         return draw_tokens(logits_RV, uniform_R, sampling.temperature)
     probability_RV = torch.softmax(logits_RV / sampling.temperature, dim=-1)
-    kept_RV = kept_tokens(probability_RV, sampling)
-    choice = draw_tokens(logits_RV.masked_fill(~kept_RV, -torch.inf), uniform_R, sampling.temperature)
+    held_R = truncate_logits(logits_RV, probability_RV, sampling)
+    choice = draw_tokens(logits_RV, uniform_R, sampling.temperature)
     # Of the whole vocabulary: what was drawn from holds this much of it.
-    held_R = torch.where(kept_RV, probability_RV, 0.0).sum(dim=-1)
     return replace(choice, logp_R=choice.logp_R + held_R.log())
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from egpo.native.library import address, kernels, suits
 
 # A whole row as an integer: a sum that rounding has lifted a little over it still fits.
-_ONE = 2**61
+WHOLE = 2**61
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _num_kept(ordered_RK: Tensor, sampling: Sampling) -> Tensor:
     kept_RK = ordered_RK >= sampling.min_p * ordered_RK[:, :1]
     if sampling.top_p < 1:
         parts_RK = _fixed_point(ordered_RK)
-        kept_RK &= parts_RK.cumsum(dim=-1) - parts_RK < math.ceil(sampling.top_p * _ONE)
+        kept_RK &= parts_RK.cumsum(dim=-1) - parts_RK < math.ceil(sampling.top_p * WHOLE)
     return kept_RK.sum(dim=-1, keepdim=True).clamp(min=1)
 
 
@@ -118,4 +118,4 @@ def _fixed_point(probability_RV: Tensor) -> Tensor:
     """Each token's share of its row, in integers, whose sums are exact in any order."""
     wide_RV = probability_RV.double()
     total_R1 = wide_RV.sum(dim=-1, keepdim=True).clamp(min=1e-200)
-    return (wide_RV * (_ONE / total_R1)).long()
+    return (wide_RV * (WHOLE / total_R1)).long()
