@@ -81,45 +81,61 @@ def _highest(row, num_words, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _truncate_kernel(
-    logit, probability, held, num_words, top_k, goal, min_p,
-    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Words above `lowest` stay, and the first `spare` of those that have just that."""
-    index = tl.program_id(0).to(tl.int64)
-    logit += index * num_words
-    row = probability + index * num_words
-    lowest, spare, equal = tl.full((), -1, tl.int32), tl.full((), 0, tl.int64), tl.full((), 0, tl.int64)
-    if TOP_K:
-        lowest = _value_that_reaches(top_k, row, num_words, 0, 1.0, True, BLOCK)
-        above, equal = _above_and_equal(lowest, row, num_words, 1.0, True, BLOCK)
-        spare = top_k - above
-    if TOP_P:
-        border = tl.maximum(lowest, 0).to(tl.float32, bitcast=True).to(tl.float64)
-        mass = _mass_above(lowest, row, num_words, BLOCK) + border * tl.minimum(spare, equal).to(tl.float64)
-        unit = _FLOAT_WHOLE / tl.maximum(mass, 1e-200)
-        value = tl.maximum(_value_that_reaches(goal, row, num_words, lowest + 1, unit, False, BLOCK), lowest)
-        above, equal = _above_and_equal(value, row, num_words, unit, False, BLOCK)
-        share = (value.to(tl.float32, bitcast=True).to(tl.float64) * unit).to(tl.int64)
-        missing = tl.cdiv(goal - above, tl.maximum(share, 1))
-        spare = tl.where(value == lowest, tl.minimum(spare, missing), missing)
-        lowest = value
-    least = tl.full((), 0.0, tl.float32)
-    if MIN_P:
-        least = min_p * _highest(row, num_words, BLOCK)
-    seen, left = tl.full((), 0, tl.int64), tl.zeros((BLOCK,), tl.float64)
+def _top_k_border(top_k, row, num_words, BLOCK: tl.constexpr):
+    """`lowest`, `spare`, `equal`: words above `lowest` stay, and the first `spare` of the `equal` ones at it."""
+    lowest = _value_that_reaches(top_k, row, num_words, 0, 1.0, True, BLOCK)
+    above, equal = _above_and_equal(lowest, row, num_words, 1.0, True, BLOCK)
+    return lowest, top_k - above, equal
+
+
+@triton.jit
+def _top_p_border(goal, lowest, spare, equal, row, num_words, BLOCK: tl.constexpr):
+    """The border of those that hold the goal together, among the words that stay by the border given."""
+    border = tl.maximum(lowest, 0).to(tl.float32, bitcast=True).to(tl.float64)
+    mass = _mass_above(lowest, row, num_words, BLOCK) + border * tl.minimum(spare, equal).to(tl.float64)
+    unit = _FLOAT_WHOLE / tl.maximum(mass, 1e-200)
+    value = tl.maximum(_value_that_reaches(goal, row, num_words, lowest + 1, unit, False, BLOCK), lowest)
+    above, equal = _above_and_equal(value, row, num_words, unit, False, BLOCK)
+    share = (value.to(tl.float32, bitcast=True).to(tl.float64) * unit).to(tl.int64)
+    missing = tl.cdiv(goal - above, tl.maximum(share, 1))
+    return value, tl.where(value == lowest, tl.minimum(spare, missing), missing), equal
+
+
+@triton.jit
+def _leave_out(logit, row, num_words, lowest, spare, equal, least, BLOCK: tl.constexpr):
+    """-inf for every word beyond the border, or with less than `least`; how much the others hold."""
+    seen, held = tl.full((), 0, tl.int64), tl.zeros((BLOCK,), tl.float64)
     for start in range(0, num_words, BLOCK):
         word = start + tl.arange(0, BLOCK)
-        own, bits = _load(row, start, num_words, BLOCK)
+        probability, bits = _load(row, start, num_words, BLOCK)
         tied = bits == lowest
         if equal > spare:
             rank = seen + tl.cumsum(tied.to(tl.int32), 0)
             seen += tl.sum(tied.to(tl.int64), 0)
             tied = tied & (rank <= spare)
-        kept = ((bits > lowest) | tied) & (own >= least)
+        kept = ((bits > lowest) | tied) & (probability >= least)
         tl.store(logit + word, float("-inf"), mask=(word < num_words) & (kept == 0))
-        left += tl.where(kept, own, 0.0).to(tl.float64)
-    tl.store(held + index, tl.sum(left, 0).to(tl.float32))
+        held += tl.where(kept, probability, 0.0).to(tl.float64)
+    return tl.sum(held, 0)
+
+
+@triton.jit
+def _truncate_kernel(
+    logit, probability, held, num_words, top_k, goal, min_p,
+    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    index = tl.program_id(0).to(tl.int64)
+    row = probability + index * num_words
+    lowest, spare, equal = tl.full((), -1, tl.int32), tl.full((), 0, tl.int64), tl.full((), 0, tl.int64)
+    least = tl.full((), 0.0, tl.float32)
+    if TOP_K:
+        lowest, spare, equal = _top_k_border(top_k, row, num_words, BLOCK)
+    if TOP_P:
+        lowest, spare, equal = _top_p_border(goal, lowest, spare, equal, row, num_words, BLOCK)
+    if MIN_P:
+        least = min_p * _highest(row, num_words, BLOCK)
+    total = _leave_out(logit + index * num_words, row, num_words, lowest, spare, equal, least, BLOCK)
+    tl.store(held + index, total.to(tl.float32))
 
 
 def truncate_logits(logits_RV: Tensor, probability_RV: Tensor, sampling: Sampling) -> Tensor:
