@@ -39,12 +39,17 @@ class Ratio:
 
 
 def time_interleaved(
-    contenders: dict[str, Callable[[], object]], rounds: int, settle: Callable[[], None] = lambda: None
+    contenders: dict[str, Callable[[], object]],
+    rounds: int,
+    settle: Callable[[], None] = lambda: None,
+    before: Callable[[], None] = lambda: None,
 ) -> dict[str, Timing]:
-    """Run every contender once to warm up, then `rounds` times in turn. `settle` waits for a device."""
+    """Run every contender once to warm up, then `rounds` times in turn. `settle` waits for a device, in a contender's
+    own time; `before` cleans up after the one before it, in nobody's."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(rounds + 1):
         for name, contender in contenders.items():
+            before()
             settle()
             start = time.perf_counter()
             contender()

@@ -20,7 +20,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from egpo.local.checkpoints.manifest import describe_files
+from egpo.local.checkpoints.manifest import describe_files, files_below
 from egpo.local.quiet import without_progress_bars
 from egpo.merges.adapters import Lora
 from egpo.merges.fingerprints import Watch, difference, fingerprint
@@ -116,7 +116,10 @@ def _note(merged: Merged, place: CheckpointPlace, origin: Origin, folder: Path, 
     value = {
         "format": 1,
         "source": {**source, "files": _digests(origin.files, place.actor, watch)},
-        "merged": {**told, "files": {name: asdict(entry) for name, entry in describe_files(folder).items()}},
+        "merged": {
+            **told,
+            "files": {name: asdict(entry) for name, entry in describe_files(files_below(folder), folder).items()},
+        },
         "versions": {"egpo": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
     }
     return json.dumps(value, indent=1) + "\n"

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from egpo.data.staging import StagingFolder, remove_abandoned
@@ -28,11 +29,13 @@ from egpo.files import UNFINISHED, fsync_path, write_atomically
 from egpo.local.checkpoints.manifest import (
     CheckpointManifest,
     describe_files,
+    files_below,
     read_manifest,
     verify_files,
     write_manifest,
 )
 from egpo.local.checkpoints.retention import kept_steps
+from egpo.local.checkpoints.tensor_file import write_tensors
 
 LATEST = "latest_checkpointed_iteration.txt"
 MODEL, TENSORS, STATE = "huggingface", "resume.safetensors", "state.json"
@@ -138,11 +141,12 @@ class Checkpoints:
         actor = staged / "actor"
         (actor / MODEL).mkdir(parents=True)
         export(actor / MODEL)
-        tensors = {name: tensor.detach().contiguous() for name, tensor in snapshot.tensors.items()}
-        save_file(tensors, actor / TENSORS)
         text = json.dumps(snapshot.state, indent=1, sort_keys=True, allow_nan=False)
         (actor / STATE).write_text(text + "\n", encoding="utf-8")
-        files = describe_files(actor)
+        with ThreadPoolExecutor(1) as pool:
+            others = pool.submit(describe_files, files_below(actor), actor)
+            tensors = write_tensors(actor / TENSORS, snapshot.tensors)
+        files = {**others.result(), TENSORS: tensors}
         score = snapshot.score if snapshot.score is not None and isfinite(snapshot.score) else None
         write_manifest(actor, CheckpointManifest(snapshot.step, self._identity, score, files))
         for path in [*staged.rglob("*"), staged]:

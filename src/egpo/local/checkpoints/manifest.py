@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,12 @@ class CheckpointManifest:
     format: int = FORMAT
 
 
-def describe_files(folder: Path) -> dict[str, FileEntry]:
-    """Every file below the folder, by its path there."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+def files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def describe_files(paths: Iterable[Path], folder: Path) -> dict[str, FileEntry]:
+    """Each by its path below the folder."""
     return {str(path.relative_to(folder)): FileEntry(path.stat().st_size, _digest(path)) for path in paths}
 
 
@@ -63,16 +67,20 @@ def read_manifest(folder: Path) -> CheckpointManifest:
 
 def verify_files(folder: Path, manifest: CheckpointManifest) -> None:
     """An InputError that names the first file that is not as it was written. Files beside them do not matter."""
-    for name, entry in manifest.files.items():
-        path = folder / name
-        try:
-            size = path.stat().st_size
-            if size != entry.size:
-                raise InputError(f"{size:,} bytes, where {entry.size:,} were written", where=str(path))
-            if _digest(path) != entry.sha256:
-                raise InputError("not the bytes that were written (its digest differs)", where=str(path))
-        except OSError as error:
-            raise InputError(f"cannot be read ({error.strerror})", where=str(path)) from error
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(lambda name: _verify(folder / name, manifest.files[name]), manifest.files):
+            pass
+
+
+def _verify(path: Path, entry: FileEntry) -> None:
+    try:
+        size = path.stat().st_size
+        if size != entry.size:
+            raise InputError(f"{size:,} bytes, where {entry.size:,} were written", where=str(path))
+        if _digest(path) != entry.sha256:
+            raise InputError("not the bytes that were written (its digest differs)", where=str(path))
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", where=str(path)) from error
 
 
 def _digest(path: Path) -> str:
