@@ -129,6 +129,18 @@ def test_elsewhere_every_step_is_one_line():
     assert "\x1b" not in file.getvalue()
 
 
+def test_the_time_left_counts_what_lies_between_steps_but_not_the_loading_before_them():
+    now, console = [0.0], Console(file=io.StringIO(), width=200)
+    view = LiveView(10, "a-run", console=console, clock=lambda: now[0])
+    left = []
+    with view:
+        for elapsed in (60.0, 4.0, 28.0):  # loading and a step; a step; a checkpoint and a step
+            now[0] += elapsed
+            view.show(len(left) + 1, METRICS, TIMINGS)
+            left.append(view._progress.left_s)
+    assert left == [9 * 4, 8 * 4, 7 * 12]
+
+
 def test_validation_stands_in_the_line_of_its_step():
     view, file = plain_view()
     view.show(1, {"val-core/a/acc/mean@1": 0.25, "val-core/b/acc/mean@1": 0.75, "val-core/a/score/mean@1": 9.0}, {})

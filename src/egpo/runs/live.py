@@ -80,10 +80,13 @@ class LiveView:
         self._console.print(Text(text), soft_wrap=True)
 
     def _time_step(self, step: int, timings: Mapping[str, float]) -> None:
-        """Time left: the steps to come, each as long as the last twenty on average. Step 0 is no step."""
+        """Time left: the steps to come, each as long as the last twenty on average. Step 0 is no step. From one to the
+        next there may be more than a step, such as a checkpoint; before the first there is the loading, which does not
+        come again."""
         elapsed, self._last_show = self._clock() - self._last_show, self._clock()
         if step > 0:
-            self._step_s.append(timings.get(STEP_S, elapsed))
+            own = timings.get(STEP_S, elapsed)
+            self._step_s.append(max(own, elapsed) if self._step_s else own)
             self._progress.left_s = fmean(self._step_s) * (self._progress.total_steps - step)
 
     def _new_live(self) -> Live:
