@@ -1,4 +1,4 @@
-"""Saving a checkpoint and reading it back, against what people write: torch.save, and safetensors with a digest.
+"""Saving what a resumed run needs, against what people write: torch.save, and safetensors with a digest.
 
     python benchmarks/checkpoints.py [--gib 2 --rounds 5 --device cuda --folder /scratch]
 

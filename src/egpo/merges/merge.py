@@ -8,7 +8,6 @@ One model is held in memory at a time, in the dtype that is written.
 """
 
 import gc
-import hashlib
 import json
 import shutil
 from collections.abc import Iterable
@@ -20,7 +19,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from egpo.local.checkpoints.manifest import describe_files, files_below
+from egpo.local.checkpoints.manifest import FileEntry, describe_files, files_below
 from egpo.local.quiet import without_progress_bars
 from egpo.merges.adapters import Lora
 from egpo.merges.fingerprints import Watch, difference, fingerprint
@@ -115,21 +114,18 @@ def _note(merged: Merged, place: CheckpointPlace, origin: Origin, folder: Path, 
     del told["out"]  # it may be moved
     value = {
         "format": 1,
-        "source": {**source, "files": _digests(origin.files, place.actor, watch)},
-        "merged": {
-            **told,
-            "files": {name: asdict(entry) for name, entry in describe_files(files_below(folder), folder).items()},
-        },
+        "source": {**source, "files": _described(origin.files, place.actor, watch)},
+        "merged": {**told, "files": _described(files_below(folder), folder, watch)},
         "versions": {"egpo": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
     }
     return json.dumps(value, indent=1) + "\n"
 
 
-def _digests(files: Iterable[Path], root: Path, watch: Watch) -> dict[str, Any]:
-    paths, digests = list(files), {}
+def _described(files: Iterable[Path], root: Path, watch: Watch) -> dict[str, Any]:
+    """Size and digest of each, by its path below the root."""
+    paths = list(files)
+    described: dict[str, FileEntry] = {}
     for done, path in enumerate(paths):
         watch("digests", done, len(paths))
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        digests[str(path.relative_to(root))] = {"size": path.stat().st_size, "sha256": sha256}
-    return digests
+        described |= describe_files([path], root)
+    return {name: asdict(entry) for name, entry in described.items()}
