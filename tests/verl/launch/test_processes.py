@@ -102,21 +102,44 @@ def test_nobody_belongs_to_a_launch_by_chance():
         LaunchedProcesses("")
 
 
+LAUNCHER = """
+import sys, time
+from pathlib import Path
+from egpo.verl.launch.command import Command
+from egpo.verl.launch.process import start
+words = (sys.argv[1], "-c", "print('ready', flush=True); import time; time.sleep(60)")
+driver = start(Command(words, {}), Path(sys.argv[2]))
+print(driver.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def launch(python, log):
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, python, log], stdout=subprocess.PIPE, text=True)
+    return launcher, identified(int(launcher.stdout.readline()))
+
+
 def test_a_launcher_killed_with_9_takes_the_driver_along(tmp_path):
-    code = (
-        "import sys; from pathlib import Path; from egpo.verl.launch.command import Command;"
-        "from egpo.verl.launch.process import start; import time;"
-        "words = (sys.executable, '-c', 'import time; time.sleep(60)');"
-        f"p = start(Command(words, {{}}), Path({str(tmp_path / 'log')!r}));"
-        "print(p.pid, flush=True); time.sleep(60)"
-    )
-    launcher = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    driver = int(launcher.stdout.readline())
-    wait_until(lambda: b"time.sleep" in Path(f"/proc/{driver}/cmdline").read_bytes())
-    time.sleep(0.5)  # it asks for the signal once it runs
+    log = tmp_path / "log"
+    launcher, driver = launch(sys.executable, log)
+    wait_until(lambda: "ready" in log.read_text())
     launcher.kill()
     launcher.wait()
-    wait_until(lambda: not Path(f"/proc/{driver}").exists() or "Z" in Path(f"/proc/{driver}/stat").read_text().split())
+    wait_until(lambda: not alive(driver))
+
+
+def test_a_launcher_killed_before_the_driver_runs_leaves_nobody(tmp_path):
+    """A driver slow to start asks to end with its parent when it has another one already: the signal never comes."""
+    slow = tmp_path / "python"
+    slow.write_text(f'#!/bin/sh\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.05; done\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    log = tmp_path / "log"
+    launcher, driver = launch(slow, log)
+    launcher.kill()
+    launcher.wait()
+    (tmp_path / "go").touch()
+    wait_until(lambda: not alive(driver))
+    assert log.read_text() == "the launcher is gone\n"
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no shared memory")

@@ -7,13 +7,17 @@ from pathlib import Path
 from egpo.errors import EgpoError
 from egpo.verl.launch.command import Command
 
-# prctl(PR_SET_PDEATHSIG, SIGTERM): a launcher killed with -9 can end nobody. A shell's background jobs ignore SIGINT,
-# which is how verl is asked to end.
-_ENDS_WITH_PARENT = """
+# prctl(PR_SET_PDEATHSIG, SIGTERM): a launcher killed with -9 can end nobody. No signal comes for one that was gone
+# before it was asked for, hence the look at the parent. A shell's background jobs ignore SIGINT, which is how verl is
+# asked to end.
+_ENDS_WITH_LAUNCHER = """
 import ctypes, os, signal, sys
+launcher, *words = sys.argv[1:]
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if os.getppid() != int(launcher):
+    sys.exit("the launcher is gone")
 signal.signal(signal.SIGINT, signal.SIG_DFL)
-os.execv(sys.argv[1], sys.argv[1:])
+os.execv(words[0], words)
 """
 
 
@@ -24,7 +28,7 @@ def start(command: Command, log: Path) -> subprocess.Popen[bytes]:
     try:
         with log.open("ab") as output:
             return subprocess.Popen(
-                [python, "-c", _ENDS_WITH_PARENT, *command.words],
+                [python, "-c", _ENDS_WITH_LAUNCHER, str(os.getpid()), *command.words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -39,8 +39,11 @@ def prctl(option: int, value: int) -> None:
         raise OSError(f"prctl({option}, {value}) failed")
 
 
-def confine(settings: dict[str, Any], num_tests: int) -> None:
-    """Set the limits of the calling process, which is about to run a program, and give up the user id."""
+def confine(settings: dict[str, Any], num_tests: int, supervisor: int) -> None:
+    """Set the limits of the calling process, which is about to run a program, and give up the user id.
+
+    It ends with `supervisor`, its parent.
+    """
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     memory, file = settings["memory_bytes"], settings["file_bytes"]
     cpu_s = settings["cpu_s"] * num_tests
@@ -67,6 +70,8 @@ def confine(settings: dict[str, Any], num_tests: int) -> None:
     if not settings["private"]:
         # Last: a change of user would clear it.
         prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
+        if os.getppid() != supervisor:  # it was gone before we asked: no signal would come
+            os._exit(1)
 
 
 def _raise_stack_limit() -> None:

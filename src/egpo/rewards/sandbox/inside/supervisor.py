@@ -109,6 +109,7 @@ def _input_file(path: str, content: bytes) -> int:
 
 def fork(job: dict[str, Any], index: int, streams: tuple[int, ...], work: Callable[[], int | None]) -> int:
     """Start a child that does `work`, with `streams` as its descriptors 0, 1, 2, ... and nothing else open."""
+    supervisor = os.getpid()
     child = os.fork()
     if child:
         return child
@@ -121,7 +122,7 @@ def fork(job: dict[str, Any], index: int, streams: tuple[int, ...], work: Callab
             os.dup2(64 + place, place)
         os.closerange(len(streams), 256)
         _enter_directory(job["work_dir"], index)
-        confine(job, 1 if job["kind"] == "scripts" else job["num_checks"])
+        confine(job, 1 if job["kind"] == "scripts" else job["num_checks"], supervisor)
         code = work() or 0
     except BaseException:  # boundary: a child must never return into the supervisor's code
         sys.__excepthook__(*sys.exc_info())
