@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 BFCL_READY := .env-bfcl/.ready
 VERL_READY := .env-verl/.ready
 
-.PHONY: env verl system demo test test-main test-verl check format bench test-gpu lock clean
+.PHONY: env verl system demo test test-main test-verl fuzz check format bench test-gpu lock clean
 
 env: $(READY)
 
@@ -56,6 +56,10 @@ test-verl: $(VERL_READY) $(BFCL_READY) system
 	@.env-verl/bin/pytest -m verl --timeout=600 --durations=15 --disable-warnings > .env-verl/tests.log 2>&1 & \
 		tests=$$!; trap "kill -INT $$tests" INT TERM HUP; \
 		wait $$tests; status=$$?; trap - INT TERM HUP; wait $$tests; cat .env-verl/tests.log; exit $$status
+
+# The laws on examples that nobody has seen yet; `make test` always tries the same ones.
+fuzz: $(READY) system
+	EGPO_FUZZ=1 $(BIN)/pytest -n auto -m hypothesis
 
 check: $(READY)
 	$(BIN)/ruff format --check .

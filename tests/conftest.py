@@ -13,7 +13,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell starts background jobs with SIGINT ignored, and so would every process of the tests be.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("egpo", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+# The same examples in every run of the suite, so that what fails is what was changed; `make fuzz` draws new ones.
+settings.register_profile(
+    "egpo",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+    derandomize=not os.environ.get("EGPO_FUZZ"),
+)
 settings.load_profile("egpo")
 
 

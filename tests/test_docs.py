@@ -32,6 +32,7 @@ def test_python_blocks_run(page, number, code, tmp_path):
     assert done.returncode == 0, f"{page.name}, block {number}:\n{done.stderr}"
 
 
+@pytest.mark.timeout(900)
 def test_readme_commands_run_one_after_the_other(tmp_path):
     """In a folder of their own, with the repository's examples and recipes at hand."""
     for folder in ("examples", "recipes"):

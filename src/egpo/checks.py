@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 from egpo.errors import InputError
 
 State = Literal["green", "amber", "red"]
-TIME_LIMIT_S = 60
+TIME_LIMIT_S = 180
 GIB = 2**30
 VERL_VERSION = "0.9.1"
 

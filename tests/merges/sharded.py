@@ -1,10 +1,9 @@
 """Checkpoints as verl writes them, by FSDP2 itself: real processes on gloo, without verl."""
 
 import json
-import os
-import socket
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 import torch.distributed as dist
@@ -52,16 +51,16 @@ def trained_model(sharding):
 def save_sharded(actor, sharding):
     """Writes the actor folder of a checkpoint, every rank its own shard."""
     actor.mkdir(parents=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes.start_processes(_save, (str(actor), sharding, port), nprocs=sharding.world_size, start_method="fork")
+    with TemporaryDirectory() as folder:
+        meeting = f"file://{folder}/ranks"
+        processes.start_processes(
+            _save, (str(actor), sharding, meeting), nprocs=sharding.world_size, start_method="fork"
+        )
 
 
-def _save(rank, actor, sharding, port):
+def _save(rank, actor, sharding, meeting):
     torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=sharding.world_size)
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=sharding.world_size)
     model = trained_model(sharding)
     layers = (model.base_model.model if sharding.lora else model).model.layers
     for module in (*layers, model):

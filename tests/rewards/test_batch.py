@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from egpo.errors import EgpoError, InputError
 from egpo.rewards import Sample, score, score_many
 from egpo.rewards.batch import score_stream
 from egpo.rewards.crew import CHUNK_ROWS, CHUNKS_AHEAD, Crew
+from tests.waiting import all_end
 
 PUZZLE = '{"numbers": [3, 5, 7], "target": 22}'
 TEXTS = st.one_of(
@@ -91,7 +91,7 @@ def test_a_crew_serves_batch_after_batch_with_the_same_processes():
         assert isinstance(next(left_half_way), tuple)
         assert [v.correct for v in score_many(numbered(140), crew=crew)] == [i % 7 == 3 for i in range(140)]
         assert score_many([], crew=crew) == []
-    assert gone(workers)
+    assert all_end(workers)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for the workers in /proc")
@@ -101,7 +101,7 @@ def test_a_worker_that_died_while_idle_costs_no_row():
         assert all(v.correct for v in score_many([Sample("gsm8k", "#### 3", "3")], crew=crew))
         (worker,) = set(children_of(os.getpid())) - set(others)
         os.kill(worker, signal.SIGKILL)
-        assert gone([worker])
+        assert all_end([worker])
         assert all(v.correct for v in score_many([Sample("gsm8k", "#### 3", "3")] * 2, crew=crew))
 
 
@@ -206,21 +206,6 @@ def children_of(pid):
     return found
 
 
-def gone(pids, limit_s=20.0):
-    """Whether all of them end; a zombie that nobody reaps has ended."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        alive = [
-            p
-            for p in pids
-            if (s := Path(f"/proc/{p}/stat")).exists() and s.read_text().rpartition(")")[2].split()[0] != "Z"
-        ]
-        if not alive:
-            return True
-        time.sleep(0.05)
-    return False
-
-
 SLOW = """
 import os, time
 from egpo.rewards import Sample
@@ -245,7 +230,7 @@ def test_an_interrupted_batch_leaves_no_orphans(tmp_path, stop):
         assert len(workers) == 2
         # As a terminal does it: Ctrl-C goes to the whole group. A kill goes to the one process.
         os.killpg(script.pid, stop) if stop == signal.SIGINT else os.kill(script.pid, stop)
-        assert gone(workers)
+        assert all_end(workers)
         _, err = script.communicate(timeout=30)
     finally:
         script.kill()

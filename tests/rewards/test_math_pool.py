@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 from egpo.errors import EgpoError, InputError
 from egpo.rewards.math import MathPool, judge_math, shared_pool, use_pool
 from egpo.rewards.math.pool import _start
+from tests.waiting import becomes_true, is_running
 
 NEEDS_A_WORKER = r"\boxed{\sqrt{49}}"
 ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
@@ -29,7 +30,7 @@ pool.start()
 print(pool._idle[0]._process.pid, flush=True)
 if sys.argv[1] == "busy":
     threading.Thread(target=judge_math, args=(sys.argv[2], "7"), kwargs=dict(timeout_s=1.0, pool=pool)).start()
-    time.sleep(0.3)
+    while pool._idle: time.sleep(0.01)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -48,21 +49,6 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pid_of_idle_worker(pool: MathPool) -> int:
     return pool._idle[0]._process.pid
-
-
-def is_running(pid: int) -> bool:
-    """Neither gone nor a zombie that nobody has collected yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def becomes_true(condition: Callable[[], bool], within_s: float = 30.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return condition()
 
 
 @pytest.mark.usefixtures("blind")
@@ -87,7 +73,13 @@ def test_a_worker_that_died_idle_is_replaced(pool: MathPool) -> None:
 def test_a_worker_that_dies_busy_is_a_failure_of_the_checker(pool: MathPool) -> None:
     pool.start()
     pid = pid_of_idle_worker(pool)
-    threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
+
+    def kill_when_busy() -> None:
+        becomes_true(lambda: not pool._idle)
+        time.sleep(0.2)  # from taken to asked
+        os.kill(pid, signal.SIGKILL)
+
+    threading.Thread(target=kill_when_busy).start()
     verdict = judge_math(ENDLESS, "7", timeout_s=60.0, pool=pool)
     assert (verdict.reward, verdict.failed, verdict.reason) == (0.0, True, "checker_died")
     assert judge_math(NEEDS_A_WORKER, "7", pool=pool).correct

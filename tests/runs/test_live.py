@@ -141,6 +141,19 @@ def test_the_time_left_counts_what_lies_between_steps_but_not_the_loading_before
     assert left == [9 * 4, 8 * 4, 7 * 12]
 
 
+def test_a_checkpoint_now_and_then_does_not_make_the_time_left_jump():
+    now, num_steps, every = [0.0], 1000, 50
+    view = LiveView(num_steps, "a-run", console=Console(file=io.StringIO(), width=200), clock=lambda: now[0])
+    with view:
+        for step in range(1, num_steps + 1):
+            now[0] += 4.0
+            view.show(step, METRICS, TIMINGS)
+            now[0] += 60.0 * (step % every == 0)
+            if step > every:
+                truth = 4.0 * (num_steps - step) + 60.0 * (num_steps // every - step // every)
+                assert abs(view._progress.left_s - truth) <= max(0.15 * truth, 120.0)
+
+
 def test_validation_stands_in_the_line_of_its_step():
     view, file = plain_view()
     view.show(1, {"val-core/a/acc/mean@1": 0.25, "val-core/b/acc/mean@1": 0.75, "val-core/a/score/mean@1": 9.0}, {})

@@ -108,7 +108,7 @@ def resumed(runs, thinking_model):
     record = wait_for_step(runs, "resumed", 3, process)
     assert len(record.processes) > 5
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=90) == 130, screen_of(runs, "resumed")
+    assert process.wait(timeout=240) == 130, screen_of(runs, "resumed")
     nobody_is_left(record)
     assert re.search(r"newest checkpoint is that of step [24]; go on with: egpo train", screen_of(runs, "resumed"))
     process = launched(runs, "resumed", *words, "--resume")

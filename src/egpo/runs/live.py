@@ -41,6 +41,7 @@ class LiveView:
         self._stage, self._stage_start = "", clock()
         self._last_show = clock()
         self._step_s: deque[float] = deque(maxlen=_STEPS_FOR_ESTIMATE)
+        self._between_s, self._num_timed = 0.0, 0
         self._live = self._new_live() if _is_live(self._console) else None
 
     def __enter__(self) -> "LiveView":
@@ -80,14 +81,17 @@ class LiveView:
         self._console.print(Text(text), soft_wrap=True)
 
     def _time_step(self, step: int, timings: Mapping[str, float]) -> None:
-        """Time left: the steps to come, each as long as the last twenty on average. Step 0 is no step. From one to the
-        next there may be more than a step, such as a checkpoint; before the first there is the loading, which does not
-        come again."""
+        """Time left: the steps to come, each as long as the last twenty on average, and what lies between two steps,
+        such as a checkpoint now and then, on the average of all of them. Step 0 is no step. Before the first there is
+        the loading, which does not come again."""
         elapsed, self._last_show = self._clock() - self._last_show, self._clock()
         if step > 0:
             own = timings.get(STEP_S, elapsed)
-            self._step_s.append(max(own, elapsed) if self._step_s else own)
-            self._progress.left_s = fmean(self._step_s) * (self._progress.total_steps - step)
+            self._between_s += max(0.0, elapsed - own) if self._step_s else 0.0
+            self._step_s.append(own)
+            self._num_timed += 1
+            a_step = fmean(self._step_s) + self._between_s / self._num_timed
+            self._progress.left_s = a_step * (self._progress.total_steps - step)
 
     def _new_live(self) -> Live:
         return Live(console=self._console, get_renderable=self._render, refresh_per_second=_REFRESHES_PER_S)

@@ -14,6 +14,8 @@ from egpo.serving.listeners import session_listens
 _NUM_KEPT = 30
 GRACE_S = 15.0
 """For a server to end in when it is asked to."""
+_READING_S = 5.0
+"""For its log to be read to the end when it has ended."""
 
 Say = Callable[[str], None]
 """Told each line of a server's log."""
@@ -46,6 +48,9 @@ class ServerProcess:
 
     @property
     def last_lines(self) -> list[str]:
+        """Of one that has ended, its very last, which may still be on their way."""
+        if self.ended:
+            self._reader.join(_READING_S)
         return list(self._lines)
 
     def end(self) -> None:
@@ -57,7 +62,7 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, 9)
             self._process.wait()
-        self._reader.join(5)
+        self._reader.join(_READING_S)
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ from egpo.rewards.sandbox.audit import try_to_escape
 from egpo.rewards.sandbox.escapes import ATTEMPTS, Attempt
 from egpo.rewards.sandbox.inside.containment import descendants
 from egpo.rewards.sandbox.limits_only import LimitsOnly
+from tests.waiting import all_end, becomes_true
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda attempt: attempt.name)
@@ -42,27 +42,10 @@ def test_killed_with_the_parent(works: None) -> None:
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
     # bubblewrap, the supervisor, the program
-    below = _wait_for(lambda: found if len(found := descendants(parent.pid)) >= 3 else [])
+    below = becomes_true(lambda: found if len(found := descendants(parent.pid)) >= 3 else [])
     parent.kill()
     parent.wait()
-    assert _wait_for(lambda: all(_is_gone(pid) for pid in below)), below
-
-
-def _wait_for(condition, seconds: float = 30.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.05)
-    return None
-
-
-def _is_gone(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+    assert all_end(below), below
 
 
 def test_nothing_of_one_program_reaches_the_next(sandbox: Sandbox) -> None:

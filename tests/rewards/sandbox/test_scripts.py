@@ -4,6 +4,8 @@ import pytest
 
 from egpo.errors import InputError
 from egpo.rewards.sandbox import Job, Limits, Outcome, Sandbox, Scripts
+from egpo.rewards.sandbox.job import Place
+from egpo.rewards.sandbox.launch import launch
 
 PATIENT = Limits(wall_s=30, cpu_s=5)
 """On a machine that is busy, an interpreter alone may take a second to start."""
@@ -152,15 +154,20 @@ if input() == 'start':
         os.setsid()
         os.umask(0)
         while True:
-            open('/tmp/heartbeat', 'w').write(str(time.time()))
+            with open('/tmp/next', 'w') as file: file.write(str(time.time()))
+            os.replace('/tmp/next', '/tmp/heartbeat')
             time.sleep(0.01)
     while not beat(): time.sleep(0.01)
-first = beat()
-time.sleep(0.2)
-print(first != '', first == beat())
+    first = beat()
+    while first == beat(): time.sleep(0.01)
+    print('beats')
+else:
+    first = beat()
+    time.sleep(0.2)
+    print(first != '', first == beat())
 """
     started, later = run(sandbox, program, b"start\n", b"look\n", limits=Limits(wall_s=20))
-    assert started.output == b"True False\n", "it beats while its run lasts"
+    assert started.output == b"beats\n", "while its run lasts"
     assert later.output == b"True True\n", "and no longer"
 
 
@@ -191,3 +198,17 @@ def test_a_program_that_takes_the_place_of_its_input_harms_itself_only(sandbox: 
 def test_limits_are_positive_numbers(limits: dict[str, float]) -> None:
     with pytest.raises(InputError, match=next(iter(limits))):
         Limits(**limits)
+
+
+def test_a_sandbox_that_does_not_start_in_time_is_a_failure_of_the_checker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("egpo.rewards.sandbox.launch._START_S", 0.2)
+    report = launch(["sleep", "60"], Job("", Scripts((b"",)), Limits()), Place("/tmp", "/tmp/in"))
+    assert (report.failure, report.stopped) == ("the sandbox did not start within 0 s", "")
+
+
+def test_time_is_the_programs_once_the_sandbox_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that took: the supervisor here says that it is ready after a second, and nothing more."""
+    monkeypatch.setattr("egpo.rewards.sandbox.launch._SPARE_S", 0.1)
+    command = ["sh", "-c", "sleep 1; echo ready 0 0 0; exec sleep 60"]
+    report = launch(command, Job("", Scripts((b"",)), Limits(wall_s=0.5)), Place("/tmp", "/tmp/in"))
+    assert (report.failure, report.stopped, report.outcomes) == ("", "timeout", ())

@@ -119,8 +119,9 @@ def test_reports_are_read_without_trust(data: bytes) -> None:
 
 
 def test_a_report_that_is_cut_off_ends_the_list() -> None:
-    whole = b"exit 0 3 2\noutERok 0 0 0\n"
+    start = b"ready 0 0 0\n"
+    whole = start + b"exit 0 3 2\noutERok 0 0 0\n"
     assert [outcome.status for outcome in read_outcomes(whole)] == ["exit", "ok"]
     assert read_outcomes(whole)[0] == Outcome("exit", 0, b"out", "ER")
-    assert read_outcomes(whole[:14]) == ()
-    assert read_outcomes(b"exit 0 -3 3\nabc") == ()
+    assert read_outcomes(whole[: len(start) + 14]) == ()
+    assert read_outcomes(start + b"exit 0 -3 3\nabc") == ()

@@ -20,7 +20,7 @@ def run(code, **environment):
         capture_output=True,
         text=True,
         env={**os.environ, **ENVIRONMENT, **environment},
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert not done.returncode, done.stderr

@@ -1,7 +1,8 @@
 """A process that behaves towards its launcher as verl does: it answers what is installed, logs, saves, ends or hangs.
 
-What STAND_IN says happens after that many steps: `crash@2`, `hang@2`, `exit@2`; `slow@2` takes long from save to log,
-and then hangs; `late@2`, told to end, logs one more step, saves another, and ends. verl itself is in the live tests.
+What STAND_IN says happens after that many steps: `crash@2`, `hang@2`, `exit@2`; `slow@2` saves, logs when
+it finds `log-it` beside its checkpoints, and then hangs; `late@2`, told to end, logs one more step, saves another, and
+ends. verl itself is in the live tests.
 """
 
 import json
@@ -37,8 +38,8 @@ def train(words):
             time.sleep(0.1)
             if step % int(settings["trainer.save_freq"]) == 0:
                 save(checkpoints, step, int(settings["trainer.n_gpus_per_node"]))
-            if (behaviour, at) == ("slow", str(step)):
-                time.sleep(4)
+            while (behaviour, at) == ("slow", str(step)) and not (checkpoints / "log-it").exists():
+                time.sleep(0.05)
             if is_due(step, last):
                 rollouts = Path(settings["trainer.rollout_data_dir"])
                 rollouts.mkdir(parents=True, exist_ok=True)

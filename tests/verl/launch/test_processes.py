@@ -18,6 +18,7 @@ from egpo.verl.launch.processes import (
     remove_shared_memory,
     shared_memory_of,
 )
+from tests.waiting import becomes_true
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
 
@@ -42,17 +43,10 @@ def family(tmp_path, request):
     words = (sys.executable, "-c", FAMILY, *getattr(request, "param", ()))
     verl = start(Command(words, {MARK: mark}), log)
     processes = LaunchedProcesses(mark, driver=identified(verl.pid))
-    wait_until(lambda: "ready" in log.read_text() and len(processes.look()) == 4)
+    assert becomes_true(lambda: "ready" in log.read_text() and len(processes.look()) == 4)
     yield verl, processes
     processes.end(lambda: True)
     verl.wait()
-
-
-def wait_until(true, limit_s=30):
-    deadline = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def alive(process):
@@ -114,6 +108,13 @@ time.sleep(60)
 """
 
 
+def script(folder, line):
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
 def launch(python, log):
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, python, log], stdout=subprocess.PIPE, text=True)
     return launcher, identified(int(launcher.stdout.readline()))
@@ -122,24 +123,32 @@ def launch(python, log):
 def test_a_launcher_killed_with_9_takes_the_driver_along(tmp_path):
     log = tmp_path / "log"
     launcher, driver = launch(sys.executable, log)
-    wait_until(lambda: "ready" in log.read_text())
+    assert becomes_true(lambda: "ready" in log.read_text())
     launcher.kill()
     launcher.wait()
-    wait_until(lambda: not alive(driver))
+    assert becomes_true(lambda: not alive(driver))
 
 
 def test_a_launcher_killed_before_the_driver_runs_leaves_nobody(tmp_path):
     """A driver slow to start asks to end with its parent when it has another one already: the signal never comes."""
-    slow = tmp_path / "python"
-    slow.write_text(f'#!/bin/sh\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.05; done\nexec {sys.executable} "$@"\n')
-    slow.chmod(0o755)
+    slow = script(tmp_path, f'while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exec {sys.executable} "$@"')
     log = tmp_path / "log"
     launcher, driver = launch(slow, log)
     launcher.kill()
     launcher.wait()
     (tmp_path / "go").touch()
-    wait_until(lambda: not alive(driver))
+    assert becomes_true(lambda: not alive(driver))
     assert log.read_text() == "the launcher is gone\n"
+
+
+CLOSES_WHAT_IT_INHERITED = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))"
+
+
+@pytest.mark.parametrize("line", ['{python} "$@"; exit $?', f'exec {{python}} -c "{CLOSES_WHAT_IT_INHERITED}" "$@"'])
+def test_a_script_that_starts_the_interpreter_as_its_child_will_do(tmp_path, line):
+    python = script(tmp_path, line.format(python=sys.executable))
+    assert start(Command((python, "-c", "print('ready')"), {}), tmp_path / "log").wait() == 0
+    assert (tmp_path / "log").read_text() == "ready\n"
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no shared memory")

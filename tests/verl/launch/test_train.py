@@ -6,7 +6,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from egpo.verl.launch.processes import LaunchedProcesses
 from egpo.verl.launch.record import LaunchRecord
 from egpo.verl.launch.train import train
 from tests.verl.launch.recipes import SMALL, small
+from tests.waiting import LIMIT_S, becomes_true
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
 STAND_IN = Path(__file__).with_name("stand_in.py")
@@ -90,9 +90,9 @@ def test_responses_that_nobody_took_over_are_kept_up_to_the_checkpoint(overrides
 def test_a_hang_is_an_end(overrides, monkeypatch):
     monkeypatch.setenv("STAND_IN", "hang@3")
     with pytest.raises(
-        EgpoError, match=r"no step for 0\.05 minutes after step 3.*checkpoint is that of step 2.*--resume"
+        EgpoError, match=r"no step for 0\.25 minutes after step 3.*checkpoint is that of step 2.*--resume"
     ):
-        train(small(*overrides, "verl.patience_minutes=0.05"))
+        train(small(*overrides, "verl.patience_minutes=0.25"))
 
 
 def test_an_early_end_without_an_error_is_an_error(overrides, monkeypatch):
@@ -107,23 +107,25 @@ def started(overrides, *words, **environment):
         return subprocess.Popen(command, stdout=screen, stderr=subprocess.STDOUT, env=os.environ | environment)
 
 
-def wait_for_step(folder, step, process, limit_s=60):
-    deadline = time.monotonic() + limit_s
-    while not (folder.metrics.exists() and step in steps_of(folder)):
-        assert time.monotonic() < deadline
+def wait_for_step(folder, step, process):
+    def is_there():
         assert process.poll() is None
-        time.sleep(0.05)
+        return folder.metrics.exists() and step in steps_of(folder)
+
+    assert becomes_true(is_there)
 
 
-def recorded(folder, process, limit_s=60):
+def recorded(folder, process):
     """The launch's record, once it names the driver and the worker that left the session."""
-    deadline = time.monotonic() + limit_s
-    while process.poll() is None and time.monotonic() < deadline:
+
+    def of_both():
+        assert process.poll() is None
         path = VerlPlaces(folder).launch
-        if path.exists() and len((record := LaunchRecord.read(path)).processes) == 2:
-            return record
-        time.sleep(0.1)
-    raise AssertionError("no record of two processes")
+        return path.exists() and len((record := LaunchRecord.read(path)).processes) == 2 and record
+
+    record = becomes_true(of_both)
+    assert record
+    return record
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -133,22 +135,24 @@ def test_a_signal_ends_it_with_nobody_left(overrides, tmp_path, signum, code):
     wait_for_step(folder, 3, process)
     record = recorded(folder, process)
     process.send_signal(signum)
-    assert process.wait(timeout=60) == code
+    assert process.wait(timeout=LIMIT_S) == code
     said = (tmp_path / "screen.txt").read_text()
     assert "stopped after step 3; the newest checkpoint is that of step 2; go on with: egpo train" in said
     assert LaunchedProcesses(record.launch_id, record.processes).look() == set()
 
 
-def test_a_checkpoint_that_is_there_gets_its_figures_before_the_end(overrides):
+def test_a_checkpoint_that_is_there_gets_its_figures_before_the_end(overrides, tmp_path):
     """verl saves a step before it logs it: stopped in between, the resumed run would have a hole in its curve."""
     folder = folder_of(small(*overrides))
     process = started(overrides, STAND_IN="slow@4")
     wait_for_step(folder, 3, process)
-    while not folder.checkpoint_of(4).exists():
-        time.sleep(0.02)
+    assert becomes_true(lambda: folder.latest.exists() and folder.latest.read_text() == "4")
     assert 4 not in steps_of(folder)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
+    screen = tmp_path / "screen.txt"
+    assert becomes_true(lambda: "its figures are waited for" in screen.read_text())
+    folder.checkpoint_of(4).with_name("log-it").touch()
+    assert process.wait(timeout=LIMIT_S) == 130
     assert steps_of(folder)[:5] == [0, 1, 2, 3, 4]
 
 
@@ -160,7 +164,7 @@ def test_what_verl_saves_while_it_is_ended_does_not_count(overrides, tmp_path):
     process = started(overrides, STAND_IN="late@2")
     wait_for_step(folder, 2, process)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=LIMIT_S) == 130
     said = (tmp_path / "screen.txt").read_text()
     assert "stopped after step 3; the newest checkpoint is that of step 2" in said
     assert not folder.checkpoint_of(4).exists()

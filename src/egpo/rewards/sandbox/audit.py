@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from egpo.rewards.sandbox.choose import Sandbox
@@ -17,7 +17,7 @@ from egpo.rewards.sandbox.job import Checks, Job, Report, Scripts
 from egpo.rewards.sandbox.limits import Limits
 from egpo.rewards.sandbox.root import interpreter
 
-AUDIT_LIMITS = Limits(wall_s=2.0, cpu_s=1, total_s=10.0, memory_mb=256, processes=8, tmp_mb=32, file_mb=16, files=1000)
+AUDIT_LIMITS = Limits(cpu_s=1, total_s=20.0, memory_mb=256, processes=8, tmp_mb=32, file_mb=16, files=1000)
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,17 @@ def audit(sandbox: Sandbox) -> Iterator[Finding]:
 def try_to_escape(sandbox: Sandbox, attempt: Attempt, bait: dict[str, object]) -> Finding:
     if attempt.forges:
         return _forged(sandbox, attempt)
-    report = sandbox.run(Job(f"BAIT = {bait!r}\n{attempt.program}", Scripts((b"",)), AUDIT_LIMITS))
+    report = sandbox.run(Job(f"BAIT = {bait!r}\n{attempt.program}", Scripts((b"",)), _limits(attempt)))
     happened, end = _told(report)
     boasted = any(GOT_THROUGH.encode() in outcome.output for outcome in report.outcomes)
     unlimited = bool(attempt.ends) and end not in attempt.ends
     left_behind = _left_behind(str(bait["marker"]))
     contained = not (boasted or unlimited or left_behind or _broken(report))
     return Finding(attempt.name, left_behind or happened, contained)
+
+
+def _limits(attempt: Attempt) -> Limits:
+    return replace(AUDIT_LIMITS, wall_s=attempt.wall_s)
 
 
 def _forged(sandbox: Sandbox, attempt: Attempt) -> Finding:
@@ -83,7 +87,7 @@ def _forged(sandbox: Sandbox, attempt: Attempt) -> Finding:
         f"assert all(a == b for a, b in zip(map(f, [1, 2]), [{right}, {right}], strict=True))",
         f"def check(g):\n    assert g(1) == {right} and isinstance(g(1), int)\ncheck(f)",
     )
-    report = sandbox.run(Job(attempt.program, Checks((call, *snippets), ("f",)), AUDIT_LIMITS))
+    report = sandbox.run(Job(attempt.program, Checks((call, *snippets), ("f",)), _limits(attempt)))
     passed = [index for index, outcome in enumerate(report.outcomes) if outcome.status == "ok"]
     happened = f"tests passed: {passed}" if passed else _told(report)[0]
     return Finding(attempt.name, happened, not passed and not _broken(report))

@@ -101,7 +101,7 @@ def _packages() -> tuple[str, ...]:
 
 
 def sandbox_status(tier: str | None = None) -> SandboxStatus:
-    """Run a trivial program, and say how that went. Takes a few milliseconds, and never more than half a minute."""
+    """Run a trivial program, and say how that went. Takes a few milliseconds, and never more than a minute or so."""
     return _tried(choose_sandbox(tier))
 
 

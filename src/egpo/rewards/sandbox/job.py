@@ -136,7 +136,7 @@ def framed(contents: Iterable[bytes]) -> bytes:
 
 
 def read_outcomes(data: bytes) -> tuple[Outcome, ...]:
-    """The records that the supervisor wrote. A record that is cut off, or no record, ends the list."""
+    """The records that the supervisor wrote, one per test. A record that is cut off, or no record, ends the list."""
     outcomes, at = [], 0
     while (end := data.find(b"\n", at)) >= 0:
         try:
@@ -150,4 +150,9 @@ def read_outcomes(data: bytes) -> tuple[Outcome, ...]:
         text = data[at + output : stop].decode("utf-8", "replace")
         outcomes.append(Outcome(status, code, data[at : at + output], text))
         at = stop
-    return tuple(outcomes)
+    return tuple(outcomes[1:])  # without that of the start
+
+
+def has_started(data: bytes | bytearray) -> bool:
+    """Whether the supervisor got as far as the program: time that ran out before is not the program's."""
+    return data.startswith(b"ready ")

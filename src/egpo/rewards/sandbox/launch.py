@@ -7,15 +7,17 @@ import time
 from collections.abc import Sequence
 
 from egpo.rewards.sandbox.inside.containment import descendants
-from egpo.rewards.sandbox.job import Job, Place, Report, framed, frames, read_outcomes
+from egpo.rewards.sandbox.job import Job, Place, Report, framed, frames, has_started, read_outcomes
 from egpo.rewards.sandbox.limits import MEGABYTE
 from egpo.rewards.sandbox.payload import BOOTSTRAP, compiled
 from egpo.rewards.sandbox.pump import Pump
 
 _TICK_S = 0.1
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# Seconds for the start of the sandbox itself, on top of what the program may take.
-_START_S = 5.0
+_START_S = 60.0
+"""For the start of the sandbox itself: milliseconds, but on a machine that has other things to do."""
+_SPARE_S = 5.0
+"""For the supervisor's own work, on top of what the program may take; it ends a program that takes longer itself."""
 
 # -B: no .pyc files. -P: nothing of the current directory on the path. -s, -S: no site-packages.
 PYTHON_OPTIONS = ("-B", "-P", "-s", "-S", "-c", BOOTSTRAP)
@@ -46,6 +48,8 @@ def launch(command: Sequence[str], job: Job, place: Place, pass_fds: Sequence[in
     pump = Pump(process, framed([compiled(job.work.kind), *frames(job, place)]))
     try:
         stopped = _watch(pump, job)
+        if stopped and not has_started(pump.out):
+            return Report((), failure=f"the sandbox did not start within {_START_S:.0f} s")
         failure = "" if stopped else _failure(process, bytes(pump.err))
         return Report(read_outcomes(bytes(pump.out)), stopped, failure)
     finally:
@@ -56,11 +60,12 @@ def launch(command: Sequence[str], job: Job, place: Place, pass_fds: Sequence[in
 
 def _watch(pump: Pump, job: Job) -> str:
     """Wait for the end of the report. The limit that stopped it before, or nothing."""
-    start = time.monotonic()
-    deadline = start + min(job.limits.total_s, job.limits.wall_s * job.work.size) + _START_S
-    next_look = start + _TICK_S
+    allowed_s = min(job.limits.total_s, job.limits.wall_s * job.work.size) + _SPARE_S
+    next_look, deadline, started = time.monotonic() + _TICK_S, time.monotonic() + _START_S, False
     while not pump.finished:
         pump.move(_TICK_S)
+        if not started and has_started(pump.out):
+            started, deadline = True, time.monotonic() + allowed_s
         if time.monotonic() > next_look:
             if stopped := _over_the_limit(pump.process.pid, job, deadline):
                 return stopped
@@ -77,7 +82,7 @@ def _over_the_limit(pid: int, job: Job, deadline: float) -> str:
 def _failure(process: subprocess.Popen[bytes], err: bytes) -> str:
     """The supervisor leaves with 0 when it has reported everything; anything else is the sandbox's own failure."""
     try:
-        code = process.wait(_START_S)
+        code = process.wait(_SPARE_S)
     except subprocess.TimeoutExpired:
         return "the supervisor closed its report and did not end"
     if code == 0:

@@ -2,7 +2,8 @@
 
 In: frames on descriptor 0. The first is the job (program, limits, inputs). The second holds the test code with its
 expected values and is read only after the last fork, so that no process with the program in it has ever held them.
-Out: one record per test on the descriptor that was 1: `status code size_of_output size_of_error\\n`, then both.
+Out: records on the descriptor that was 1: `ready` once the job is read, then one per test. A record is
+`status code size_of_output size_of_error\\n`, then both.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def main(armoured: bool = False) -> None:
     report = Reporter(out, armoured)
     job = marshal.loads(unarmour(read_frame(0)))
     shield(job["walled"])
+    report("ready")
     sys.path.extend(job["packages"])
     if job["kind"] == "scripts":
         run_scripts(job, report)
