@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 LIMIT_S = 120.0
+"""What is to be ended by others must go on for longer by itself: 600 s."""
 
 
 def becomes_true(condition, within_s=LIMIT_S):

@@ -212,7 +212,7 @@ from egpo.rewards import Sample
 from egpo.rewards.batch import score_stream
 def judge(solution_str):
     os.write(2, b"busy\\n")
-    time.sleep(60)
+    time.sleep(600)
 if __name__ == "__main__":
     list(score_stream([Sample("x", "", "")] * 2, rewards=[__file__ + ":judge"], workers=2, chunk_rows=1))
 """

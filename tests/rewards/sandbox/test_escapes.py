@@ -38,7 +38,8 @@ def test_bait_is_untouched(sandbox: Sandbox, bait: dict[str, object]) -> None:
 def test_killed_with_the_parent(works: None) -> None:
     code = (
         "from egpo.rewards.sandbox import *\n"
-        "choose_sandbox('bubblewrap').run(Job('import time\\ntime.sleep(60)', Scripts((b'',)), Limits(wall_s=50)))\n"
+        "job = Job('import time\\ntime.sleep(600)', Scripts((b'',)), Limits(wall_s=500, total_s=500))\n"
+        "choose_sandbox('bubblewrap').run(job)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
     # bubblewrap, the supervisor, the program

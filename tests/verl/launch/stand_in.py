@@ -29,7 +29,7 @@ def train(words):
     last = int(settings["trainer.total_training_steps"])
     first = int(settings.get("trainer.resume_from_path", "global_step_0").rpartition("_")[2])
     # A worker that leaves the session, as Ray's and vLLM's do.
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"], start_new_session=True)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     print("ray init kwargs", flush=True)
     with open(os.environ["VERL_FILE_LOGGER_PATH"], "w") as log:
         if settings["trainer.val_before_train"] == "true":

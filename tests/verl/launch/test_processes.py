@@ -27,12 +27,12 @@ import os, signal, subprocess, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN if "deaf" in sys.argv else signal.default_int_handler)
 if "deaf" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
 subprocess.Popen(sleep)                                                # a child
 subprocess.Popen(sleep, start_new_session=True)                        # one that left the session
 subprocess.Popen([sys.executable, "-c", "import subprocess; subprocess.Popen(%r, start_new_session=True)" % (sleep,)])
 print("ready", flush=True)                                             # and one whose parent is gone
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -76,7 +76,7 @@ def test_who_does_not_listen_is_killed_when_nobody_waits(family):
 
 
 def test_a_later_process_of_the_same_number_is_left_alone():
-    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         LaunchedProcesses("nobody", [ProcessId(bystander.pid, start=1)]).end(lambda: True)
         time.sleep(0.2)
@@ -101,10 +101,10 @@ import sys, time
 from pathlib import Path
 from egpo.verl.launch.command import Command
 from egpo.verl.launch.process import start
-words = (sys.argv[1], "-c", "print('ready', flush=True); import time; time.sleep(60)")
+words = (sys.argv[1], "-c", "print('ready', flush=True); import time; time.sleep(600)")
 driver = start(Command(words, {}), Path(sys.argv[2]))
 print(driver.pid, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -155,7 +155,7 @@ def test_a_script_that_starts_the_interpreter_as_its_child_will_do(tmp_path, lin
 def test_shared_memory_is_freed_once_nobody_uses_it():
     path = f"/dev/shm/egpo-test-{os.getpid()}"
     held = subprocess.Popen(
-        [sys.executable, "-c", f"f = open({path!r}, 'w'); print('ready', flush=True); import time; time.sleep(60)"],
+        [sys.executable, "-c", f"f = open({path!r}, 'w'); print('ready', flush=True); import time; time.sleep(600)"],
         stdout=subprocess.PIPE,
     )
     try:
