@@ -113,6 +113,22 @@ def test_a_gpu_is_named_with_the_models_that_are_fast_on_it(monkeypatch, triton,
     assert bool(check.fix) == (not triton)
 
 
+def test_a_cpu_is_named_with_the_models_that_are_fast_on_it(monkeypatch):
+    monkeypatch.setattr(checks, "_ask", lambda question: {"gpu": None, "threads": 2, "no_kernels": None})
+    monkeypatch.setattr(checks.shutil, "which", lambda name: None)
+    assert checks.check_device() == checks.Check(
+        "device", "green", "CPU, 2 threads; Llama, Qwen2 and Qwen3 take compiled kernels, other models the slower path"
+    )
+
+
+def test_the_doctor_s_shapes_are_those_of_the_fast_path():
+    from egpo.local.cuda import coverage as on_gpu
+    from egpo.local.policies.lean import coverage as on_cpu
+
+    named = [f"{name}ForCausalLM" for name in checks.FAST_SHAPES.replace(" and", ",").split(", ")]
+    assert [shape.__name__ for shape in on_gpu.SHAPES] == [shape.__name__ for shape in on_cpu.SHAPES] == named
+
+
 def test_a_cpu_without_compiled_kernels_is_amber_with_the_reason(monkeypatch):
     answer = {"gpu": None, "threads": 2, "no_kernels": "no C compiler (cc, gcc or clang)"}
     monkeypatch.setattr(checks, "_ask", lambda question: answer)

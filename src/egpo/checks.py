@@ -54,7 +54,7 @@ def check_transformers() -> Check:
     return _package("transformers", ">=5.9,<6", required=True)
 
 
-FUSED_SHAPES = "Llama, Qwen2 and Qwen3"
+FAST_SHAPES = "Llama, Qwen2 and Qwen3"
 _DEVICE_QUESTION = """
 import json, torch
 from importlib.util import find_spec
@@ -76,8 +76,8 @@ def check_device() -> Check:
         if not answer["triton"]:
             return Check("device", "amber", f"{found}; no Triton, so every model takes the slower path",
                          "pip install triton")  # fmt: skip
-        return Check("device", "green", f"{found}; {FUSED_SHAPES} take the fused path, other models the slower one")
-    found = f"CPU, {answer['threads']} threads, compiled kernels"
+        return Check("device", "green", f"{found}; {FAST_SHAPES} take the fused path, other models the slower one")
+    found = f"CPU, {answer['threads']} threads; {FAST_SHAPES} take compiled kernels, other models the slower path"
     if answer["no_kernels"]:
         return Check("device", "amber", f"CPU, {answer['threads']} threads; no kernels: {answer['no_kernels']}",
                      "install a C compiler: kernels of ours are about twice as fast as torch alone")  # fmt: skip

@@ -4,12 +4,12 @@ from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qw
 
 from egpo.local.policies.own_forward import why_own_forward
 
-_SHAPES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+SHAPES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 
 
 def why_not_lean(model: PreTrainedModel) -> str | None:
     """One phrase, or None for a model that is covered."""
-    if type(model) not in _SHAPES:
+    if type(model) not in SHAPES:
         return f"{type(model).__name__} is not a shape it knows"
     if model.device.type != "cpu":
         return "it is for CPUs"
