@@ -14,8 +14,6 @@ from egpo.tasks import Problem
 from tests.local.conftest import CONFIGS
 from tests.local.device import ON_GPU
 
-pytestmark = pytest.mark.filterwarnings("ignore:on the slower path:egpo.errors.EgpoWarning")  # GPT-2's, on a GPU
-
 
 class Echo:
     """Prompts of given texts; nothing is judged."""
@@ -183,3 +181,20 @@ def test_out_of_memory_halves_the_rows_and_changes_nothing(load, monkeypatch, er
     with pytest.warns(EgpoWarning, match="rows_at_once"):
         assert drawn(policy).texts == expected.texts
     assert max(asked) == 12
+
+
+SPOKEN = pytest.mark.filterwarnings("error:on the slower path:egpo.errors.EgpoWarning")
+
+
+@SPOKEN
+def test_a_model_of_the_slower_path_says_so_once_and_why(load):
+    policy = load("gpt2")
+    with pytest.warns(EgpoWarning, match=r"slower path.*GPT2LMHeadModel is not a shape it knows"):
+        drawn(policy, max_response_tokens=2)
+    drawn(policy, max_response_tokens=2)
+
+
+@SPOKEN
+@pytest.mark.parametrize("shape", ["llama", "qwen2", "qwen3"])
+def test_a_model_of_the_faster_path_is_silent(load, shape):
+    drawn(load(shape), max_response_tokens=2)

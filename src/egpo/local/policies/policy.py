@@ -55,14 +55,15 @@ class Policy:
 
     @property
     def decoder(self) -> "Decoder | None":
-        """Samples by captured graphs, where the model's path is the fused one. On a GPU, the first to miss it says
-        why."""
-        why_not = why_not_fused(self.model)
-        if why_not and self.device.type == "cuda":
+        """Samples by captured graphs, where the model's path is the fused one. The first to miss the path that is its
+        device's own says why."""
+        path = self.path
+        if path == "transformers":
+            why = why_not_fused(self.model) if self.device.type == "cuda" else why_not_lean(self.model)
             warn_once(
-                "fused path", f"on the slower path, through transformers: {why_not} (`egpo doctor` lists which are)"
+                "path", f"on the slower path, through transformers: {why} (`egpo doctor` lists the faster models)"
             )
-        if self._decoder is None and not why_not:
+        if self._decoder is None and path == "fused":
             from egpo.local.cuda.decoder import Decoder
 
             self._decoder = Decoder(self.model, self.tokenizer)
