@@ -1,4 +1,4 @@
-"""What the job of benchmarks/embedded_cpu.py cannot do without: its products, run here and counted.
+"""What a job of benchmarks/embedded_cpu.py cannot do without: its products, run here and counted.
 
 Three limits, from the loosest to the strictest:
 - the products with the weights, as torch computes them;
@@ -11,13 +11,13 @@ import time
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
+from transformers import PreTrainedConfig
 
-import _embedded_job as job
+from _embedded_job import Job
 from egpo.local.run import Run
 from egpo.native.library import address, kernels
 
 MICRO_TOKENS = 2048  # of one pass, as the engine takes them on a CPU
-TOKENS = job.PROMPTS * (job.PROMPT_TOKENS + job.GROUP * (job.NEW_TOKENS - 1))
 Seconds = dict[str, float]
 
 
@@ -25,25 +25,26 @@ class Products:
     """Every product with a weight: one token a row at a time for the responses, every prompt once; then forward,
     gradient of the input and gradient of the weight over all tokens, every prompt once."""
 
-    def __init__(self, run: Run) -> None:
-        model = run.policy.model
+    def __init__(self, run: Run, job: Job) -> None:
+        model, self._job = run.policy.model, job
+        self._num_tokens = job.prompts * (job.prompt_tokens + job.group * (job.new_tokens - 1))
         self._weights = [layer.weight.detach() for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
         sizes = {size for weight in self._weights for size in weight.shape}
         self._inputs = {size: torch.randn(MICRO_TOKENS, size) for size in sizes}
-        self.operations = _operations(2 * TOKENS * sum(map(torch.numel, self._weights)))
-        self.attention_operations = _operations(_attention(model.config))
+        self.operations = _operations(2 * self._num_tokens * sum(map(torch.numel, self._weights)))
+        self.attention_operations = _operations(_attention(model.config, job))
         self.rates: list[float] = []
 
     def run(self) -> Seconds:
         self.rates.append(_highest_rate())
-        start = time.perf_counter()
-        for num_rows in (job.PROMPTS * job.PROMPT_TOKENS, *[job.ROWS] * (job.NEW_TOKENS - 1)):
+        job, start = self._job, time.perf_counter()
+        for num_rows in (job.prompts * job.prompt_tokens, *[job.rows] * (job.new_tokens - 1)):
             for weight in self._weights:
                 linear(self._inputs[weight.shape[1]][:num_rows], weight)
         middle = time.perf_counter()
-        for first in range(0, TOKENS, MICRO_TOKENS):
+        for first in range(0, self._num_tokens, MICRO_TOKENS):
             for weight in self._weights:
-                self._forward_and_backward(weight, min(MICRO_TOKENS, TOKENS - first))
+                self._forward_and_backward(weight, min(MICRO_TOKENS, self._num_tokens - first))
         end = time.perf_counter()
         return {"step": end - start, "sample": middle - start, "update": end - middle}
 
@@ -71,11 +72,11 @@ def _operations(forward: int) -> dict[str, int]:
     return {"sample": forward, "update": 3 * forward}
 
 
-def _attention(config) -> int:
+def _attention(config: PreTrainedConfig, job: Job) -> int:
     """Of every token with every one that it sees, in all heads and layers: a score, and a value's share."""
-    own = job.NEW_TOKENS - 1
-    pairs = job.ROWS * (own * job.PROMPT_TOKENS + own * (own + 1) // 2)
-    pairs += job.PROMPTS * job.PROMPT_TOKENS * (job.PROMPT_TOKENS + 1) // 2
+    own = job.new_tokens - 1
+    pairs = job.rows * (own * job.prompt_tokens + own * (own + 1) // 2)
+    pairs += job.prompts * job.prompt_tokens * (job.prompt_tokens + 1) // 2
     return 4 * pairs * config.num_hidden_layers * config.num_attention_heads * config.head_dim
 
 

@@ -1,9 +1,5 @@
 """The jobs of benchmarks/one_gpu.py: Qwen3 shapes with random weights, prompts of random words, responses of lengths
-that are known beforehand, the same for every contender.
-
-A word is a token. The last word of the vocabulary ends a response. Every prompt ends with the opening tag, so that all
-responses think and EGPO has all its work to do.
-"""
+that are known beforehand, the same for every contender."""
 
 import random
 from dataclasses import dataclass
@@ -11,14 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from egpo.rewards.verdict import Verdict
-from egpo.tasks.protocol import Problem, user
+import _words
 
 VOCABULARY = 151_936
-_TAGS = {"<think>": 0, "</think>": 1, "<pad>": 2}
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,7 @@ class Shape:
             max_position_embeddings=4096,
             tie_word_embeddings=self.tied,
             bos_token_id=None,
-            pad_token_id=_TAGS["<pad>"],
+            pad_token_id=_words.TAGS["<pad>"],
             eos_token_id=vocabulary - 1,
         )
 
@@ -88,12 +81,10 @@ class Job:
         return sum(self.lengths)
 
     def texts(self) -> list[str]:
-        rng = random.Random(1)
-        words = range(len(_TAGS), self.end)
-        return [
-            " ".join([*(f"w{rng.choice(words)}" for _ in range(self.prompt_tokens - 1)), "<think>"])
-            for _ in range(self.prompts)
-        ]
+        return _words.prompts_of_words(self.prompts, self.prompt_tokens, self.vocabulary)
+
+    def make_tokenizer(self) -> PreTrainedTokenizerFast:
+        return _words.make_tokenizer(self.vocabulary)
 
     def uniforms(self) -> torch.Tensor:
         """Draws under which row b ends with its own length: the last word is drawn where the draw is all but 1, and
@@ -102,21 +93,6 @@ class Job:
         for row, length in enumerate(self.lengths):
             drawn[row, length - 1] = 1 - 1e-12
         return torch.from_numpy(drawn)
-
-
-def reward(text: str) -> float:
-    """1 where the first word has an even number: cheap, and different within most groups."""
-    first = text.split(maxsplit=1)[0] if text.strip() else ""
-    return float(first.startswith("w") and int(first[1:]) % 2 == 0)
-
-
-def make_tokenizer(job: Job) -> PreTrainedTokenizerFast:
-    vocabulary = {**_TAGS, **{f"w{number}": number for number in range(len(_TAGS), job.end)}, "<eos>": job.end}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="w3"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
-    tokenizer.chat_template = "{{ messages[0]['content'] }}"
-    return tokenizer
 
 
 def make_model(job: Job) -> Qwen3ForCausalLM:
@@ -133,24 +109,4 @@ def make_model(job: Job) -> Qwen3ForCausalLM:
 def save(job: Job, folder: Path) -> None:
     """Config and tokenizer: the weights are drawn where the folder is opened."""
     SHAPES[job.shape].config(job.vocabulary).save_pretrained(folder)
-    make_tokenizer(job).save_pretrained(folder)
-
-
-class Words:
-    """A job as a task."""
-
-    def __init__(self, texts: list[str]) -> None:
-        self._texts = texts
-
-    def problems(self, split: str) -> list[Problem]:
-        return [Problem(f"{split} {number}", user(text), "") for number, text in enumerate(self._texts)]
-
-    def prompt(self, problem: Problem) -> list[dict[str, str]]:
-        return list(problem.messages)
-
-    def judge(self, problem: Problem, text: str) -> Verdict:
-        earned = reward(text)
-        return Verdict(earned, earned == 1.0, "even" if earned else "odd")
-
-    def gold(self, problem: Problem) -> str:
-        return "w4"
+    job.make_tokenizer().save_pretrained(folder)

@@ -13,6 +13,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 import _gpu_job as jobs
+import _words
 
 MICRO_ROWS = 32
 
@@ -106,11 +107,11 @@ def train_beside(
         )
         trainer = TimedTrainer(
             model=model,
-            reward_funcs=lambda completions, **columns: [jobs.reward(text) for text in completions],
+            reward_funcs=lambda completions, **columns: [_words.reward(text) for text in completions],
             args=settings,
             # With a name of its own: to make one, datasets pickles the table, and not every pyarrow can be.
             train_dataset=Dataset(InMemoryTable.from_pydict({"prompt": job.texts()}), fingerprint="job"),
-            processing_class=jobs.make_tokenizer(job),
+            processing_class=job.make_tokenizer(),
             callbacks=[Turns()],
         )
         trainer.train()

@@ -1,8 +1,8 @@
-"""TRL's GRPOTrainer on the job of benchmarks/embedded_cpu.py, set up as fast as its options allow.
+"""TRL's GRPOTrainer on a job of benchmarks/embedded_cpu.py, set up as fast as its options allow.
 
-All 128 responses are generated at once and have exactly 96 tokens; float32; no gradient checkpointing, reference,
-logging or saving; AdamW as ours. One optimizer step takes four micro-batches of 32 rows: of 8, 16, 32, 64 and 128 that
-is the fastest here. With a static cache `generate` compiles, for minutes, and is no faster after it.
+All responses are generated at once and have one exact length; float32; no gradient checkpointing, reference,
+logging or saving; AdamW as ours. Micro-batches have 32 rows: of 8, 16, 32, 64 and 128 that is the fastest for the job
+of embedded_cpu.py. With a static cache `generate` compiles, for minutes, and is no faster after it.
 """
 
 import sys
@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import _embedded_job as job
+import _words
+from _embedded_job import Job
+from _process_memory import PeakMemory
 
 FOLDER = Path(__file__).resolve().parents[1] / ".env-trl"
 MICRO_ROWS = 32
@@ -21,10 +23,13 @@ def is_installed() -> bool:
     return (FOLDER / "trl").is_dir()
 
 
-def train_beside(others: Callable[[], None], num_steps: int, micro_rows: int = MICRO_ROWS) -> list[dict[str, float]]:
+def train_beside(
+    others: Callable[[], None], job: Job, num_steps: int, micro_rows: int = MICRO_ROWS
+) -> list[dict[str, float]]:
     """TRL's own training loop, `others` called after each of its steps: seconds by stage for every step.
 
-    `sample` is everything up to the advantages, `step` the whole; the first step is a warm-up like any other's."""
+    `sample` is everything up to the advantages, `step` the whole. The first step is a warm-up like any other's; the
+    last is for `mib`, the memory that it takes."""
     # Behind .venv's own packages: only what is missing there comes from here.
     sys.path.append(str(FOLDER))
     from datasets import Dataset
@@ -34,11 +39,17 @@ def train_beside(others: Callable[[], None], num_steps: int, micro_rows: int = M
     steps: list[dict[str, float]] = []
 
     class Turns(TrainerCallback):
+        memory = None
+
         def on_step_begin(self, *arguments, **state):
+            self.memory = PeakMemory() if len(steps) == num_steps - 1 else None
             steps.append({"begin": time.perf_counter()})
 
         def on_step_end(self, *arguments, **state):
             steps[-1]["step"] = time.perf_counter() - steps[-1].pop("begin")
+            steps[-1]["update"] = steps[-1]["step"] - steps[-1]["sample"]
+            if self.memory is not None:
+                steps[-1]["mib"] = self.memory.beyond_mib
             others()
 
     class TimedTrainer(GRPOTrainer):
@@ -53,11 +64,11 @@ def train_beside(others: Callable[[], None], num_steps: int, micro_rows: int = M
             output_dir=folder,
             max_steps=num_steps,
             per_device_train_batch_size=micro_rows,
-            gradient_accumulation_steps=job.ROWS // micro_rows,
-            generation_batch_size=job.ROWS,
-            num_generations=job.GROUP,
-            max_completion_length=job.NEW_TOKENS,
-            generation_kwargs={"min_new_tokens": job.NEW_TOKENS},
+            gradient_accumulation_steps=job.rows // micro_rows,
+            generation_batch_size=job.rows,
+            num_generations=job.group,
+            max_completion_length=job.new_tokens,
+            generation_kwargs={"min_new_tokens": job.new_tokens},
             beta=0.0,
             optim="adamw_torch_fused",
             learning_rate=1e-6,
@@ -73,9 +84,9 @@ def train_beside(others: Callable[[], None], num_steps: int, micro_rows: int = M
         )
         trainer = TimedTrainer(
             model=job.make_model(),
-            reward_funcs=lambda completions, **columns: [job.reward(text) for text in completions],
+            reward_funcs=lambda completions, **columns: [_words.reward(text) for text in completions],
             args=settings,
-            train_dataset=Dataset.from_dict({"prompt": job.prompts()}),
+            train_dataset=Dataset.from_dict({"prompt": job.texts()}),
             processing_class=job.make_tokenizer(),
             callbacks=[Turns()],
         )

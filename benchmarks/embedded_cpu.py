@@ -1,13 +1,14 @@
 """One GRPO step of the embedded engine on two cores: against TRL's GRPOTrainer, against its own arithmetic, and EGPO
 against GRPO. All of them in one process, in turn, round after round.
 
-    .venv/bin/pip install --no-deps --target .env-trl -r environments/trl/requirements.txt
+    make .env-trl/.ready
     .venv/bin/python benchmarks/embedded_cpu.py [--rounds 7]
 
 The job: a Qwen3 shape of 2.8 million parameters in float32, 16 prompts of 48 tokens, 8 responses to each of exactly 96
 tokens, one optimizer step over all of them. Every step of ours begins at the same weights and draws the same tokens as
 the others of its round, and GRPO runs twice: between the two lies what the measurement itself adds. The limits are in
-_embedded_limit.py; all leave out norms, softmax and optimizer. Without TRL's packages ours is measured alone.
+_embedded_limit.py; all leave out norms, softmax and optimizer. Without TRL's packages ours is measured alone. Memory is
+what a step takes at its peak beyond what is held before it (weights, optimizer), in a round of its own.
 """
 
 import argparse
@@ -15,7 +16,8 @@ import os
 import statistics
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,30 +25,34 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import _embedded_job as job
 import _trl_peer as trl
+from _embedded_job import Job
 from _embedded_limit import Products, Seconds
+from _process_memory import PeakMemory
 from egpo.config import Config
 from egpo.local.run import Run, open_run
 from egpo.local.stages import Stages
 from egpo.local.step import step
 from interleaved import Ratio, Timing
 
+JOB = Job()
 CORES = 2
 AGAIN = "grpo, again"
 
 
-def open_job(folder: str) -> Run:
-    config = Config.model_validate(
-        {
-            "model": {"path": folder, "device": "cpu"},
-            "task": {"name": "_embedded_job:Words"},
-            "rollout": {"prompts": job.PROMPTS, "n": job.GROUP, "max_response_tokens": job.NEW_TOKENS},
-        }
-    )
-    run = open_run(config)
+def open_job(job: Job) -> Run:
+    with TemporaryDirectory() as folder:
+        job.save(Path(folder))
+        config = Config.model_validate(
+            {
+                "model": {"path": folder, "device": "cpu"},
+                "task": {"name": "_words:Words", "settings": {"texts": job.texts()}},
+                "rollout": {"prompts": job.prompts, "n": job.group, "max_response_tokens": job.new_tokens},
+            }
+        )
+        run = open_run(config)
     # The end token is a word like any other here: responses have one exact length.
-    return replace(run, policy=replace(run.policy, stop_ids=frozenset({len(job.VOCABULARY)})))
+    return replace(run, policy=replace(run.policy, stop_ids=frozenset({job.vocabulary})))
 
 
 class Start:
@@ -80,50 +86,71 @@ class Ours:
         start = time.perf_counter()
         outcome = step(self._run, self._number)
         seconds = {"step": time.perf_counter() - start, **self._run.stages.take()}
-        assert outcome.metrics["response_length/min"] == job.NEW_TOKENS
+        assert outcome.metrics["response_length/min"] == self._run.config.rollout.max_response_tokens
         return seconds
 
 
-def measure(num_rounds: int, micro_rows: int) -> tuple[dict[str, list[Seconds]], Products]:
-    """Seconds by stage for every contender and round."""
-    with TemporaryDirectory() as folder:
-        job.save(Path(folder))
-        run = open_job(folder)
-    start, products = Start(run), Products(run)
-    ours = {name: Ours(run, start, name.split(",")[0]) for name in ("grpo", "egpo", AGAIN)}
-    contenders = {"limit": products, **ours}
-    seconds: dict[str, list[Seconds]] = {name: [] for name in contenders}
-    order = list(contenders)
+class Turns:
+    """Everybody but TRL, one after the other. The last of `num_turns` is for memory."""
 
-    def take_turns() -> None:
-        for name in order:
-            seconds[name].append(contenders[name].run())
-        order.append(order.pop(0))  # who comes after whom must not matter
+    def __init__(self, job: Job, estimators: Sequence[str], num_turns: int) -> None:
+        run = open_job(job)
+        start, self.products = Start(run), Products(run, job)
+        ours = {name: Ours(run, start, name.split(",")[0]) for name in estimators}
+        self._contenders, self._num_turns = {"limit": self.products, **ours}, num_turns
+        self._order = list(self._contenders)
+        self.seconds: dict[str, list[Seconds]] = {name: [] for name in self._order}
 
-    if trl.is_installed():
-        seconds["TRL"] = trl.train_beside(take_turns, num_rounds + 1, micro_rows)
-        for step_seconds in seconds["TRL"]:
-            step_seconds["update"] = step_seconds["step"] - step_seconds["sample"]
+    def take(self) -> None:
+        for name in self._order:
+            rounds = self.seconds[name]
+            memory = PeakMemory() if len(rounds) == self._num_turns - 1 else None
+            rounds.append(self._contenders[name].run())
+            if memory is not None:
+                rounds[-1]["mib"] = memory.beyond_mib
+        self._order.append(self._order.pop(0))  # who comes after whom must not matter
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds by stage for every contender and round, and the MiB of each."""
+
+    seconds: dict[str, list[Seconds]]
+    mebibytes: dict[str, float]
+    products: Products
+
+
+def measure(job: Job, num_rounds: int, micro_rows: int | None, estimators: Sequence[str]) -> Measured:
+    """TRL's micro-batches have `micro_rows` rows; None leaves it out."""
+    num_turns = num_rounds + 2  # a warm-up before them, memory after them
+    turns = Turns(job, estimators, num_turns)
+    seconds = turns.seconds
+    if micro_rows:
+        seconds = seconds | {"TRL": trl.train_beside(turns.take, job, num_turns, micro_rows)}
     else:
-        for _ in range(num_rounds + 1):
-            take_turns()
-    return {name: rounds[1:] for name, rounds in seconds.items()}, products
+        for _ in range(num_turns):
+            turns.take()
+    mebibytes = {name: rounds[-1]["mib"] for name, rounds in seconds.items()}
+    return Measured({name: rounds[1:-1] for name, rounds in seconds.items()}, mebibytes, turns.products)
 
 
 def timing(rounds: list[Seconds], stage: str) -> Timing:
     return Timing([seconds[stage] for seconds in rounds])
 
 
-def show(seconds: dict[str, list[Seconds]], products: Products, console: Console) -> None:
+def show(job: Job, measured: Measured, console: Console) -> None:
+    seconds, products = measured.seconds, measured.products
     seconds = {"limit": seconds["limit"], "with attention": products.with_attention(seconds["limit"]), **seconds}
-    table = Table("", "sample, s", "update, s", "step, s", "tokens/s", "times the limit", "with attention", "TRL takes")
+    table = Table("", "sample, s", "update, s", "step, s", "tokens/s", "MiB", "times the limit", "with attention",
+                  "TRL takes")  # fmt: skip
     limits = [timing(seconds[name], "step") for name in ("limit", "with attention")]
     for name, rounds in seconds.items():
         whole = timing(rounds, "step")
         stages = [f"{timing(rounds, stage).median_s:.2f}" for stage in ("sample", "update", "step")]
         against = str(timing(seconds["TRL"], "step").over(whole)) if "TRL" in seconds else ""
-        rate = f"{job.ROWS * job.NEW_TOKENS / whole.median_s:,.0f}"
-        table.add_row(name, *stages, rate, *(str(whole.over(limit)) for limit in limits), against)
+        rate = f"{job.rows * job.new_tokens / whole.median_s:,.0f}"
+        memory = f"{measured.mebibytes[name]:.0f}" if name in measured.mebibytes and name != "limit" else ""
+        table.add_row(name, *stages, rate, memory, *(str(whole.over(limit)) for limit in limits), against)
     console.print(table)
     strictest, grpo = products.at_the_highest_rate(), timing(seconds["grpo"], "step")
     console.print(
@@ -149,6 +176,15 @@ def compare_estimators(seconds: dict[str, list[Seconds]], console: Console) -> N
     )
 
 
+def take_cores(num_threads: int) -> None:
+    """Two cores, whatever the machine has. Spinning is as the command line sets it, for everybody here; it is read when
+    torch is loaded."""
+    if "GOMP_SPINCOUNT" not in os.environ:
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"GOMP_SPINCOUNT": "3000"})
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    torch.set_num_threads(num_threads)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
@@ -157,17 +193,14 @@ def main() -> None:
         "--processor-time", action="store_true", help="of one core, in place of the clock: on a machine that others use"
     )
     arguments = parser.parse_args()
-    if "GOMP_SPINCOUNT" not in os.environ:  # read when torch is loaded; as the command line sets it, for everybody here
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"GOMP_SPINCOUNT": "3000"})
+    take_cores(1 if arguments.processor_time else CORES)
     if arguments.processor_time:
         time.perf_counter = time.process_time  # everybody's clock, TRL's and that of our own stages too
-    cores = 1 if arguments.processor_time else CORES
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
-    torch.set_num_threads(cores)
     console = Console(width=140)
     if not trl.is_installed():
         console.print("TRL is not here, so ours stands alone. To have it: make .env-trl/.ready")
-    show(*measure(arguments.rounds, arguments.trl_micro_rows), console)
+    micro_rows = arguments.trl_micro_rows if trl.is_installed() else None
+    show(JOB, measure(JOB, arguments.rounds, micro_rows, ("grpo", "egpo", AGAIN)), console)
 
 
 if __name__ == "__main__":

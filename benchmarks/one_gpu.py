@@ -19,6 +19,7 @@ matrices reach in the same run:
 import argparse
 import gc
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -50,7 +51,7 @@ def open_job(job: jobs.Job, **sections: dict[str, object]) -> Run:
             {
                 "model": {"path": folder, "device": "cuda", "dtype": "bfloat16", "init": "random"}
                 | sections.pop("model", {}),
-                "task": {"name": "_gpu_job:Words", "settings": {"texts": job.texts()}},
+                "task": {"name": "_words:Words", "settings": {"texts": job.texts()}},
                 "rollout": {"prompts": job.prompts, "n": job.group, "max_response_tokens": job.longest}
                 | sections.pop("rollout", {}),
                 **sections,
@@ -149,9 +150,9 @@ def product_rate() -> float:
 class Turns:
     """Our estimators, one after the other, opened when the first turn comes."""
 
-    def __init__(self, job: jobs.Job) -> None:
+    def __init__(self, job: jobs.Job, estimators: Sequence[str] = ("grpo", "egpo")) -> None:
         self._job, self._contenders = job, {}
-        self.seconds: dict[str, list[Seconds]] = {"grpo": [], "egpo": []}
+        self.seconds: dict[str, list[Seconds]] = {name: [] for name in estimators}
         self._order = list(self.seconds)
 
     def take(self) -> None:

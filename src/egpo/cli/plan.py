@@ -62,8 +62,9 @@ def _show(plan: "Plan") -> None:
     console.print(table)
     verdict = "fits" if plan.fits else "[bold red]does not fit[/]: try model.gradient_checkpointing or model.lora"
     console.print(f"It {verdict}. {plan.memory.at_once} rows at once, {plan.memory.pass_tokens} tokens a pass.")
-    stages = f"sample {plan.time.sample_s:.1f} s + update {plan.time.update_s:.1f} s"
-    console.print(f"{stages} = {plan.time.step_s:.1f} s a step")
+    digits = 1 if plan.time.step_s >= 10 else 2
+    stages = f"sample {plan.time.sample_s:.{digits}f} s + update {plan.time.update_s:.{digits}f} s"
+    console.print(f"{stages} = {plan.time.step_s:.{digits}f} s a step")
 
 
 def _longest_by_group(plan: "Plan") -> dict[int, dict[str, int]]:

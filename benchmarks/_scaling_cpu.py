@@ -1,0 +1,28 @@
+"""The jobs of benchmarks/scaling.py on two cores, each one thing away from that of benchmarks/embedded_cpu.py."""
+
+from dataclasses import replace
+
+import _trl_peer as trl
+from _embedded_job import Job
+from _scaling_cost import Cost
+from embedded_cpu import CORES, JOB, measure, take_cores, timing
+
+SWEEPS = {
+    "samples": {str(group): replace(JOB, group=group) for group in (4, 8, 16, 32)},
+    "length": {str(tokens): replace(JOB, new_tokens=tokens) for tokens in (48, 96, 192, 384)},
+    "model": {f"hidden {hidden}": replace(JOB, hidden=hidden) for hidden in (96, 192, 384)},
+    "vocabulary": {f"{words:,}": replace(JOB, vocabulary=words) for words in (512, 8_192, 65_536)},
+}
+
+
+def prepare() -> None:
+    take_cores(CORES)
+
+
+def cost(label: str, job: Job, num_rounds: int, with_trl: bool) -> Cost:
+    measured = measure(job, num_rounds, trl.MICRO_ROWS if with_trl and trl.is_installed() else None, ("egpo",))
+    seconds = measured.seconds
+    ours = (timing(seconds["egpo"], stage) for stage in ("sample", "update", "step"))
+    peer = timing(seconds["TRL"], "step") if "TRL" in seconds else None
+    limit = timing(seconds["limit"], "step")
+    return Cost(label, job.rows * job.new_tokens, *ours, limit, peer, measured.mebibytes["egpo"])
