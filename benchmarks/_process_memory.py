@@ -16,9 +16,10 @@ class PeakMemory:
         Path("/proc/self/clear_refs").write_text("5")  # the highest so far is now what is held
         self._held = _mebibytes("VmRSS")
 
-    @property
-    def beyond_mib(self) -> float:
-        return _mebibytes("VmHWM") - self._held
+    def taken(self) -> dict[str, float]:
+        """MiB: `peak` of the whole process since then, and of that what is `beyond` what was held."""
+        peak = _mebibytes("VmHWM")
+        return {"peak": peak, "beyond": peak - self._held}
 
 
 def _mebibytes(name: str) -> float:

@@ -20,13 +20,13 @@ class Cost:
     limit: Timing
     trl: Timing | None
     beyond_mib: float
-    peak_mib: float | None = None
+    peak_mib: float
 
     def cells(self) -> list[str]:
         seconds = [f"{timing.median_s:.2f}" for timing in (self.sample, self.update, self.step)]
         tokens = f"{self.new_tokens / self.step.median_s:,.0f}", f"{self.step.median_s / self.new_tokens * 1e6:.1f}"
         against_trl = _short(self.trl.over(self.step)) if self.trl else ""
-        memory = _size(self.beyond_mib), _size(self.peak_mib) if self.peak_mib else ""
+        memory = _size(self.beyond_mib), _size(self.peak_mib)
         return [self.label, *seconds, *tokens, _short(self.step.over(self.limit)), against_trl, *memory]
 
 

@@ -24,5 +24,5 @@ def cost(label: str, job: Job, num_rounds: int, with_trl: bool) -> Cost:
     seconds = measured.seconds
     ours = (timing(seconds["egpo"], stage) for stage in ("sample", "update", "step"))
     peer = timing(seconds["TRL"], "step") if "TRL" in seconds else None
-    limit = timing(seconds["limit"], "step")
-    return Cost(label, job.rows * job.new_tokens, *ours, limit, peer, measured.mebibytes["egpo"])
+    limit, memory = timing(seconds["limit"], "step"), measured.mebibytes["egpo"]
+    return Cost(label, job.rows * job.new_tokens, *ours, limit, peer, memory["beyond"], memory["peak"])

@@ -29,7 +29,7 @@ def train_beside(
     """TRL's own training loop, `others` called after each of its steps: seconds by stage for every step.
 
     `sample` is everything up to the advantages, `step` the whole. The first step is a warm-up like any other's; the
-    last is for `mib`, the memory that it takes."""
+    last is for the memory that it takes."""
     # Behind .venv's own packages: only what is missing there comes from here.
     sys.path.append(str(FOLDER))
     from datasets import Dataset
@@ -49,7 +49,7 @@ def train_beside(
             steps[-1]["step"] = time.perf_counter() - steps[-1].pop("begin")
             steps[-1]["update"] = steps[-1]["step"] - steps[-1]["sample"]
             if self.memory is not None:
-                steps[-1]["mib"] = self.memory.beyond_mib
+                steps[-1] |= self.memory.taken()
             others()
 
     class TimedTrainer(GRPOTrainer):

@@ -107,16 +107,16 @@ class Turns:
             memory = PeakMemory() if len(rounds) == self._num_turns - 1 else None
             rounds.append(self._contenders[name].run())
             if memory is not None:
-                rounds[-1]["mib"] = memory.beyond_mib
+                rounds[-1] |= memory.taken()
         self._order.append(self._order.pop(0))  # who comes after whom must not matter
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds by stage for every contender and round, and the MiB of each."""
+    """Seconds by stage for every contender and round, and the MiB of a round more."""
 
     seconds: dict[str, list[Seconds]]
-    mebibytes: dict[str, float]
+    mebibytes: dict[str, dict[str, float]]
     products: Products
 
 
@@ -130,8 +130,8 @@ def measure(job: Job, num_rounds: int, micro_rows: int | None, estimators: Seque
     else:
         for _ in range(num_turns):
             turns.take()
-    mebibytes = {name: rounds[-1]["mib"] for name, rounds in seconds.items()}
-    return Measured({name: rounds[1:-1] for name, rounds in seconds.items()}, mebibytes, turns.products)
+    last = {name: rounds[-1] for name, rounds in seconds.items()}
+    return Measured({name: rounds[1:-1] for name, rounds in seconds.items()}, last, turns.products)
 
 
 def timing(rounds: list[Seconds], stage: str) -> Timing:
@@ -149,7 +149,7 @@ def show(job: Job, measured: Measured, console: Console) -> None:
         stages = [f"{timing(rounds, stage).median_s:.2f}" for stage in ("sample", "update", "step")]
         against = str(timing(seconds["TRL"], "step").over(whole)) if "TRL" in seconds else ""
         rate = f"{job.rows * job.new_tokens / whole.median_s:,.0f}"
-        memory = f"{measured.mebibytes[name]:.0f}" if name in measured.mebibytes and name != "limit" else ""
+        memory = f"{measured.mebibytes[name]['beyond']:.0f}" if name in measured.mebibytes and name != "limit" else ""
         table.add_row(name, *stages, rate, memory, *(str(whole.over(limit)) for limit in limits), against)
     console.print(table)
     strictest, grpo = products.at_the_highest_rate(), timing(seconds["grpo"], "step")
