@@ -1,6 +1,7 @@
 # Everything starts here: each target builds what it needs, once.
-#   make demo     the whole idea in ten minutes        make test     every test, on a bare clone
-#   make check    format, lint, types                  make bench    side-by-side measurements
+#   make demo     the whole idea in four minutes       make test     every test, on a bare clone
+#   make check    format, lint, types                  make fuzz     the laws on new examples
+#   make bench    side-by-side measurements            make test-gpu the engine's tests on a GPU
 #   make verl     verl, vLLM and Ray on a CPU          make lock     resolve the dependencies afresh
 
 # The first of these that is Python 3.11 or 3.12; or say: make test PYTHON=/path/to/python3.12
