@@ -23,28 +23,34 @@ Seconds = dict[str, float]
 
 class Products:
     """Every product with a weight: one token a row at a time for the responses, every prompt once; then forward,
-    gradient of the input and gradient of the weight over all tokens, every prompt once."""
+    gradient of the input and gradient of the weight over all tokens, every prompt once. The head only where a token of
+    a response is predicted: of a prompt that is its last token."""
 
     def __init__(self, run: Run, job: Job) -> None:
         model, self._job = run.policy.model, job
-        self._num_tokens = job.prompts * (job.prompt_tokens + job.group * (job.new_tokens - 1))
-        self._weights = [layer.weight.detach() for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
-        sizes = {size for weight in self._weights for size in weight.shape}
+        self._head = model.get_output_embeddings().weight.detach()
+        layers = (layer.weight.detach() for layer in model.base_model.modules() if isinstance(layer, torch.nn.Linear))
+        self._weights = list(layers)
+        responses = job.rows * (job.new_tokens - 1)
+        self._num_tokens, self._num_predicted = job.prompts * job.prompt_tokens + responses, job.prompts + responses
+        sizes = {size for weight in (*self._weights, self._head) for size in weight.shape}
         self._inputs = {size: torch.randn(MICRO_TOKENS, size) for size in sizes}
-        self.operations = _operations(2 * self._num_tokens * sum(map(torch.numel, self._weights)))
+        products = self._num_tokens * sum(map(torch.numel, self._weights)) + self._num_predicted * self._head.numel()
+        self.operations = _operations(2 * products)
         self.attention_operations = _operations(_attention(model.config, job))
         self.rates: list[float] = []
 
     def run(self) -> Seconds:
         self.rates.append(_highest_rate())
         job, start = self._job, time.perf_counter()
-        for num_rows in (job.prompts * job.prompt_tokens, *[job.rows] * (job.new_tokens - 1)):
-            for weight in self._weights:
-                linear(self._inputs[weight.shape[1]][:num_rows], weight)
+        self._forward(job.prompts * job.prompt_tokens, job.prompts)
+        for _ in range(job.new_tokens - 1):
+            self._forward(job.rows, job.rows)
         middle = time.perf_counter()
-        for first in range(0, self._num_tokens, MICRO_TOKENS):
-            for weight in self._weights:
-                self._forward_and_backward(weight, min(MICRO_TOKENS, self._num_tokens - first))
+        for weights, num_tokens in ((self._weights, self._num_tokens), ([self._head], self._num_predicted)):
+            for first in range(0, num_tokens, MICRO_TOKENS):
+                for weight in weights:
+                    self._forward_and_backward(weight, min(MICRO_TOKENS, num_tokens - first))
         end = time.perf_counter()
         return {"step": end - start, "sample": middle - start, "update": end - middle}
 
@@ -58,6 +64,11 @@ class Products:
         rate = max(self.rates)
         stages = {name: (self.operations[name] + self.attention_operations[name]) / rate for name in self.operations}
         return {**stages, "step": sum(stages.values())}
+
+    def _forward(self, num_rows: int, num_predicted: int) -> None:
+        for weight in self._weights:
+            linear(self._inputs[weight.shape[1]][:num_rows], weight)
+        linear(self._inputs[self._head.shape[1]][:num_predicted], self._head)
 
     def _forward_and_backward(self, weight: Tensor, num_tokens: int) -> None:
         num_out, num_in = weight.shape

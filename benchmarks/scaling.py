@@ -30,6 +30,8 @@ def main() -> None:
     else:
         import _scaling_cpu as scaling
     scaling.prepare()
+    if arguments.trl and not scaling.trl.is_installed():
+        parser.error("TRL is not here: make .env-trl/.ready, or on a GPU pip install trl")
     for sweep in arguments.only:
         jobs = scaling.SWEEPS[sweep].items()
         costs = [scaling.cost(label, job, arguments.rounds, arguments.trl) for label, job in jobs]

@@ -31,6 +31,7 @@ print(pool._idle[0]._process.pid, flush=True)
 if sys.argv[1] == "busy":
     threading.Thread(target=judge_math, args=(sys.argv[2], "7"), kwargs=dict(timeout_s=1.0, pool=pool)).start()
     while pool._idle: time.sleep(0.01)
+    time.sleep(0.2)  # from taken to asked
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -48,7 +48,7 @@ def launch(command: Sequence[str], job: Job, place: Place, pass_fds: Sequence[in
     pump = Pump(process, framed([compiled(job.work.kind), *frames(job, place)]))
     try:
         stopped = _watch(pump, job)
-        if stopped and not has_started(pump.out):
+        if stopped == "timeout" and not has_started(pump.out):
             return Report((), failure=f"the sandbox did not start within {_START_S:.0f} s")
         failure = "" if stopped else _failure(process, bytes(pump.err))
         return Report(read_outcomes(bytes(pump.out)), stopped, failure)
