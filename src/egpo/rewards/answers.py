@@ -14,15 +14,34 @@ _BOX_COMMANDS = ("\\boxed", "\\fbox")
 _NUMERAL = re.compile(
     r"([-+−]?)[ \t]*\\?[$€£]?[ \t]*((?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
 )
-# What makes another number of the one before it. `18-inch`, `18/hour`, `18^\circ` have units; `**18** eggs` is bold.
+# Words that right behind a number make another one of it.
+_CHANGING_WORDS = (
+    r"hundreds?|thousands?|lakhs?|lacs?|crores?|[a-z]*illion(?:s|en|es)?|milliards?|tausend|mille|mil|mill|bil|tril|thou"
+    r"|grand|dozens?|squared|cubed|factorial|plus|minus|divided|multiplied|raised|times\s++[a-z](?![a-z])"
+    r"|hal(?:f|ves)(?!\s*+-?[a-z])|thirds|(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand|[a-z]*illion)ths"
+    r"|negative(?!\s*+-?[a-z])"
+)
+CHANGING_WORD = re.compile(rf"(?i)\s*+-?(?:{_CHANGING_WORDS})(?![a-z])")
+# What makes another number of the one right before it. `18-inch`, `18/hour`, `18^\circ` have units; `**18** eggs` is bold.
 _CHANGES_THE_NUMBER = re.compile(
     r"[*_`$\s~]*+(?:\\[,;:! ]|\\(?:text|mathrm|textrm|mbox)\{\s*+|\\[()])*+\s*+(?:"
     r"!|\^(?!\{?\\circ)|[+−×÷=<>±√π]|-(?![A-Za-z]{2})|/(?!\s*[A-Za-z]{2})|\((?=\s*[+*/^(-])"
-    r"|\\(?:times|cdot|div|pm|mp|sqrt|pi|frac|dfrac|tfrac|over|choose|ast|le|ge|lt|gt|neq?|leq|geq|approx)(?![A-Za-z])"
-    r"|(?:[kKMB]|bn|mn|mln|[xyzXYZ])(?![A-Za-z])"
-    r"|(?i:hundreds?|thousands?|millions?|billions?|trillions?|dozens?|squared|cubed|factorial|plus|minus"
+    r"|\\(?:times|cdot|div|pm|mp|sqrt|pi|frac|dfrac|tfrac|over|choose|ast|le|ge|lt|gt|neq?|leq|geq|approx|lor|vee)"
+    r"(?![A-Za-z])"
+    r"|(?:[kKMB]|bn|mn|mln|[xyzXYZ])(?![A-Za-z])|[십백천만억조]"
+    rf"|-?(?i:{_CHANGING_WORDS}|or|not"
     r"|(?:and|&)\s+(?:a|an|one|two|three)[\s-]+(?:half|third|thirds|quarters?|fourths?))(?![A-Za-z]))"
-    r"|\*{1,2}[A-Za-z(\\]|\s++\*{1,2}\s"
+    r"|\*{1,2}[A-Za-z(\\]|\s++\*{1,2}\s|[,;?(\s]++(?i:or|not)(?![A-Za-z])"
+)
+_DIGIT_WORDS = "two|three|four|five|six|seven|eight|nine"
+# Number words from two on, but in `ten-dollar bills`; `one` behind a connective only, for `each one` counts nothing.
+NUMBER_WORD = re.compile(
+    rf"(?i)(?<![a-z])(?:(?:zero|{_DIGIT_WORDS}|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen|twenty|thirty"
+    r"|fou?rty|fifty|sixty|seventy|eighty|ninety)(?!-?[a-z])|twice|thrice|doubled|tripled|quadrupled|halved"
+    r"|or\s++(?:none|nothing|neither|more|less|fewer|so|else|maybe|perhaps|possibly"
+    r"|(?:an?\s++)?(?:hundred|thousand|[a-z]{1,9}illion|lakh|crore|dozen))"
+    rf"|(?:twen|thir|fou?r|fif|six|seven|eigh|nine)ty-(?:one|{_DIGIT_WORDS})"
+    r"|(?:and|or|to|plus|minus|times|point|by)\s++one(?!-?[a-z]))(?![a-z])|[,/&+–—-]\s*+one(?!-?[a-z])",
 )
 _DRESSING = " \t\r\n$€£*_`\\"
 _MARKER = "####"
@@ -105,8 +124,9 @@ def read_number(text: str) -> str | None:
 
     The number comes first, behind nothing but white space, a currency sign, `*`, `_`, a backtick or a backslash. Commas
     must group thousands (`1,8` is not 18). What follows it is a unit or a full stop and is ignored (`18%` is 18,
-    `18 apples` is 18). It holds no further numeral in any script (`18/19`, `1e2`, `18 or 19`, `18²`, `18½`), and does
-    not make another number of it: an operator, `!`, `k` or `million` does.
+    `18 apples` is 18). It holds no further numeral in any script (`18/19`, `1e2`, `18 or 19`, `18²`, `18½`), no English
+    number word (`18 and seventeen`, `18 twice`), and does not make another number of it: an operator, `!`, `k`,
+    `million`, `lakh`, `thirds` or `or` right behind the number does.
     """
     body = text.strip(_DRESSING).replace("{,}", ",")
     found = _NUMERAL.match(body, 0, MAX_NUMERAL)
@@ -117,4 +137,10 @@ def read_number(text: str) -> str | None:
 
 def _changes_the_number(body: str, end: int) -> bool:
     rest = body[end:]
-    return any(map(str.isnumeric, rest)) or _CHANGES_THE_NUMBER.match(rest) is not None
+    if not rest:
+        return False
+    return (
+        any(map(str.isnumeric, rest))
+        or _CHANGES_THE_NUMBER.match(rest) is not None
+        or NUMBER_WORD.search(rest) is not None
+    )

@@ -1,8 +1,22 @@
 """Where the thought ends and the answer starts, in text. (`egpo.segments` says the same in tokens.)"""
 
+import unicodedata
 from dataclasses import dataclass
 
 from egpo.tags import THINK_TAGS
+
+
+# Letters and marks by their category, and yet nothing is seen of them: fillers, joiners, variation selectors.
+_UNSEEN = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | {
+    chr(code) for code in (*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
+}
+# Control, format (zero-width space, soft hyphen, byte order mark), private, surrogate, unassigned; separators.
+_UNSEEN_CATEGORIES = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zs", "Zl", "Zp"))
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing in the text can be seen: white space and invisible characters alone, or no character at all."""
+    return all(mark in _UNSEEN or unicodedata.category(mark) in _UNSEEN_CATEGORIES for mark in text)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 math-verify limits its time with `signal.alarm`, which fails off the main thread, and some answers never come back
 without a limit. So it runs in processes of its own, started lazily, killed when they are late, replaced when they die.
+The limit is on processor time, so that a loaded machine judges as an idle one does; the wall clock only ends a worker
+that hardly gets to run.
 They are new interpreters, not forks: a fork of a process with torch's threads in it may hang.
 """
 
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -17,19 +20,26 @@ from functools import partial
 from pathlib import Path
 
 from egpo.errors import EgpoError, InputError
-from egpo.rewards.math.worker import READY
+from egpo.rewards.math.worker import READY, WALL_FACTOR
 
 WORKER = Path(__file__).with_name("worker.py")
 START_LIMIT_S = 60.0
+_EXIT_LIMIT_S = 5.0
+"""From the end of a worker's output to its exit."""
 MIN_MEMORY_MB = 512
 
 FAILURES = {
-    "checker_timeout": "math-verify did not finish in time and was killed",
-    "checker_died": "the worker process died while it compared",
+    "checker_timeout": "math-verify did not finish within its processor time, for this ground truth, and was killed",
+    "checker_crashed": "math-verify crashed the worker process, for this ground truth",
+    "checker_stalled": "the worker process got too little processor time to finish, and was killed",
+    "checker_died": "the worker process was killed from outside while it compared",
     "checker_memory": "math-verify came near its memory limit and did not find the answer right",
     "checker_error": "math-verify raised an error of its own",
     "checker_unavailable": "no worker process could be started",
 }
+EXHAUSTED = ("checker_timeout", "checker_crashed", "checker_memory", "checker_error")
+"""Those of the failures that an answer can bring about."""
+_CRASHES = tuple(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL))
 _SPENT = "same_and_spent"
 _REPLIES = ("same", _SPENT, "different", "unparsable", "gold_unparsable", "checker_memory", "checker_error")
 
@@ -69,15 +79,25 @@ class _Worker:
     def ask(self, gold: str, answer: str, timeout_s: float) -> str:
         """One of the replies, or a failure after which this worker is of no more use."""
         request = json.dumps({"gold": gold, "answer": answer, "timeout_s": timeout_s}) + "\n"
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + WALL_FACTOR * timeout_s
         try:
             self._requests.write(request.encode("ascii"))
         except OSError:
             return "checker_died"
         reply = self.read_line(deadline)
         if reply is None:
+            return "checker_stalled"
+        return reply if reply in _REPLIES else self._cause_of_death()
+
+    def _cause_of_death(self) -> str:
+        """What ended a worker that has closed its pipe: its own limit of processor time, a crash, or someone else."""
+        try:
+            status = self._process.wait(_EXIT_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return "checker_died"
+        if status == -signal.SIGPROF:
             return "checker_timeout"
-        return reply if reply in _REPLIES else "checker_died"
+        return "checker_crashed" if status in _CRASHES else "checker_died"
 
     def is_alive(self) -> bool:
         return self._process.poll() is None
@@ -143,7 +163,8 @@ class MathPool:
     def compare(self, gold: str, answer: str, timeout_s: float) -> str:
         """`same`, `different`, `unparsable`, `gold_unparsable`, or one of `FAILURES`.
 
-        The limit counts from the moment that a worker is free and ready: neither a queue nor a start eats it up.
+        The limit is processor time of the worker, from the moment that it is free and ready: neither a queue nor a
+        start eats it up. After `WALL_FACTOR` times as long by the clock, the worker has stalled.
         """
         self._refuse_when_closed()
         with self._free:

@@ -2,8 +2,10 @@
 
 Run by path with `python -P`, so that it imports math-verify and nothing of this package: it starts in half a second and
 carries no torch. One JSON request a line comes in, one word a line goes out. It never outlives its parent for long:
-idle, it ends when its input does or when its parent has changed; busy, when the kernel's alarm rings, which no
-computation can hold up.
+idle, it ends when its input does or when its parent has changed; busy, when one of the kernel's timers rings, which no
+computation can hold up: that of its processor time, which is the limit, or that of the clock.
+
+math-verify rounds decimals to six places, so that `0.0` would equal 1.6e-19. `agree` is what counts as equal here.
 """
 
 import json
@@ -15,20 +17,37 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from fractions import Fraction
 from typing import Any, TextIO
 
 READY = "ready"
 PARENT_CHECK_S = 5.0
+WALL_FACTOR = 4.0
+"""A comparison may take so many times its limit of processor time by the clock."""
 ALARM_GRACE_S = 2.0
-"""The parent kills at the time limit. The alarm, a little later, is for a worker whose parent is gone."""
+"""The parent kills at the limit by the clock. The alarm, a little later, is for a worker whose parent is gone."""
+PLACES = 6
+SMALL = Fraction(1, 1000)
+SMALL_TOLERANCE = Fraction(5, 10**6)
+_PATCHED = "sympy_numeric_eq"
+
+
+def agree(a: Fraction, b: Fraction) -> bool:
+    """Whether two numbers, of which at least one may be rounded, are equal to six decimal places, and where both are
+    below 0.001 to six significant digits. Zero equals only zero."""
+    if a == b or not a or not b:
+        return a == b
+    size = max(abs(a), abs(b))
+    return abs(a - b) <= SMALL_TOLERANCE * size if size < SMALL else round(a, PLACES) == round(b, PLACES)
 
 
 def main(parent: int, memory_bytes: int) -> None:
     """Answer requests until the parent is gone."""
     replies = _private_stdout()
-    # A parent that ignores or blocks the alarm would hand that down.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    # A parent that ignores or blocks the timers' signals would hand that down.
+    for timer in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(timer, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {timer})
     with suppress(ValueError):  # a stricter limit is in force already
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     logging.disable(logging.CRITICAL)
@@ -37,10 +56,18 @@ def main(parent: int, memory_bytes: int) -> None:
     except ImportError as error:
         _say(replies, f"cannot import math-verify: {error}")
         return
+    grader = sys.modules["math_verify.grader"]
+    if not hasattr(grader, _PATCHED):
+        _say(replies, f"this version of math-verify has no grader.{_PATCHED}")
+        return
+    setattr(grader, _PATCHED, _numerically_equal)
+    _compare(math_verify, "1/2", "0.5")  # the first comparison loads what no request should pay for
     _say(replies, READY)
     for request in _requests(parent):
-        signal.setitimer(signal.ITIMER_REAL, request["timeout_s"] + ALARM_GRACE_S)
+        signal.setitimer(signal.ITIMER_REAL, request["timeout_s"] * WALL_FACTOR + ALARM_GRACE_S)
+        signal.setitimer(signal.ITIMER_PROF, request["timeout_s"])
         reply = _compare(math_verify, request["gold"], request["answer"])
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         if _memory_is_spent(memory_bytes):
             # math-verify swallows MemoryError like any other error: a "no" after the memory ran short is no answer.
@@ -113,12 +140,72 @@ def _parse(math_verify: Any, latex: str) -> list[Any]:
         extraction_mode="first_match",
         parsing_timeout=None,
     )
-    return parsed
+    return [_with_imaginary_unit(value) for value in parsed]
+
+
+def _with_imaginary_unit(value: Any) -> Any:
+    r"""math-verify takes i for a name, and `e^{i\pi}` for no number."""
+    from sympy import Basic, I, Symbol  # type: ignore[import-untyped]
+
+    if not isinstance(value, Basic):
+        return value
+    named = [symbol for symbol in value.atoms(Symbol) if symbol.name == "i"]
+    return value.xreplace(dict.fromkeys(named, I)) if named else value
+
+
+def _numerically_equal(a: Any, b: Any, *_: int) -> bool:
+    """Stands in for math-verify's own comparison, which rounds decimals and differences to a fixed number of places.
+
+    Decimals are taken as exact fractions. A matrix is compared element by element. A percentage may be meant as it
+    stands or as hundredths, as math-verify allows for integers. What has names in it is left to its `simplify`,
+    unless it cancels out at once.
+    """
+    from sympy import Float, MatrixBase
+
+    if isinstance(a, MatrixBase) and isinstance(b, MatrixBase):
+        return a.shape == b.shape and all(map(_numerically_equal, a.flat(), b.flat()))
+    try:
+        is_rounded = a.has(Float) or b.has(Float)
+        (a, a_percent), (b, b_percent) = _exact(a), _exact(b)
+        if a_percent and b_percent or not (a_percent or b_percent):
+            return _equal(a, b, is_rounded)
+        plain, percent = (b, a) if a_percent else (a, b)
+        return _equal(plain, percent, is_rounded) or _equal(plain, percent / 100, is_rounded)
+    except (ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError):
+        return False
+
+
+def _exact(value: Any) -> tuple[Any, bool]:
+    """With its decimals as fractions, evaluated; the number before the sign, where it is a percentage."""
+    from sympy import Float, Rational
+    from sympy.core.expr import UnevaluatedExpr  # type: ignore[import-untyped]
+
+    hundredth = UnevaluatedExpr(Rational(1, 100))
+    is_percent = value.is_Mul and len(value.args) == 2 and hundredth in value.args
+    if is_percent:
+        value = next(factor for factor in value.args if factor != hundredth)
+    decimals = value.atoms(Float)
+    return value.xreplace({decimal: Rational(str(decimal)) for decimal in decimals}).doit(), is_percent
+
+
+def _equal(a: Any, b: Any, is_rounded: bool) -> bool:
+    if a.is_Rational and b.is_Rational:
+        first, second = Fraction(int(a.p), int(a.q)), Fraction(int(b.p), int(b.q))
+        return agree(first, second) if is_rounded else first == second
+    difference = a - b
+    if not (a.is_number and b.is_number):
+        return bool(difference == 0)
+    if is_rounded and (a.is_Rational or b.is_Rational) and a.is_extended_real and b.is_extended_real:
+        first, second = (Fraction(str(side.evalf(40))) for side in (a, b))
+        return agree(first, second)
+    # A value that sympy cannot tell from zero within a hundred digits comes with a precision of one bit.
+    parts = difference.evalf(15).as_real_imag()
+    return all(part == 0 or getattr(part, "_prec", 53) == 1 for part in parts)
 
 
 def _contradicts_itself(stated: Any) -> bool:
     """`7 = 5` is no way to say 5, although math-verify takes the right-hand side of any equation."""
-    from sympy import And, false  # type: ignore[import-untyped]
+    from sympy import And, false
     from sympy.core.relational import Relational  # type: ignore[import-untyped]
 
     # One by one: the chain `a = b = c` is a conjunction whose own `doit` may raise.

@@ -1,6 +1,6 @@
 """The form of a response: its thought, and whether that is well formed."""
 
-from egpo.rewards.thinking import split_thinking
+from egpo.rewards.thinking import is_blank, split_thinking
 from egpo.rewards.tool_calls.answers import Reading, inside_a_call, read_answer
 
 
@@ -16,7 +16,7 @@ def thinking_fault(text: str, tags: tuple[str, str]) -> str:
         return "text_before_thinking"
     if tags[0] in thought.thinking:
         return "nested_thinking"
-    return "" if thought.thinking.strip() else "empty_thinking"
+    return "empty_thinking" if is_blank(thought.thinking) else ""
 
 
 def read_after_thinking(text: str, tags: tuple[str, str]) -> Reading:

@@ -12,6 +12,8 @@ _WHITE = re.compile(r"[ \t\n\r]*+")
 # A string (perhaps cut off), or a bracket. Possessive, so that no input makes it look twice.
 _NESTING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+|[\[{]|[\]}]', re.DOTALL)
 
+_NOT_ZERO = re.compile(r"[-+0._]*+[1-9]")
+
 
 def decode(text: str) -> Any:
     """The one value that makes up all of `text`."""
@@ -45,11 +47,11 @@ def integer(digits: str, base: int = 10) -> int:
 
 
 def real(digits: str) -> float:
-    """A finite double: `1e999` is no more a number than Infinity is."""
+    """A finite double: `1e999` is no more a number than Infinity is, and `1e-999`, which is not zero, becomes no zero."""
     if len(digits) > MAX_NUMBER_CHARS:
         raise UnreadableError("over_limit")
     value = float(digits)
-    if math.isinf(value):
+    if math.isinf(value) or (not value and _NOT_ZERO.match(digits)):
         raise UnreadableError
     return value
 

@@ -4,7 +4,7 @@ REASONS: dict[str, str] = {
     "correct": "the format and every call are right",
     "no_thinking": "a thinking block was asked for and the response closes none",
     "thinking_not_closed": "the thought was opened and never closed, so there is no answer",
-    "empty_thinking": "the thinking block holds nothing but white space",
+    "empty_thinking": "the thinking block holds nothing but white space and invisible characters",
     "text_before_thinking": "something stands before the opening tag of the thought",
     "nested_thinking": "a second opening tag stands inside the thought",
     "thinking_tag_in_answer": "a thinking tag stands in the answer, outside of any call",
