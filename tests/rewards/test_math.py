@@ -123,7 +123,6 @@ def test_equal_by_math_verify(gold: str, answer: str, pool: MathPool) -> None:
         ("5", "5x", "wrong_answer"),
         ("(1, 2)", "(2, 1)", "wrong_answer"),
         ("1/3", "0.33", "wrong_answer"),
-        ("100", "1e2", "wrong_answer"),
         ("3", r"\infty", "wrong_answer"),
         ("3", "NaN", "wrong_answer"),
         ("6", "1/0", "wrong_answer"),
@@ -184,7 +183,7 @@ def test_a_malformed_ground_truth_is_the_users_mistake(gold: Any) -> None:
 
 def test_a_closed_pool_says_so(closed_pool: MathPool) -> None:
     with pytest.raises(EgpoError, match="closed"):
-        judge_math(boxed("1/2"), "0.5", pool=closed_pool)
+        judge_math(boxed(r"\sqrt{49}"), "7", pool=closed_pool)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 from egpo.errors import EgpoError, InputError
 from egpo.rewards.math import MathPool, judge_math, shared_pool, use_pool
-from egpo.rewards.math.pool import _start
+from egpo.rewards.math.pool import EXHAUSTED, _start
 from tests.waiting import becomes_true, is_running
 
 NEEDS_A_WORKER = r"\boxed{\sqrt{49}}"
@@ -53,12 +53,101 @@ def pid_of_idle_worker(pool: MathPool) -> int:
 
 
 @pytest.mark.usefixtures("blind")
-def test_an_endless_comparison_is_a_failure_of_the_checker_and_the_pool_goes_on(pool: MathPool) -> None:
+def test_an_endless_comparison_is_a_wrong_answer_and_the_pool_goes_on(pool: MathPool) -> None:
     pool.start()
     pid = pid_of_idle_worker(pool)
     verdict = judge_math(ENDLESS, "7", timeout_s=0.3, pool=pool)
-    assert (verdict.reward, verdict.failed, verdict.reason) == (0.0, True, "checker_timeout")
+    assert (verdict.reward, verdict.failed, verdict.reason) == (0.0, False, "exhausts_checker")
     assert not is_running(pid)
+    assert judge_math(NEEDS_A_WORKER, "7", pool=pool).correct
+
+
+@pytest.mark.usefixtures("blind")
+def test_a_ground_truth_that_exhausts_the_checker_itself_is_a_failure_and_no_verdict(pool: MathPool) -> None:
+    verdict = judge_math(NEEDS_A_WORKER, ENDLESS, timeout_s=0.3, pool=pool)
+    assert (verdict.reward, verdict.failed) == (0.0, True)
+    assert verdict.reason in EXHAUSTED
+
+
+UNION = r"\cup".join(f"({2 * k},{2 * k + 1})" for k in range(80))
+HOSTILE = {
+    "union of 80 intervals": UNION,
+    "nested functions": r"\sin(" * 12 + "x" + ")" * 12,
+    "determinant": r"\det\begin{pmatrix}"
+    + r"\\".join("&".join(f"{'abcdefgh'[i * j % 8]}{i}" for j in range(7)) for i in range(7))
+    + r"\end{pmatrix}",
+    "exponentials of exponentials": "e^{e^{e^{e^{e}}}}",
+    "a power of nine that no memory holds": "9^{9^{9^{9}}}",
+    "a factorial of a factorial": "(99!)!",
+    "a chain of equations": "=".join(["2+3"] * 150),
+    "minus signs": "-" * 900 + "5",
+    "bare roots": r"\sqrt" * 200 + "2",
+    "digits": r"\frac{" + "9" * 450 + "}{" + "7" * 450 + "}x",
+    "a root of a product of two large primes": rf"\sqrt{{{(10**60 + 7) * (10**61 + 33)}}}",
+}
+
+
+@pytest.mark.usefixtures("blind")
+@pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE)
+def test_a_wrong_answer_cannot_leave_its_group(answer: str, pool: MathPool) -> None:
+    """Each of these, or a longer one of its kind, was `failed`, and was left out of the mean of its group."""
+    verdict = judge_math(rf"\boxed{{{answer}}}", "5000", timeout_s=0.5, pool=pool)
+    assert (verdict.reward, verdict.correct, verdict.failed) == (0.0, False, False), verdict
+    assert judge_math(NEEDS_A_WORKER, "7", pool=pool).correct
+    assert len(pool._idle) == 1
+
+
+class ScriptedPool:
+    """Replies in turn, and the answers that were compared."""
+
+    def __init__(self, *replies: str) -> None:
+        self.replies, self.asked = list(replies), []
+
+    def compare(self, gold: str, answer: str, timeout_s: float) -> str:
+        self.asked.append(answer)
+        return self.replies.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("replies", "reason", "failed"),
+    [
+        (["same"], "correct", False),
+        (["different"], "wrong_answer", False),
+        *(([bad, "same"], "correct", False) for bad in EXHAUSTED),
+        *(([bad, "different"], "wrong_answer", False) for bad in EXHAUSTED),
+        *(([bad, bad, "same", "different"], "exhausts_checker", False) for bad in EXHAUSTED),
+        (["checker_timeout", "checker_memory", "same", "different"], "exhausts_checker", False),
+        # the ground truth exhausts the checker as well, in comparison with itself or with another answer
+        *(([bad, bad, bad], bad, True) for bad in EXHAUSTED),
+        *(([bad, bad, "same", bad], bad, True) for bad in EXHAUSTED),
+        # what the answer cannot bring about
+        *(([bad], bad, True) for bad in ("checker_died", "checker_stalled", "checker_unavailable")),
+        *((["checker_timeout", bad], bad, True) for bad in ("checker_died", "checker_stalled", "checker_unavailable")),
+        *(
+            (["checker_timeout", "checker_timeout", bad], "checker_timeout", True)
+            for bad in ("checker_died", "checker_stalled", "checker_unavailable")
+        ),
+    ],
+)
+def test_only_an_answer_that_exhausts_the_checker_twice_where_the_gold_does_not_is_wrong(
+    replies: list[str], reason: str, failed: bool
+) -> None:
+    pool = ScriptedPool(*replies)
+    verdict = judge_math(NEEDS_A_WORKER, "7", pool=pool)
+    assert (verdict.reason, verdict.failed) == (reason, failed)
+    assert pool.replies == []
+    assert pool.asked[: len(replies)] == [r"\sqrt{49}", r"\sqrt{49}", "7", "1"][: len(replies)]
+
+
+@pytest.mark.usefixtures("blind")
+def test_a_worker_that_does_not_get_to_run_is_a_failure_of_the_checker(
+    pool: MathPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("egpo.rewards.math.pool.WALL_FACTOR", 1.0)
+    pool.start()
+    os.kill(pid_of_idle_worker(pool), signal.SIGSTOP)
+    verdict = judge_math(NEEDS_A_WORKER, "7", timeout_s=0.3, pool=pool)
+    assert (verdict.reward, verdict.failed, verdict.reason) == (0.0, True, "checker_stalled")
     assert judge_math(NEEDS_A_WORKER, "7", pool=pool).correct
 
 

@@ -152,3 +152,13 @@ def test_an_attempt_in_another_syntax_is_no_refusal(answer):
 )
 def test_a_refusal_may_have_parentheses_and_words_of_code(answer):
     assert reason(answer, "") == "correct"
+
+
+@pytest.mark.parametrize("number", ["1e-400", "-1e-400", "0.001e-999", "4.9e-500"])
+def test_a_number_too_small_for_a_double_is_not_zero(number):
+    for zero in ("0", "0.0"):
+        tagged_call = f'<think>hm</think><tool_call>{{"name": "f", "arguments": {{"a": {number}}}}}</tool_call>'
+        for text in (tagged_call, f"<think>hm</think>[f(a={number})]"):
+            verdict = judge_tool_calls(text, f"[f(a={zero})]")
+            assert (verdict.correct, verdict.reason) == (False, "malformed_call")
+    assert judge_tool_calls("<think>hm</think>[f(a=0e-400)]", "[f(a=0)]").correct

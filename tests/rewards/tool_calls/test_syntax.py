@@ -133,6 +133,8 @@ def test_python_s_own_words_are_names_of_parameters_too():
         '{"name": "f", "arguments": {"a": NaN}}',
         '{"name": "f", "arguments": {"a": -Infinity}}',
         '{"name": "f", "arguments": {"a": 1e999}}',
+        '{"name": "f", "arguments": {"a": 1e-400}}',
+        '{"name": "f", "arguments": {"a": -0.0001e-400}}',
         '{"name": "f", "arguments": {"a": 1, "a": 1}}',
         '{"name": "f", "name": "f", "arguments": {}}',
         '{"name": "f", "arguments": "{\\"a\\": 1, \\"a\\": 1}"}',
@@ -181,7 +183,7 @@ def test_unclosed_calls(text):
         "a=b'x'", "a=f'x'", "a=f(1)", "a=__import__('os')", "a={1, 2}", "a={1: 2}", "a={'k': 1, 'k': 2}", "a=[1 2]",
         "a=[,]", "a={'k'}", "a={'k': }", "a={**{}}", "a=[*[]]", "**{}", "*[]", ",", "a=1,,", "a==1", "a=1 if 1 else 2",
         "a=lambda: 1", "a=[x for x in y]", "a=...", "a=1; b=2", "a='x", "a='''x'", "a='\\x4'", "a='\\N{no such}'",
-        "a='\\U00110000'", "a=1.2.3", "a=1e999", "a=٣", "a='x'.upper()", "a=[1][0]", "True=1", "a=1 # note", "a='a\nb'",
+        "a='\\U00110000'", "a=1.2.3", "a=1e999", "a=1e-400", "a=0_0.1e-400", "a=٣", "a='x'.upper()", "a=[1][0]", "True=1", "a=1 # note", "a='a\nb'",
         "a=1 b=2",
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ from egpo.rewards.tool_calls import judge_tool_calls
 from tests.rewards.tool_calls.responses import THOUGHT, tagged
 
 TRUTH = "[f(a=1)]"
+INVISIBLE = ("\u200b", "\u200d", "\u2060", "\u00ad", "\ufeff", "\u00a0", "\u3000", "\u2800", "\u3164", "\ufe0f", "\x00")
 RIGHT, WRONG = tagged(("f", {"a": 1})), tagged(("f", {"a": 2}))
 
 
@@ -23,6 +24,10 @@ RIGHT, WRONG = tagged(("f", {"a": 1})), tagged(("f", {"a": 2}))
         ("<think></think>" + RIGHT, "empty_thinking"),
         ("<think>\n\n</think>\n\n" + RIGHT, "empty_thinking"),
         ("</think>" + RIGHT, "empty_thinking"),
+        *((f"<think>{mark}</think>{RIGHT}", "empty_thinking") for mark in INVISIBLE),
+        (f"<think>{''.join(INVISIBLE)}</think>{RIGHT}", "empty_thinking"),
+        *((f"<think>{mark}hm</think>{RIGHT}", "correct") for mark in INVISIBLE),
+        *((f"<think>{mark}</think>{RIGHT}", "correct") for mark in ("?", "é", "数", "😀", "\u0301")),
         ("Well, <think>hm</think>" + RIGHT, "text_before_thinking"),
         (RIGHT + "<think>hm</think>", "text_before_thinking"),
         ("<think>a <think>b</think>" + RIGHT, "nested_thinking"),

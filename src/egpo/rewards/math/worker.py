@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 READY = "ready"
 PARENT_CHECK_S = 5.0
-WALL_FACTOR = 4.0
+WALL_FACTOR = 10.0
 """A comparison may take so many times its limit of processor time by the clock."""
 ALARM_GRACE_S = 2.0
 """The parent kills at the limit by the clock. The alarm, a little later, is for a worker whose parent is gone."""
