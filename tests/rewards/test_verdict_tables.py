@@ -134,6 +134,10 @@ def test_math_a_second_number_a_scale_or_a_sign_is_not_ignored(variant: str, num
         # a scale in words, and a choice
         *((r"5\text{ million}", "5000000"), (r"1.5\text{ million dollars}", "1500000"), ("5 million", "5{,}000{,}000")),
         *((r"5\text{ or 6}", "5, 6"), (r"5\text{ or 6}", r"5\text{ or }6")),
+        # fractions without braces, style commands, membership, bare units
+        *((r"\frac12", "0.5"), (r"33\frac13\%", r"33\frac{1}{3}\%"), (r"\frac1{72}", "1/72"), (r"\displaystyle 5", "5")),
+        *((r"\frac{1}{2}\frac{1}{3}", r"\frac{1}{6}"), (r"x \in [1, 2]", "[1,2]"), ("5 dollars", "5"), (r"\$5", "5 dollars")),
+        *((r"5\text{ km/h}", r"5\text{ km/hour}"), (r"5^\circ", "5 degrees"), (r"5\text{ cm}^2", r"5\text{ square cm}")),
     ],
 )
 def test_math_two_spellings_of_one_answer_are_equal_both_ways(first: str, second: str, pool: MathPool) -> None:
@@ -164,12 +168,27 @@ def test_math_two_spellings_of_one_answer_are_equal_both_ways(first: str, second
         # a scale in words
         *((r"5\text{ million}", "5"), (r"5\text{ million}", r"5\text{ billion}"), ("5 million", "50000000")),
         (r"5\text{ or 6}", "11"),
+        # units
+        *((r"5\text{ cm}^2", r"5\text{ cm}^3"), (r"5\text{ km/h}", r"5\text{ m/s}"), (r"\$5", r"5\text{ cents}")),
+        *((r"5^\circ", r"5\text{ radians}"), (r"5\text{ kg}", r"5\text{ g}"), ("5 hours", r"5\text{ minutes}")),
     ],
 )
 def test_math_two_answers_are_unequal_both_ways(first: str, second: str, pool: MathPool) -> None:
     for stated, gold in ((first, second), (second, first)):
         verdict = judge_math(rf"\boxed{{{stated}}}", gold, pool=pool)
         assert (verdict.correct, verdict.failed) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        *("5 6", r"5\quad 6", r"5\displaystyle 6", r"5\ldots 6", r"5\phantom{6}", r"\frac{5}{1}\frac{6}{1}"),
+        *(r"5\text{ }6", r"5\text{ or 6}", r"5\bf 6", r"\mathrm{5}\mathrm{6}"),
+    ],
+)
+def test_math_numbers_side_by_side_are_no_sum(stated: str, pool: MathPool) -> None:
+    verdict = judge_math(rf"\boxed{{{stated}}}", "11", pool=pool)
+    assert (verdict.correct, verdict.failed) == (False, False)
 
 
 def test_numbers_of_every_size_agree_with_themselves_and_not_with_a_neighbour() -> None:

@@ -1,5 +1,6 @@
 """Where the thought ends and the answer starts, in text. (`egpo.segments` says the same in tokens.)"""
 
+import re
 import unicodedata
 from dataclasses import dataclass
 
@@ -13,9 +14,14 @@ _UNSEEN = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | {
 # Control, format (zero-width space, soft hyphen, byte order mark), private, surrogate, unassigned; separators.
 _UNSEEN_CATEGORIES = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zs", "Zl", "Zp"))
 
+_PRINTABLE_ASCII = re.compile("[!-~]")
+
 
 def is_blank(text: str) -> bool:
     """Whether nothing in the text can be seen: white space and invisible characters alone, or no character at all."""
+    # Nearly every text has a printable ASCII character at its beginning.
+    if _PRINTABLE_ASCII.search(text):
+        return False
     return all(mark in _UNSEEN or unicodedata.category(mark) in _UNSEEN_CATEGORIES for mark in text)
 
 

@@ -23,7 +23,7 @@ from egpo.rewards.math.latex import (
     normal_form,
     spell_out,
 )
-from egpo.rewards.math.notation import differs_in_notation
+from egpo.rewards.math.notation import bare_unit_as_text, differs_in_notation
 from egpo.rewards.math.pool import EXHAUSTED, FAILURES, MathPool
 from egpo.rewards.math.shared import shared_pool
 from egpo.rewards.math.worker import agree
@@ -111,7 +111,7 @@ def gold_form(ground_truth: str) -> str:
 
 @lru_cache(maxsize=65536)
 def _spelled_gold(gold: str) -> str:
-    return spell_out(gold)
+    return bare_unit_as_text(spell_out(gold))
 
 
 def _no_answer(shown: str) -> InputError:
@@ -152,7 +152,7 @@ def _compare_spelling(answer: str, gold: str) -> tuple[str, str]:
         return answer, "correct" if word == (as_word(answer) or bare_word(answer)) else "wrong_answer"
     if reason := _compare_values(answer, gold):
         return answer, reason
-    answer, gold = spell_out(answer, gold), _spelled_gold(gold)
+    answer, gold = bare_unit_as_text(spell_out(answer, gold)), _spelled_gold(gold)
     return answer, _compare_values(answer, gold) or _fault(answer, gold)
 
 

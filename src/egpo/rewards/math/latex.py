@@ -55,6 +55,13 @@ _BESIDE_WORD = re.compile(r"\\text(?:rm)?\{ ?(or|and) ?([-+]?[0-9.]+) ?\}")
 _STARTS_WITH_NUMBER = re.compile(r"[-+−$\\]*[0-9.]")
 _UNIT_POWER = re.compile(r"(?<=[A-Za-z])\^?\{?-?[123]\}?(?![0-9])|[²³]")
 _NUMERALS = re.compile(r"[0-9.,]*[0-9]|[^\x00-\x7f]")
+_SHORT_FRACTION = re.compile(r"\\frac ?(?:([0-9])|\{([^{}]*)\}) ?(?:([0-9])|\{([^{}]*)\})")
+# math-verify adds up `\frac{1}{2}\frac{1}{3}`, as it does the two parts of `2\frac{1}{3}`.
+_FRACTIONS_SIDE_BY_SIDE = re.compile(r"(\\frac\{[^{}]*\}\{[^{}]*\})(?=\\frac)")
+_STYLE = re.compile(
+    r"\\(?:(?:display|text|script|scriptscript)style|tiny|small|normalsize|large|Large|huge|bf|rm|it)(?![A-Za-z]) ?"
+)
+_MEMBER = re.compile(r"[A-Za-z]\\in(?![A-Za-z]) ?")
 _EULER = re.compile(r"(?<![A-Za-z])e(?![A-Za-z])")
 _ANY_COMMAND = re.compile(r"\\[A-Za-z]+")
 
@@ -133,18 +140,26 @@ def _power_of_ten(found: re.Match[str]) -> Fraction:
 
 def spell_out(form: str, gold: str | None = None) -> str:
     r"""The same answer in LaTeX that math-verify reads rightly: `0.\overline{3}` as `\frac{1}{3}`, `1.5e3` as `1500`,
-    `2\text{ million}` as `2000000`, `\text{5 cm}` as `5 cm`, `5\text{ or 6}` as `5\text{ or }6`.
+    `2\text{ million}` as `2000000`, `\text{5 cm}` as `5 cm`, `5\text{ or 6}` as `5\text{ or }6`, `\frac12` as
+    `\frac{1}{2}`, `x\in[1,2]` as `[1,2]`.
 
     `2e-3` may be two thousandths or Euler's number twice, less three: the former in an answer to a `gold` without e.
     """
     whole = _TEXT_GROUP.fullmatch(form)
     if whole and _STARTS_WITH_NUMBER.match(whole[1].strip()):
         form = normal_form(whole[1])
+    form = _MEMBER.sub("", _STYLE.sub(" ", form).strip(), count=1) if "\\" in form else form
+    form = _FRACTIONS_SIDE_BY_SIDE.sub(r"\1\\cdot ", _SHORT_FRACTION.sub(_in_braces, form))
     has_euler = gold is None or _EULER.search(_ANY_COMMAND.sub(" ", _SCIENTIFIC.sub(" ", gold))) is not None
     form = _REPEATING.sub(_as_quotient, form)
     form = _SCIENTIFIC.sub(_written_out(has_euler), form)
     form = _EMPTY_TEXT.sub("", _SCALED.sub(_scaled, form))
     return _BESIDE_WORD.sub(r"\\text{ \1 }\2", form)
+
+
+def _in_braces(found: re.Match[str]) -> str:
+    top, bottom = found[1] or found[2] or "", found[3] or found[4] or ""
+    return rf"\frac{{{top}}}{{{bottom}}}"
 
 
 def _as_quotient(found: re.Match[str]) -> str:

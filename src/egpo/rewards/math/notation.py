@@ -8,8 +8,11 @@ import re
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\{[^{}]*\}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _UNIT = re.compile(
-    r"(?<=[0-9}).])(?: ?(?P<bare>[A-Za-z]+)|\\(?:text|textrm|mathrm|mbox)\{(?P<text>[A-Za-z. ]+)\})(?:\^\{?[23]\}?)?\Z"
+    r"(?<=[0-9}).])(?: ?(?P<bare>[A-Za-z]+)|\\(?:text|textrm|mathrm|mbox)\{(?P<text>[A-Za-z./ ]+)\})"
+    r"(?:\^\{?(?P<power>[23])\}?)?\Z"
 )
+_DEGREE = re.compile(r"\^\{?\\circ\}?\Z")
+_BARE_UNIT = re.compile(r"(?<=[0-9]) ([A-Za-z]{3,})\Z")
 _BASE = re.compile(r"\(?([0-9][0-9A-Za-z.]*)\)?_\{?(?:\\(?:text|mathrm)\{)?([0-9a-z]+)\}*")
 _HAS_BASE = re.compile(r"[0-9]\)?_")
 
@@ -40,6 +43,8 @@ _SPELLINGS = {
     "year": "year years",
     "cent": "cent cents",
     "dollar": "dollar dollars",
+    "degree": "degree degrees",
+    "radian": "rad radian radians",
 }
 _UNITS = {spelling: unit for unit, spellings in _SPELLINGS.items() for spelling in spellings.split()}
 
@@ -54,17 +59,34 @@ def differs_in_notation(answer: str, gold: str) -> bool:
     )
 
 
+def bare_unit_as_text(form: str) -> str:
+    r"""`5 dollars` as `5\text{ dollars}`: math-verify takes bare letters for factors. Units of three letters and more."""
+    found = _BARE_UNIT.search(form)
+    if found is None or found[1].lower() not in _UNITS:
+        return form
+    return rf"{form[: found.start()]}\text{{ {found[1]}}}"
+
+
 def _units_differ(answer: str, gold: str) -> bool:
-    """`5 cm` and `5 m`. A unit that is not in the table, or on one side only, is left out as math-verify does."""
+    """`5 cm` and `5 m`, `5 cm^2` and `5 cm^3`. A unit that is not in the table, or on one side only, is left out as
+    math-verify does, and so is a power on one side only."""
     first, second = _unit(answer), _unit(gold)
-    return first is not None and second is not None and first != second
+    if first is None or second is None:
+        return False
+    if first != second:
+        return True
+    powers = {found["power"] for form in (answer, gold) if (found := _UNIT.search(form)) and found["power"]}
+    return len(powers) > 1
 
 
 def _unit(form: str) -> str | None:
+    """The unit at the end of a form, in one spelling; that of a dollar sign or a degree sign."""
     found = _UNIT.search(form)
     if found is None:
-        return None
-    return _UNITS.get((found["bare"] or found["text"]).strip(" .").lower())
+        return "dollar" if form.startswith(("$", "\\$")) else "degree" if _DEGREE.search(form) else None
+    parts = (found["bare"] or found["text"]).lower().replace(" per ", "/").split("/")
+    units = [_UNITS.get(part.strip(" .")) for part in parts]
+    return "/".join(filter(None, units)) if all(units) else None
 
 
 def _bases_differ(answer: str, gold: str) -> bool:
@@ -102,5 +124,5 @@ def _letters_differ_in_case(answer: str, gold: str) -> bool:
 
 def _letters(form: str) -> set[str]:
     """The letters that name something: those of commands, of text and of a unit do not."""
-    body = form if _unit(form) is None else _UNIT.sub("", form)
+    body = _UNIT.sub("", form) if _unit(form) is not None else form
     return {letter for letter in _COMMAND.sub(" ", _TEXT.sub(" ", body)) if letter.isascii() and letter.isalpha()}
