@@ -24,13 +24,31 @@ GSM8K_RIGHT = (
     *("{}", "{}.", "{} dollars", "{} apples", "{} eggs per day", "{} percent", "{}%", "${}", "**{}** eggs", "{}-inch"),
     *("{} quarters", "{} half-dollars", "{} half hours", "{} ten-dollar bills", "{} twenty-dollar bills", "{} pairs"),
     *("{} one-way trips", "{} dollars for each one", "{} eggs per dozen", "{} double rooms", "{} times as many"),
-    *("{} seconds", "{} months", "{} grandchildren", "{} tents", "{} milk bottles", "{} lakes", "{} orders", "{} notes"),
+    *(
+        "{} seconds",
+        "{} months",
+        "{} grandchildren",
+        "{} tents",
+        "{} milk bottles",
+        "{} lakes",
+        "{} orders",
+        "{} notes",
+    ),
     *("{} dogs or cats", "{} tennis balls", "{} people (no one else)", "{} billionaires", "{} negative numbers"),
     *("{} years old", "{} more", r"{}\text{{ dollars}}", r"{}\%", "{} miles/hour", "{} (eggs)", "{} – that is all"),
 )
 GSM8K_WRONG = (
     # a scale behind the number
-    *("{} lakh", "{} lakhs", "{} crore", "{} thousand", "{} million", "{} million dollars", "{} quadrillion", "{} grand"),
+    *(
+        "{} lakh",
+        "{} lakhs",
+        "{} crore",
+        "{} thousand",
+        "{} million",
+        "{} million dollars",
+        "{} quadrillion",
+        "{} grand",
+    ),
     *("{} mil", "{} dozen", "{}k", "{}-thousand", r"{}\text{{ lakh}}", "{} Millionen", "{}만", "{} 억", "{}万"),
     # a part of the number
     *("{} thirds", "{} halves", "{} half", "{} tenths", "{} thousandths", "{} and a half", "{} point five"),
@@ -42,7 +60,16 @@ GSM8K_WRONG = (
     # a hedge without a number
     *("{} or more", "{} or x", "{}, or x", "{} (or none)", "{} eggs or none", "{} dollars or a million", "{} not"),
     # an operation on the number
-    *("{} twice", "{} dollars twice", "{} doubled", "{} squared", "{} times x", "{} divided by x", "{} times two", "{}!"),
+    *(
+        "{} twice",
+        "{} dollars twice",
+        "{} doubled",
+        "{} squared",
+        "{} times x",
+        "{} divided by x",
+        "{} times two",
+        "{}!",
+    ),
     *("{} negative", "{} minus x", "{}x", "{} + x", "{}^2"),
 )
 
@@ -113,7 +140,11 @@ def test_math_a_second_number_a_scale_or_a_sign_is_not_ignored(variant: str, num
         *((r"0.\overline{3}", "1/3"), (r"0.1\overline{6}", r"\frac{1}{6}"), (r"0.\bar{3}", r"\frac13")),
         *((r"0.\overline{142857}", "1/7"), (r"0.\overline{9}", "1"), (r"-0.\overline{3}", r"-\frac{1}{3}")),
         *((r"0.333\ldots", "1/3"), ("0.333...", "1/3"), ("0.(3)", "1/3"), (r"0.\dot{3}", "1/3")),
-        *((r"0.\overline{3}", "0.333333"), (r"x = 0.\overline{3}", "1/3"), (r"(0.\overline{3}, 1)", r"(\frac{1}{3}, 1)")),
+        *(
+            (r"0.\overline{3}", "0.333333"),
+            (r"x = 0.\overline{3}", "1/3"),
+            (r"(0.\overline{3}, 1)", r"(\frac{1}{3}, 1)"),
+        ),
         (r"0.\overline{6}^2", r"\frac{4}{9}"),
         # scientific notation
         *(("1e3", "1000"), ("1.5e3", "1500"), ("1E3", "1,000"), ("1e-3", "0.001"), ("2e-3", "0.002")),
@@ -123,6 +154,8 @@ def test_math_a_second_number_a_scale_or_a_sign_is_not_ignored(variant: str, num
         *(("2e-3", "2e - 3"), ("2e-3", "-3 + 2e")),
         # the imaginary unit
         *((r"e^{i\pi}", "-1"), (r"e^{\pi i}", "-1"), ("i^2", "-1"), ("3+4i", "4i+3"), (r"\frac{1}{i}", "-i")),
+        (r"\begin{pmatrix}i\\2\end{pmatrix}", r"\begin{pmatrix}\sqrt{-1}\\2\end{pmatrix}"),
+        (r"\begin{pmatrix}0.333333\\1\end{pmatrix}", r"\begin{pmatrix}\frac13\\1\end{pmatrix}"),
         # zero
         *(("0.0", "0"), ("-0", "0"), (r"\sin(\pi)", "0"), ("0.1+0.2-0.3", "0"), ("1-1", "0.0"), ("0e5", "0")),
         # decimals to six places, small ones to six digits
@@ -135,9 +168,23 @@ def test_math_a_second_number_a_scale_or_a_sign_is_not_ignored(variant: str, num
         *((r"5\text{ million}", "5000000"), (r"1.5\text{ million dollars}", "1500000"), ("5 million", "5{,}000{,}000")),
         *((r"5\text{ or 6}", "5, 6"), (r"5\text{ or 6}", r"5\text{ or }6")),
         # fractions without braces, style commands, membership, bare units
-        *((r"\frac12", "0.5"), (r"33\frac13\%", r"33\frac{1}{3}\%"), (r"\frac1{72}", "1/72"), (r"\displaystyle 5", "5")),
-        *((r"\frac{1}{2}\frac{1}{3}", r"\frac{1}{6}"), (r"x \in [1, 2]", "[1,2]"), ("5 dollars", "5"), (r"\$5", "5 dollars")),
-        *((r"5\text{ km/h}", r"5\text{ km/hour}"), (r"5^\circ", "5 degrees"), (r"5\text{ cm}^2", r"5\text{ square cm}")),
+        *(
+            (r"\frac12", "0.5"),
+            (r"33\frac13\%", r"33\frac{1}{3}\%"),
+            (r"\frac1{72}", "1/72"),
+            (r"\displaystyle 5", "5"),
+        ),
+        *(
+            (r"\frac{1}{2}\frac{1}{3}", r"\frac{1}{6}"),
+            (r"x \in [1, 2]", "[1,2]"),
+            ("5 dollars", "5"),
+            (r"\$5", "5 dollars"),
+        ),
+        *(
+            (r"5\text{ km/h}", r"5\text{ km/hour}"),
+            (r"5^\circ", "5 degrees"),
+            (r"5\text{ cm}^2", r"5\text{ square cm}"),
+        ),
     ],
 )
 def test_math_two_spellings_of_one_answer_are_equal_both_ways(first: str, second: str, pool: MathPool) -> None:

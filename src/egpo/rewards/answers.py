@@ -22,7 +22,7 @@ _CHANGING_WORDS = (
     r"|negative(?!\s*+-?[a-z])"
 )
 CHANGING_WORD = re.compile(rf"(?i)\s*+-?(?:{_CHANGING_WORDS})(?![a-z])")
-# What makes another number of the one right before it. `18-inch`, `18/hour`, `18^\circ` have units; `**18** eggs` is bold.
+# What makes another number of the one before it. `18-inch`, `18/hour`, `18^\circ` have units; `**18** eggs` is bold.
 _CHANGES_THE_NUMBER = re.compile(
     r"[*_`$\s~]*+(?:\\[,;:! ]|\\(?:text|mathrm|textrm|mbox)\{\s*+|\\[()])*+\s*+(?:"
     r"!|\^(?!\{?\\circ)|[+−×÷=<>±√π]|-(?![A-Za-z]{2})|/(?!\s*[A-Za-z]{2})|\((?=\s*[+*/^(-])"

@@ -1,6 +1,6 @@
 """Countdown: reach the target with the given numbers, each exactly once.
 
-    reward = 0.1 (thinking closed and not empty) + 0.1 (answer tag) + 0.3 (exactly the given numbers) + 0.5 (value right)
+    reward = 0.1 (thinking closed, not empty) + 0.1 (answer tag) + 0.3 (exactly the given numbers) + 0.5 (value right)
 
 The expression stands in the last `<answer>…</answer>` after the thinking; `= target` may follow it. A part pays only
 where those before it in the answer paid: the value of an expression over other numbers is worth nothing, or writing

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from egpo.tags import THINK_TAGS
 
-
 # Letters and marks by their category, and yet nothing is seen of them: fillers, joiners, variation selectors.
 _UNSEEN = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | {
     chr(code) for code in (*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))

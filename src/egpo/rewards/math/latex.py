@@ -36,7 +36,7 @@ _SIDE_BY_SIDE = re.compile(r"[0-9](?: [0-9]|\\(?:[lcd]?dots|[hv]?phantom)(?![A-Z
 
 MAX_EXPONENT = 300
 """Of a number like `1e300` within a larger answer, which is written out for math-verify."""
-_DECIMAL = r"[0-9]+\.?[0-9]*|\.[0-9]+"
+_DECIMAL = r"[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++"
 _SCIENTIFIC = re.compile(rf"(?<![A-Za-z0-9.\\])({_DECIMAL})([eE])([+-]?)([0-9]{{1,9}})(?![0-9A-Za-z.^_{{])")
 # `0.1\overline{6}`, `0.1\bar6`, `0.1\dot{6}`; `0.(6)`; `0.166\ldots` where the last digit stands three times and more.
 _REPEATING = re.compile(

@@ -60,7 +60,7 @@ def differs_in_notation(answer: str, gold: str) -> bool:
 
 
 def bare_unit_as_text(form: str) -> str:
-    r"""`5 dollars` as `5\text{ dollars}`: math-verify takes bare letters for factors. Units of three letters and more."""
+    r"""`5 dollars` as `5\text{ dollars}`: math-verify takes bare letters for factors. Of three letters and more."""
     found = _BARE_UNIT.search(form)
     if found is None or found[1].lower() not in _UNITS:
         return form

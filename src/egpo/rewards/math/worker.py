@@ -145,9 +145,9 @@ def _parse(math_verify: Any, latex: str) -> list[Any]:
 
 def _with_imaginary_unit(value: Any) -> Any:
     r"""math-verify takes i for a name, and `e^{i\pi}` for no number."""
-    from sympy import Basic, I, Symbol  # type: ignore[import-untyped]
+    from sympy import Basic, I, MatrixBase, Symbol  # type: ignore[import-untyped]
 
-    if not isinstance(value, Basic):
+    if not isinstance(value, Basic | MatrixBase):
         return value
     named = [symbol for symbol in value.atoms(Symbol) if symbol.name == "i"]
     return value.xreplace(dict.fromkeys(named, I)) if named else value
@@ -160,18 +160,19 @@ def _numerically_equal(a: Any, b: Any, *_: int) -> bool:
     stands or as hundredths, as math-verify allows for integers. What has names in it is left to its `simplify`,
     unless it cancels out at once.
     """
-    from sympy import Float, MatrixBase
+    from sympy import Float, MatrixBase, MatrixExpr
 
-    if isinstance(a, MatrixBase) and isinstance(b, MatrixBase):
-        return a.shape == b.shape and all(map(_numerically_equal, a.flat(), b.flat()))
     try:
+        if isinstance(a, MatrixBase | MatrixExpr) and isinstance(b, MatrixBase | MatrixExpr):
+            a, b = a.doit(), b.doit()
+            return a.shape == b.shape and all(map(_numerically_equal, a.flat(), b.flat()))
         is_rounded = a.has(Float) or b.has(Float)
         (a, a_percent), (b, b_percent) = _exact(a), _exact(b)
-        if a_percent and b_percent or not (a_percent or b_percent):
+        if (a_percent and b_percent) or not (a_percent or b_percent):
             return _equal(a, b, is_rounded)
         plain, percent = (b, a) if a_percent else (a, b)
         return _equal(plain, percent, is_rounded) or _equal(plain, percent / 100, is_rounded)
-    except (ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError):
+    except Exception:  # the boundary to sympy: where it cannot evaluate, math-verify's other comparisons go on
         return False
 
 

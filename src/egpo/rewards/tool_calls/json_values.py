@@ -47,7 +47,7 @@ def integer(digits: str, base: int = 10) -> int:
 
 
 def real(digits: str) -> float:
-    """A finite double: `1e999` is no more a number than Infinity is, and `1e-999`, which is not zero, becomes no zero."""
+    """A finite double: `1e999` is no number, as Infinity is none; nor is `1e-999`, which would become zero."""
     if len(digits) > MAX_NUMBER_CHARS:
         raise UnreadableError("over_limit")
     value = float(digits)
