@@ -23,7 +23,14 @@ def pool() -> Iterator[MathPool]:
 GSM8K_RIGHT = (
     *("{}", "{}.", "{} dollars", "{} apples", "{} eggs per day", "{} percent", "{}%", "${}", "**{}** eggs", "{}-inch"),
     *("{} quarters", "{} half-dollars", "{} half hours", "{} ten-dollar bills", "{} twenty-dollar bills", "{} pairs"),
-    *("{} one-way trips", "{} dollars for each one", "{} eggs per dozen", "{} double rooms", "{} times as many"),
+    *(
+        "{} one-way trips",
+        "{} dollars for each one",
+        "{} eggs per dozen",
+        "{} double rooms",
+        "{} times as many",
+        "{} times a day",
+    ),
     *(
         "{} seconds",
         "{} months",
@@ -51,7 +58,17 @@ GSM8K_WRONG = (
     ),
     *("{} mil", "{} dozen", "{}k", "{}-thousand", r"{}\text{{ lakh}}", "{} Millionen", "{}만", "{} 억", "{}万"),
     # a part of the number
-    *("{} thirds", "{} halves", "{} half", "{} tenths", "{} thousandths", "{} and a half", "{} point five"),
+    *(
+        "{} thirds",
+        "{} halves",
+        "{} half",
+        "{} tenths",
+        "{} twelfths",
+        "{} sixteenths",
+        "{} thousandths",
+        "{} and a half",
+        "{} point five",
+    ),
     # a second number, in words
     *("{} and seventeen", "{} or nineteen", "{}, nineteen", "{} dollars and seventeen", "{} thirty five", "{} or one"),
     *("{} twenty-one", "{} to twenty", "{} dollars, five cents", "{} and one", "{} zero", r"{}\text{{ and six}}"),
@@ -70,6 +87,7 @@ GSM8K_WRONG = (
         "{} times two",
         "{}!",
     ),
+    *("{}→x", "{} ≈ x", "{} ∨ x", "{} | x", "{} mod x", "{} choose x", "{} pi", "{}‰", "{} dollars minus x", "{} vs x"),
     *("{} negative", "{} minus x", "{}x", "{} + x", "{}^2"),
 )
 

@@ -17,15 +17,16 @@ _NUMERAL = re.compile(
 # Words that right behind a number make another one of it.
 _CHANGING_WORDS = (
     r"hundreds?|thousands?|lakhs?|lacs?|crores?|[a-z]*illion(?:s|en|es)?|milliards?|tausend|mille|mil|mill|bil|tril|thou"
-    r"|grand|dozens?|squared|cubed|factorial|plus|minus|divided|multiplied|raised|times\s++[a-z](?![a-z])"
-    r"|hal(?:f|ves)(?!\s*+-?[a-z])|thirds|(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand|[a-z]*illion)ths"
+    r"|grand|dozens?|squared|cubed|factorial|plus|minus|divided|multiplied|raised|mod|choose|pi|permille|times\s++[b-hj-z](?![a-z])"
+    r"|hal(?:f|ves)(?!\s*+-?[a-z])|thirds"
+    r"|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|[a-z]{3,5}teen|[a-z]{3,5}tie|hundred|thousand|[a-z]*illion)ths"
     r"|negative(?!\s*+-?[a-z])"
 )
 CHANGING_WORD = re.compile(rf"(?i)\s*+-?(?:{_CHANGING_WORDS})(?![a-z])")
 # What makes another number of the one before it. `18-inch`, `18/hour`, `18^\circ` have units; `**18** eggs` is bold.
 _CHANGES_THE_NUMBER = re.compile(
     r"[*_`$\s~]*+(?:\\[,;:! ]|\\(?:text|mathrm|textrm|mbox)\{\s*+|\\[()])*+\s*+(?:"
-    r"!|\^(?!\{?\\circ)|[+−×÷=<>±√π]|-(?![A-Za-z]{2})|/(?!\s*[A-Za-z]{2})|\((?=\s*[+*/^(-])"
+    r"!|\^(?!\{?\\circ)|[+−×÷=<>±√π→≈∨∧∩∪≠≤≥∓⋅|‰]|-(?![A-Za-z]{2})|/(?!\s*[A-Za-z]{2})|\((?=\s*[+*/^(-])"
     r"|\\(?:times|cdot|div|pm|mp|sqrt|pi|frac|dfrac|tfrac|over|choose|ast|le|ge|lt|gt|neq?|leq|geq|approx|lor|vee)"
     r"(?![A-Za-z])"
     r"|(?:[kKMB]|bn|mn|mln|[xyzXYZ])(?![A-Za-z])|[십백천만억조]"
@@ -38,6 +39,7 @@ _DIGIT_WORDS = "two|three|four|five|six|seven|eight|nine"
 NUMBER_WORD = re.compile(
     rf"(?i)(?<![a-z])(?:(?:zero|{_DIGIT_WORDS}|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen|twenty|thirty"
     r"|fou?rty|fifty|sixty|seventy|eighty|ninety)(?!-?[a-z])|twice|thrice|doubled|tripled|quadrupled|halved"
+    r"|(?:plus|minus|versus|vs)\s++[b-hj-z]"
     r"|or\s++(?:none|nothing|neither|more|less|fewer|so|else|maybe|perhaps|possibly"
     r"|(?:an?\s++)?(?:hundred|thousand|[a-z]{1,9}illion|lakh|crore|dozen))"
     rf"|(?:twen|thir|fou?r|fif|six|seven|eigh|nine)ty-(?:one|{_DIGIT_WORDS})"
