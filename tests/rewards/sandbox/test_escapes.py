@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from egpo.rewards.sandbox import Job, Limits, Sandbox, Scripts
-from egpo.rewards.sandbox.audit import try_to_escape
-from egpo.rewards.sandbox.escapes import ATTEMPTS, Attempt
+from egpo.rewards.sandbox.audit import ATTEMPTS, try_to_escape
+from egpo.rewards.sandbox.escapes import Attempt
 from egpo.rewards.sandbox.inside.containment import descendants
 from egpo.rewards.sandbox.limits_only import LimitsOnly
 from tests.waiting import all_end, becomes_true

@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from egpo.rewards.sandbox.choose import Sandbox
-from egpo.rewards.sandbox.escapes import ATTEMPTS, GOT_THROUGH, Attempt
+from egpo.rewards.sandbox.escapes import ESCAPES, GOT_THROUGH, Attempt
 from egpo.rewards.sandbox.job import Checks, Job, Report, Scripts
 from egpo.rewards.sandbox.limits import Limits
+from egpo.rewards.sandbox.memory_attempts import HOLDS_MEMORY
 from egpo.rewards.sandbox.root import interpreter
 
+ATTEMPTS = (*ESCAPES, *HOLDS_MEMORY)
 AUDIT_LIMITS = Limits(cpu_s=1, total_s=20.0, memory_mb=256, processes=8, tmp_mb=32, file_mb=16, files=1000)
 
 
@@ -50,7 +52,7 @@ def laid_out_bait() -> Iterator[dict[str, object]]:
         allowed = [Path(interpreter()).relative_to(home).parts[0]] if interpreter().startswith(home + "/") else []
         yield {
             "file": str(file), "folder": folder, "home": home, "allowed": allowed, "marker": marker,
-            "pid": sleeper.pid, "port": port.getsockname()[1], "socket": f"{folder}/socket", "variable": "EGPO_BAIT",
+            "memory_mb": AUDIT_LIMITS.memory_mb, "pid": sleeper.pid, "port": port.getsockname()[1], "socket": f"{folder}/socket", "variable": "EGPO_BAIT",
         }  # fmt: skip
 
 

@@ -235,4 +235,4 @@ def f(x):
     Attempt("an endless value", "def f(x):\n    value = []\n    value.append(value)\n    return value", forges=True),
 )  # fmt: skip
 
-ATTEMPTS = (*REACHES_OUT, *USES_UP, *FORGES)
+ESCAPES = (*REACHES_OUT, *USES_UP, *FORGES)
