@@ -32,6 +32,8 @@ class Bubblewrap:
     """The path of `bwrap`, found once: what was tried is what runs. None where it is not installed."""
     cgroups: CgroupParent | None = field(default_factory=lambda: find_cgroups().parent)
     """Where the cgroup of each program is made, which bounds its memory. None: its address space is divided instead."""
+    divide_memory: bool = False
+    """Divide the address space even so; the cgroup then only measures."""
     tier = "bubblewrap"
 
     def run(self, job: Job) -> Report:
@@ -44,7 +46,7 @@ class Bubblewrap:
             run_as = _unused_user_id() if self.private_user and _is_real_root() else 0
             packages = tuple(map(os.path.realpath, self.packages))
             place = Place("/tmp", "/dev/stdin", private=True, walled=walled, run_as=run_as, packages=packages)
-            if self.cgroups is None:
+            if self.cgroups is None or self.divide_memory:
                 memory, rules = divided_memory(job.limits, *_demands(job)), one_process_filter() or b""
                 place = replace(place, memory=memory, one_process_filter=rules)
             return launch([self.executable, *_options(job, place, filter_fd)], job, place, fds, self.cgroups)

@@ -16,6 +16,8 @@ from egpo.rewards.sandbox.pump import Pump
 
 _TICK_S = 0.1
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_COUNTED_FRAC = 15 / 16
+"""The cgroup's share of `memory_mb`: the rest is for what the kernel does not count, such as the cgroup itself."""
 _START_S = 60.0
 """For the start of the sandbox itself: milliseconds, but on a machine that has other things to do."""
 _SPARE_S = 5.0
@@ -41,13 +43,14 @@ def launch(
 ) -> Report:
     """Run the supervisor by `command`, and read its report. Nothing of it is left when this returns.
 
-    With `cgroups` all of it runs in a new cgroup there, limited to `memory_mb`.
+    With `cgroups` all of it runs in a new cgroup there, limited to `memory_mb` unless the address space bounds it.
     """
     if cgroups is None:
         # With the filter the program is one process, and its address space the bound.
         limit = float("inf") if place.one_process_filter else job.limits.memory_mb * MEGABYTE
         return _launch(list(command), job, place, pass_fds, lambda pid: resident_bytes(pid) > limit)
-    cgroup = cgroups.make(int(job.limits.memory_mb * MEGABYTE))
+    limit_bytes = int(job.limits.memory_mb * MEGABYTE * _COUNTED_FRAC)
+    cgroup = cgroups.make(None if place.one_process_filter else limit_bytes)
     try:
         report = _launch(cgroup.entering(list(command)), job, place, pass_fds, lambda _: cgroup.killed_for_memory())
         report = replace(report, peak_bytes=cgroup.peak_bytes())

@@ -75,8 +75,8 @@ _EXACT = {type(None), bool, *UNCHANGING, *CHANGING}
 def encode(value: Value, hand_over: HandOver, depth: int = 0, of_subclass: OfSubclass | None = None) -> bytes:
     """The bytes of `value`; `hand_over` numbers what is not plain data (or raises TypeError).
 
-    `of_subclass` is asked about what is of no builtin or known class: nothing (it travels as what it is derived from, or
-    is handed over), or a tag with a number. The tag `m` comes before the plain value, `r` in place of it.
+    `of_subclass` is asked about what is of no builtin or known class, and gives nothing (it travels as what it is
+    derived from, or is handed over), or a tag with a number: `m` before the plain value, `r` in place of it.
     """
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
