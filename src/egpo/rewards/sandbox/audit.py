@@ -55,7 +55,8 @@ def laid_out_bait() -> Iterator[dict[str, object]]:
         allowed = [Path(interpreter()).relative_to(home).parts[0]] if interpreter().startswith(home + "/") else []
         yield {
             "file": str(file), "folder": folder, "home": home, "allowed": allowed, "marker": marker,
-            "memory_mb": AUDIT_LIMITS.memory_mb, "pid": sleeper.pid, "port": port.getsockname()[1], "socket": f"{folder}/socket", "variable": "EGPO_BAIT",
+            "memory_mb": AUDIT_LIMITS.memory_mb, "pid": sleeper.pid, "port": port.getsockname()[1],
+            "socket": f"{folder}/socket", "variable": "EGPO_BAIT",
         }  # fmt: skip
 
 

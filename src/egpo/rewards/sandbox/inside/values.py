@@ -36,7 +36,7 @@ def _zone(value: Any) -> object:
 
 
 def _factory(value: Any) -> object:
-    name = getattr(value.default_factory, "__name__", None)
+    name = getattr(value.default_factory, "__name__", "")
     return name if _FACTORIES.get(name) is value.default_factory else None
 
 
