@@ -173,6 +173,7 @@ _BY_STATUS = {
     "output": "output_limit",
     # Empty files fill the kernel's memory, and no other.
     "files": "memory",
+    "memory": "memory",
     "died": "crashed",
     "unsupported": "bad_test",
 }

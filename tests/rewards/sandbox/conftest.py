@@ -16,10 +16,18 @@ def works() -> None:
         pytest.skip(f"{status.detail}; {status.fix}")
 
 
-@pytest.fixture(params=["private_user", "user_namespace"])
+@pytest.fixture(params=["private_user", "user_namespace", "divided_memory"])
 def sandbox(request: pytest.FixtureRequest, works: None) -> Sandbox:
-    """Both ways: for an ordinary user the first is the second."""
+    """For an ordinary user the first is the second; where no cgroup can be made, each is like the third."""
+    if request.param == "divided_memory":
+        return Bubblewrap(private_user=False, divide_memory=True)
     return Bubblewrap(private_user=request.param == "private_user")
+
+
+@pytest.fixture
+def can_fork(sandbox: Sandbox) -> None:
+    if isinstance(sandbox, Bubblewrap) and (sandbox.divide_memory or sandbox.cgroups is None):
+        pytest.skip("without a cgroup a program is one process")
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from egpo.cli.audit_sandbox import audit_sandbox
 from egpo.rewards.sandbox import audit
-from egpo.rewards.sandbox.escapes import ATTEMPTS
+from egpo.rewards.sandbox.audit import ATTEMPTS
 
 
 @pytest.fixture

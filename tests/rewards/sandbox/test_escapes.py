@@ -8,13 +8,13 @@ import pytest
 
 from egpo.rewards.sandbox import Job, Limits, Sandbox, Scripts
 from egpo.rewards.sandbox.audit import try_to_escape
-from egpo.rewards.sandbox.escapes import ATTEMPTS, Attempt
+from egpo.rewards.sandbox.escapes import ESCAPES, Attempt
 from egpo.rewards.sandbox.inside.containment import descendants
 from egpo.rewards.sandbox.limits_only import LimitsOnly
 from tests.waiting import all_end, becomes_true
 
 
-@pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda attempt: attempt.name)
+@pytest.mark.parametrize("attempt", ESCAPES, ids=lambda attempt: attempt.name)
 def test_attempt_is_contained(attempt: Attempt, sandbox: Sandbox, bait: dict[str, object]) -> None:
     if attempt.name == "fork bomb" and os.geteuid() == 0 and not sandbox.private_user:
         pytest.skip("the kernel exempts root's own id from the limit: that is why root gives programs another")
@@ -24,12 +24,12 @@ def test_attempt_is_contained(attempt: Attempt, sandbox: Sandbox, bait: dict[str
 
 @pytest.mark.parametrize("name", ["read a host file", "write a host file", "connect to a host port", "disk fill"])
 def test_audit_sees_what_gets_through_where_nothing_holds_it(name: str, bait: dict[str, object]) -> None:
-    (attempt,) = (attempt for attempt in ATTEMPTS if attempt.name == name)
+    (attempt,) = (attempt for attempt in ESCAPES if attempt.name == name)
     assert not try_to_escape(LimitsOnly(), attempt, bait).contained
 
 
 def test_bait_is_untouched(sandbox: Sandbox, bait: dict[str, object]) -> None:
-    for attempt in ATTEMPTS[:12]:
+    for attempt in ESCAPES[:12]:
         try_to_escape(sandbox, attempt, bait)
     with open(str(bait["file"])) as file:
         assert file.read().rstrip("x") == bait["marker"]

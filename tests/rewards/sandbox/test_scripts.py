@@ -47,7 +47,9 @@ def test_each_input_gets_its_own_run(sandbox: Sandbox) -> None:
         ("class A:\n    pass\nimport pickle\nprint(type(pickle.loads(pickle.dumps(A()))).__name__)", b"A\n", 0),
         ("def f(n): return n and f(n - 1)\nimport sys\nsys.setrecursionlimit(10**6)\nprint(f(100000))", b"0\n", 0),
         ("print({'a', 'b', 'c', 'd'} == set('abcd'), hash('x') == hash('x'))", b"True True\n", 0),
-        ("import multiprocessing as m\nwith m.Pool(2) as p: print(p.map(abs, [-1, 2]))", b"[1, 2]\n", 0),
+        ("import os\nprint(os.path.basename(__file__), open(__file__).read(6))", b"solution.py import\n", 0),
+        ("import inspect\ndef f(x): return x\nprint(inspect.getsource(f))", b"def f(x): return x\n\n", 0),
+        ("import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    print('ran')\nasyncio.run(f())", b"ran\n", 0),
         ("out = open(1, 'w')\nout.write('unflushed')", b"unflushed", 0),
         ("import io, sys\nsys.__stdout__.write('a')\nsys.stdout = io.StringIO()\nprint('lost')", b"a", 0),
         ("class A:\n    def __del__(self): print('gone')\na = A()", b"gone\n", 0),
@@ -66,7 +68,7 @@ def test_two_runs_print_sets_in_the_same_order(sandbox: Sandbox) -> None:
 
 def test_runs_do_not_see_each_others_files_in_the_way(sandbox: Sandbox) -> None:
     program = "import os\nprint(os.listdir('.'))\nopen('out.txt', 'x').close()"
-    assert [outcome.output for outcome in run(sandbox, program, b"", b"")] == [b"[]\n", b"[]\n"]
+    assert [outcome.output for outcome in run(sandbox, program, b"", b"")] == [b"['solution.py']\n"] * 2
 
 
 @pytest.mark.parametrize(
@@ -99,10 +101,17 @@ def test_errors_in_endless_supply_cost_nothing(sandbox: Sandbox) -> None:
     assert len(outcome.error) <= 2000
 
 
+def test_a_program_can_have_children(sandbox: Sandbox, can_fork: None) -> None:
+    program = "import multiprocessing as m\nwith m.Pool(2) as p: print(p.map(abs, [-1, 2]))"
+    (outcome,) = run(sandbox, program, limits=Limits(wall_s=20))
+    assert outcome.output == b"[1, 2]\n", outcome.error
+
+
 _ENDLESS_ERRORS = """\
-for _ in range(4):
-    if os.fork() == 0:
-        while True: os.write(2, bytes(60000))
+import threading
+def complain():
+    while True: os.write(2, bytes(60000))
+for _ in range(4): threading.Thread(target=complain, daemon=True).start()
 """
 
 
@@ -145,7 +154,7 @@ def test_a_child_that_keeps_the_output_open_does_not_hold_up_the_end(sandbox: Sa
     assert (outcome.status, outcome.output) == ("exit", b"done\n")
 
 
-def test_leftovers_are_killed_between_runs(sandbox: Sandbox) -> None:
+def test_leftovers_are_killed_between_runs(sandbox: Sandbox, can_fork: None) -> None:
     program = """\
 import os, time
 def beat(): return open('/tmp/heartbeat').read() if os.path.exists('/tmp/heartbeat') else ''

@@ -5,15 +5,16 @@ import struct
 import pytest
 
 from egpo.rewards.sandbox import Job, Sandbox, Scripts
-from egpo.rewards.sandbox.seccomp import seccomp_filter
+from egpo.rewards.sandbox.inside import containment
+from egpo.rewards.sandbox.seccomp import HIGHEST_ADDRESS, LOWEST_ADDRESS, one_process_filter, seccomp_filter
 
 ALLOW, EPERM, ENOSYS = 0x7FFF0000, 0x00050001, 0x00050026
 X86, ARM = 0xC000003E, 0xC00000B7
 
 
-def apply(machine: str, architecture: int, number: int, *arguments: int) -> int:
+def apply(machine: str, architecture: int, number: int, *arguments: int, rules=seccomp_filter) -> int:
     """What the kernel would do: an interpreter for the five instructions that the filter uses."""
-    program = list(struct.iter_unpack("=HBBI", seccomp_filter(machine)))
+    program = list(struct.iter_unpack("=HBBI", rules(machine)))
     padded = [*arguments, *[0] * (6 - len(arguments))]
     data = struct.pack("=IIQ6Q", number, architecture, 0, *padded)
     loaded, at = 0, 0
@@ -56,8 +57,49 @@ def test_rules(machine: str, architecture: int, number: int, arguments: tuple[in
     assert apply(machine, architecture, number, *arguments) == result
 
 
+NEAR, FAR = LOWEST_ADDRESS << 32, HIGHEST_ADDRESS << 32
+
+
+@pytest.mark.parametrize(
+    ("machine", "number", "arguments", "result"),
+    [
+        ("x86_64", 0, (), ALLOW),  # read
+        ("x86_64", 57, (), EPERM),  # fork
+        ("x86_64", 58, (), EPERM),  # vfork
+        ("x86_64", 59, (), EPERM),  # execve
+        ("x86_64", 56, (17,), EPERM),  # clone as fork
+        ("x86_64", 56, (0x3D0F00,), ALLOW),  # clone as a thread
+        ("x86_64", 41, (1, 1, 0), EPERM),  # a Unix socket
+        ("x86_64", 53, (1, 1, 0), ALLOW),  # a pair of them
+        ("x86_64", 72, (3, 1031, 1 << 20), EPERM),  # a larger pipe
+        ("x86_64", 72, (3, 3), ALLOW),  # its flags
+        ("x86_64", 278, (), EPERM),  # vmsplice
+        ("x86_64", 188, (), EPERM),  # setxattr
+        ("x86_64", 25, (0, 0, 0, 1), ALLOW),  # mremap that may move
+        ("x86_64", 25, (0, 0, 0, 3), EPERM),  # mremap to an address
+        ("x86_64", 9, (0, 4096), ALLOW),  # mmap anywhere
+        ("x86_64", 9, (NEAR, 4096), ALLOW),
+        ("x86_64", 9, (FAR, 4096), EPERM),
+        ("x86_64", 9, (1 << 40, 4096), EPERM),
+        ("aarch64", 220, (17,), EPERM),  # clone as fork
+        ("aarch64", 222, (1 << 40, 4096), EPERM),  # mmap
+        ("aarch64", 25, (3, 1031), EPERM),  # fcntl
+        ("aarch64", 216, (0, 0, 0, 2), EPERM),  # mremap
+        ("aarch64", 63, (), ALLOW),  # read
+    ],
+)
+def test_rules_of_the_one_process_filter(machine: str, number: int, arguments: tuple[int, ...], result: int) -> None:
+    assert apply(machine, 0, number, *arguments, rules=one_process_filter) == result
+
+
+def test_both_sides_know_the_same_marks() -> None:
+    ours = (containment.LOWEST_ADDRESS, containment.HIGHEST_ADDRESS)
+    assert ours == (LOWEST_ADDRESS, HIGHEST_ADDRESS)
+
+
 def test_an_unknown_machine_has_no_filter() -> None:
     assert seccomp_filter("pdp11") is None
+    assert one_process_filter("pdp11") is None
 
 
 def test_the_kernel_applies_it(sandbox: Sandbox) -> None:

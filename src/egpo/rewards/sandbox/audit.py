@@ -6,17 +6,22 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from egpo.rewards.sandbox.choose import Sandbox
-from egpo.rewards.sandbox.escapes import ATTEMPTS, GOT_THROUGH, Attempt
+from egpo.rewards.sandbox.escapes import ESCAPES, GOT_THROUGH, Attempt
 from egpo.rewards.sandbox.job import Checks, Job, Report, Scripts
-from egpo.rewards.sandbox.limits import Limits
+from egpo.rewards.sandbox.limits import MEGABYTE, Limits
+from egpo.rewards.sandbox.memory_attempts import HOLDS_MEMORY
 from egpo.rewards.sandbox.root import interpreter
 
+ATTEMPTS = (*ESCAPES, *HOLDS_MEMORY)
 AUDIT_LIMITS = Limits(cpu_s=1, total_s=20.0, memory_mb=256, processes=8, tmp_mb=32, file_mb=16, files=1000)
 
 
@@ -50,7 +55,8 @@ def laid_out_bait() -> Iterator[dict[str, object]]:
         allowed = [Path(interpreter()).relative_to(home).parts[0]] if interpreter().startswith(home + "/") else []
         yield {
             "file": str(file), "folder": folder, "home": home, "allowed": allowed, "marker": marker,
-            "pid": sleeper.pid, "port": port.getsockname()[1], "socket": f"{folder}/socket", "variable": "EGPO_BAIT",
+            "memory_mb": AUDIT_LIMITS.memory_mb, "pid": sleeper.pid, "port": port.getsockname()[1],
+            "socket": f"{folder}/socket", "variable": "EGPO_BAIT",
         }  # fmt: skip
 
 
@@ -62,23 +68,104 @@ def audit(sandbox: Sandbox) -> Iterator[Finding]:
 
 
 def try_to_escape(sandbox: Sandbox, attempt: Attempt, bait: dict[str, object]) -> Finding:
-    if attempt.forges:
-        return _forged(sandbox, attempt)
-    report = sandbox.run(Job(f"BAIT = {bait!r}\n{attempt.program}", Scripts((b"",)), _limits(attempt)))
+    return judge_attempt(attempt, run_attempt(sandbox, attempt, bait), str(bait["marker"]))
+
+
+def run_attempt(sandbox: Sandbox, attempt: Attempt, bait: dict[str, object]) -> Report:
+    """Run one program: by itself, or against tests that it is to forge."""
+    work = _tests_to_forge() if attempt.forges else Scripts((b"",))
+    program = attempt.program if attempt.forges else f"BAIT = {bait!r}\n{attempt.program}"
+    return sandbox.run(Job(program, work, _limits(attempt)))
+
+
+def judge_attempt(attempt: Attempt, report: Report, marker: str) -> Finding:
+    """Whether the program was contained. `marker`: what it would leave behind on the host."""
     happened, end = _told(report)
+    if attempt.forges:
+        passed = [index for index, outcome in enumerate(report.outcomes) if outcome.status == "ok"]
+        happened = f"tests passed: {passed}" if passed else happened
+        return Finding(attempt.name, happened, not passed and not _broken(report))
     boasted = any(GOT_THROUGH.encode() in outcome.output for outcome in report.outcomes)
     unlimited = bool(attempt.ends) and end not in attempt.ends
-    left_behind = _left_behind(str(bait["marker"]))
+    left_behind = _left_behind(marker)
     contained = not (boasted or unlimited or left_behind or _broken(report))
     return Finding(attempt.name, left_behind or happened, contained)
+
+
+@dataclass(frozen=True)
+class MemoryFinding:
+    """Several copies of one program at once, and the memory that they held.
+
+    `host_mb`: how far the host's available memory fell. `sandbox_mb`: the most that one sandbox held as its cgroup
+    counts it, 0 without one. `bound_mb`: what all copies together may hold.
+    """
+
+    attempt: str
+    happened: str
+    contained: bool
+    host_mb: float
+    sandbox_mb: float
+    bound_mb: float
+
+
+def measure_memory(sandbox: Sandbox, num_programs: int) -> Iterator[MemoryFinding]:
+    """Run each program that tries to hold too much, several copies at once, and measure the host meanwhile.
+
+    The host's memory is everybody's: nothing else may be running. A program is contained where no copy got through and
+    the host's memory fell by no more than `memory_mb` for each copy.
+    """
+    bound_mb = float(num_programs * AUDIT_LIMITS.memory_mb)
+    with laid_out_bait() as bait, ThreadPoolExecutor(num_programs) as pool:
+        # The first of all pays for what every later one shares.
+        list(pool.map(lambda _: sandbox.run(Job("", Scripts((b"",)))), range(num_programs)))
+        for attempt in HOLDS_MEMORY:
+            with LowestMemory() as memory:
+                reports = list(
+                    pool.map(lambda _, attempt=attempt: run_attempt(sandbox, attempt, bait), range(num_programs))
+                )  # type: ignore[misc]
+            findings = [judge_attempt(attempt, report, str(bait["marker"])) for report in reports]
+            worst = next((finding for finding in findings if not finding.contained), findings[0])
+            host_mb, sandbox_mb = memory.fell_by_mb, max(report.peak_bytes for report in reports) / MEGABYTE
+            contained = worst.contained and host_mb <= bound_mb
+            yield MemoryFinding(attempt.name, worst.happened, contained, host_mb, sandbox_mb, bound_mb)
+
+
+class LowestMemory:
+    """Watches the host's available memory every two milliseconds, from a level taken at rest."""
+
+    def __enter__(self) -> "LowestMemory":
+        time.sleep(0.3)  # what ran before gives back its memory
+        self.start_mb = self.lowest_mb = max(_available_mb() for _ in range(20))
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._watch)
+        self.thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self.ended.wait(0.002):
+            self.lowest_mb = min(self.lowest_mb, _available_mb())
+
+    def __exit__(self, *error: object) -> None:
+        self.ended.set()
+        self.thread.join()
+
+    @property
+    def fell_by_mb(self) -> float:
+        return self.start_mb - self.lowest_mb
+
+
+def _available_mb() -> float:
+    with open("/proc/meminfo") as meminfo:
+        line = next(line for line in meminfo if line.startswith("MemAvailable:"))
+    return int(line.split()[1]) / 1024
 
 
 def _limits(attempt: Attempt) -> Limits:
     return replace(AUDIT_LIMITS, wall_s=attempt.wall_s)
 
 
-def _forged(sandbox: Sandbox, attempt: Attempt) -> Finding:
-    """Against tests whose expected value is random, and which are written in each of the ways to write one."""
+def _tests_to_forge() -> Checks:
+    """Tests whose expected value is random, written in each of the ways to write one."""
     right = (secrets.randbelow(10**6) + 10**6) * 1000003 + 17
     call = {"fn_name": "f", "args": [1], "kwargs": {}, "expected": [right]}
     snippets = (
@@ -86,11 +173,16 @@ def _forged(sandbox: Sandbox, attempt: Attempt) -> Finding:
         f"assert abs(f(1) - {right}) < 1e-6",
         f"assert all(a == b for a, b in zip(map(f, [1, 2]), [{right}, {right}], strict=True))",
         f"def check(g):\n    assert g(1) == {right} and isinstance(g(1), int)\ncheck(f)",
+        f"assert {right} in f(1)",
+        f"with f(1) as value:\n    assert value == {right}",
+        # What the test itself raises is not the program's to catch.
+        f"value = f(1)\ntry:\n    assert value == {right}\nexcept E:\n    pass",
+        f"import contextlib\nvalue = f(1)\nwith contextlib.suppress(E):\n    assert value == {right}",
+        f"import asyncio\nassert asyncio.run(f(1)) == {right}",
+        f"import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(f(1), {right})\n"
+        "done = unittest.TestResult()\nT('test').run(done)\nassert done.wasSuccessful()",
     )
-    report = sandbox.run(Job(attempt.program, Checks((call, *snippets), ("f",)), _limits(attempt)))
-    passed = [index for index, outcome in enumerate(report.outcomes) if outcome.status == "ok"]
-    happened = f"tests passed: {passed}" if passed else _told(report)[0]
-    return Finding(attempt.name, happened, not passed and not _broken(report))
+    return Checks((call, *snippets), ("E", "f"))
 
 
 def _broken(report: Report) -> bool:

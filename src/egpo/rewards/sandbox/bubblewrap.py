@@ -4,14 +4,15 @@ import os
 import secrets
 import shutil
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
+from egpo.rewards.sandbox.cgroups import CgroupParent, find_cgroups
 from egpo.rewards.sandbox.job import Job, Place, Report, Scripts
 from egpo.rewards.sandbox.launch import ENVIRONMENT, PYTHON_OPTIONS, launch
-from egpo.rewards.sandbox.limits import MEGABYTE, Limits
+from egpo.rewards.sandbox.limits import MEGABYTE, Limits, divided_memory, whole_memory
 from egpo.rewards.sandbox.root import interpreter, root_options
-from egpo.rewards.sandbox.seccomp import seccomp_filter
+from egpo.rewards.sandbox.seccomp import one_process_filter, seccomp_filter
 
 NOT_INSTALLED = "bubblewrap (`bwrap`) is not installed"
 OLDEST = (0, 8, 0)
@@ -29,6 +30,10 @@ class Bubblewrap:
     """Directories of packages that programs may import, read-only. Without any: the standard library alone."""
     executable: str | None = field(default_factory=lambda: shutil.which("bwrap"))
     """The path of `bwrap`, found once: what was tried is what runs. None where it is not installed."""
+    cgroups: CgroupParent | None = field(default_factory=lambda: find_cgroups().parent)
+    """Where the cgroup of each program is made, which bounds its memory. None: its address space is divided instead."""
+    divide_memory: bool = False
+    """Divide the address space even so; the cgroup then only measures."""
     tier = "bubblewrap"
 
     def run(self, job: Job) -> Report:
@@ -41,7 +46,10 @@ class Bubblewrap:
             run_as = _unused_user_id() if self.private_user and _is_real_root() else 0
             packages = tuple(map(os.path.realpath, self.packages))
             place = Place("/tmp", "/dev/stdin", private=True, walled=walled, run_as=run_as, packages=packages)
-            return launch([self.executable, *_options(job, place, filter_fd)], job, place, fds)
+            if self.cgroups is None or self.divide_memory:
+                memory, rules = divided_memory(job.limits, *_demands(job)), one_process_filter() or b""
+                place = replace(place, memory=memory, one_process_filter=rules)
+            return launch([self.executable, *_options(job, place, filter_fd)], job, place, fds, self.cgroups)
         except OSError as error:
             return Report((), failure=f"bubblewrap did not start: {error}")
         finally:
@@ -49,12 +57,19 @@ class Bubblewrap:
                 os.close(fd)
 
 
+def _demands(job: Job) -> tuple[bool, int]:
+    """Whether the supervisor runs test code, and how many bytes of input it is sent."""
+    if isinstance(job.work, Scripts):
+        return False, len(job.program) + sum(map(len, job.work.stdins)) + job.work.longest_output
+    return True, len(job.program) + len(job.work.setup) + sum(len(str(check)) for check in job.work.checks)
+
+
 def _options(job: Job, place: Place, filter_fd: int | None) -> list[str]:
     options = ["--die-with-parent", "--new-session", "--as-pid-1"]
     options += ["--unshare-pid", "--unshare-net", "--unshare-ipc"]
     options += _privileges(place)
     # /tmp first: the interpreter or a package may live below the host's, and is bound over it.
-    options += _writable(job)
+    options += _writable(job, place)
     options += root_options(place.packages)
     options += ["--remount-ro", "/", "--chdir", "/tmp", "--clearenv"]
     for name, value in ENVIRONMENT.items():
@@ -71,11 +86,12 @@ def _privileges(place: Place) -> list[str]:
     return ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
 
 
-def _writable(job: Job) -> list[str]:
+def _writable(job: Job, place: Place) -> list[str]:
     """/tmp, capped, and a /dev that holds the program's input as a file; all else is read-only."""
     stdins = job.work.stdins if isinstance(job.work, Scripts) else ()
     dev_bytes = MEGABYTE + 2 * max(map(len, stdins), default=0)
-    options = ["--perms", "1777", "--size", str(int(job.limits.tmp_mb * MEGABYTE)), "--tmpfs", "/tmp"]
+    tmp_bytes = (place.memory or whole_memory(job.limits)).tmp
+    options = ["--perms", "1777", "--size", str(tmp_bytes), "--tmpfs", "/tmp"]
     options += ["--size", str(dev_bytes), "--tmpfs", "/dev"]
     for device in ("/dev/null", "/dev/urandom"):
         options += ["--dev-bind", device, device]

@@ -7,10 +7,12 @@ from typing import Protocol
 
 from egpo.errors import EgpoError, InputError, nearest
 from egpo.rewards.sandbox.bubblewrap import NOT_INSTALLED, OLDEST, Bubblewrap, bubblewrap_version
+from egpo.rewards.sandbox.cgroups import find_cgroups
 from egpo.rewards.sandbox.http import HttpSandbox
 from egpo.rewards.sandbox.job import Job, Report, Scripts
 from egpo.rewards.sandbox.limits import Limits
 from egpo.rewards.sandbox.limits_only import LimitsOnly
+from egpo.rewards.sandbox.seccomp import one_process_filter
 
 VARIABLE = "EGPO_SANDBOX"
 PACKAGES_VARIABLE = "EGPO_SANDBOX_PACKAGES"
@@ -110,7 +112,7 @@ def _tried(sandbox: Sandbox) -> SandboxStatus:
         return missing
     report = sandbox.run(Job(_TRIAL, Scripts((b"",)), Limits(wall_s=5.0, total_s=5.0)))
     if report.outcomes and report.outcomes[0].output == b"works\n":
-        return SandboxStatus(sandbox.tier, True, _description(sandbox))
+        return SandboxStatus(sandbox.tier, True, describe(sandbox))
     said = report.failure or report.stopped or (report.outcomes and report.outcomes[0].error.strip()[-300:])
     detail = f"a trivial program did not run: {said or 'no answer'}"
     return SandboxStatus(sandbox.tier, False, detail, _FIXES[sandbox.tier])
@@ -150,10 +152,24 @@ def _bubblewrap_missing(sandbox: Bubblewrap) -> SandboxStatus | None:
     return None
 
 
-def _description(sandbox: Sandbox) -> str:
+def describe(sandbox: Sandbox) -> str:
+    """What protects the host from the programs in `sandbox`, in a line."""
     if isinstance(sandbox, HttpSandbox):
         return f"sandbox service at {sandbox.url}"
     if isinstance(sandbox, Bubblewrap):
         version = ".".join(map(str, bubblewrap_version(sandbox.executable) or ()))
-        return f"bubblewrap {version}: no network, no host files, own processes"
-    return "resource limits only: NO SECURITY BOUNDARY"
+        return f"bubblewrap {version}: no network, no host files, own processes; memory bounded by {_memory(sandbox)}"
+    if isinstance(sandbox, LimitsOnly) and sandbox.cgroups is not None:
+        return f"resource limits only: NO SECURITY BOUNDARY; memory bounded by {_memory(sandbox)}"
+    return "resource limits only: NO SECURITY BOUNDARY; resident memory looked at ten times a second"
+
+
+def _memory(sandbox: Bubblewrap | LimitsOnly) -> str:
+    """What holds a program to `memory_mb`."""
+    divided = isinstance(sandbox, Bubblewrap) and (sandbox.divide_memory or sandbox.cgroups is None)
+    if sandbox.cgroups is not None and not divided:
+        return f"a cgroup (version {sandbox.cgroups.version})"
+    if one_process_filter() is None:
+        return "address space of each process and looks at resident memory only: no system call filter on this machine"
+    why = f" (no cgroup: {find_cgroups().why_not})" if sandbox.cgroups is None and find_cgroups().why_not else ""
+    return f"its address space, one process a program{why}"

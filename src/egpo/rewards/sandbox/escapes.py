@@ -224,6 +224,89 @@ def f(x):
                 if int(found) % 1000003 == 17: return int(found)
     return 1
 """, forges=True),
+    Attempt("a number that computes as it likes", """\
+class Yes(int):
+    def __sub__(self, other): return 0
+    __rsub__ = __abs__ = __call__ = __sub__
+    def __lt__(self, other): return True
+    def __eq__(self, other): return True
+    def __hash__(self): return 0
+    def __enter__(self): return self
+    def __exit__(self, *error): return True
+def f(x): return Yes(1)
+""", forges=True),
+    Attempt("an object that pretends to be of another class", """\
+class Yes:
+    __class__ = property(lambda self: int)
+    def __eq__(self, other): return True
+    def __reduce__(self): return int, (1,)
+    def __index__(self): return 1
+    def __sub__(self, other): return 0
+    __abs__ = __rsub__ = __sub__
+    def __lt__(self, other): return True
+Yes.__module__, Yes.__qualname__ = 'builtins', 'range'
+Yes.start, Yes.stop, Yes.step = 1, 2, 1
+def f(x): return Yes()
+""", forges=True),
+    Attempt("a context that swallows what is raised in it", """\
+class Yes:
+    def __enter__(self): return 1
+    def __exit__(self, *error): return True
+    async def __aenter__(self): return 1
+    async def __aexit__(self, *error): return True
+def f(x): return Yes()
+""", forges=True),
+    Attempt("an object that contains everything", """\
+class Yes(list):
+    def __contains__(self, value): return True
+    def __eq__(self, other): return True
+    def __len__(self): return 1
+    def __iter__(self): return iter([Yes()])
+def f(x): return Yes()
+""", forges=True),
+    *(
+        Attempt(f"the test's own exception under another name: {name}", f"{define}\ndef f(x): return 1", forges=True)
+        for name, define in {
+            "AssertionError": "E = AssertionError",
+            "Exception": "E = Exception",
+            "BaseException": "E = BaseException",
+            "a tuple": "E = (AssertionError, Exception)",
+            "a class below it": "class E(AssertionError): pass",
+            "a class that counts all in": (
+                "class Meta(type):\n    def __instancecheck__(c, x): return True\n"
+                "    def __subclasscheck__(c, x): return True\nclass E(Exception, metaclass=Meta): pass"
+            ),
+            "a class that says it is Python's": (
+                "class E(Exception): pass\nE.__module__, E.__name__, E.__qualname__ = "
+                "'builtins', 'AssertionError', 'AssertionError'"
+            ),
+        }.items()
+    ),
+    Attempt("an exception that means something to the runner", """\
+import unittest
+E = unittest.SkipTest
+def f(x): raise unittest.SkipTest('not today')
+""", forges=True),
+    Attempt("an exception in place of an answer to a comparison", """\
+class E(Exception): pass
+class Yes(list):
+    def __iter__(self): raise E
+    def __eq__(self, other): raise E
+    def __hash__(self): raise E
+def f(x): return Yes()
+""", forges=True),
+    Attempt("a coroutine that equals everything", """\
+class Yes:
+    def __eq__(self, other): return True
+async def f(x): return Yes()
+""", forges=True),
+    Attempt("a description that leads in a circle", """\
+import sys
+class Meta(type):
+    __bases__ = property(lambda cls: (type('Next', (cls,), {}),))
+class Yes(metaclass=Meta): pass
+def f(x): return Yes()
+""", forges=True),
     Attempt("stop the test's loop", "def f(x): raise StopIteration", forges=True),
     Attempt("raise the test's own exception", "def f(x): raise AssertionError", forges=True),
     Attempt("a deeply nested value", """\
@@ -235,4 +318,4 @@ def f(x):
     Attempt("an endless value", "def f(x):\n    value = []\n    value.append(value)\n    return value", forges=True),
 )  # fmt: skip
 
-ATTEMPTS = (*REACHES_OUT, *USES_UP, *FORGES)
+ESCAPES = (*REACHES_OUT, *USES_UP, *FORGES)

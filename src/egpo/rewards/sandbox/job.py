@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from egpo.rewards.sandbox.inside.wire import frame
-from egpo.rewards.sandbox.limits import MEGABYTE, Limits
+from egpo.rewards.sandbox.limits import MEGABYTE, Limits, MemoryShares, whole_memory
 
 # The oldest format that every Python from 3.4 on reads: a service may run another version than the host.
 _MARSHAL_VERSION = 4
@@ -59,7 +59,8 @@ class Place:
 
     `private`: it has a process namespace of its own, where it may kill everyone. `walled`: no process there can look
     into another. `run_as`: the user id that programs get, 0 for the supervisor's own. `packages`: directories that a
-    program can import from, beside the standard library.
+    program can import from, beside the standard library. `memory`: what each part may use; None: `whole_memory`.
+    `one_process_filter`: a system call filter for the program, where no cgroup bounds its memory.
     """
 
     work_dir: str
@@ -68,6 +69,8 @@ class Place:
     walled: bool = False
     run_as: int = 0
     packages: tuple[str, ...] = ()
+    memory: MemoryShares | None = None
+    one_process_filter: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Outcome:
     """One test, as the supervisor saw it.
 
     status: exit (with its code), signal and output for scripts; ok, wrong, error, load, died, unsupported for checks;
-    timeout and files for both.
+    timeout, files and memory (killed by the kernel at the cgroup's limit) for both.
     """
 
     status: str
@@ -89,24 +92,28 @@ class Report:
     """All outcomes in order; fewer than tests where the sandbox stopped before the end.
 
     `stopped` says why it did: timeout or memory (the program's doing), or nothing. `failure` is the sandbox's own: the
-    supervisor did not start, or died.
+    supervisor did not start, or died. `peak_bytes` is the most memory that the sandbox held, where a cgroup counts it.
     """
 
     outcomes: tuple[Outcome, ...]
     stopped: str = ""
     failure: str = ""
+    peak_bytes: int = 0
 
 
 def frames(job: Job, place: Place) -> list[bytes]:
     """The contents of the frames for the supervisor: the job, then for checks what only it may know."""
     limits, work = job.limits, job.work
+    memory = place.memory or whole_memory(limits)
     settings = {
         "kind": work.kind,
         "program": job.program.encode("utf-8", "replace").decode(),
         "stop_early": job.stop_early,
         "wall_s": float(limits.wall_s),
         "cpu_s": max(1, round(limits.cpu_s)),
-        "memory_bytes": int(limits.memory_mb * MEGABYTE),
+        "memory_bytes": memory.program,
+        "supervisor_bytes": memory.supervisor,
+        "one_process_filter": place.one_process_filter,
         "file_bytes": int(limits.file_mb * MEGABYTE),
         "open_files": int(limits.open_files),
         "processes": int(limits.processes),

@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from egpo.rewards.sandbox.cgroups import CgroupParent
 from egpo.rewards.sandbox.inside.containment import descendants
 from egpo.rewards.sandbox.job import Job, Place, Report, framed, frames, has_started, read_outcomes
 from egpo.rewards.sandbox.limits import MEGABYTE
@@ -14,6 +16,8 @@ from egpo.rewards.sandbox.pump import Pump
 
 _TICK_S = 0.1
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_COUNTED_FRAC = 15 / 16
+"""The cgroup's share of `memory_mb`: the rest is for what the kernel does not count, such as the cgroup itself."""
 _START_S = 60.0
 """For the start of the sandbox itself: milliseconds, but on a machine that has other things to do."""
 _SPARE_S = 5.0
@@ -34,8 +38,30 @@ ENVIRONMENT = {
 }
 
 
-def launch(command: Sequence[str], job: Job, place: Place, pass_fds: Sequence[int] = ()) -> Report:
-    """Run the supervisor by `command`, and read its report. Nothing of it is left when this returns."""
+def launch(
+    command: Sequence[str], job: Job, place: Place, pass_fds: Sequence[int] = (), cgroups: CgroupParent | None = None
+) -> Report:
+    """Run the supervisor by `command`, and read its report. Nothing of it is left when this returns.
+
+    With `cgroups` all of it runs in a new cgroup there, limited to `memory_mb` unless the address space bounds it.
+    """
+    if cgroups is None:
+        # With the filter the program is one process, and its address space the bound.
+        limit = float("inf") if place.one_process_filter else job.limits.memory_mb * MEGABYTE
+        return _launch(list(command), job, place, pass_fds, lambda pid: resident_bytes(pid) > limit)
+    limit_bytes = int(job.limits.memory_mb * MEGABYTE * _COUNTED_FRAC)
+    cgroup = cgroups.make(None if place.one_process_filter else limit_bytes)
+    try:
+        report = _launch(cgroup.entering(list(command)), job, place, pass_fds, lambda _: cgroup.killed_for_memory())
+        report = replace(report, peak_bytes=cgroup.peak_bytes())
+        return _blamed_on_memory(report) if cgroup.killed_for_memory() else report
+    finally:
+        cgroup.remove()
+
+
+def _launch(
+    command: list[str], job: Job, place: Place, pass_fds: Sequence[int], is_over_memory: Callable[[int], bool]
+) -> Report:
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -47,7 +73,7 @@ def launch(command: Sequence[str], job: Job, place: Place, pass_fds: Sequence[in
     )
     pump = Pump(process, framed([compiled(job.work.kind), *frames(job, place)]))
     try:
-        stopped = _watch(pump, job)
+        stopped = _watch(pump, job, is_over_memory)
         if stopped == "timeout" and not has_started(pump.out):
             return Report((), failure=f"the sandbox did not start within {_START_S:.0f} s")
         failure = "" if stopped else _failure(process, bytes(pump.err))
@@ -58,7 +84,26 @@ def launch(command: Sequence[str], job: Job, place: Place, pass_fds: Sequence[in
         process.wait()
 
 
-def _watch(pump: Pump, job: Job) -> str:
+def _blamed_on_memory(report: Report) -> Report:
+    """The report of a sandbox in which the kernel has killed a process for memory: that process died of it.
+
+    Where it was a child that the program did not miss, the last outcome is the one that shows it. (In a cgroup of
+    version 2 the kernel kills all of the sandbox at once.)
+    """
+    outcomes = tuple(
+        replace(outcome, status="memory")
+        if outcome.status == "died" or (outcome.status == "signal" and outcome.code == signal.SIGKILL)
+        else outcome
+        for outcome in report.outcomes
+    )
+    if report.failure or report.stopped:
+        return replace(report, outcomes=outcomes, stopped=report.stopped or "memory", failure="")
+    if outcomes and not any(outcome.status == "memory" for outcome in outcomes):
+        outcomes = (*outcomes[:-1], replace(outcomes[-1], status="memory", output=b""))
+    return replace(report, outcomes=outcomes)
+
+
+def _watch(pump: Pump, job: Job, is_over_memory: Callable[[int], bool]) -> str:
     """Wait for the end of the report. The limit that stopped it before, or nothing."""
     allowed_s = min(job.limits.total_s, job.limits.wall_s * job.work.size) + _SPARE_S
     next_look, deadline, started = time.monotonic() + _TICK_S, time.monotonic() + _START_S, False
@@ -67,16 +112,12 @@ def _watch(pump: Pump, job: Job) -> str:
         if not started and has_started(pump.out):
             started, deadline = True, time.monotonic() + allowed_s
         if time.monotonic() > next_look:
-            if stopped := _over_the_limit(pump.process.pid, job, deadline):
-                return stopped
+            if time.monotonic() > deadline:
+                return "timeout"
+            if is_over_memory(pump.process.pid):
+                return "memory"
             next_look = time.monotonic() + _TICK_S
     return ""
-
-
-def _over_the_limit(pid: int, job: Job, deadline: float) -> str:
-    if time.monotonic() > deadline:
-        return "timeout"
-    return "memory" if resident_bytes(pid) > job.limits.memory_mb * MEGABYTE else ""
 
 
 def _failure(process: subprocess.Popen[bytes], err: bytes) -> str:

@@ -7,6 +7,7 @@ import os
 import tempfile
 from dataclasses import dataclass, field
 
+from egpo.rewards.sandbox.cgroups import CgroupParent, find_cgroups
 from egpo.rewards.sandbox.job import Job, Place, Report
 from egpo.rewards.sandbox.launch import PYTHON_OPTIONS, launch
 from egpo.rewards.sandbox.limits import Limits
@@ -19,6 +20,8 @@ class LimitsOnly:
 
     limits: Limits = field(default_factory=Limits)
     packages: tuple[str, ...] = ()
+    cgroups: CgroupParent | None = field(default_factory=lambda: find_cgroups().parent)
+    """Where the cgroup of each program is made. None: resident memory is looked at ten times a second."""
     tier = "limits"
 
     def run(self, job: Job) -> Report:
@@ -27,6 +30,6 @@ class LimitsOnly:
                 work_dir = os.path.join(folder, "work")
                 os.mkdir(work_dir)
                 place = Place(work_dir, os.path.join(folder, "stdin"), packages=self.packages)
-                return launch([interpreter(), *PYTHON_OPTIONS], job, place)
+                return launch([interpreter(), *PYTHON_OPTIONS], job, place, cgroups=self.cgroups)
         except OSError as error:
             return Report((), failure=f"the subprocess did not start: {error}")

@@ -52,6 +52,29 @@ _MACHINES = {
     "aarch64": (0xC00000B7, _AARCH64, 220, 198, 261),
 }
 _CLONE3 = 435
+
+# What holds memory that a limit on address space does not count: other processes, connections that nobody has accepted,
+# sockets on their way through sockets, pages moved into pipes, attributes of files, watches.
+_UNCOUNTED = {
+    "x86_64": {
+        "socket": 41, "sendmsg": 46, "setsockopt": 54, "fork": 57, "vfork": 58, "execve": 59, "setxattr": 188,
+        "lsetxattr": 189, "fsetxattr": 190, "io_setup": 206, "remap_file_pages": 216, "inotify_init": 253,
+        "splice": 275, "tee": 276, "vmsplice": 278, "inotify_init1": 294, "sendmmsg": 307, "execveat": 322,
+        "setxattrat": 463,
+    },
+    "aarch64": {
+        "io_setup": 0, "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "inotify_init1": 26, "vmsplice": 75, "splice": 76,
+        "tee": 77, "socket": 198, "setsockopt": 208, "sendmsg": 211, "execve": 221, "remap_file_pages": 234,
+        "sendmmsg": 269, "execveat": 281, "setxattrat": 463,
+    },
+}  # fmt: skip
+# machine: clone, fcntl, mmap, mremap
+_LOOKED_INTO = {"x86_64": (56, 72, 9, 25), "aarch64": (220, 25, 222, 216)}
+_CLONE_THREAD, _F_SETPIPE_SZ, _MREMAP_FIXED_OR_DONTUNMAP = 0x00010000, 1031, 2 | 4
+_SECOND_ARGUMENT, _FOURTH_ARGUMENT, _FIRST_ARGUMENT_HIGH = 24, 40, 20
+LOWEST_ADDRESS, HIGHEST_ADDRESS = 0xE6B00001, 0xE6B00002
+"""Stand in a filter for the upper halves of the addresses between which a program may map memory."""
+
 _X32_CALLS_FROM = 0x40000000
 
 
@@ -76,6 +99,44 @@ def seccomp_filter(machine: str = "") -> bytes | None:
         *_if_number(prlimit, _step(_LOAD, _FIRST_ARGUMENT), _step(_JUMP_EQUAL, 0, 1, 0), _deny(_EPERM)),
     ]
     for number in sorted({**_COMMON, **denied}.values()):
+        rules += [_step(_JUMP_EQUAL, number, 0, 1), _deny(_EPERM)]
+    return b"".join([*rules, _step(_RETURN, _ALLOW)])
+
+
+@cache
+def one_process_filter(machine: str = "") -> bytes | None:
+    """A second filter, for the program alone, which keeps all the memory that it can hold within its address space.
+
+    - It cannot start another process; threads it can.
+    - It maps memory within a few gigabytes only: single pages all over the address space would each cost two pages of
+      page tables. The process puts the addresses in that are its own (`containment.keep_to_one_process`).
+    - Pipes keep the size that they are made with, and of sockets there are pairs only.
+    """
+    machine = machine or platform.machine()
+    if machine not in _UNCOUNTED:
+        return None
+    clone, fcntl, mmap, mremap = _LOOKED_INTO[machine]
+    rules = [
+        # The first filter has seen to the architecture.
+        _step(_LOAD, _NUMBER),
+        *_if_number(clone, _step(_LOAD, _FIRST_ARGUMENT), _step(_JUMP_BITS, _CLONE_THREAD, 1, 0), _deny(_EPERM)),
+        *_if_number(fcntl, _step(_LOAD, _SECOND_ARGUMENT), _step(_JUMP_EQUAL, _F_SETPIPE_SZ, 0, 1), _deny(_EPERM)),
+        *_if_number(
+            mremap,
+            _step(_LOAD, _FOURTH_ARGUMENT),
+            _step(_JUMP_BITS, _MREMAP_FIXED_OR_DONTUNMAP, 0, 1),
+            _deny(_EPERM),
+        ),
+        *_if_number(
+            mmap,
+            _step(_LOAD, _FIRST_ARGUMENT_HIGH),
+            _step(_JUMP_EQUAL, 0, 3, 0),
+            _step(_JUMP_ABOVE, LOWEST_ADDRESS, 0, 1),
+            _step(_JUMP_ABOVE, HIGHEST_ADDRESS, 0, 1),
+            _deny(_EPERM),
+        ),
+    ]
+    for number in sorted(_UNCOUNTED[machine].values()):
         rules += [_step(_JUMP_EQUAL, number, 0, 1), _deny(_EPERM)]
     return b"".join([*rules, _step(_RETURN, _ALLOW)])
 

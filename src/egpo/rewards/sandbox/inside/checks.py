@@ -9,7 +9,7 @@ import time
 from egpo.rewards.sandbox.inside.compare import same
 from egpo.rewards.sandbox.inside.containment import too_many_files
 from egpo.rewards.sandbox.inside.execute import execute
-from egpo.rewards.sandbox.inside.remote import Connection, ProgramError, Unsupported
+from egpo.rewards.sandbox.inside.remote import Connection, ProgramError, Remote, RemoteType, Unsupported
 from egpo.rewards.sandbox.inside.wire import Closed
 
 TYPE_CHECKING = False
@@ -54,8 +54,11 @@ def run_checks(job: dict[str, Any], tests: dict[str, Any], connection: Connectio
 
 def _prepare(tests: dict[str, Any], connection: Connection, scope: dict[str, Any]) -> None:
     """Bind the names that the tests take from the program, then run what comes before the first test."""
-    for module in tests["modules"]:
-        scope[module] = __import__(module)
+    for name in tests["modules"]:
+        module, _, inside = name.partition(".")
+        scope[module] = getattr(__import__(module), inside) if inside else __import__(module)
+    if any("inspect" in code for code in (tests["setup"], *tests["checks"]) if isinstance(code, str)):
+        _let_inspect_ask(connection)
     for name in tests["names"]:
         try:  # noqa: SIM105
             scope[name] = connection.ask("name", name)
@@ -65,13 +68,26 @@ def _prepare(tests: dict[str, Any], connection: Connection, scope: dict[str, Any
     execute(tests["setup"], scope)
 
 
+def _let_inspect_ask(connection: Connection) -> None:
+    """`inspect.getsource` of something that stands for a function or class of the program's asks the program."""
+    import inspect
+
+    own: Callable[[Any], str] = inspect.getsource
+
+    def getsource(target: Any) -> str:
+        stands = isinstance(target, (Remote, RemoteType))
+        return str(connection.ask("source", target)) if stands else own(target)
+
+    inspect.getsource = getsource
+
+
 def _run(check: Any, scope: dict[str, Any], connection: Connection) -> None:
     if isinstance(check, str):
         execute(check, scope)
         return
     function = connection.ask("name", check["fn_name"])
     # Not by calling `function`: that would let the program change the arguments, which may be the expected value too.
-    got = connection.ask("call", function, check["args"], check["kwargs"])
+    got = connection.ask("call_for_data", function, check["args"], check["kwargs"])
     if not any(same(got, right) for right in check["expected"]):
         raise AssertionError("another value was expected")
 

@@ -11,7 +11,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER = 1, 4, 22, 36
+SECCOMP_MODE_FILTER = 2
+# As in `seccomp`, which stays on the host.
+LOWEST_ADDRESS, HIGHEST_ADDRESS = 0xE6B00001, 0xE6B00002
+MOST_PENDING_SIGNALS = 4096
 STACK_BYTES = 64 << 20
 WRITABLE = ("/tmp", "/dev")
 
@@ -29,14 +33,41 @@ def shield(walled: bool) -> None:
     _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
 
 
-def prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int, more: bytes | int = 0) -> None:
     """prctl(2). Through `_ctypes`, because importing `ctypes` would cost each program three milliseconds more."""
     import _ctypes
 
     libc: Any = _ctypes
-    address = libc.dlsym(libc.dlopen(None, os.RTLD_NOW), "prctl")
-    if libc.call_function(address, (option, value, 0, 0, 0)) != 0:
+    if libc.call_function(_address_of("prctl"), (option, value, more, 0, 0)) != 0:
         raise OSError(f"prctl({option}, {value}) failed")
+
+
+def _address_of(function: str) -> int:
+    import _ctypes
+
+    libc: Any = _ctypes
+    address: int = libc.dlsym(libc.dlopen(None, os.RTLD_NOW), function)
+    return address
+
+
+def keep_to_one_process(rules: bytes) -> None:
+    """Apply a system call filter to this process, for good (`seccomp.one_process_filter`).
+
+    In place of its two marks stand the upper halves of the addresses near the C library, where the kernel puts new
+    mappings too.
+    """
+    import sys
+
+    near = _address_of("prctl") >> 32
+    steps = [rules[at : at + 8] for at in range(0, len(rules), 8)]
+    for mark, bound in ((LOWEST_ADDRESS, near - 1), (HIGHEST_ADDRESS, near + 2)):
+        mark_bytes, bound_bytes = mark.to_bytes(4, sys.byteorder), bound.to_bytes(4, sys.byteorder)
+        steps = [step[:4] + bound_bytes if step[4:] == mark_bytes else step for step in steps]
+    program = b"".join(steps)
+    # struct sock_fprog: how many steps, and a pointer to them; the content of a `bytes` lies at the end of the object.
+    content = id(program) + bytes.__basicsize__ - 1
+    pointer = len(steps).to_bytes(8, sys.byteorder) + content.to_bytes(8, sys.byteorder)
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, pointer)
 
 
 def confine(settings: dict[str, Any], num_tests: int, supervisor: int) -> None:
@@ -53,6 +84,8 @@ def confine(settings: dict[str, Any], num_tests: int, supervisor: int) -> None:
         (resource.RLIMIT_NOFILE, settings["open_files"], settings["open_files"]),
         (resource.RLIMIT_CORE, 0, 0),
         (resource.RLIMIT_MEMLOCK, 0, 0),
+        # Each timer counts as one, and takes memory of the kernel.
+        (resource.RLIMIT_SIGPENDING, MOST_PENDING_SIGNALS, MOST_PENDING_SIGNALS),
         (resource.RLIMIT_AS, memory, memory),
     ]
     if settings["private"]:
@@ -72,6 +105,19 @@ def confine(settings: dict[str, Any], num_tests: int, supervisor: int) -> None:
         prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
         if os.getppid() != supervisor:  # it was gone before we asked: no signal would come
             os._exit(1)
+    if settings["one_process_filter"]:
+        keep_to_one_process(settings["one_process_filter"])
+
+
+def bound_supervisor(memory_bytes: int) -> None:
+    """Where no cgroup does it: values from the program take at most this much address space in this process.
+
+    The soft limit only: a child that is to run the program sets its own.
+    """
+    if memory_bytes:
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        soft = memory_bytes if hard == resource.RLIM_INFINITY else min(hard, memory_bytes)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _raise_stack_limit() -> None:

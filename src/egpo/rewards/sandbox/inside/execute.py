@@ -5,6 +5,7 @@ No `from __future__` here: `exec` would hand it on to the source. And `exec` get
 """
 
 import builtins
+import posix as os
 import sys
 
 TYPE_CHECKING = False
@@ -17,11 +18,35 @@ def execute(source: str, scope: "dict[str, object]") -> None:
 
 
 def execute_as_module(source: str, name: str) -> "ModuleType":
-    """A new module of this name with `source` run in it."""
+    """A new module of this name with `source` run in it. The file that it says it is from is there."""
     module = type(sys)(name)
     sys.modules[name] = module
     sys.argv = ["solution.py"]
     # `site` would have set these two, and it does not run here.
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
+    try:
+        module.__file__ = _written(source)
+    except OSError:  # a full or foreign /tmp: it goes without
+        module.__file__ = "solution.py"
+    if "inspect" in source:
+        show_source(source)
     execute(source, module.__dict__)
     return module
+
+
+def _written(source: str) -> str:
+    path = os.getcwd() + "/solution.py"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.write(fd, source.encode("utf-8", "surrogatepass"))
+    finally:
+        os.close(fd)
+    return path
+
+
+def show_source(source: str) -> None:
+    """Let `inspect` find the source of functions: code that came from `exec` is in a file of this name."""
+    import linecache
+
+    lines = [line + "\n" for line in source.split("\n")]
+    linecache.cache["<string>"] = (len(source), None, lines, "<string>")

@@ -6,8 +6,10 @@ something else. What it is measured against never enters this process.
 
 from __future__ import annotations
 
-from egpo.rewards.sandbox.inside.execute import execute_as_module
-from egpo.rewards.sandbox.inside.values import decode, encode
+import builtins
+
+from egpo.rewards.sandbox.inside.execute import execute_as_module, show_source
+from egpo.rewards.sandbox.inside.values import CHANGING, UNCHANGING, decode, encode, reference
 from egpo.rewards.sandbox.inside.wire import read_frame, write_frame
 
 TYPE_CHECKING = False
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 CALLBACKS_FROM = 1 << 31
 """References from here on belong to the test code; below, to the program."""
+LONGEST_MESSAGE = 1000
 
 
 class Server:
@@ -28,16 +31,19 @@ class Server:
         self.objects: list[object] = []
         self.numbers: dict[int, int] = {}
         self.module: ModuleType | None = None
+        self.source = ""
+        self.loop: Any = None
 
     def serve(self, source: str) -> None:
         """Load the program, say how that went, and answer until the test code is done."""
-        self.answer(lambda: self.load(source))
+        self.source = source
+        self.answer(self.load)
         while True:
-            request = read_frame(self.requests)
-            self.answer(lambda request=request: self.obey(request))  # type: ignore[misc]
+            request = decode(read_frame(self.requests), self.resolve)
+            self.answer(lambda request=request: self.obey(*request))  # type: ignore[misc]
 
-    def load(self, source: str) -> tuple[object, object]:
-        self.module = execute_as_module(source, "solution")
+    def load(self) -> tuple[object, object]:
+        self.module = execute_as_module(self.source, "solution")
         return None, None
 
     def answer(self, work: Callable[[], tuple[object, object]]) -> None:
@@ -46,11 +52,10 @@ class Server:
             value, changed = work()
             content = self.encode(("value", value, changed))
         except BaseException as error:  # boundary: whatever a program raises is an answer
-            content = self.encode(("raise", type(error).__name__, str(error)[:1000]))
+            content = self.encode(("raise", *self.on_describe(error)[1:]))
         write_frame(self.answers, content)
 
-    def obey(self, request: bytes) -> tuple[object, object]:
-        operation, *parts = decode(request, self.resolve)
+    def obey(self, operation: str, *parts: Any) -> tuple[object, object]:
         if operation == "call":
             return self.call(*parts)
         work: Callable[..., object] = getattr(self, "on_" + operation)
@@ -62,6 +67,10 @@ class Server:
         value = function(*args, **kwargs)
         return value, ((args, kwargs) if self.encode((args, kwargs)) != before else None)
 
+    def on_call_for_data(self, function: Callable[..., object], args: list[Any], kwargs: dict[str, Any]) -> object:
+        """The value without the classes that the program has derived from builtin ones."""
+        return decode(encode(function(*args, **kwargs), self.hand_over), self.resolve)
+
     def on_name(self, name: str) -> object:
         """A global of the program, or a method of its `Solution` class, as the practice sites have it."""
         if hasattr(self.module, name):
@@ -71,14 +80,42 @@ class Server:
             return getattr(solution(), name)
         raise NameError(f"name {name!r} is not defined by the program")
 
+    def on_describe(self, target: Any) -> tuple[object, ...]:
+        """What the test code needs to know to make something that stands for `target`."""
+        if isinstance(target, type):
+            bases = tuple(_builtin_name(base) or base for base in target.__bases__)
+            return "class", target.__name__, _builtin_name(target), bases
+        kind = type(target)
+        if isinstance(target, BaseException):
+            try:
+                args = decode(encode(target.args, self.hand_over), self.resolve)
+            except Exception:  # boundary: arguments that cannot travel
+                args = ()
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            # The class by its number: only a name that leads to it makes something that stands for it.
+            return "exception", self.hand_over(kind), name, self.hand_over(target), _message(target), args
+        return "object", kind, "coroutine" if hasattr(kind, "__await__") and hasattr(kind, "send") else ""
+
     on_getattr = staticmethod(getattr)
     on_setattr = staticmethod(setattr)
+    on_delattr = staticmethod(delattr)
     on_len = staticmethod(len)
     on_iter = staticmethod(iter)
-    on_next = staticmethod(next)
     on_str = staticmethod(str)
     on_repr = staticmethod(repr)
     on_bool = staticmethod(bool)
+    on_int = staticmethod(int)
+    on_float = staticmethod(float)
+    on_hash = staticmethod(hash)
+    on_format = staticmethod(format)
+    on_isinstance = staticmethod(isinstance)
+    on_issubclass = staticmethod(issubclass)
+
+    def on_next(self, iterator: Any) -> tuple[bool, object]:
+        try:
+            return True, next(iterator)
+        except StopIteration:
+            return False, None
 
     def on_getitem(self, target: Any, key: Any) -> object:
         return target[key]
@@ -86,11 +123,67 @@ class Server:
     def on_setitem(self, target: Any, key: Any, value: Any) -> None:
         target[key] = value
 
+    def on_delitem(self, target: Any, key: Any) -> None:
+        del target[key]
+
     def on_eq(self, left: object, right: object) -> bool:
         return bool(left == right)
 
+    def on_operator(self, name: str, *operands: Any) -> object:
+        import _operator
+
+        return getattr(_operator, name)(*operands)
+
+    def on_content(self, target: Any) -> object:
+        """The builtin value that `target` is derived from, as it is now; None where it is no such thing."""
+        return decode(encode(target, self.hand_over), self.resolve) if isinstance(target, CHANGING) else None
+
+    def on_source(self, target: Any) -> str:
+        import inspect
+
+        show_source(self.source)
+        return inspect.getsource(target)
+
+    def on_enter(self, target: Any) -> object:
+        return type(target).__enter__(target)
+
+    def on_exit(self, target: Any, error: BaseException | None) -> None:
+        type(target).__exit__(target, None if error is None else type(error), error, None)
+
+    def on_aenter(self, target: Any) -> object:
+        return self.on_await(type(target).__aenter__(target))
+
+    def on_aexit(self, target: Any, error: BaseException | None) -> None:
+        self.on_await(type(target).__aexit__(target, None if error is None else type(error), error, None))
+
+    def on_aiter(self, target: Any) -> object:
+        return type(target).__aiter__(target)
+
+    def on_anext(self, iterator: Any) -> tuple[bool, object]:
+        try:
+            return True, self.on_await(type(iterator).__anext__(iterator))
+        except StopAsyncIteration:
+            return False, None
+
+    def on_await(self, awaitable: Any) -> object:
+        """The result of a coroutine, which runs to its end here: one loop serves the whole life of the program."""
+        import asyncio
+
+        async def result() -> object:
+            return await awaitable
+
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+        return self.loop.run_until_complete(result())
+
     def encode(self, value: object) -> bytes:
-        return encode(value, self.hand_over)
+        return encode(value, self.hand_over, 0, self.of_subclass)
+
+    def of_subclass(self, value: object) -> bytes:
+        """What is derived from an unchanging value travels with its value; what can change stays here."""
+        if isinstance(value, UNCHANGING):
+            return b"m" + self.hand_over(value).to_bytes(4, "big")
+        return reference(self.hand_over(value)) if isinstance(value, CHANGING) else b""
 
     def hand_over(self, value: object) -> int:
         if isinstance(value, Callback):
@@ -104,6 +197,18 @@ class Server:
         return self.objects[number] if number < CALLBACKS_FROM else Callback(self, number)
 
 
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[:LONGEST_MESSAGE]
+    except Exception:  # boundary: the program's own `__str__`
+        return ""
+
+
+def _builtin_name(kind: type) -> str:
+    """The name of a class that is Python's own; nothing for any other."""
+    return kind.__name__ if getattr(builtins, kind.__name__, None) is kind else ""
+
+
 class Callback:
     """A function of the test code, as the program sees it: it can be called, and nothing else."""
 
@@ -112,7 +217,19 @@ class Callback:
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         write_frame(self.server.answers, self.server.encode(("callback", self.number, args, kwargs)))
-        outcome, value = decode(read_frame(self.server.requests), self.server.resolve)
-        if outcome == "raise":
-            raise RuntimeError(value)
-        return value
+        while True:
+            operation, *parts = decode(read_frame(self.server.requests), self.server.resolve)
+            if operation == "return":
+                return parts[0]
+            if operation == "raise":
+                raise _rebuilt(*parts)
+            # The test's function looks at what it was given.
+            self.server.answer(lambda operation=operation, parts=parts: self.server.obey(operation, *parts))  # type: ignore[misc]
+
+
+def _rebuilt(error: object, name: str, message: str) -> BaseException:
+    """What the test's function raised: an exception of the program's, a builtin one, or neither."""
+    if isinstance(error, BaseException):
+        return error
+    kind = getattr(builtins, name, None)
+    return kind(message) if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError(message)

@@ -14,7 +14,13 @@ import select
 import sys
 import time
 
-from egpo.rewards.sandbox.inside.containment import confine, kill_everyone_else, shield, too_many_files
+from egpo.rewards.sandbox.inside.containment import (
+    bound_supervisor,
+    confine,
+    kill_everyone_else,
+    shield,
+    too_many_files,
+)
 from egpo.rewards.sandbox.inside.script import run_script
 from egpo.rewards.sandbox.inside.wire import read_frame
 
@@ -36,6 +42,7 @@ def main(armoured: bool = False) -> None:
     report = Reporter(out, armoured)
     job = marshal.loads(unarmour(read_frame(0)))
     shield(job["walled"])
+    bound_supervisor(job["supervisor_bytes"])
     report("ready")
     sys.path.extend(job["packages"])
     if job["kind"] == "scripts":

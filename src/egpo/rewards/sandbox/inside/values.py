@@ -2,7 +2,7 @@
 
 One tag byte, then the content; sizes are four bytes, big end first. A value that is not plain data travels as a
 reference: a number that its owner can look up. A subclass travels as its builtin base, so an `int` whose `__eq__`
-always says yes arrives as an `int`.
+always says yes arrives as an `int`; beside that it may carry the number of the object.
 """
 
 from __future__ import annotations
@@ -15,59 +15,115 @@ if TYPE_CHECKING:
     Value = Any
     HandOver = Callable[[object], int]
     Resolve = Callable[[int], object]
+    OfSubclass = Callable[[object], bytes]
+    Mirror = Callable[[int, Any], object]
 
 
 DEEPEST = 200
 
 _SIMPLE: dict[bytes, object] = {b"N": None, b"T": True, b"F": False}
+_FACTORIES = {kind.__name__: kind for kind in (int, float, complex, bool, str, list, tuple, dict, set)}
+
+
+def _text(value: Any) -> tuple[object, ...]:
+    return (str(value),)
+
+
+def _zone(value: Any) -> object:
+    """The time zone of a moment as a fixed offset, or None."""
+    offset = value.utcoffset()
+    return offset if offset is None else __import__("datetime").timezone(offset, value.tzname())
+
+
+def _factory(value: Any) -> object:
+    name = getattr(value.default_factory, "__name__", "")
+    return name if _FACTORIES.get(name) is value.default_factory else None
+
+
 # Classes of the standard library that are plain data too, and what to build them from.
 _NAMED: dict[str, Callable[[Any], tuple[object, ...]]] = {
     "builtins.range": lambda value: (value.start, value.stop, value.step),
+    "array.array": lambda value: (value.typecode, list(value)),
+    "collections.Counter": lambda value: (dict(value),),
+    "collections.OrderedDict": lambda value: (list(value.items()),),
+    "collections.defaultdict": lambda value: (_factory(value), dict(value)),
     "collections.deque": lambda value: (list(value), value.maxlen),
     "datetime.date": lambda value: (value.year, value.month, value.day),
+    "datetime.datetime": lambda value: (
+        value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, _zone(value),
+    ),
+    "datetime.time": lambda value: (value.hour, value.minute, value.second, value.microsecond, _zone(value)),
     "datetime.timedelta": lambda value: (value.days, value.seconds, value.microseconds),
-    "decimal.Decimal": lambda value: (str(value),),
+    "datetime.timezone": lambda value: (value.utcoffset(None), value.tzname(None)),
+    "decimal.Decimal": _text,
     "fractions.Fraction": lambda value: (value.numerator, value.denominator),
-}
+    "ipaddress.IPv4Address": _text,
+    "ipaddress.IPv4Network": _text,
+    "ipaddress.IPv6Address": _text,
+    "ipaddress.IPv6Network": _text,
+    "pathlib.PosixPath": _text,
+    "pathlib.PurePosixPath": _text,
+    "pathlib.PureWindowsPath": _text,
+    "uuid.UUID": _text,
+}  # fmt: skip
 _MANY: dict[bytes, Any] = {b"l": list, b"t": tuple, b"S": set, b"Z": frozenset}
+UNCHANGING = (int, float, complex, str, bytes, tuple, frozenset)
+CHANGING = (bytearray, list, dict, set)
+_EXACT = {type(None), bool, *UNCHANGING, *CHANGING}
 
 
-def encode(value: Value, hand_over: HandOver, depth: int = 0) -> bytes:
-    """The bytes of `value`; `hand_over` numbers what is not plain data (or raises TypeError)."""
+def encode(value: Value, hand_over: HandOver, depth: int = 0, of_subclass: OfSubclass | None = None) -> bytes:
+    """The bytes of `value`; `hand_over` numbers what is not plain data (or raises TypeError).
+
+    `of_subclass` is asked about what is of no builtin or known class, and gives nothing (it travels as what it is
+    derived from, or is handed over), or a tag with a number: `m` before the plain value, `r` in place of it.
+    """
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
     for tag, simple in _SIMPLE.items():
         if value is simple:
             return tag
+    start = b""
+    if of_subclass is not None and type(value) not in _EXACT and class_name(value) not in _NAMED:
+        start = of_subclass(value)
+        if start[:1] == b"r":
+            return start
     if isinstance(value, int):
-        return _sized(b"i", int.to_bytes(value, int.bit_length(value) // 8 + 1, "big", signed=True))
+        return start + _sized(b"i", int.to_bytes(value, int.bit_length(value) // 8 + 1, "big", signed=True))
     if isinstance(value, float):
-        return _sized(b"f", float.hex(value).encode())
+        return start + _sized(b"f", float.hex(value).encode())
     if isinstance(value, complex):
         parts = (value.real, value.imag)
-        return b"c" + b"".join(encode(part, hand_over, depth + 1) for part in parts)
+        return start + b"c" + b"".join(encode(part, hand_over, depth + 1) for part in parts)
     if isinstance(value, str):
-        return _sized(b"s", str.encode(value, "utf-8", "surrogatepass"))
-    if isinstance(value, (bytes, bytearray)):
-        return _sized(b"b", bytes(value))
-    return _encode_many(value, hand_over, depth + 1)
+        return start + _sized(b"s", str.encode(value, "utf-8", "surrogatepass"))
+    if isinstance(value, bytearray):
+        return _sized(b"B", bytes(value))
+    if isinstance(value, bytes):
+        return start + _sized(b"b", bytes(value))
+    return start + _encode_many(value, hand_over, depth + 1, of_subclass)
 
 
-def _encode_many(value: Value, hand_over: HandOver, depth: int) -> bytes:
-    if isinstance(value, dict):
-        flat = [part for pair in dict.items(value) for part in pair]
-        return _counted(b"d", [encode(part, hand_over, depth) for part in flat])
-    for tag, kind in _MANY.items():
-        if isinstance(value, kind):
-            return _counted(tag, [encode(part, hand_over, depth) for part in kind.__iter__(value)])
+def _encode_many(value: Value, hand_over: HandOver, depth: int, of_subclass: OfSubclass | None) -> bytes:
     name = class_name(value)
     if name in _NAMED:
-        return b"o" + encode((name, *_NAMED[name](value)), hand_over, depth)
-    return b"r" + hand_over(value).to_bytes(4, "big")
+        return b"o" + encode((name, *_NAMED[name](value)), hand_over, depth, of_subclass)
+    if isinstance(value, dict):
+        flat = [part for pair in dict.items(value) for part in pair]
+        return _counted(b"d", [encode(part, hand_over, depth, of_subclass) for part in flat])
+    for tag, kind in _MANY.items():
+        if isinstance(value, kind):
+            return _counted(tag, [encode(part, hand_over, depth, of_subclass) for part in kind.__iter__(value)])
+    return reference(hand_over(value))
+
+
+def reference(number: int) -> bytes:
+    return b"r" + number.to_bytes(4, "big")
 
 
 def class_name(value: object) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    """The class of `value` by the name under which it is imported (Python 3.13 keeps paths in a module below)."""
+    return f"{type(value).__module__}.{type(value).__qualname__}".replace("pathlib._local.", "pathlib.")
 
 
 def is_plain(value: object) -> bool:
@@ -84,36 +140,42 @@ def _counted(tag: bytes, parts: list[bytes]) -> bytes:
     return tag + len(parts).to_bytes(4, "big") + b"".join(parts)
 
 
-def decode(data: bytes, resolve: Resolve) -> Value:
-    """The value of `data`, its references turned into objects by `resolve`; ValueError where it is not a value."""
-    value, end = _decode(data, 0, resolve, 0)
+def decode(data: bytes, resolve: Resolve, mirror: Mirror | None = None) -> Value:
+    """The value of `data`, its references turned into objects by `resolve`; ValueError where it is not a value.
+
+    `mirror` makes of a number and a plain value what stands for an object that is derived from such a value.
+    """
+    value, end = _decode(data, 0, resolve, 0, mirror)
     if end != len(data):
         raise ValueError("bytes after the value")
     return value
 
 
-def _decode(data: bytes, at: int, resolve: Resolve, depth: int) -> tuple[Value, int]:
+def _decode(data: bytes, at: int, resolve: Resolve, depth: int, mirror: Mirror | None) -> tuple[Value, int]:
     if depth > DEEPEST + 2:
         raise ValueError("nested too deeply")
     tag, at = data[at : at + 1], at + 1
     if tag in _SIMPLE:
         return _SIMPLE[tag], at
     if tag == b"c":
-        real, at = _decode(data, at, resolve, depth + 1)
-        imag, at = _decode(data, at, resolve, depth + 1)
+        real, at = _decode(data, at, resolve, depth + 1, mirror)
+        imag, at = _decode(data, at, resolve, depth + 1, mirror)
         if type(real) is float and type(imag) is float:
             return complex(real, imag), at
         raise ValueError("a complex number without its two parts")
     if tag == b"o":
-        parts, at = _decode(data, at, resolve, depth + 1)
+        parts, at = _decode(data, at, resolve, depth + 1, mirror)
         return _rebuilt(parts), at
     size, at = int.from_bytes(data[at : at + 4], "big"), at + 4
     if at > len(data):
         raise ValueError("cut off")
     if tag == b"r":
         return resolve(size), at
+    if tag == b"m":
+        plain, at = _decode(data, at, resolve, depth + 1, mirror)
+        return (mirror(size, plain) if mirror else plain), at
     if tag == b"d" or tag in _MANY:
-        return _decode_many(data, at, tag, size, resolve, depth + 1)
+        return _decode_many(data, at, tag, size, resolve, depth + 1, mirror)
     content = data[at : at + size]
     if len(content) != size:
         raise ValueError("cut off")
@@ -129,6 +191,8 @@ def _decode_scalar(tag: bytes, content: bytes) -> Value:
         return content.decode("utf-8", "surrogatepass")
     if tag == b"b":
         return content
+    if tag == b"B":
+        return bytearray(content)
     raise ValueError(f"unknown tag {tag!r}")
 
 
@@ -136,10 +200,12 @@ def _rebuilt(parts: Value) -> Value:
     """An instance of a known class, from its name and what it is built from."""
     if not isinstance(parts, tuple) or not parts or not isinstance(parts[0], str) or parts[0] not in _NAMED:
         raise ValueError("an unknown class")
+    if parts[0] == "collections.defaultdict" and len(parts) == 3:
+        parts = (parts[0], _FACTORIES.get(parts[1]), parts[2])
     module, _, name = parts[0].rpartition(".")
     try:
         return getattr(__import__(module), name)(*parts[1:])
-    except (TypeError, ArithmeticError) as error:
+    except Exception as error:  # boundary: whatever these classes say to arguments that are not theirs
         raise ValueError(f"no {parts[0]}: {error}") from error
 
 
@@ -150,10 +216,12 @@ def _float(text: str) -> float:
         raise ValueError("a float out of range") from error
 
 
-def _decode_many(data: bytes, at: int, tag: bytes, size: int, resolve: Resolve, depth: int) -> tuple[Value, int]:
+def _decode_many(
+    data: bytes, at: int, tag: bytes, size: int, resolve: Resolve, depth: int, mirror: Mirror | None
+) -> tuple[Value, int]:
     parts: list[Any] = []
     for _ in range(size):
-        part, at = _decode(data, at, resolve, depth)
+        part, at = _decode(data, at, resolve, depth, mirror)
         parts.append(part)
     try:
         if tag == b"d":
