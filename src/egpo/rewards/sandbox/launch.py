@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
+from egpo.errors import how_it_ended
 from egpo.rewards.sandbox.inside.containment import descendants
 from egpo.rewards.sandbox.job import Job, Place, Report, framed, frames, has_started, read_outcomes
 from egpo.rewards.sandbox.limits import MEGABYTE
@@ -88,7 +89,7 @@ def _failure(process: subprocess.Popen[bytes], err: bytes) -> str:
     if code == 0:
         return ""
     said = err.decode("utf-8", "replace").strip().splitlines()
-    return said[-1][:500] if said else f"the supervisor ended with status {code}"
+    return said[-1][:500] if said else f"the supervisor {how_it_ended(code)}"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
