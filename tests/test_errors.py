@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from egpo.errors import ConfigError, EgpoError, Fault, InputError, nearest, how_it_ended
+from egpo.errors import ConfigError, EgpoError, Fault, InputError, how_it_ended, nearest
 
 ERRORS = [
     EgpoError("the disk is full", where="runs/x", fix="make room"),

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
-from egpo.assets import resolve_model
+from egpo.config.machine import require_model_place
 from egpo.errors import InputError
 from egpo.serving.commands import Serving, command, environment
 from egpo.serving.engines import Engine, Wanted, find_engine
@@ -105,9 +105,9 @@ def _ended_by_exceptions() -> Iterator[None]:
 
 
 def _model(word: str) -> str:
-    path = Path(resolve_model(word)).expanduser()
-    if not path.is_dir() and not (path.exists() or word.startswith((".", "/", "~")) or word.count("/") > 1):
-        return word
+    path = Path(require_model_place(word, f"model {word}")).expanduser()
+    if not path.is_dir():
+        return word  # a name of the hub
     require_weights(str(path), word)
     return str(path.absolute())
 
