@@ -4,6 +4,7 @@ One optional file, `egpo.machine.yaml`: the one that the variable EGPO_MACHINE n
 directory, or the one in ~/.config/egpo. An empty EGPO_MACHINE: none at all.
 """
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -87,7 +88,7 @@ def model_folder(name: str) -> str:
 
 
 def require_model_place(name: str, where: str) -> str:
-    """`model_folder` of the name, or an InputError where it is a path that leads nowhere.
+    """`model_folder` of the name, or an InputError where it is a path that leads nowhere, or to a broken config.
 
     A name that is no folder goes to the hub only if it can be one of the hub's: `owner/model` or `model`, of letters,
     digits, `.`, `_` and `-`. It is a path if it starts with `.`, `/` or `~`, has two slashes or a trailing one, or if
@@ -96,6 +97,7 @@ def require_model_place(name: str, where: str) -> str:
     folder = model_folder(name)
     path = Path(folder).expanduser()
     if path.is_dir():
+        _require_readable_config(path / "config.json", where)
         return folder
     if path.exists():
         raise InputError("is a file, not a model folder", where=where, fix="give the folder that holds it")
@@ -103,6 +105,23 @@ def require_model_place(name: str, where: str) -> str:
     if close or not _may_be_of_the_hub(name):
         raise InputError("no such folder", where=where, fix=f"did you mean `{close[0]}`?" if close else _closest(path))
     return folder
+
+
+def _require_readable_config(path: Path, where: str) -> None:
+    """Raise on what transformers meets with a traceback. A folder without a config is its reader's business."""
+    if not path.is_file():
+        return
+    fix = "is the folder whole? give what `save_pretrained` wrote"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"its config.json cannot be read ({error})", where=where, fix=fix) from error
+    if not isinstance(config, dict):
+        raise InputError(f"its config.json holds a {type(config).__name__}, not an object", where=where, fix=fix)
+    for key in ("num_hidden_layers", "n_layer", "num_layers"):
+        layers = config.get(key)
+        if layers is not None and (not isinstance(layers, int) or layers < 1):
+            raise InputError(f"`{key}` of its config.json is {layers!r:.40}", where=where, fix="it must be 1 or more")
 
 
 def _may_be_of_the_hub(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -97,6 +98,10 @@ def _model(folder: str, settings: Model, dtype: torch.dtype, seed: int, where: s
             return _random_model(folder, dtype, seed)
         with without_progress_bars():
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=NAME)
+    except UnpicklingError as error:
+        fix = "save the weights as safetensors, on a machine where the code in the file may run"
+        what = "its weights are a pickle that holds more than tensors: it could run code, so it is not loaded"
+        raise InputError(what, where=where, fix=fix) from error
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise InputError(f"cannot be loaded: {_first_line(error)}", where=where, fix=_fix_for(folder)) from error
     return model
