@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from bounded_answers import bounded, patient
+from bounded_answers import READY_S, bounded, patient
 
 MODEL = "model"
 """The one name. (BFCL turns `_` in a name into `/` and back: it has none.)"""
@@ -54,4 +54,4 @@ def register(
     )
     base = importlib.import_module("bfcl_eval.model_handler.local_inference.base_oss_handler")
     asked = base.requests
-    base.requests = SimpleNamespace(get=patient(asked.get), exceptions=asked.exceptions)
+    base.requests = SimpleNamespace(get=patient(asked.get, min(READY_S, timeout_s)), exceptions=asked.exceptions)
