@@ -65,7 +65,7 @@ def _call(call, prompt):
 @contextmanager
 def serving(answer, key=None, bodies=None, models_status=200):
     """`answer(prompt)` is a text, or an HTTP status to fail with; whoever lacks the `key` is refused. Yields the URL
-    and the prompts so far; `bodies` is a list for the requests whole; `models_status` is the status of the list of models."""
+    and the prompts so far; `bodies` is a list for the requests whole; the list of models has `models_status`."""
     prompts = []
 
     class Server(BaseHTTPRequestHandler):
