@@ -1,5 +1,5 @@
 # Everything starts here: each target builds what it needs, once.
-#   make demo     the whole idea in four minutes       make test     every test, on a bare clone
+#   make demo     about four minutes on two cores      make test     every test, on a bare clone
 #   make check    format, lint, types                  make fuzz     the laws on new examples
 #   make bench    side-by-side measurements            make test-gpu the engine's tests on a GPU
 #   make verl     verl, vLLM and Ray on a CPU          make lock     resolve the dependencies afresh

@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "verl": LEAVES | {"config", "tasks", "rewards", "advantages", "segments", "data", "runs"},
     "merges": LEAVES | {"config", "data", "runs", "local"},
     "comparisons": LEAVES | {"runs", "evals"},
-    "serving": LEAVES,
+    "serving": LEAVES | {"config"},
     "plans": LEAVES | {"config"},
     "experiments": LEAVES
     | {

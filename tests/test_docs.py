@@ -60,3 +60,11 @@ def test_links_between_pages_lead_somewhere():
         prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", prose):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("path", ["README.md", "Makefile", "AGENTS.md", "docs/tiny_model.md", "src/egpo/cli/demo.py"])
+def test_the_demo_takes_as_long_everywhere(path):
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert re.findall(r"(?:about |[a-z]+ and a half |)\w+ minutes on two cores", text) == [
+        "about four minutes on two cores"
+    ]

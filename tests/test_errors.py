@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from egpo.errors import ConfigError, EgpoError, Fault, InputError, nearest
+from egpo.errors import ConfigError, EgpoError, Fault, InputError, how_it_ended, nearest
 
 ERRORS = [
     EgpoError("the disk is full", where="runs/x", fix="make room"),
@@ -30,3 +30,20 @@ def test_errors_are_pickled_whole(error):
 def test_the_nearest_name_or_all_of_them():
     assert nearest("egop", ["grpo", "egpo"]) == "did you mean `egpo`?"
     assert nearest("xyz", ["b", "a"]) == "choose from `a`, `b`"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (0, "ended with code 0"),
+        (1, "ended with code 1"),
+        (-15, "was ended by SIGTERM"),
+        (-9, "was ended by SIGKILL"),
+        (137, "was ended by SIGKILL (code 137)"),
+        (-64, "was ended by SIGRTMAX"),
+        (-40, "was ended by signal 40"),
+        (255, "ended with code 255"),
+    ],
+)
+def test_an_exit_code_is_said_in_words(code, said):
+    assert how_it_ended(code) == said

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from packaging.specifiers import SpecifierSet
 
-from egpo.errors import InputError
+from egpo.errors import InputError, how_it_ended
 
 State = Literal["green", "amber", "red"]
 TIME_LIMIT_S = 180
@@ -226,6 +226,6 @@ def _ask(question: str) -> dict[str, Any] | str:  # the answer, or what went wro
     except subprocess.TimeoutExpired:
         return f"no answer within {TIME_LIMIT_S} s"
     if done.returncode:
-        return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return (done.stderr.strip().splitlines() or [f"python {how_it_ended(done.returncode)}"])[-1]
     answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return answer

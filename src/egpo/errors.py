@@ -3,6 +3,7 @@
 ``recipes/countdown.yaml [update]: unknown key `clp`; did you mean `clip`?``
 """
 
+import signal
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -66,6 +67,26 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean `{close[0]}`?" if close else "choose from " + ", ".join(f"`{n}`" for n in names)
+
+
+def how_it_ended(code: int) -> str:
+    """Say how a child process ended, by its return code as `subprocess` gives it.
+
+    ``ended with code 1``, ``was ended by SIGTERM``; ``was ended by SIGKILL (code 137)`` where a shell or bubblewrap
+    reports the signal of its own child.
+    """
+    if code < 0:
+        return f"was ended by {_signal_name(-code)}"
+    if code > 128 and (name := _signal_name(code - 128)).startswith("SIG"):
+        return f"was ended by {name} (code {code})"
+    return f"ended with code {code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 _said: set[str] = set()

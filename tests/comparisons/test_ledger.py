@@ -54,6 +54,13 @@ def test_nothing_is_left_out(tmp_path):
     assert "config.yaml is no YAML" in found["garbled"].status
 
 
+def test_a_folder_with_a_probe_alone_is_not_a_failed_run(tmp_path):
+    (tmp_path / "planned" / "evals").mkdir(parents=True)
+    (tmp_path / "planned" / "evals" / "probe.json").write_text("{}")
+    (entry,) = read_ledger(tmp_path)
+    assert (entry.name, entry.status) == ("planned", "probed, not trained")
+
+
 def test_it_is_what_the_folders_say_now(tmp_path):
     run = write_run(tmp_path / "grpo", done=4)
     before = read_ledger(tmp_path)

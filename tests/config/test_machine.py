@@ -6,7 +6,16 @@ import sys
 import pytest
 
 from egpo.config import load_config
-from egpo.config.machine import NAME, VARIABLE, Machine, data_place, machine_file, model_folder, this_machine
+from egpo.config.machine import (
+    NAME,
+    VARIABLE,
+    Machine,
+    data_place,
+    machine_file,
+    model_folder,
+    require_model_place,
+    this_machine,
+)
 from egpo.errors import ConfigError, InputError
 
 VERL = ["model.path=m", "task.name=countdown", "engine=verl"]
@@ -144,3 +153,38 @@ def test_a_variable_that_names_no_file(monkeypatch):
     monkeypatch.setenv(VARIABLE, "/nowhere/machine.yaml")
     with pytest.raises(InputError, match=r"EGPO_MACHINE: no such file `/nowhere/machine.yaml`"):
         load_config(None, VERL)
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-4B", "gpt2", "a/b.c_d-e", "Qwen/runs"])
+def test_a_name_that_may_be_of_the_hub_stays_as_it_is(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert require_model_place(name, "here") == name
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("runs/typo", "did you mean `runs/typos`?"),
+        ("./typo", "check the path: there is no `typo` in {here}"),
+        ("models/thing", "check the path: there is no `thing` in {here}/models"),
+        ("models/frst/checkpoints", "did you mean `models/first/checkpoints`?"),
+        ("runs/a", "check the path: there is no `a` in {here}/runs"),
+        ("run/typos/x", "did you mean `runs/typos/x`?"),
+        ("a/b/c", "check the path: there is no `a` in {here}"),
+        ("a b", "check the path: there is no `a b` in {here}"),
+        ("egpo-tinny", "did you mean `egpo-tiny`?"),
+    ],
+)
+def test_a_path_is_a_path(name, advice, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("runs/typos", "models/first"):
+        (tmp_path / folder).mkdir(parents=True)
+    with pytest.raises(InputError) as caught:
+        require_model_place(name, "here")
+    assert str(caught.value) == f"here: no such folder; {advice.format(here=tmp_path)}"
+
+
+def test_a_file_is_no_model_folder(tmp_path):
+    (tmp_path / "weights.bin").touch()
+    with pytest.raises(InputError, match="is a file, not a model folder"):
+        require_model_place(str(tmp_path / "weights.bin"), "here")

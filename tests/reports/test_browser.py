@@ -147,6 +147,16 @@ def test_filters_by_verdict_and_reason(tab):
     assert "wrong_value" in tab.text(ACTIVE)
 
 
+def test_a_token_without_text_is_a_narrow_mark(tab):
+    """A stop token has no text. Its mark was a square of 34 pixels: it had the padding of the page's empty notices."""
+    width, height, line = tab.evaluate(
+        "(() => { const e = document.querySelector('.token.empty'), b = e.getBoundingClientRect();"
+        " return [b.width, b.height, parseFloat(getComputedStyle(e).lineHeight)]; })()"
+    )
+    assert 2 <= width <= 8
+    assert 8 <= height <= line
+
+
 def test_tokens_are_shaded_and_tell_their_entropy(tab):
     """The second token has 0.25 nats; that of the first is not known."""
     assert tab.count(".segment.thinking .token.unknown") == 1

@@ -191,12 +191,3 @@ def test_negative_numbers_are_refused_since_no_expression_can_use_them() -> None
         judge_countdown("<answer>5 + -3</answer>", [5, -3], 2)
     assert judge_countdown("<answer>3 - 5</answer>", [3, 5], -2).correct
     assert judge_countdown("<answer>0 * 5</answer>", [0, 5], 0).correct
-
-
-@pytest.mark.parametrize(
-    "thought", ["", " ", "\n\n", "\u200b", "\u00ad", "\ufeff", "\u2800", "\u3164", " \u200b\n\u2060 "]
-)
-def test_a_thought_of_which_nothing_can_be_seen_is_not_paid(thought: str) -> None:
-    verdict = judge_countdown(f"<think>{thought}</think><answer>3*5+7</answer>", [3, 5, 7], 22)
-    assert (verdict.reward, verdict.correct, verdict.parts["thinking"]) == (0.9, True, 0.0)
-    assert judge_countdown(f"<think>{thought}hm</think><answer>3*5+7</answer>", [3, 5, 7], 22).reward == 1.0

@@ -2,7 +2,7 @@
 """The python of an environment with vLLM, as far as `egpo.serving` sees it: it says what it has, and serves.
 
 STAND_IN tells how: `ready`, `silent` (listens to nobody), `broken` (ends at once), `other_name` (serves another model),
-`deaf` (does not end when asked to, and has a child).
+`deaf` (does not end when asked to, and has a child), `errors` (answers 500 to everything).
 """
 
 import http.server
@@ -16,6 +16,9 @@ import time
 
 class Models(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        if os.environ["STAND_IN"] == "errors":
+            self.send_error(500)
+            return
         name = sys.argv[sys.argv.index("--served-model-name") + 1]
         name += "-of-another" * (os.environ["STAND_IN"] == "other_name")
         body = json.dumps({"data": [{"id": name}]}).encode()

@@ -41,6 +41,14 @@ def here(paper):
     return evaluate(LocalModel("egpo-tiny", load_policy(Model(path="egpo-tiny", device="cpu"))), paper)
 
 
+def test_models_are_listed_where_the_hub_s_cache_does_not_exist(tmp_path, monkeypatch):
+    """`egpo eval bfcl` waits for that list."""
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "none"))
+    with served("egpo-tiny", engine="transformers", timeout_s=300) as server:
+        assert httpx.get(f"{server.url}/models").status_code == 200
+
+
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
 def test_answers_are_those_of_the_embedded_engine(engine, paper, many, here, tmp_path):
     """Greedy ones token for token, in float32; kernels that round otherwise may turn a tie."""

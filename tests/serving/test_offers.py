@@ -1,8 +1,10 @@
 """What `transformers serve` finds."""
 
 import json
+from pathlib import Path
 
 import pytest
+from huggingface_hub import scan_cache_dir
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from egpo.assets import MODELS
@@ -22,6 +24,15 @@ def test_the_model_under_its_name_told_to_sample(tmp_path):
     assert found.eos_token_id == 2
     assert AutoModelForCausalLM.from_pretrained(place).num_parameters() == 2_558_784
     assert "do_sample" not in json.loads((TINY / "generation_config.json").read_text())
+
+
+def test_the_server_gets_a_cache_of_the_hub_that_exists(tmp_path):
+    """`/v1/models` of `transformers serve` lists it, and answers 500 where it does not exist."""
+    variables = offer(tmp_path, Serving(str(TINY), "mine"))
+    cache = Path(variables["HF_HUB_CACHE"])
+    assert cache.is_dir()
+    assert cache.is_relative_to(tmp_path)
+    assert len(scan_cache_dir(cache).repos) == 0
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "/etc/elsewhere"])

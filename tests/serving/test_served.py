@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from egpo.serving import processes
 from egpo.serving.commands import Serving
 from egpo.serving.served import served
 from tests.evals.served import served as answering_server
-from tests.waiting import all_end, becomes_true
+from tests.waiting import LIMIT_S, all_end, becomes_true
 
 STAND_IN = str(Path(__file__).with_name("stand_in.py"))
 
@@ -65,23 +67,69 @@ def test_one_that_does_not_listen_is_killed_with_its_children(server, monkeypatc
     assert all_end(pids(lines))
 
 
-@pytest.mark.parametrize("how", ["ready", "deaf"])
-def test_kill_9_of_the_parent_ends_the_server(how):
-    code = (
-        "import os, time\n"
-        "from egpo.serving import processes, served\n"
-        "processes.GRACE_S = 0.2\n"
-        "tell = lambda line: os.write(1, f'{line}\\n'.encode())\n"  # in one piece: two threads tell
-        f"with served.served('egpo-tiny', python={STAND_IN!r}, say=tell): tell('up'); time.sleep(600)"
-    )
-    environment = os.environ | {"STAND_IN": how}
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as parent:
+PARENT = (
+    "import os, time\n"
+    "from egpo.serving import processes, served\n"
+    "processes.GRACE_S = 0.2\n"
+    "tell = lambda line: os.write(1, f'{line}\\n'.encode())\n"  # in one piece: two threads tell
+    f"with served.served('egpo-tiny', python={STAND_IN!r}, say=tell) as found: tell(found.url); time.sleep(600)"
+)
+"""Another process that serves: the signals of a test are not for this one."""
+
+
+@contextmanager
+def parent_of(how, temporary):
+    """A process that serves, and the pids of its server."""
+    environment = os.environ | {"STAND_IN": how, "TMPDIR": str(temporary)}
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, env=environment) as parent:
         try:
-            lines = list(takewhile(lambda line: line != "up\n", parent.stdout))
+            yield parent, pids(list(takewhile(lambda line: not line.startswith("http"), parent.stdout)))
         finally:
-            parent.send_signal(signal.SIGKILL)
-    assert len(pids(lines)) == (1 if how == "ready" else 2)
-    assert all_end(pids(lines))
+            parent.kill()
+
+
+def url_is_closed(url):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", httpx.URL(url).port)) != 0
+
+
+@pytest.mark.parametrize(
+    ("how", "signum"),
+    [("ready", signal.SIGKILL), ("deaf", signal.SIGKILL), ("ready", signal.SIGTERM), ("deaf", signal.SIGHUP)],
+)
+def test_a_signal_to_the_parent_ends_the_server_and_leaves_nothing(how, signum, tmp_path):
+    with parent_of(how, tmp_path) as (parent, servers):
+        assert len(list(tmp_path.iterdir())) == 1
+        parent.send_signal(signum)
+        assert parent.wait(LIMIT_S) == (-signum if signum == signal.SIGKILL else 128 + signum)
+    assert len(servers) == (1 if how == "ready" else 2)
+    assert all_end(servers)
+    assert becomes_true(lambda: not list(tmp_path.iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("how", "signum"), [("ready", signal.SIGKILL), ("deaf", signal.SIGKILL), ("ready", signal.SIGTERM)]
+)
+def test_a_signal_to_the_guard_ends_the_server_and_leaves_nothing(server, how, signum, tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "GRACE_S", 0.2)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    start, lines = server(how)
+    with start as found:
+        (guard,) = {os.getsid(pid) for pid in pids(lines)}
+        os.kill(guard, signum)
+        assert becomes_true(lambda: found.process.ended)
+        assert all_end(pids(lines))
+        assert url_is_closed(found.url)
+        assert found.process.last_lines[-1] == f"was ended by {signum.name}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_both_the_guard_and_the_parent_killed_end_the_server(tmp_path):
+    with parent_of("ready", tmp_path) as (parent, servers):
+        (guard,) = map(os.getsid, servers)
+        for pid in (guard, parent.pid):
+            os.kill(pid, signal.SIGKILL)
+    assert all_end(servers)
 
 
 def fault(start):
@@ -110,10 +158,20 @@ def test_a_server_that_never_answers_says_its_last_words(server):
 
     start, lines = server("silent", timeout_s=1, watch=watch)
     message = fault(start)
-    assert "the server (vllm) did not answer within 1 s; its last words were:" in message
+    assert "the server (vllm) did not answer within 1 s (http://127.0.0.1:" in message
+    assert "Connection refused); the last lines of its log:\n" in message
     assert "loading for ever" in message
     assert seconds == sorted(seconds)
     assert seconds
+    assert all_end(pids(lines))
+
+
+def test_a_server_that_answers_only_errors_is_given_up_with_its_status(server, monkeypatch):
+    monkeypatch.setattr("egpo.serving.served._ERRORS_S", 1)
+    start, lines = server("errors")
+    message = fault(start).splitlines()[0]
+    assert "the server (vllm) has answered nothing but errors for 1 s (http://127.0.0.1:" in message
+    assert "/v1/models: 500 Internal Server Error)" in message
     assert all_end(pids(lines))
 
 

@@ -14,7 +14,8 @@ def demo(
 ) -> None:
     """Train the tiny model that comes along on Countdown with GRPO and two EGPO estimators, and compare them.
 
-    Data, probe, three runs, evaluation, report: ten minutes on two cores. Interrupted, it goes on when called again.
+    Data, probe, three runs, evaluation, report: about four minutes on two cores. Interrupted, it continues when called
+    again.
 
     Example: [cyan]egpo demo --fast[/]
     """

@@ -41,6 +41,7 @@ def bfcl(
     api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help=KEY_HELP, show_default=False)] = None,
     checkpoint: Annotated[str, typer.Option(help="Of a run: latest, best, or a step.")] = "latest",
     max_model_len: Annotated[int | None, typer.Option(min=1, help=LENGTH_HELP, show_default=False)] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one answer of the server.")] = 3600,
     allow_failed: Annotated[
         bool, typer.Option("--allow-failed", help="Leave out what could not be generated.")
     ] = False,
@@ -71,7 +72,18 @@ def bfcl(
     ids = first_cases(bfcl_python(offline=offline, say=say), chosen, cases) if cases else {}
     outcomes = []
     for target in found:
-        asked = Asked("", "", target.tokenizer, chosen, ids, prompt_format, temperature, threads, max_tokens=max_tokens)
+        asked = Asked(
+            "",
+            "",
+            target.tokenizer,
+            chosen,
+            ids,
+            prompt_format,
+            temperature,
+            threads,
+            max_tokens=max_tokens,
+            timeout_s=timeout,
+        )
         outcomes.append(evaluate_bfcl(target, _as_trained(asked, target, instruction), wanted, say))
     _report(outcomes, as_json)
 

@@ -1,5 +1,6 @@
 """The console script: one typer app, one small file per verb. Nothing heavy is imported before a verb runs."""
 
+import errno
 import os
 import sys
 from typing import Annotated
@@ -84,14 +85,40 @@ def egpo(
 
 
 def main() -> None:
-    """Run a verb. A mistake of the user ends with a message and code 2, a failure of ours with code 1."""
+    """Run a verb. A mistake of the user ends with a message and code 2, any other failure with a message and code 1."""
     # Threads of torch that wait spin for milliseconds by default: beside another busy process a step then takes ten
     # times as long, and on an idle machine it is slower than this, too. Sleeping at once is slower still.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # at the interpreter's exit it would be too late to say what is wrong
     except EgpoError as error:
         for fault in error.faults:
             print(f"egpo: {fault}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except Exception as error:  # the boundary to the machine: what is not its failure is raised again
+        if (what := _failure_of_the_machine(error)) is None:
+            raise
+        print(f"egpo: {what}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+_NO_MEMORY = ("failed to map segment", "annot allocate memory", "can't allocate memory", "can't start new thread")
+"""What the dynamic linker, libc, torch and Python say where memory or address space ends."""
+
+
+def _failure_of_the_machine(error: Exception) -> str | None:
+    """One line for a standard output that cannot be written, or for too little memory; None for anything else."""
+    said = (str(error) or type(error).__name__).splitlines()[0][:200]
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        try:
+            print(flush=True)  # nothing may be pending: an empty line shows whether it was this or a file
+        except OSError as full:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left is dropped at exit without a second error
+            return f"standard output: cannot be written ({full.strerror}); free some space, or write elsewhere"
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
+        return f"not enough memory ({said}); raise the limit (`ulimit -v`), or use a machine with more"
+    return None

@@ -93,7 +93,9 @@ def _entries(folder: Path, name: str) -> list[Entry]:
 
 def _of_run(run: RunFolder, name: str) -> list[Entry]:
     if not run.config.is_file():
-        return [Entry(name, status="no run: no config.yaml")]
+        # `egpo probe RECIPE` writes to the folder of a run that may come later.
+        probed = (run.evals / "probe.json").is_file()
+        return [Entry(name, status="probed, not trained" if probed else "no run: no config.yaml")]
     config = _config(run)
     provenance = read_provenance(run.provenance) if run.provenance.is_file() else None
     known = _known(config, provenance)

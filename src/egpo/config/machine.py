@@ -4,19 +4,23 @@ One optional file, `egpo.machine.yaml`: the one that the variable EGPO_MACHINE n
 directory, or the one in ~/.config/egpo. An empty EGPO_MACHINE: none at all.
 """
 
+import json
 import os
+import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from egpo.assets import resolve_model
+from egpo.assets import MODELS, resolve_model
 from egpo.config.faults import PlaceOf, faults_of
 from egpo.config.includes import read_layers
 from egpo.config.sections.section import Count, Section, Words
 from egpo.errors import ConfigError, Fault, InputError
 
 VARIABLE = "EGPO_MACHINE"
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 NAME = "egpo.machine.yaml"
 
 
@@ -81,6 +85,64 @@ def model_folder(name: str) -> str:
         return resolved
     tried = [Path(root, part) for root in this_machine().models for part in (name, name.rpartition("/")[2])]
     return next((str(folder) for folder in tried if (folder / "config.json").is_file()), name)
+
+
+def require_model_place(name: str, where: str) -> str:
+    """`model_folder` of the name, or an InputError where it is a path that leads nowhere, or to a broken config.
+
+    A name that is no folder goes to the hub only if it can be one of the hub's: `owner/model` or `model`, of letters,
+    digits, `.`, `_` and `-`. It is a path if it starts with `.`, `/` or `~`, has two slashes or a trailing one, or if
+    its first part is `runs` or a folder here. A single word that is close to a model of the package is a misspelling.
+    """
+    folder = model_folder(name)
+    path = Path(folder).expanduser()
+    if path.is_dir():
+        _require_readable_config(path / "config.json", where)
+        return folder
+    if path.exists():
+        raise InputError("is a file, not a model folder", where=where, fix="give the folder that holds it")
+    close = get_close_matches(name, MODELS, n=1, cutoff=0.8)
+    if close or not _may_be_of_the_hub(name):
+        raise InputError("no such folder", where=where, fix=f"did you mean `{close[0]}`?" if close else _closest(path))
+    return folder
+
+
+def _require_readable_config(path: Path, where: str) -> None:
+    """Raise on what transformers meets with a traceback. A folder without a config is its reader's business."""
+    if not path.is_file():
+        return
+    fix = "is the folder whole? give what `save_pretrained` wrote"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"its config.json cannot be read ({error})", where=where, fix=fix) from error
+    if not isinstance(config, dict):
+        raise InputError(f"its config.json holds a {type(config).__name__}, not an object", where=where, fix=fix)
+    for key in ("num_hidden_layers", "n_layer", "num_layers"):
+        layers = config.get(key)
+        if layers is not None and (not isinstance(layers, int) or layers < 1):
+            raise InputError(f"`{key}` of its config.json is {layers!r:.40}", where=where, fix="it must be 1 or more")
+
+
+def _may_be_of_the_hub(name: str) -> bool:
+    if name.startswith((".", "/", "~")) or not _HUB_NAME.fullmatch(name):
+        return False
+    first, slash, _ = name.partition("/")
+    return not slash or (first != "runs" and not Path(first).is_dir())
+
+
+def _closest(path: Path) -> str:
+    """Advice: the existing folder that is closest to the path, compared at its first part that does not exist."""
+    missing = next(place for place in (*reversed(path.parents), path) if not place.is_dir())
+    home = missing.parent
+    try:
+        names = [entry.name for entry in home.iterdir() if entry.is_dir()]
+    except OSError:
+        names = []
+    close = get_close_matches(missing.name, names, n=1, cutoff=0.6)
+    if not close:
+        return f"check the path: there is no `{missing.name}` in {home.absolute()}"
+    return f"did you mean `{home / close[0] / path.relative_to(missing)}`?"
 
 
 def data_place(source: str) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from egpo.config import Config, load_recipe
+from egpo.config.machine import require_model_place
 from egpo.errors import InputError
 from egpo.local.checkpoints.manifest import read_manifest
 from egpo.runs.folder import RunFolder
@@ -39,6 +40,7 @@ def find_model(word: str, checkpoint: str = "latest") -> ModelPlace:
             return _checkpoint_of(run, checkpoint)
         if found := _inside_run(path):
             return found
+    require_model_place(word, f"model {word}")
     return ModelPlace(word, path.resolve().name if path.is_dir() else word)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
@@ -77,7 +78,7 @@ def _loaded(folder: Path, name: str | None, **settings: Any) -> PreTrainedModel:
             model, info = _class(folder).from_pretrained(
                 name, **settings, output_loading_info=True, ignore_mismatched_sizes=True, local_files_only=True
             )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError) as error:
         fix = "is the folder whole? choose another --step"
         raise InputError(f"cannot be loaded ({_first_line(error)})", where=str(folder), fix=fix) from error
     _require_every_weight(info, folder)

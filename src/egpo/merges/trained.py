@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from egpo.config import load_recipe
-from egpo.config.machine import model_folder
+from egpo.config.machine import require_model_place
 from egpo.errors import InputError
 from egpo.local.checkpoints.manifest import MANIFEST, read_manifest, verify_files
 from egpo.merges.adapters import Lora, folded, has_adapters, read_lora
@@ -88,7 +88,7 @@ def _base_weights(
     if name is None:
         fix = "give the model that the training started from as --base"
         raise InputError("holds adapters only", where=str(place.actor), fix=fix)
-    folder = Path(model_folder(name)).expanduser()
+    folder = Path(require_model_place(name, f"--base {name}")).expanduser()
     if not folder.is_dir():
         raise InputError("no such folder", where=f"--base {name}", fix="give a model folder on this machine")
     state: dict[str, Tensor] = load_model(folder, "auto").state_dict()

@@ -1,6 +1,6 @@
 """Countdown: reach the target with the given numbers, each exactly once.
 
-    reward = 0.1 (thinking closed, not empty) + 0.1 (answer tag) + 0.3 (exactly the given numbers) + 0.5 (value right)
+    reward = 0.1 (thinking closed) + 0.1 (answer tag) + 0.3 (exactly the given numbers) + 0.5 (value right)
 
 The expression stands in the last `<answer>…</answer>` after the thinking; `= target` may follow it. A part pays only
 where those before it in the answer paid: the value of an expression over other numbers is worth nothing, or writing
@@ -13,7 +13,7 @@ from operator import index
 from egpo.errors import InputError, nearest
 from egpo.rewards.answers import last_tagged
 from egpo.rewards.arithmetic import FAULTS, evaluate
-from egpo.rewards.thinking import is_blank, split_thinking
+from egpo.rewards.thinking import split_thinking
 from egpo.rewards.verdict import Verdict
 from egpo.tags import THINK_TAGS
 
@@ -65,7 +65,7 @@ def judge_countdown(
         reason = _read_answer(thought.answer, given, goal)
     if mode == "binary":
         return Verdict(float(reason == "correct"), reason == "correct", reason)
-    return _shaped(reason, thought.closed and not is_blank(thought.thinking))
+    return _shaped(reason, thought.closed)
 
 
 def _read_answer(answer: str, given: list[int], goal: int) -> str:
@@ -86,11 +86,11 @@ def _read_answer(answer: str, given: list[int], goal: int) -> str:
     return "false_equation" if equals and claim.strip().replace("−", "-") != str(goal) else "correct"
 
 
-def _shaped(reason: str, has_thought: bool) -> Verdict:
+def _shaped(reason: str, thinking_closed: bool) -> Verdict:
     """Every verdict names all the parts, at zero where unpaid: hosts that log them want the same keys in each row."""
     paid = _ANSWER_PARTS.get(reason, ("answer_tag",))
     parts = {part: worth if part in paid else 0.0 for part, worth in PARTS.items()}
-    if has_thought:
+    if thinking_closed:
         parts["thinking"] = PARTS["thinking"]
     # Rounded: 0.1 + 0.3 + 0.5 and its like should read 0.9 in a log.
     return Verdict(round(sum(parts.values()), 6), reason == "correct", reason, parts=parts)

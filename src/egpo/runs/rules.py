@@ -7,7 +7,7 @@ a run does not have (no KL, no segment under grpo) makes its rules silent.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import Literal
 
 from egpo.runs.history import History, trend
@@ -48,10 +48,20 @@ def entropy_falling(history: History) -> str | None:
 
 
 def grad_norm_exploded(history: History) -> str | None:
+    """Five times the run's own median of up to 20 steps before, and above 10. The first gradients of a supervised run
+    are often above 10 and fall at once: before there are five steps to compare with, only above 1,000."""
     norm = history.now.get(GRAD_NORM)
-    if norm is None or norm <= 10:
+    if norm is None:
         return None
-    return f"the gradient's norm is {norm:.3g}" if math.isfinite(norm) else "the gradient is not finite"
+    if not math.isfinite(norm):
+        return "the gradient is not finite"
+    before = history.last(GRAD_NORM, 21)[:-1]
+    if len(before) < 5:
+        return f"the gradient's norm is {norm:.3g} in the run's first steps" if norm > 1000 else None
+    usual = median(before)
+    if norm <= max(10, 5 * usual):
+        return None
+    return f"the gradient's norm is {norm:.3g}; its median over the {len(before)} steps before is {usual:.3g}"
 
 
 def grad_norm_unusual(history: History) -> str | None:

@@ -1,41 +1,82 @@
-"""Runs a command, and ends it with whoever started this: `python guard.py SECONDS COMMAND...`.
+"""Run a command and end it together with the process that started this: `python guard.py SECONDS FOLDER COMMAND...`.
 
-Standard input is a pipe that the starter holds open. When it closes, because the starter let go, ended or was killed,
-the command is asked to end, and after so many seconds it and all processes of its group are killed. Stands alone: it
-is started by path.
+The command is ended when the starter closes the pipe on standard input, when the starter ends in any way, or when this
+process receives SIGTERM, SIGINT or SIGHUP: it is sent SIGTERM, and after SECONDS its whole process group is killed.
+Then FOLDER is removed. Where this process itself is killed, the kernel kills the command (PR_SET_PDEATHSIG, on Linux).
+The exit status is the command's. This file imports nothing of egpo: it is started by its path.
 """
 
+import ctypes
 import os
+import resource
+import select
+import shutil
 import signal
 import subprocess
 import sys
-import threading
+import time
 from contextlib import suppress
+
+_POLL_S = 0.2
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def main() -> None:
-    assert os.getpgrp() == os.getpid(), "to be started in a session of its own: its group is killed at the end"
-    grace_s, command = float(sys.argv[1]), sys.argv[2:]
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    threading.Thread(target=_end_with_starter, args=(child, grace_s), daemon=True).start()
-    _end_group(child.wait())
-
-
-def _end_with_starter(child: "subprocess.Popen[bytes]", grace_s: float) -> None:
-    while os.read(sys.stdin.fileno(), 1024):
+    grace_s, folder, command = float(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    signals: list[int] = []
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, lambda number, frame: signals.append(number))
+    starter, guard = os.getppid(), os.getpid()
+    # A group of its own: it can be killed whole without this process. The session stays the same.
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=lambda: _die_with_parent(guard)
+    )
+    while not _has_ended(child.pid) and not signals and _is_held(starter):
         pass
-    child.terminate()
-    try:
-        child.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        child.kill()
+    code = _ended(child, grace_s)
+    shutil.rmtree(folder, ignore_errors=True)
+    _exit_like(code)
 
 
-def _end_group(code: int) -> None:
-    """What the command leaves behind ends with it. This process is of the group: it speaks first."""
-    with suppress(OSError):  # nobody may be left to hear it
-        os.write(sys.stdout.fileno(), f"ended with code {code}\n".encode())
-    os.killpg(0, signal.SIGKILL)
+def _die_with_parent(guard: int) -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != guard:  # it was killed before the line above
+            os._exit(1)
+
+
+def _is_held(starter: int) -> bool:
+    """Wait a moment, and return whether the starter still lives and holds the pipe."""
+    ready, _, _ = select.select([sys.stdin.fileno()], [], [], _POLL_S)
+    # A fork of the starter may hold the pipe after its death: hence the parent's number.
+    return os.getppid() == starter and not (ready and not os.read(sys.stdin.fileno(), 1024))
+
+
+def _has_ended(pid: int) -> bool:
+    """Leave it uncollected: its number, which is its group's, is not given to another process before that."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _ended(child: "subprocess.Popen[bytes]", grace_s: float) -> int:
+    """End the command, if it still runs, and what it has left behind; return its exit code."""
+    deadline = time.monotonic() + grace_s
+    if not _has_ended(child.pid):
+        os.kill(child.pid, signal.SIGTERM)
+    while not _has_ended(child.pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    return child.wait()
+
+
+def _exit_like(code: int) -> None:
+    if code >= 0:
+        sys.exit(code)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):  # SIGKILL has no handler to reset
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,12 @@ _GENERATION = "generation_config.json"
 _PLAIN = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
 
 
-def offer(folder: Path, serving: Serving) -> None:
-    """Links to the model's files in `folder`/name, beside a generation config that cuts nothing."""
+def offer(folder: Path, serving: Serving) -> dict[str, str]:
+    """Link the model's files in `folder`/name, beside a generation config that cuts nothing.
+
+    Returns environment variables for the server: an empty cache of the hub in `folder`. It lists that cache at
+    `/v1/models`, and answers 500 for ever where the user's cache folder does not exist.
+    """
     place = folder / serving.name
     if not place.is_relative_to(folder) or ".." in place.parts:
         raise InputError(f"`{serving.name}`", where="--name", fix="a plain name, as in my-model")
@@ -28,6 +32,9 @@ def offer(folder: Path, serving: Serving) -> None:
         if path.name != _GENERATION:
             (place / path.name).symlink_to(path.absolute())
     (place / _GENERATION).write_text(json.dumps(_generation(model) | _PLAIN), encoding="utf-8")
+    cache = folder / ".hub"
+    cache.mkdir()
+    return {"HF_HUB_CACHE": str(cache)}
 
 
 def _generation(model: Path) -> dict[str, object]:

@@ -1,5 +1,7 @@
 """`with served("models/first") as server:` — a model that answers, until the block ends."""
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
-from egpo.assets import resolve_model
+from egpo.config.machine import require_model_place
 from egpo.errors import InputError
 from egpo.serving.commands import Serving, command, environment
 from egpo.serving.engines import Engine, Wanted, find_engine
@@ -19,6 +21,8 @@ from egpo.serving.processes import Say, ServerProcess
 from egpo.serving.templates import read_template
 
 _POLL_S = 0.5
+_ERRORS_S = 60.0
+"""Seconds for which a server may answer nothing but errors (5xx other than 503) before it is given up."""
 Watch = Callable[[float], None]
 """Told for how many seconds the server has been starting."""
 
@@ -53,8 +57,9 @@ def served(
 ) -> Iterator[Served]:
     """Starts a server for the model, waits until it answers, and ends it with the block, or with this process.
 
-    A string is a model folder, or a name of the hub, served under its last part. `say` hears the server's log. An
-    InputError with its last lines where it ends, or is silent for `timeout_s`.
+    A string is a model folder, or a name of the hub, served under its last part. `say` is called with each line of the
+    server's log. An InputError with its last lines where it ends, does not answer within `timeout_s`, or answers only
+    errors for a minute. SIGTERM and SIGHUP end the server and remove its folder before this process ends.
     """
     wanted = Serving(serving, Path(serving).name) if isinstance(serving, str) else serving
     port = free_port(wanted.host, wanted.port)
@@ -62,10 +67,11 @@ def served(
     model = _model(wanted.model)
     settings = replace(wanted, model=model, port=port)
     words = command(settings, found, read_template(model))
-    with TemporaryDirectory(prefix="egpo-serve-") as folder:
+    with _ended_by_exceptions(), TemporaryDirectory(prefix="egpo-serve-", ignore_cleanup_errors=True) as folder:
+        variables = environment(found)
         if found.kind == "transformers":
-            offer(Path(folder), settings)
-        process = ServerProcess(words, environment(found), Path(folder), say)
+            variables |= offer(Path(folder), settings)
+        process = ServerProcess(words, variables, Path(folder), say)
         try:
             server = Served(f"http://{_reachable(settings.host)}:{port}/v1", settings.name, found, process)
             _wait(server, port, timeout_s, watch)
@@ -74,10 +80,34 @@ def served(
             process.end()
 
 
+@contextmanager
+def _ended_by_exceptions() -> Iterator[None]:
+    """Within the block SIGTERM and SIGHUP raise SystemExit, so that every `with` and `finally` is left in order.
+
+    A signal with a handler of its own keeps it. A second signal ends the process at once. Python handles signals in the
+    main thread only: in another thread this does nothing.
+    """
+    here = threading.current_thread() is threading.main_thread()
+    changed = [s for s in (signal.SIGTERM, signal.SIGHUP) if here and signal.getsignal(s) is signal.SIG_DFL]
+
+    def leave(signum: int, frame: object) -> None:
+        for each in changed:
+            signal.signal(each, signal.SIG_DFL)
+        raise SystemExit(128 + signum)
+
+    for signum in changed:
+        signal.signal(signum, leave)
+    try:
+        yield
+    finally:
+        for signum in changed:
+            signal.signal(signum, signal.SIG_DFL)
+
+
 def _model(word: str) -> str:
-    path = Path(resolve_model(word)).expanduser()
-    if not path.is_dir() and not (path.exists() or word.startswith((".", "/", "~")) or word.count("/") > 1):
-        return word
+    path = Path(require_model_place(word, f"model {word}")).expanduser()
+    if not path.is_dir():
+        return word  # a name of the hub
     require_weights(str(path), word)
     return str(path.absolute())
 
@@ -101,27 +131,48 @@ def _reachable(host: str) -> str:
 
 
 def _wait(server: Served, port: int, timeout_s: float, watch: Watch) -> None:
-    """Whoever else answers on the port is never taken for ours."""
-    started = time.monotonic()
-    while not (_answers(server) and server.process.listens_on(port)):
-        waited = time.monotonic() - started
-        watch(waited)
+    """Return when the server answers; whoever else answers on the port is never taken for ours."""
+    started = no_error = time.monotonic()
+    while (problem := _problem(server, port)) is not None:
+        now = time.monotonic()
+        watch(now - started)
+        if not problem.is_error:
+            no_error = now
         if server.process.ended:
-            raise _never_ready(server, f"ended after {waited:.0f} s, before it answered")
-        if waited > timeout_s:
-            raise _never_ready(server, f"did not answer within {timeout_s:.0f} s")
+            raise _never_ready(server, f"ended after {now - started:.0f} s, before it answered")
+        if now - no_error > _ERRORS_S:
+            raise _never_ready(server, f"has answered nothing but errors for {_ERRORS_S:.0f} s ({problem.what})")
+        if now - started > timeout_s:
+            raise _never_ready(server, f"did not answer within {timeout_s:.0f} s ({problem.what})")
         time.sleep(_POLL_S)
 
 
-def _answers(server: Served) -> bool:
-    """`/v1/models` of vLLM names what it serves; that of `transformers serve` lists a cache, so its health is asked."""
-    names_it = server.engine.kind == "vllm"
-    place = f"{server.url}/models" if names_it else server.url.removesuffix("/v1") + "/health"
-    try:
-        reply = httpx.get(place, timeout=10, trust_env=False)  # a proxy knows nothing of this machine's ports
-    except httpx.HTTPError:
-        return False
-    return reply.status_code == httpx.codes.OK and (not names_it or server.model_name in _names(reply))
+@dataclass(frozen=True)
+class _Problem:
+    """Why a server is not ready. `is_error`: it answered with a status that does not pass by waiting."""
+
+    what: str
+    is_error: bool = False
+
+
+def _problem(server: Served, port: int) -> _Problem | None:
+    """What keeps the server from being ready, by its answers to `/v1/models` and, of `transformers serve`, `/health`.
+
+    The list of models of vLLM must name the model. That of `transformers serve` lists a cache: its status alone counts.
+    """
+    is_vllm = server.engine.kind == "vllm"
+    places = [f"{server.url}/models"] + [server.url.removesuffix("/v1") + "/health"] * (not is_vllm)
+    for place in places:
+        try:
+            reply = httpx.get(place, timeout=10, trust_env=False)  # a proxy knows nothing of this machine's ports
+        except httpx.HTTPError as error:
+            return _Problem(f"{place}: {str(error) or type(error).__name__}")
+        if reply.status_code != httpx.codes.OK:
+            passes = reply.status_code < 500 or reply.status_code == httpx.codes.SERVICE_UNAVAILABLE
+            return _Problem(f"{place}: {reply.status_code} {reply.reason_phrase}", is_error=not passes)
+        if is_vllm and server.model_name not in (names := _names(reply)):
+            return _Problem(f"{place} lists {', '.join(names) or 'no model'}, not {server.model_name}")
+    return None if server.process.listens_on(port) else _Problem(f"another process answers on port {port}")
 
 
 def _names(reply: httpx.Response) -> list[str]:
@@ -133,5 +184,5 @@ def _names(reply: httpx.Response) -> list[str]:
 
 def _never_ready(server: Served, what: str) -> InputError:
     log = "\n".join(f"  {line}" for line in server.process.last_lines[-20:]) or "  nothing"
-    fix = f"its last words were:\n{log}"
+    fix = f"the last lines of its log:\n{log}"
     return InputError(f"the server ({server.engine.kind}) {what}", where=server.url, fix=fix)

@@ -63,9 +63,9 @@ def _call(call, prompt):
 
 
 @contextmanager
-def serving(answer, key=None, bodies=None):
+def serving(answer, key=None, bodies=None, models_status=200):
     """`answer(prompt)` is a text, or an HTTP status to fail with; whoever lacks the `key` is refused. Yields the URL
-    and the prompts so far; `bodies` is a list for the requests whole."""
+    and the prompts so far; `bodies` is a list for the requests whole; the list of models has `models_status`."""
     prompts = []
 
     class Server(BaseHTTPRequestHandler):
@@ -73,7 +73,7 @@ def serving(answer, key=None, bodies=None):
             pass
 
         def do_GET(self):
-            self._send_to_the_known(200, {"object": "list", "data": [{"id": "gold", "object": "model"}]})
+            self._send_to_the_known(models_status, {"object": "list", "data": [{"id": "gold", "object": "model"}]})
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -49,15 +49,15 @@ class Handler:
 def test_an_answer_has_the_bound_or_the_room_and_a_prompt_too_long_is_bfcls_affair(
     longest, context, num_prompt_tokens, expected
 ):
-    handler = bounded(Handler, longest, context)()
+    handler = bounded(Handler, longest, context, timeout_s=9)()
     prompt = "word " * num_prompt_tokens
     handler.client.completions.create(prompt=prompt, max_tokens=1000, timeout=7)
-    assert handler.sent == [{"prompt": prompt, "max_tokens": expected, "timeout": 7}]
+    assert handler.sent == [{"prompt": prompt, "max_tokens": expected, "timeout": 9}]
 
 
 def test_without_a_context_of_the_server_the_bound_is_bfcls_own():
     roomy = type("Roomy", (Handler,), {"max_context_length": 10**6})
-    handler = bounded(roomy, None, 10**5)()
+    handler = bounded(roomy, None, 10**5, timeout_s=9)()
     handler.client.completions.create(prompt="word", max_tokens=4096)
     assert handler.sent[0]["max_tokens"] == 4096
 

@@ -41,6 +41,21 @@ def passed(answer, tmp_path, number=3, **settings):
         return read_verdicts(tmp_path / "pass"), prompts
 
 
+def test_a_server_that_answers_500_for_ever_ends_with_one_line(tmp_path):
+    """BFCL's own loop asked for the list of models again, without a pause and without an end."""
+    with serving(lambda prompt: "", models_status=500) as (url, _), pytest.raises(EgpoError) as caught:
+        run_pass(PYTHON, asked(url, 1, timeout_s=2), tmp_path / "pass", lambda line: None)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{url}/models: the server did not list its models within 2 s (its last answer was 500 ")
+    assert str(tmp_path / "pass" / "bfcl.log") in line
+
+
+def test_a_pass_leaves_no_lock_files(golds, tmp_path):
+    passed(golds.answer, tmp_path, number=1)
+    assert (tmp_path / "pass" / "result").is_dir()
+    assert [path for path in tmp_path.rglob("*") if "lock" in path.name] == []
+
+
 def test_gold_calls_score_everything_in_single_and_multi_turn(golds, tmp_path, monkeypatch):
     """The whole path of the command: passes, figures, the file that `egpo compare` reads."""
     monkeypatch.setenv("EGPO_BFCL_PYTHON", str(PYTHON))

@@ -9,6 +9,8 @@ from egpo.errors import EgpoError
 
 _WHERE = "import importlib.util as u; print(u.find_spec('bfcl_eval').submodule_search_locations[0])"
 
+_ANSWER_S = 120.0
+
 
 def first_cases(python: Path, categories: Iterable[str], number: int) -> dict[str, list[str]]:
     """The ids of the first `number` of each, in BFCL's order."""
@@ -17,7 +19,10 @@ def first_cases(python: Path, categories: Iterable[str], number: int) -> dict[st
 
 
 def data_folder(python: Path) -> Path:
-    done = subprocess.run([str(python), "-c", _WHERE], capture_output=True, text=True)
+    try:
+        done = subprocess.run([str(python), "-c", _WHERE], capture_output=True, text=True, timeout=_ANSWER_S)
+    except subprocess.TimeoutExpired as error:
+        raise EgpoError(f"this python did not answer within {_ANSWER_S:.0f} s", where=str(python)) from error
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1:]
         raise EgpoError(f"bfcl-eval is not in this environment ({' '.join(said)})", where=str(python))

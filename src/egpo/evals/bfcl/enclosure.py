@@ -44,4 +44,7 @@ def _hidden() -> list[str]:
 def _works(bwrap: str) -> bool:
     """In some containers it is installed and forbidden."""
     tried = [bwrap, "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "/bin/true"]
-    return subprocess.run(tried, capture_output=True).returncode == 0
+    try:
+        return subprocess.run(tried, capture_output=True, timeout=60).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False

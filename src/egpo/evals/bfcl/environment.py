@@ -5,12 +5,13 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from egpo.config.machine import this_machine
-from egpo.errors import EgpoError, InputError
+from egpo.errors import EgpoError, InputError, how_it_ended
 from egpo.files import write_atomically
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
@@ -18,6 +19,8 @@ VARIABLE = "EGPO_BFCL_PYTHON"
 CHECKOUT = Path(".env-bfcl")
 """Where `make` puts it."""
 _READY = ".ready"
+_MAKING_S = 3600.0
+"""Seconds for installing the packages, here or in another process that this one waits for."""
 
 
 def bfcl_python(*, offline: bool = False, say: Callable[[str], None] = print) -> Path:
@@ -69,9 +72,15 @@ def _make(folder: Path, say: Callable[[str], None]) -> None:
     python = folder / "bin" / "python"
     install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r", str(REQUIREMENTS)]
     for command in ([sys.executable, "-m", "venv", "--clear", str(folder)], [str(python), *install]):
-        done = subprocess.run(command, capture_output=True, text=True)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_MAKING_S)
+        except subprocess.TimeoutExpired as error:
+            what = f"`{' '.join(command[:4])} ...` did not end within {_MAKING_S:.0f} s"
+            fix = f"check the network; or set {VARIABLE} to an interpreter that has the packages"
+            raise EgpoError(what, where=str(folder), fix=fix) from error
         if done.returncode:
-            said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
+            told = (done.stderr or done.stdout).strip().splitlines()[-5:]
+            said = "\n".join(told) or f"{command[0]} {how_it_ended(done.returncode)}"
             fix = f"mend that, and call again; or set {VARIABLE} to an interpreter that has the packages"
             raise EgpoError(f"the environment could not be made: {said}", where=str(folder), fix=fix)
     write_atomically(folder / _READY, digest() + "\n")
@@ -92,7 +101,20 @@ def _alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             say(f"another process makes BFCL's environment in {folder}: waiting for it")
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            _lock_within(handle, lock)
         yield
     finally:
         os.close(handle)
+
+
+def _lock_within(handle: int, lock: Path) -> None:
+    deadline = time.monotonic() + 2 * _MAKING_S  # the other has two commands
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                what = f"another process has held the lock for {2 * _MAKING_S:.0f} s"
+                raise EgpoError(what, where=str(lock), fix="end that process, and call again") from error
+            time.sleep(1)

@@ -2,14 +2,17 @@
 
 import json
 import os
+import queue
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
-from egpo.errors import EgpoError
+from egpo.errors import EgpoError, how_it_ended
 from egpo.evals.bfcl.enclosure import enclosed
 
 PromptFormat = Literal["qwen_fc", "qwen", "llama", "template"]
@@ -24,13 +27,22 @@ BFCLS_MAX_TOKENS = 4096
 """What BFCL asks for at most, whatever the model."""
 _DRIVER = Path(__file__).with_name("inside") / "drive.py"
 _LINES_KEPT = 15
+_NOT_READY = 3
+"""Exit code of the driver where the server does not answer (`inside/drive.py`)."""
+_TRIES = 3
+"""How often OpenAI's client, which BFCL uses, sends a request that fails."""
+_SPARE_S = 600.0
+"""Seconds for BFCL's own work between two lines of its output: imports, and the execution of calls."""
+_LOCKS = ".file_locks"
+"""A lock file of BFCL's for each file that it has written."""
 
 
 @dataclass(frozen=True)
 class Asked:
     """Who is asked and how. `url` is the server's, up to `/v1`; `tokenizer` a model folder, whose context also bounds
     the answers, as does `context`, the server's, where that is shorter. `cases` are ids by category; a category without
-    any is asked whole. `max_tokens` bounds an answer; None: BFCL's own 4,096."""
+    any is asked whole. `max_tokens` bounds an answer; None: BFCL's own 4,096. `timeout_s` is the longest that one
+    answer may take."""
 
     url: str
     served_name: str
@@ -44,6 +56,7 @@ class Asked:
     instruction: str = ""
     max_tokens: int | None = None
     context: int | None = None
+    timeout_s: float = 3600.0
 
     @property
     def other_max_tokens(self) -> int | None:
@@ -59,6 +72,7 @@ def run_pass(python: Path, asked: Asked, work: Path, hear: Callable[[str], None]
         "attempts": ATTEMPTS,
         "served_name": asked.served_name,
         "prompt_format": asked.prompt_format,
+        "timeout_s": asked.timeout_s,
         "categories": list(asked.categories),
         "cases": {name: list(ids) for name, ids in asked.cases.items()},
         "temperature": asked.temperature,
@@ -76,6 +90,7 @@ def built_prompt(python: Path, asked: Asked, work: Path, messages: Sequence[Any]
         "do": "prompt",
         "served_name": asked.served_name,
         "prompt_format": asked.prompt_format,
+        "timeout_s": asked.timeout_s,
         "messages": list(messages),
         "tools": list(tools),
     }
@@ -84,7 +99,10 @@ def built_prompt(python: Path, asked: Asked, work: Path, messages: Sequence[Any]
 
 
 def drive(python: Path, job: Mapping[str, Any], asked: Asked, work: Path, hear: Callable[[str], None]) -> None:
-    """Runs the driver to its end; `hear` is told what it prints."""
+    """Run the driver to its end; `hear` is called with each line that it prints.
+
+    An EgpoError where it fails, and where it prints nothing for longer than any answer may take.
+    """
     file = work / "job.json"
     file.write_text(json.dumps(job), encoding="utf-8")
     readable = [_DRIVER.parent, python.parent.parent, _base(python), *_folder(asked.tokenizer)]
@@ -102,18 +120,44 @@ def drive(python: Path, job: Mapping[str, Any], asked: Asked, work: Path, hear: 
     said: list[str] = []
     try:
         assert process.stdout is not None
-        for line in process.stdout:
-            said.append(line.rstrip())
-            hear(line.rstrip())
-        code = process.wait()
+        for line in _lines_within(process.stdout, _TRIES * asked.timeout_s + _SPARE_S):
+            said.append(line)
+            hear(line)
+        code = process.wait(_SPARE_S)
+    except (TimeoutError, subprocess.TimeoutExpired) as error:
+        fix = "is the server well? --timeout is the longest that an answer may take"
+        raise EgpoError(f"BFCL was ended: {error}", where=str(work / "bfcl.log"), fix=fix) from error
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
-    (work / "bfcl.log").write_text("\n".join(said) + "\n", encoding="utf-8")
+        (work / "bfcl.log").write_text("\n".join(said) + "\n", encoding="utf-8")
+        shutil.rmtree(work / _LOCKS, ignore_errors=True)
+    if code == _NOT_READY and said:
+        raise EgpoError(said[-1], fix=f"see the server's log; BFCL's output is in {work / 'bfcl.log'}")
     if code:
         shown = "\n".join(said[-_LINES_KEPT:])
-        raise EgpoError(f"BFCL ended with status {code}:\n{shown}", where=str(work / "bfcl.log"))
+        raise EgpoError(f"BFCL {how_it_ended(code)}:\n{shown}", where=str(work / "bfcl.log"))
+
+
+def _lines_within(output: IO[str], silence_s: float) -> Iterator[str]:
+    """The lines of a process's output; TimeoutError where none comes for `silence_s`."""
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in output:
+            lines.put(line.rstrip())
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=silence_s)
+        except queue.Empty as error:
+            raise TimeoutError(f"it printed nothing for {silence_s:.0f} s") from error
+        if line is None:
+            return
+        yield line
 
 
 def _environment(asked: Asked, work: Path) -> dict[str, str]:

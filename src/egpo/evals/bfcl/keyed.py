@@ -34,10 +34,10 @@ def without_key(server: Server) -> Iterator[str]:
 
 
 def _client(server: Server) -> httpx.Client:
-    """BFCL decides how many questions are under way, and how long it waits."""
+    """BFCL decides how many questions are under way. It waits for an answer as long as `patience` says."""
     limits = httpx.Limits(max_connections=None)
-    timeout = httpx.Timeout(None, connect=server.patience.timeout_s)
-    return httpx.Client(base_url=f"{server.url}/", headers=server.headers, limits=limits, timeout=timeout)
+    timeout_s = server.patience.timeout_s
+    return httpx.Client(base_url=f"{server.url}/", headers=server.headers, limits=limits, timeout=timeout_s)
 
 
 class _Doorkeeper(ThreadingHTTPServer):

@@ -49,7 +49,7 @@ def evaluate_bfcl(target: Target, asked: Asked, wanted: Wanted, say: Callable[[s
     found = prompt_mismatches(target, asked, python, raw / "prompt")
     passes: list[list[CaseVerdict]] = []
     path = folder / f"{name}.json"
-    with answering(target, wanted.max_model_len) as server:
+    with answering(target, wanted.max_model_len, asked.timeout_s) as server:
         whole = replace(asked, url=server.url, served_name=server.served_name, context=wanted.max_model_len)
         for number in range(1, wanted.num_passes + 1):
             work = raw / f"pass_{number}"

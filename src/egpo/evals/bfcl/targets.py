@@ -9,6 +9,7 @@ import httpx
 
 from egpo.config.machine import model_folder, this_machine
 from egpo.errors import InputError
+from egpo.evals.asking import Patience
 from egpo.evals.bfcl.keyed import without_key
 from egpo.evals.candidates import HERE
 from egpo.evals.places import ModelPlace, find_model
@@ -93,10 +94,11 @@ def _require_known(server: Server, name: str, names: Sequence[str]) -> None:
 
 
 @contextmanager
-def answering(target: Target, max_model_len: int | None = None) -> Iterator[Answering]:
+def answering(target: Target, max_model_len: int | None = None, timeout_s: float = 3600.0) -> Iterator[Answering]:
     """The server at its URL, or one of our own for as long as the block lasts."""
     if target.url is not None:
-        with without_key(Server(target.url, api_key=target.api_key)) as url:
+        patience = Patience(timeout_s=timeout_s)
+        with without_key(Server(target.url, api_key=target.api_key, patience=patience)) as url:
             yield Answering(url, target.served_name)
         return
     assert target.place is not None

@@ -2,13 +2,14 @@
 
 import os
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from egpo.config.machine import model_folder
+from egpo.config.machine import require_model_place
 from egpo.config.schema import Model
 from egpo.errors import InputError
 from egpo.local.policies.attention import NAME
@@ -22,7 +23,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def load_policy(settings: Model, seed: int = 0) -> Policy:
     """The model on its device, in its dtype, without dropout, checked against its own plain forward pass."""
     where = f"model {settings.path}"
-    folder = _folder(model_folder(settings.path))
+    folder = _folder(require_model_place(settings.path, where), where)
     tokenizer = _tokenizer(folder, where)
     device = choose_device(settings.device)
     if settings.deterministic and device.type == "cuda":
@@ -62,7 +63,7 @@ def _be_deterministic() -> None:
     torch.use_deterministic_algorithms(True)
 
 
-def _folder(path: str) -> str:
+def _folder(path: str, where: str) -> str:
     """A local folder is checked here: transformers would ask the hub for its name."""
     local = Path(path).expanduser()
     if local.is_dir():
@@ -70,12 +71,10 @@ def _folder(path: str) -> str:
             held = ", ".join(sorted(entry.name for entry in local.iterdir())[:4]) or "nothing"
             raise InputError(
                 f"not a model folder: no config.json in it (it holds {held})",
-                where=f"model {path}",
+                where=where,
                 fix="give what `save_pretrained` wrote; in a run: checkpoints/global_step_N/actor/huggingface",
             )
         return str(local)
-    if local.exists() or path.startswith((".", "/", "~")) or path.count("/") > 1:
-        raise InputError("no such folder", where=f"model {path}", fix="check model.path")
     return path
 
 
@@ -99,6 +98,10 @@ def _model(folder: str, settings: Model, dtype: torch.dtype, seed: int, where: s
             return _random_model(folder, dtype, seed)
         with without_progress_bars():
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=NAME)
+    except UnpicklingError as error:
+        fix = "save the weights as safetensors, on a machine where the code in the file may run"
+        what = "its weights are a pickle that holds more than tensors: it could run code, so it is not loaded"
+        raise InputError(what, where=where, fix=fix) from error
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise InputError(f"cannot be loaded: {_first_line(error)}", where=where, fix=_fix_for(folder)) from error
     return model

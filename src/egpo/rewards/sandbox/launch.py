@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from egpo.errors import how_it_ended
 from egpo.rewards.sandbox.cgroups import CgroupParent
 from egpo.rewards.sandbox.inside.containment import descendants
 from egpo.rewards.sandbox.job import Job, Place, Report, framed, frames, has_started, read_outcomes
@@ -129,7 +130,7 @@ def _failure(process: subprocess.Popen[bytes], err: bytes) -> str:
     if code == 0:
         return ""
     said = err.decode("utf-8", "replace").strip().splitlines()
-    return said[-1][:500] if said else f"the supervisor ended with status {code}"
+    return said[-1][:500] if said else f"the supervisor {how_it_ended(code)}"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

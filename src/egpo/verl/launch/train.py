@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from egpo.config import Config
-from egpo.errors import EgpoError
+from egpo.errors import EgpoError, how_it_ended
 from egpo.runs.interruption import RunInterruptedError
 from egpo.runs.live import LiveView
 from egpo.runs.spoken_warnings import warnings_said_by
@@ -75,5 +75,4 @@ def _failure(launch: Launch, ending: Ending) -> str:
     if ending.kind == "stalled":
         minutes = launch.config.verl.patience_minutes or USUAL_PATIENCE_MINUTES[launch.config.verl.device]
         return f"verl took no step for {minutes:g} minutes after step {done}, and was ended (verl.patience_minutes)"
-    how = f"was killed by signal {-ending.code}" if ending.code < 0 else f"ended with code {ending.code}"
-    return f"verl {how} after step {done} of {launch.config.steps}"
+    return f"verl {how_it_ended(ending.code)} after step {done} of {launch.config.steps}"

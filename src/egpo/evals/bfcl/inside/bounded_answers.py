@@ -1,16 +1,27 @@
-"""BFCL's handlers with another bound on the length of an answer than the one that BFCL writes into every request.
+"""BFCL's handlers with bounds of our own: on the length of an answer, and on every wait for the server.
 
 Runs in BFCL's environment, where egpo is not installed.
 """
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 BFCLS_OWN = 4096
+READY_S = 120.0
+"""Seconds in which the server must list its models with status 200. It answered once before BFCL was started."""
+_PAUSE_S = 1.0
 
 
-def bounded(handler: type[Any], longest: int | None, context: int | None) -> type[Any]:
+class ServerNotReadyError(Exception):
+    """The server does not answer with status 200. The message is one line for the user."""
+
+
+def bounded(handler: type[Any], longest: int | None, context: int | None, timeout_s: float) -> type[Any]:
     """`handler`, asking for at most `longest` tokens an answer (None: BFCL's own), and never for more than there is
-    room for after the prompt, in the model's context and in the server's `context` (None: the same)."""
+    room for after the prompt, in the model's context and in the server's `context` (None: the same). An answer may
+    take `timeout_s`; BFCL's own limit is 20 hours."""
+    bounds_length = bool(longest or context)
 
     class Bounded(handler):
         def __init__(self, *args: Any, **settings: Any) -> None:
@@ -19,6 +30,9 @@ def bounded(handler: type[Any], longest: int | None, context: int | None) -> typ
             ask = completions.create
 
             def create(*, prompt: str, max_tokens: int, **others: Any) -> Any:
+                others["timeout"] = timeout_s
+                if not bounds_length:
+                    return ask(prompt=prompt, max_tokens=max_tokens, **others)
                 room = self._room_after(prompt)
                 # A prompt that does not fit goes out as BFCL sends it, for the server to refuse.
                 wanted = max_tokens if room < 0 else min(longest or BFCLS_OWN, room)
@@ -32,3 +46,24 @@ def bounded(handler: type[Any], longest: int | None, context: int | None) -> typ
             return int(whole - len(self.tokenizer.tokenize(prompt)) - 2)
 
     return Bounded
+
+
+def patient(get: Callable[..., Any], within_s: float = READY_S) -> Callable[[str], Any]:
+    """`requests.get` for BFCL's loop that waits for the server: it has no deadline, and no pause after a status other
+    than 200. The result asks again every second, and raises ServerNotReadyError after `within_s`."""
+
+    def ask_until_ready(url: str) -> Any:
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                reply = get(url, timeout=30)
+                if reply.status_code == 200:
+                    return reply
+                said = f"its last answer was {reply.status_code} {reply.reason}"
+            except OSError as error:  # what requests raises, and what sockets raise
+                said = f"{type(error).__name__}: {error}"
+            if time.monotonic() > deadline:
+                raise ServerNotReadyError(f"{url}: the server did not list its models within {within_s:g} s ({said})")
+            time.sleep(_PAUSE_S)
+
+    return ask_until_ready

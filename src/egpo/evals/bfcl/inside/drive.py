@@ -16,14 +16,21 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 FAILED = "Error during inference"
+NOT_READY = 3
+"""Exit code where the server does not answer; the last line of the output says why."""
 
 
 def main(job_file: str) -> None:
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    from bounded_answers import ServerNotReadyError
     from registry import register
 
-    register(job["served_name"], job["prompt_format"], job.get("max_tokens"), job.get("context"))
-    {"evaluate": evaluate, "prompt": prompt}[job["do"]](job)
+    register(job["served_name"], job["prompt_format"], job["timeout_s"], job.get("max_tokens"), job.get("context"))
+    try:
+        {"evaluate": evaluate, "prompt": prompt}[job["do"]](job)
+    except ServerNotReadyError as error:
+        print(error, flush=True)
+        raise SystemExit(NOT_READY) from None
 
 
 def evaluate(job: dict[str, Any]) -> None:

@@ -6,10 +6,10 @@ Runs in BFCL's environment, where egpo is not installed.
 import importlib
 import sys
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from bounded_answers import bounded
+from bounded_answers import READY_S, bounded, patient
 
 MODEL = "model"
 """The one name. (BFCL turns `_` in a name into `/` and back: it has none.)"""
@@ -39,14 +39,19 @@ class ModelConfig:
     output_price: float | None = None
 
 
-def register(served_name: str, prompt_format: str, max_tokens: int | None = None, context: int | None = None) -> None:
-    """Before anything of BFCL is imported. Without a bound of our own the handler is BFCL's as it is."""
+def register(
+    served_name: str, prompt_format: str, timeout_s: float, max_tokens: int | None = None, context: int | None = None
+) -> None:
+    """To be called before anything of BFCL is imported."""
     mapping: dict[str, ModelConfig] = {}
     module: Any = ModuleType("bfcl_eval.constants.model_config")
     module.ModelConfig, module.MODEL_CONFIG_MAPPING = ModelConfig, mapping
     sys.modules["bfcl_eval.constants.model_config"] = module
     place, name, is_fc_model = HANDLERS[prompt_format]
     handler = getattr(importlib.import_module(place), name)
-    if max_tokens or context:
-        handler = bounded(handler, max_tokens, context)
-    mapping[MODEL] = ModelConfig(served_name, served_name, handler, is_fc_model)
+    mapping[MODEL] = ModelConfig(
+        served_name, served_name, bounded(handler, max_tokens, context, timeout_s), is_fc_model
+    )
+    base = importlib.import_module("bfcl_eval.model_handler.local_inference.base_oss_handler")
+    asked = base.requests
+    base.requests = SimpleNamespace(get=patient(asked.get, min(READY_S, timeout_s)), exceptions=asked.exceptions)

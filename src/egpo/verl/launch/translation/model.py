@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from egpo.config import Config
-from egpo.config.machine import model_folder
+from egpo.config.machine import require_model_place
 from egpo.verl.launch.translation.setting import ACTOR, MODEL, REFERENCE, ROLLOUT, Setting
 
 
@@ -27,7 +27,7 @@ def model_settings(config: Config) -> Iterator[Setting]:
 
 def model_place(path: str) -> str:
     """A folder as an absolute path, which every process finds; a name of the hub as it is."""
-    folder = Path(model_folder(path)).expanduser()
+    folder = Path(require_model_place(path, f"model {path}")).expanduser()
     return str(folder.absolute()) if folder.is_dir() else path
 
 
