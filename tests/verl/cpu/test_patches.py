@@ -39,7 +39,7 @@ from verl.third_party.vllm import vllm_version
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
 poll_interval = ReplayBufferAsync("colocate_async", {}, 8, "drop", {}).poll_interval
-platform = [get_device_id(), get_nccl_backend(), is_support_ipc(), vllm_version, poll_interval]
+platform = [str(one) for one in (get_device_id(), get_nccl_backend(), is_support_ipc(), vllm_version, poll_interval)]
 
 from egpo.errors import EgpoError
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver, BucketedWeightSender
@@ -91,7 +91,7 @@ def on_a_cpu():
 
 def test_every_patch_finds_what_it_replaces(on_a_cpu):
     """A patch whose target is gone raises, so importing every module that is patched is the test."""
-    assert on_a_cpu["platform"] == ["cpu", "gloo", False, "0.32.0+cpu", 0.1]
+    assert on_a_cpu["platform"] == ["cpu", "gloo", "False", "0.32.0+cpu", "0.1"]
 
 
 def test_weights_of_every_bucket_arrive_and_stay(on_a_cpu):
