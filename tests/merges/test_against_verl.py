@@ -14,16 +14,24 @@ pytestmark = pytest.mark.verl
 pytest.importorskip("verl")
 
 
-@pytest.mark.parametrize("num_shards", [1, 3])
-def test_verl_s_merger_gives_the_same_bits(num_shards, tmp_path):
-    """In bfloat16: verl's writes nothing else."""
-    actor, theirs = tmp_path / "actor", tmp_path / "theirs"
-    save_sharded(actor, Sharding(num_shards))
-    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
-    subprocess.run(
-        [*command, "--local_dir", str(actor), "--target_dir", str(theirs)], check=True, capture_output=True, timeout=240
-    )
-    merge(actor, tmp_path / "ours", dtype="bfloat16")
-    ours, verl_s = (load_file(tmp_path / name / "model.safetensors") for name in ("ours", "theirs"))
-    assert ours.keys() == verl_s.keys()
-    assert all(torch.equal(ours[name], verl_s[name]) for name in ours)
+BOTH = """
+import runpy, sys
+for actor, target in zip(sys.argv[1::2], sys.argv[2::2]):
+    sys.argv = ["merge", "merge", "--backend", "fsdp", "--local_dir", actor, "--target_dir", target]
+    runpy.run_module("verl.model_merger", run_name="__main__")
+"""
+
+
+def test_verl_s_merger_gives_the_same_bits(tmp_path):
+    """Of one shard and of three, in one process, since importing verl takes longest; in bfloat16: verl's merger writes
+    nothing else."""
+    folders = {num_shards: tmp_path / str(num_shards) for num_shards in (1, 3)}
+    for num_shards, folder in folders.items():
+        save_sharded(folder / "actor", Sharding(num_shards))
+    words = [str(folder / name) for folder in folders.values() for name in ("actor", "theirs")]
+    subprocess.run([sys.executable, "-c", BOTH, *words], check=True, capture_output=True, timeout=240)
+    for folder in folders.values():
+        merge(folder / "actor", folder / "ours", dtype="bfloat16")
+        ours, verl_s = (load_file(folder / name / "model.safetensors") for name in ("ours", "theirs"))
+        assert ours.keys() == verl_s.keys()
+        assert all(torch.equal(ours[name], verl_s[name]) for name in ours)

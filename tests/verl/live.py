@@ -18,10 +18,19 @@ from egpo.assets import resolve_model
 from egpo.tasks.load import load_task
 from egpo.tasks.prepare import prepare
 from egpo.verl.cpu.settings import ENVIRONMENT, OVERRIDES
+from egpo.verl.record import Recorded, read_record
 
 TIME_LIMIT_S = 400
 ONE_CALL = {"max_turns": 1, "max_calls": 1, "max_tools": 2, "describe_tools": False, "instruction": ""}
 """Tool calls as egpo-tiny knows them."""
+
+EVERY_STEP = {
+    "actor/entropy", "actor/pg_loss", "actor/grad_norm", "critic/score/mean", "response_length/mean",
+    "response_length/clip_ratio", "entropy/thinking", "entropy/answer", "entropy/response", "groups/zero_variance_frac",
+    "groups/all_right_frac", "groups/none_right_frac", "critic/acc/mean", "reward/error_frac",
+}  # fmt: skip
+BY_EGPO = {f"egpo/{name}" for name in ("bonus/mean", "bonus/max", "entropy/seq_mean", "entropy/group_mean")}
+BY_CALIBRATION = {f"egpo/weight/{name}" for name in ("mean", "std", "min", "max")} | {"egpo/ratio/max"}
 
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "ref"))
 SMALL = {
@@ -59,6 +68,15 @@ class LiveRun:
     exit_code: int
     metrics: tuple[Mapping[str, Any], ...]
     log: str
+
+
+def records_in(folder: Path) -> list[Recorded]:
+    """The recorded batch of every step, in the order of the steps (fewer than ten)."""
+    return [read_record(path) for path in sorted(folder.glob("step_*.npz"))]
+
+
+def reasons_of(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {key: value for key, value in metrics.items() if key.startswith("reward/reason/")}
 
 
 def model_that_opens_the_tag(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""A reward from outside that breaks after the first step's sixteen responses."""
+"""A reward from outside that raises in the third step: after twice sixteen responses and a validation of eight."""
 
 from itertools import count
 
@@ -8,6 +8,6 @@ _calls = count(1)
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    if next(_calls) > 16:
+    if next(_calls) > 16 + 16 + 8:
         raise OSError("no space left for the checker")
     return judge(data_source, solution_str, ground_truth, extra_info)

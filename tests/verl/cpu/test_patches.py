@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
@@ -16,7 +15,7 @@ pytest.importorskip("verl")
 
 def run(code, **environment):
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
+        [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         env={**os.environ, **ENVIRONMENT, **environment},
@@ -27,32 +26,21 @@ def run(code, **environment):
     return done.stdout
 
 
-def test_every_patch_finds_what_it_replaces():
-    """A patch whose target is gone raises, so importing every module that is patched is the test."""
-    said = run(
-        """
-        import importlib
-        import verl
-        from egpo.verl.cpu.register import PATCHES
-        from verl.utils.device import get_device_id, get_nccl_backend, get_torch_device, is_support_ipc
-        for name in PATCHES:
-            importlib.import_module(name)
-        from verl.third_party.vllm import vllm_version
-        from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
-        buffer = ReplayBufferAsync("colocate_async", {}, 8, "drop", {})
-        print(get_device_id(), get_nccl_backend(), is_support_ipc(), vllm_version, buffer.poll_interval)
-        """
-    )
-    assert said.splitlines()[-1] == "cpu gloo False 0.32.0+cpu 0.1"
+ON_A_CPU = """
+import asyncio, importlib, json, tempfile, threading, torch
+import verl
+from egpo.verl.cpu.register import PATCHES
+from verl.utils.device import get_device_id, get_nccl_backend, get_torch_device, is_support_ipc
 
+for name in PATCHES:
+    importlib.import_module(name)
 
-def test_a_machine_with_verl_does_not_train_on_its_cpu_unasked():
-    said = run("import verl; from verl.utils.device import get_device_name; print(get_device_name())", VERL_PLATFORM="")
-    assert said.splitlines()[-1] == "cuda"
+from verl.third_party.vllm import vllm_version
+from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
+poll_interval = ReplayBufferAsync("colocate_async", {}, 8, "drop", {}).poll_interval
+platform = [str(one) for one in (get_device_id(), get_nccl_backend(), is_support_ipc(), vllm_version, poll_interval)]
 
-TRANSFERS = """
-import asyncio, json, tempfile, threading, torch
 from egpo.errors import EgpoError
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver, BucketedWeightSender
 
@@ -85,6 +73,7 @@ def send(weights, load=None):
 weights = [(str(i), torch.full((200_000,), float(i))) for i in range(3)]
 sent = send(weights, lambda bucket, is_last: received.update(bucket))
 answers = {
+    "platform": platform,
     "sent": sent,
     "received": {name: tensor.unique().tolist() for name, tensor in received.items()},
     "refused": send([("lm_head.weight", torch.ones(4))], refuse),
@@ -95,20 +84,37 @@ print(json.dumps(answers))
 
 
 @pytest.fixture(scope="module")
-def transfers():
-    return json.loads(run(TRANSFERS, EGPO_WEIGHTS_TIMEOUT_S="2").splitlines()[-1])
+def on_a_cpu():
+    """One process for all of these: it takes long to import verl and vLLM."""
+    return json.loads(run(ON_A_CPU, EGPO_WEIGHTS_TIMEOUT_S="2").splitlines()[-1])
 
 
-def test_weights_of_every_bucket_arrive_and_stay(transfers):
-    assert transfers["sent"] == "sent"
-    assert transfers["received"] == {"0": [0.0], "1": [1.0], "2": [2.0]}
+def test_every_patch_finds_what_it_replaces(on_a_cpu):
+    """A patch whose target is gone raises, so importing every module that is patched is the test."""
+    assert on_a_cpu["platform"] == ["cpu", "gloo", "False", "0.32.0+cpu", "0.1"]
 
 
-def test_a_weight_that_cannot_be_loaded_ends_the_run_with_the_reason(transfers):
+def test_weights_of_every_bucket_arrive_and_stay(on_a_cpu):
+    assert on_a_cpu["sent"] == "sent"
+    assert on_a_cpu["received"] == {"0": [0.0], "1": [1.0], "2": [2.0]}
+
+
+def test_a_weight_that_cannot_be_loaded_ends_the_run_with_the_reason(on_a_cpu):
     """In verl itself the trainer waits for ever."""
-    assert transfers["refused"] == "vLLM could not load the weights: KeyError: 'lm_head.weight'"
+    assert on_a_cpu["refused"] == "vLLM could not load the weights: KeyError: 'lm_head.weight'"
 
 
-def test_a_server_that_is_gone_ends_the_run_in_time(transfers):
-    assert transfers["nobody there"].startswith("vLLM took no weights for 2 s; ")
-    assert "EGPO_WEIGHTS_TIMEOUT_S=600" in transfers["nobody there"]
+def test_a_server_that_is_gone_ends_the_run_in_time(on_a_cpu):
+    assert on_a_cpu["nobody there"].startswith("vLLM took no weights for 2 s; ")
+    assert "EGPO_WEIGHTS_TIMEOUT_S=600" in on_a_cpu["nobody there"]
+
+
+def test_a_plain_import_of_verl_neither_trains_on_the_cpu_unasked_nor_loads_the_trainers():
+    """Most processes of verl never train: they are spared what the plug-in's trainers import."""
+    code = """
+import sys, verl
+print(*(name in sys.modules for name in ("verl.trainer.ppo.v1", "egpo.verl.trainers")))
+from verl.utils.device import get_device_name
+print(get_device_name())
+"""
+    assert run(code, VERL_PLATFORM="").splitlines()[-2:] == ["False False", "cuda"]
