@@ -68,6 +68,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean `{close[0]}`?" if close else "choose from " + ", ".join(f"`{n}`" for n in names)
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """The text as a message shows it: quoted, control characters escaped, cut after `most` characters."""
+    shown = repr(text)
+    return shown if len(shown) <= most else shown[: most - 3] + "..."
+
+
 _said: set[str] = set()
 
 

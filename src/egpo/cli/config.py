@@ -1,13 +1,15 @@
 """`egpo config`: what a recipe comes to, whether it is right, and its schema."""
 
 import json
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from egpo.config import Config, SftConfig
+    from egpo.config.values import Values
+    from egpo.errors import Fault
 
 config_app = typer.Typer(
     no_args_is_help=True,
@@ -51,12 +53,11 @@ def check(recipe: Recipe = None, as_json: AsJson = False) -> None:
 
     Example: [cyan]egpo config check examples/recipe.yaml algorithm.estimator=egpo_calibrated[/]
     """
-    from egpo.config import load_recipe
     from egpo.errors import ConfigError
 
     path, overrides = split_words(recipe)
     try:
-        config = load_recipe(path, overrides)
+        config = _checked_whole(path, overrides)
     except ConfigError as error:
         if not as_json:
             raise
@@ -80,6 +81,47 @@ def schema(
     typer.echo(json.dumps(config_schema(SftConfig if sft else Config), indent=2))
 
 
+def _checked_whole(path: str | None, overrides: list[str]) -> "Config | SftConfig":
+    """The recipe with every fault of its keys and of its tasks in one ConfigError."""
+    from egpo.config.load import check_values
+    from egpo.config.values import read_values
+    from egpo.errors import ConfigError
+
+    values = read_values(path, overrides)
+    faults = _task_faults(values)
+    try:
+        config = check_values(values)
+    except ConfigError as error:
+        raise ConfigError([*error.faults, *faults]) from error
+    if faults:
+        raise ConfigError(faults)
+    return config
+
+
+def _task_faults(values: "Values") -> "list[Fault]":
+    """What the schema cannot know: whether the tasks exist, and take these settings."""
+    from egpo.errors import Fault, InputError
+    from egpo.tasks.load import check_task
+
+    evaluation = values.value.get("eval")
+    others = evaluation.get("tasks") if isinstance(evaluation, dict) else None
+    named = [(("task",), values.value.get("task"))]
+    named += [(("eval", "tasks"), task) for task in (others if isinstance(others, list) else [])]
+    faults = []
+    for place, task in named:
+        name, settings = (task.get("name"), task.get("settings", {})) if isinstance(task, dict) else (None, None)
+        if not isinstance(name, str) or not name or not isinstance(settings, dict):
+            continue  # the schema has said so
+        try:
+            check_task(name, settings)
+        except InputError as error:
+            what = error.faults[0].what
+            of_settings = what.startswith("unknown setting") or (":" not in name and "unknown task" not in what)
+            where = values.place_of((*place, "settings" if of_settings else "name"))
+            faults += [Fault(fault.what, where, fault.fix) for fault in error.faults]
+    return faults
+
+
 def _chosen(config: "Config | SftConfig") -> str:
     from egpo.config import Config
 
@@ -91,6 +133,7 @@ def _chosen(config: "Config | SftConfig") -> str:
 def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
     """The recipe is the first word, unless that is an override already. (A file's name may hold a `=`.)"""
     words = words or []
-    if words and ("=" not in words[0] or Path(words[0]).is_file()):
+    # os.path, since Path.is_file() raises on a name that is too long for the system.
+    if words and ("=" not in words[0] or os.path.isfile(words[0])):
         return words[0], words[1:]
     return None, words
