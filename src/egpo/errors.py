@@ -3,6 +3,7 @@
 ``recipes/countdown.yaml [update]: unknown key `clp`; did you mean `clip`?``
 """
 
+import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -82,6 +83,13 @@ def warn_once(topic: str, message: str) -> None:
     if topic not in _said:
         warnings.warn(message, EgpoWarning, stacklevel=3)
         _said.add(topic)
+
+
+def notify_once(message: str) -> None:
+    """Print a notice on stderr, the first time only."""
+    if message not in _said:
+        print(f"egpo: notice: {message}", file=sys.stderr)
+        _said.add(message)
 
 
 def forget_warnings() -> None:

@@ -110,7 +110,7 @@ rollout: 5
         ("segments.tags=[]", "`tags` has too few values; it takes two"),
         ("segments.tags=[a, b, c]", "`tags` has too many values; it takes two"),
         ("segments.tags=['', b]", "neither may be empty"),
-        ("model.path=", "`path` is empty; it must be text"),
+        ("model.path=", "`path` is empty; it must have at least 1 character"),
         ("seed=-1", "`seed` is -1; it must be greater than or equal to 0"),
         ("seed=4294967296", "`seed` is 4294967296; it must be less than 4294967296"),
         ("update.clip=1", "`clip` is 1; it must be less than 1"),

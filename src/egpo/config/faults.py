@@ -77,7 +77,7 @@ def _wanted(details: ErrorDetails) -> str:
 
 
 def _shown(value: Any) -> str:
-    if value is None:
+    if value is None or value == "":
         return "empty"
     if isinstance(value, str):
         return shortened(value)

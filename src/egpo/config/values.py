@@ -88,6 +88,8 @@ def _parsed(overrides: Sequence[str], faults: list[Fault]) -> Iterator[_Override
             faults.append(Fault("`include` stands in files", f"override `{text}`", "write a recipe with `egpo new`"))
             continue
         try:
-            yield _Override(text, path, parse_yaml(value, f"override `{text}`").value)
+            # A shell hands `key=""` on as `key=`: empty text, as Hydra reads it. Nothing at all is `key=null`.
+            parsed = parse_yaml(value, f"override `{text}`").value if value.strip() else ""
+            yield _Override(text, path, parsed)
         except ConfigError as error:
             faults.extend(error.faults)
