@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
+from egpo.config.old_spellings import present_document
 from egpo.config.yaml_text import Document, Path, parse_yaml
 from egpo.errors import ConfigError, Fault, nearest, shortened
 from egpo.files import path_fault
@@ -34,7 +35,7 @@ def read_layers(path: FilePath, kind: str = "recipe") -> Layers:
 def _read_layers(path: FilePath, kind: str, chain: tuple[FilePath, ...], known: dict[FilePath, Layers]) -> Layers:
     """`chain` are the files that led here: one that comes again is a fault. `known` are the files read before: files
     that include each other in several ways would otherwise be read a number of times that doubles with each level."""
-    document = _read(path, kind)
+    document = present_document(_read(path, kind), str(path))
     set_at = {key: f"{path}:{line}" for key, line in document.line_of.items() if key[0] != INCLUDE}
     layers = Layers({}, {})
     for name in _included(document, path):
