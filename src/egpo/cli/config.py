@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +22,7 @@ Recipe = Annotated[
     list[str] | None,
     typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="A YAML file, then dotted overrides.", show_default=False),
 ]
+IMPORT_HELP = "A shell script that runs verl.trainer.main_ppo, a file of overrides, or verl's YAML configuration."
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -66,6 +68,45 @@ def check(recipe: Recipe = None, as_json: AsJson = False) -> None:
     typer.echo(
         json.dumps({"ok": True, "faults": []}) if as_json else f"{path or 'defaults'}: in order ({_chosen(config)})"
     )
+
+
+@config_app.command("import")
+def import_recipe(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=IMPORT_HELP, show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Write the recipe to this file; default: print it.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file that --out names.")] = False,
+) -> None:
+    """Turn a verl configuration into a recipe, and list what could not be carried over.
+
+    The list goes to stderr, and stands in the recipe as comments.
+
+    Example: [cyan]egpo config import run_grpo.sh --out recipes/mine.yaml[/]
+    """
+    from egpo.config.yaml_text import dump_yaml
+    from egpo.errors import InputError
+    from egpo.files import path_fault, write_atomically
+    from egpo.verl.launch.translation.inverse import import_verl
+    from egpo.verl.launch.verl_words import read_verl_file
+
+    if out is not None and (path_fault(str(out)) or not out.parent.is_dir() or (out.exists() and not force)):
+        what = "exists already" if not path_fault(str(out)) and out.exists() else "cannot be written"
+        raise InputError(what, where=str(out)[:200], fix="give --force, or another path")
+    imported = import_verl(read_verl_file(file))
+    lists = {
+        "Not carried over": [str(one) for one in imported.left_out],
+        "To be done": imported.notes,
+        "Goes to verl as it is, below `verl:`": imported.below_verl,
+        "Set since verl's default is not ours": imported.assumed,
+    }
+    lines = [line for head, items in lists.items() if items for line in (f"{head}:", *(f"  {item}" for item in items))]
+    shown = "".join(f"# {line}\n" for line in [f"Made from {file.name} by `egpo config import`.", *lines])
+    recipe = shown + dump_yaml(imported.recipe)
+    if out is None:
+        typer.echo(recipe, nl=False)
+    else:
+        write_atomically(out, recipe)
+    for line in lines:
+        typer.echo(line, err=True)
 
 
 @config_app.command()

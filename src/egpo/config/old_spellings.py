@@ -38,9 +38,7 @@ OLD_KEYS = (
 OLD_VALUES = {"entropy_mode": {"joint": "response"}}
 """By the last part of the key."""
 
-_IN_RECIPES: dict[Path, Path] = {
-    (SECTION, *row.old.split(".")): (SECTION, *row.recipe.split(".")) for row in OLD_KEYS
-}
+_IN_RECIPES: dict[Path, Path] = {(SECTION, *row.old.split(".")): (SECTION, *row.recipe.split(".")) for row in OLD_KEYS}
 
 
 def present_value(key: str, value: Any) -> Any:

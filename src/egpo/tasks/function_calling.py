@@ -52,7 +52,9 @@ class FunctionCalling(SourcedTask):
         require_at_least("function_calling", 1, max_turns=max_turns, max_calls=max_calls)
         require_at_least("function_calling", 2, max_tools=max_tools)
         if not isinstance(instruction, str | None):
-            raise InputError(f"instruction={instruction!r:.60}", where="task function_calling", fix="give text, or null")
+            raise InputError(
+                f"instruction={instruction!r:.60}", where="task function_calling", fix="give text, or null"
+            )
         self.mode, self._style = mode, ToolStyle(instruction)
         self._shape = Shape(max_turns, max_calls, min(max_tools, len(TOOLS)), describe_tools)
 

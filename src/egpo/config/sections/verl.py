@@ -32,7 +32,7 @@ class Verl(Section):
 
     device: Literal["cuda", "cpu"] = "cuda"
     """`cpu`: all of verl, small and slow, for debugging before GPUs are rented."""
-    gpus: Count = 1
+    gpus: Annotated[int, Field(ge=1, le=1024)] = 1
     """Per node; on a CPU, the number of training processes."""
     nodes: Count = 1
     """Of the Ray cluster."""
