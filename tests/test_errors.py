@@ -68,7 +68,7 @@ def test_advice_to_install_egpo_by_its_name_is_recognised(text, advises):
 
 
 def test_no_message_advises_to_install_egpo_from_the_index():
-    """The name is not on the package index: `pip install egpo` fails there, or installs something of somebody else's."""
+    """The name is not on the package index: `pip install egpo` fails, or installs something else."""
     found = [
         f"{path.relative_to(ROOT)}: {text}"
         for path in sorted((ROOT / "src").rglob("*.py"))

@@ -1,4 +1,4 @@
-"""Spellings of the earlier systems: understood in recipes, overrides and on verl's command line, with one notice each."""
+"""Old spellings: understood in recipes, overrides and on verl's command line, with one notice each."""
 
 import pytest
 

@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -146,7 +146,7 @@ def _task_faults(values: "Values") -> "list[Fault]":
 
     evaluation = values.value.get("eval")
     others = evaluation.get("tasks") if isinstance(evaluation, dict) else None
-    named = [(("task",), values.value.get("task"))]
+    named: list[tuple[tuple[str, ...], Any]] = [(("task",), values.value.get("task"))]
     named += [(("eval", "tasks"), task) for task in (others if isinstance(others, list) else [])]
     faults = []
     for place, task in named:
