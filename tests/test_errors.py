@@ -1,6 +1,9 @@
 """One message format, and errors that survive the way between processes."""
 
+import ast
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
@@ -47,3 +50,58 @@ def test_the_nearest_name_or_all_of_them():
 )
 def test_an_exit_code_is_said_in_words(code, said):
     assert how_it_ended(code) == said
+
+
+ADVISES_THE_INDEX = re.compile(r"install\b[^,;:\n]*(?<![\w./-])egpo(?![\w./-])")
+ROOT = Path(__file__).parents[1]
+
+
+def string_literals(path):
+    """Every literal of a module; what an f-string computes stands as `{}`."""
+    tree = ast.parse(path.read_text())
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            yield node.value
+
+
+@pytest.mark.parametrize(
+    ("text", "advises"),
+    [
+        ("pip install 'egpo[verl]'", True),
+        ("pip install --no-deps egpo", True),
+        ("pip install verl TransferQueue egpo", True),
+        ("pip install 'egpo[{}]', or leave it out", True),
+        ("install egpo beside verl", True),
+        ("pip install '.[verl]'", False),
+        ("pip install peft, which egpo uses", False),
+        ("pip install verl, then in a clone of egpo: pip install .", False),
+    ],
+)
+def test_advice_to_install_egpo_by_its_name_is_recognised(text, advises):
+    assert bool(ADVISES_THE_INDEX.search(text)) is advises
+
+
+def test_no_message_advises_to_install_egpo_from_the_index():
+    """The name is not on the package index: `pip install egpo` fails, or installs something else."""
+    found = [
+        f"{path.relative_to(ROOT)}: {text}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for text in string_literals(path)
+        if ADVISES_THE_INDEX.search(text)
+    ]
+    assert found == []
+
+
+def test_no_page_advises_to_install_egpo_from_the_index():
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("recipes/**/*.yaml"), *ROOT.glob("examples/*")]
+    found = [
+        f"{page.relative_to(ROOT)}: {command}"
+        for page in pages
+        if page.is_file()
+        for command in re.findall(r"pip install[^`\n]*", page.read_text())
+        if ADVISES_THE_INDEX.search(command.partition("#")[0])
+    ]
+    assert found == []

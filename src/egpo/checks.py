@@ -131,7 +131,7 @@ def check_verl_plugin() -> Check:
     if isinstance(answer, str):
         return Check(name, "red", answer, "mend the import; verl itself would stay silent and run without us")
     if not answer["estimators"] or not answer["trainers"]:
-        fix = "unset VERL_USE_EXTERNAL_PLUGINS, and install egpo where verl is: pip install --no-deps egpo"
+        fix = "unset VERL_USE_EXTERNAL_PLUGINS, and in a clone of egpo, with verl's python: pip install --no-deps ."
         return Check(name, "red", f"verl {_version('verl')} does not know our names", fix)
     return Check(name, "green", "; ".join(", ".join(names) for names in answer.values()))
 

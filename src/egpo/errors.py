@@ -4,6 +4,7 @@
 """
 
 import signal
+import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -89,6 +90,12 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """The text as a message shows it: quoted, control characters escaped, cut after `most` characters."""
+    shown = repr(text)
+    return shown if len(shown) <= most else shown[: most - 3] + "..."
+
+
 _said: set[str] = set()
 
 
@@ -97,6 +104,13 @@ def warn_once(topic: str, message: str) -> None:
     if topic not in _said:
         warnings.warn(message, EgpoWarning, stacklevel=3)
         _said.add(topic)
+
+
+def notify_once(message: str) -> None:
+    """Print a notice on stderr, the first time only."""
+    if message not in _said:
+        print(f"egpo: notice: {message}", file=sys.stderr)
+        _said.add(message)
 
 
 def forget_warnings() -> None:

@@ -9,6 +9,31 @@ UNFINISHED = ".egpo-"
 """Prefix of the names of files and folders under way: what lies under it is no data."""
 
 
+MAX_PATH_BYTES = 2_048
+"""The system's limit is 4,096; the rest is for the files below a folder that a setting names."""
+MAX_NAME_BYTES = 255
+
+
+def path_fault(text: str) -> str | None:
+    """What a path must be to be opened at all, where this one is not; None where nothing is wrong with its text."""
+    if "\0" in text:
+        return "a path without NUL characters"
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:
+        return "a path of Unicode text"
+    if len(encoded) > MAX_PATH_BYTES:
+        return f"a path of {MAX_PATH_BYTES:,} bytes at most (this one has {len(encoded):,})"
+    longest = max(map(len, encoded.split(b"/")))
+    if longest > MAX_NAME_BYTES:
+        return f"a path whose names have {MAX_NAME_BYTES} bytes at most (one has {longest:,})"
+    try:
+        Path(text).expanduser()
+    except RuntimeError:
+        return f"a path that exists: no home folder is known for `{text.partition('/')[0]}`"
+    return None
+
+
 def fsync_path(path: Path) -> None:
     """The bytes of a file, or the names in a folder, on the disk and no longer only in memory."""
     handle = os.open(path, os.O_RDONLY)

@@ -16,6 +16,7 @@ from egpo.config import Config, config_schema, config_to_yaml, load_config
 from egpo.config.schema import Egpo, EgpoCalibrated
 from egpo.config.yaml_text import dump_yaml, parse_scalar, parse_yaml
 from egpo.errors import ConfigError
+from egpo.files import path_fault
 
 MINIMAL = "model: {path: some/model}\ntask: {name: countdown}\n"
 
@@ -109,7 +110,7 @@ rollout: 5
         ("segments.tags=[]", "`tags` has too few values; it takes two"),
         ("segments.tags=[a, b, c]", "`tags` has too many values; it takes two"),
         ("segments.tags=['', b]", "neither may be empty"),
-        ("model.path=", "`path` is empty; it must be text"),
+        ("model.path=", "`path` is empty; it must have at least 1 character"),
         ("seed=-1", "`seed` is -1; it must be greater than or equal to 0"),
         ("seed=4294967296", "`seed` is 4294967296; it must be less than 4294967296"),
         ("update.clip=1", "`clip` is 1; it must be less than 1"),
@@ -241,11 +242,12 @@ def test_files_that_cannot_be_read(tmp_path):
     assert "UTF-8" in faults(tmp_path / "latin.yaml")[0]
 
 
+PATHS = st.text(min_size=1).filter(lambda text: path_fault(text) is None)
 CONFIGS = st.builds(
     Config.model_validate,
     st.fixed_dictionaries(
         {
-            "model": st.fixed_dictionaries({"path": st.text(min_size=1)}),
+            "model": st.fixed_dictionaries({"path": PATHS}),
             "task": st.fixed_dictionaries({"name": st.text(min_size=1)}),
             "seed": st.integers(0, 2**32 - 1),
             "rollout": st.fixed_dictionaries({"temperature": st.floats(1e-300, 1e300), "n": st.integers(1, 10**6)}),

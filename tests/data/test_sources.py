@@ -32,7 +32,7 @@ def test_without_the_package_the_error_says_what_to_install(monkeypatch):
 
     monkeypatch.delitem(sys.modules, "datasets", raising=False)
     monkeypatch.setattr(builtins, "__import__", no_datasets)
-    with pytest.raises(InputError, match=r"pip install 'egpo\[hub\]'"):
+    with pytest.raises(InputError, match=r"pip install datasets"):
         open_source("openai/gsm8k")
 
 

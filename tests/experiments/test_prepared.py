@@ -1,14 +1,20 @@
 """The same data lies in the same folder, and verbs that prepare nothing ask for it."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 
 from egpo.config import load_config
 from egpo.config.machine import VARIABLE
+from egpo.data.conversations import INSTRUCTION
 from egpo.errors import EgpoError, InputError
+from egpo.experiments.loading import load_experiments
+from egpo.experiments.pipeline import run_stages
 from egpo.experiments.prepared import data_plan, require_prepared_data, with_prepared_data
+from egpo.experiments.screen import plain_screen
+from egpo.experiments.selection import Selection
 from egpo.tasks import load_task
 from egpo.tasks.tool_conversations import Shape, draw_conversation
 
@@ -68,8 +74,6 @@ def test_a_source_is_prepared_from_the_machines_data(run_recipe, recipe, tmp_pat
 
 
 def test_conversations_are_split_as_egpo_convert_splits_them(run_recipe, tmp_path):
-    import random
-
     rng = random.Random(0)
     records = [json.dumps(draw_conversation(rng, Shape(2, 2, 4, True))) for _ in range(60)]
     (tmp_path / "raw.jsonl").write_text("\n".join(records) + "\n")
@@ -90,3 +94,57 @@ def test_verbs_that_prepare_nothing_say_what_to_do():
 def test_a_source_that_is_nowhere_is_named(run_recipe):
     with pytest.raises(EgpoError, match=r"nowhere.jsonl"):
         run_recipe("prepare.source=nowhere.jsonl", only=["prepare"])
+
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+@pytest.fixture
+def hardgen_prompts(tmp_path, monkeypatch):
+    """The system turns of a shipped recipe's training data, converted from a file of conversations or drawn."""
+    rng = random.Random(0)
+    records = [draw_conversation(rng, Shape(2, 2, 4, True)) for _ in range(60)]
+    (tmp_path / "hardgen.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    monkeypatch.chdir(tmp_path)
+
+    def prompts(recipe, *overrides):
+        words = ["prepare.convert.max_samples=40", *overrides]
+        (experiment,) = load_experiments([str(RECIPES / recipe)], words)
+        run_stages(experiment, Selection.of(["prepare"]), plain_screen(lambda line: None))
+        config = with_prepared_data(experiment.config)
+        problems = load_task(config.task.name, **config.task.settings).problems("train")
+        return [problem.messages[0]["content"] for problem in problems]
+
+    return prompts
+
+
+DRAWN = ("prepare.convert=null", "prepare.source=null", "task.settings.train=20", "task.settings.test=4")
+
+
+@pytest.mark.parametrize("words", [(), DRAWN], ids=["converted", "drawn"])
+def test_the_instruct_recipe_asks_for_no_thought(hardgen_prompts, words):
+    found = hardgen_prompts("hardgen_instruct_grpo.yaml", *words)
+    assert len(found) >= 20
+    assert all("# Tools" in text and "think" not in text.lower() for text in found)
+    assert all("<think>" in text for text in hardgen_prompts("hardgen_thinking_grpo.yaml", *words))
+
+
+@pytest.mark.parametrize("words", [(), DRAWN], ids=["converted", "drawn"])
+def test_an_empty_instruction_leaves_the_tools_alone(hardgen_prompts, words):
+    """As a shell hands it on: `task.settings.instruction=""` arrives without its quotes."""
+    for empty in ("task.settings.instruction=", 'task.settings.instruction=""'):
+        found = hardgen_prompts("hardgen_thinking_grpo.yaml", *words, empty)
+        assert all(text.startswith("# Tools") for text in found)
+    (other, *_) = hardgen_prompts("hardgen_thinking_grpo.yaml", *words, "task.settings.instruction=Be brief.")
+    assert other.startswith("Be brief.\n\n# Tools")
+
+
+def test_an_instruction_that_prepared_prompts_do_not_have_is_refused(hardgen_prompts):
+    hardgen_prompts("hardgen_thinking_grpo.yaml")
+    (source,) = Path("data").iterdir()
+    for instruction in ("", "Be brief."):
+        with pytest.raises(InputError, match=r"the prompts in .* have another; prepare the data with it"):
+            load_task("function_calling", source=source, instruction=instruction).problems("train")
+    assert load_task("function_calling", source=source, instruction=INSTRUCTION).problems("train")
+    with pytest.raises(InputError, match="instruction=5; give text, or null"):
+        load_task("function_calling", instruction=5)

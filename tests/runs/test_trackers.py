@@ -68,7 +68,7 @@ for steps in ((1, 2, 3), (3, 4)):
 @pytest.mark.parametrize("name", OPENERS)
 def test_a_missing_package_is_told_with_the_command_that_installs_it(tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, "tensorboard.summary" if name == "tensorboard" else name, None)
-    with pytest.raises(InputError, match=rf"`{name}` is not installed .*; pip install 'egpo\[{name}\]'"):
+    with pytest.raises(InputError, match=rf"`{name}` is not installed .*; pip install {name}"):
         open_trackers([name], "a-run", {}, RunFolder(tmp_path))
 
 

@@ -44,7 +44,7 @@ def test_a_command_that_names_us_ends_at_once_under_a_verl_that_is_not_supported
 def test_a_command_that_does_not_name_us_goes_on_and_the_complaint_is_still_printed():
     done = imported("0.8.0", "algorithm.adv_estimator=grpo", "data.train_files=data/egpo/train.parquet")
     assert (done.returncode, "went on" in done.stdout) == (0, True)
-    assert "pip install 'egpo[verl]'" in done.stderr
+    assert "pip install 'verl==0.9.1' TransferQueue" in done.stderr
 
 
 def test_it_is_light_and_quiet():

@@ -1,13 +1,16 @@
 """`egpo config`: what a recipe comes to, whether it is right, and its schema."""
 
 import json
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from egpo.config import Config, SftConfig
+    from egpo.config.values import Values
+    from egpo.errors import Fault
 
 config_app = typer.Typer(
     no_args_is_help=True,
@@ -19,6 +22,7 @@ Recipe = Annotated[
     list[str] | None,
     typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="A YAML file, then dotted overrides.", show_default=False),
 ]
+IMPORT_HELP = "A shell script that runs verl.trainer.main_ppo, a file of overrides, or verl's YAML configuration."
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -51,12 +55,11 @@ def check(recipe: Recipe = None, as_json: AsJson = False) -> None:
 
     Example: [cyan]egpo config check examples/recipe.yaml algorithm.estimator=egpo_calibrated[/]
     """
-    from egpo.config import load_recipe
     from egpo.errors import ConfigError
 
     path, overrides = split_words(recipe)
     try:
-        config = load_recipe(path, overrides)
+        config = _checked_whole(path, overrides)
     except ConfigError as error:
         if not as_json:
             raise
@@ -65,6 +68,45 @@ def check(recipe: Recipe = None, as_json: AsJson = False) -> None:
     typer.echo(
         json.dumps({"ok": True, "faults": []}) if as_json else f"{path or 'defaults'}: in order ({_chosen(config)})"
     )
+
+
+@config_app.command("import")
+def import_recipe(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=IMPORT_HELP, show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Write the recipe to this file; default: print it.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file that --out names.")] = False,
+) -> None:
+    """Turn a verl configuration into a recipe, and list what could not be carried over.
+
+    The list goes to stderr, and stands in the recipe as comments.
+
+    Example: [cyan]egpo config import run_grpo.sh --out recipes/mine.yaml[/]
+    """
+    from egpo.config.yaml_text import dump_yaml
+    from egpo.errors import InputError
+    from egpo.files import path_fault, write_atomically
+    from egpo.verl.launch.translation.inverse import import_verl
+    from egpo.verl.launch.verl_words import read_verl_file
+
+    if out is not None and (path_fault(str(out)) or not out.parent.is_dir() or (out.exists() and not force)):
+        what = "exists already" if not path_fault(str(out)) and out.exists() else "cannot be written"
+        raise InputError(what, where=str(out)[:200], fix="give --force, or another path")
+    imported = import_verl(read_verl_file(file))
+    lists = {
+        "Not carried over": [str(one) for one in imported.left_out],
+        "To be done": imported.notes,
+        "Goes to verl as it is, below `verl:`": imported.below_verl,
+        "Set since verl's default is not ours": imported.assumed,
+    }
+    lines = [line for head, items in lists.items() if items for line in (f"{head}:", *(f"  {item}" for item in items))]
+    shown = "".join(f"# {line}\n" for line in [f"Made from {file.name} by `egpo config import`.", *lines])
+    recipe = shown + dump_yaml(imported.recipe)
+    if out is None:
+        typer.echo(recipe, nl=False)
+    else:
+        write_atomically(out, recipe)
+    for line in lines:
+        typer.echo(line, err=True)
 
 
 @config_app.command()
@@ -80,6 +122,47 @@ def schema(
     typer.echo(json.dumps(config_schema(SftConfig if sft else Config), indent=2))
 
 
+def _checked_whole(path: str | None, overrides: list[str]) -> "Config | SftConfig":
+    """The recipe with every fault of its keys and of its tasks in one ConfigError."""
+    from egpo.config.load import check_values
+    from egpo.config.values import read_values
+    from egpo.errors import ConfigError
+
+    values = read_values(path, overrides)
+    faults = _task_faults(values)
+    try:
+        config = check_values(values)
+    except ConfigError as error:
+        raise ConfigError([*error.faults, *faults]) from error
+    if faults:
+        raise ConfigError(faults)
+    return config
+
+
+def _task_faults(values: "Values") -> "list[Fault]":
+    """What the schema cannot know: whether the tasks exist, and take these settings."""
+    from egpo.errors import Fault, InputError
+    from egpo.tasks.load import check_task
+
+    evaluation = values.value.get("eval")
+    others = evaluation.get("tasks") if isinstance(evaluation, dict) else None
+    named: list[tuple[tuple[str, ...], Any]] = [(("task",), values.value.get("task"))]
+    named += [(("eval", "tasks"), task) for task in (others if isinstance(others, list) else [])]
+    faults = []
+    for place, task in named:
+        name, settings = (task.get("name"), task.get("settings", {})) if isinstance(task, dict) else (None, None)
+        if not isinstance(name, str) or not name or not isinstance(settings, dict):
+            continue  # the schema has said so
+        try:
+            check_task(name, settings)
+        except InputError as error:
+            what = error.faults[0].what
+            of_settings = what.startswith("unknown setting") or (":" not in name and "unknown task" not in what)
+            where = values.place_of((*place, "settings" if of_settings else "name"))
+            faults += [Fault(fault.what, where, fault.fix) for fault in error.faults]
+    return faults
+
+
 def _chosen(config: "Config | SftConfig") -> str:
     from egpo.config import Config
 
@@ -91,6 +174,7 @@ def _chosen(config: "Config | SftConfig") -> str:
 def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
     """The recipe is the first word, unless that is an override already. (A file's name may hold a `=`.)"""
     words = words or []
-    if words and ("=" not in words[0] or Path(words[0]).is_file()):
+    # os.path, since Path.is_file() raises on a name that is too long for the system.
+    if words and ("=" not in words[0] or os.path.isfile(words[0])):
         return words[0], words[1:]
     return None, words

@@ -1,6 +1,6 @@
 """`egpo run`: an experiment from one file to one report."""
 
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -70,7 +70,7 @@ def _show(experiments: "Sequence[Experiment]", selection: "Selection") -> None:
 
 def _recipes_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
     """A word with a `=` is an override, unless there is a file of that name."""
-    recipes = [word for word in words if "=" not in word or Path(word).is_file()]
+    recipes = [word for word in words if "=" not in word or os.path.isfile(word)]
     return recipes, [word for word in words if word not in recipes]
 
 

@@ -7,8 +7,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from egpo.config.yaml_text import Path
-from egpo.errors import Fault, nearest
+from egpo.errors import Fault, nearest, shortened
 
+_LONGEST_OVERRIDE = 200
 _KINDS = {
     "int_type": "a whole number",
     "float_type": "a number",
@@ -35,18 +36,22 @@ class PlaceOf:
 
     def __call__(self, path: Path) -> str:
         if path in self.override_of:
-            return f"override `{self.override_of[path]}`"
+            return _override(self.override_of[path])
         for set_path, override in reversed(self.override_of.items()):
             if path and (set_path[: len(path)] == path or path[: len(set_path)] == set_path):
-                return f"override `{override}`"
+                return _override(override)
         place = next((self.set_at[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.set_at), self.where)
         section = f" [{'.'.join(path[:-1])}]" if len(path) > 1 else ""
         return f"{place}{section}"
 
 
+def _override(text: str) -> str:
+    return f"override `{text if len(text) <= _LONGEST_OVERRIDE else text[:_LONGEST_OVERRIDE] + '...'}`"
+
+
 def _fault(details: ErrorDetails, root: type[BaseModel], place_of: PlaceOf) -> Fault:
     path = tuple(part for part in details["loc"] if isinstance(part, str))
-    key = path[-1] if path else "a key"
+    key = (path[-1] if len(path[-1]) <= 60 else f"{path[-1][:57]}...") if path else "a key"
     kind, context = details["type"], details.get("ctx", {})
     if kind == "between_fields":
         fault: Fault = context["fault"]
@@ -72,9 +77,11 @@ def _wanted(details: ErrorDetails) -> str:
 
 
 def _shown(value: Any) -> str:
-    if value is None:
+    if value is None or value == "":
         return "empty"
-    text = repr(value) if isinstance(value, str | list | dict) else str(value).lower() if value is True else str(value)
+    if isinstance(value, str):
+        return shortened(value)
+    text = repr(value) if isinstance(value, list | dict) else str(value).lower() if value is True else str(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

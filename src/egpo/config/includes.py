@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
+from egpo.config.old_spellings import present_document
 from egpo.config.yaml_text import Document, Path, parse_yaml
-from egpo.errors import ConfigError, Fault, nearest
+from egpo.errors import ConfigError, Fault, nearest, shortened
+from egpo.files import path_fault
 
 INCLUDE = "include"
+_DEEPEST = 50
 
 
 @dataclass(frozen=True)
@@ -24,16 +27,25 @@ class Layers:
     set_at: dict[Path, str]
 
 
-def read_layers(path: FilePath, kind: str = "recipe", chain: tuple[FilePath, ...] = ()) -> Layers:
-    """The file over what it includes. `chain` are the files that led here: one that comes again is a fault."""
-    document = _read(path, kind)
+def read_layers(path: FilePath, kind: str = "recipe") -> Layers:
+    """The file over what it includes."""
+    return _read_layers(path, kind, (), {})
+
+
+def _read_layers(path: FilePath, kind: str, chain: tuple[FilePath, ...], known: dict[FilePath, Layers]) -> Layers:
+    """`chain` are the files that led here: one that comes again is a fault. `known` are the files read before: files
+    that include each other in several ways would otherwise be read a number of times that doubles with each level."""
+    document = present_document(_read(path, kind), str(path))
     set_at = {key: f"{path}:{line}" for key, line in document.line_of.items() if key[0] != INCLUDE}
     layers = Layers({}, {})
     for name in _included(document, path):
         place = f"{path}:{document.line_of[(INCLUDE,)]}"
         base = _base(path, name, place)
         _refuse_cycle((*chain, path), base, place)
-        layers = lay_over(layers, read_layers(base, kind, (*chain, path)))
+        resolved = base.resolve()
+        if resolved not in known:
+            known[resolved] = _read_layers(base, kind, (*chain, path), known)
+        layers = lay_over(layers, known[resolved])
     return lay_over(layers, Layers({key: value for key, value in document.value.items() if key != INCLUDE}, set_at))
 
 
@@ -47,6 +59,8 @@ def _included(document: Document, path: FilePath) -> list[str]:
 
 
 def _base(path: FilePath, name: str, place: str) -> FilePath:
+    if fault := path_fault(name):
+        raise ConfigError([Fault(f"includes {shortened(name)}", place, f"it must be {fault}")])
     base = path.parent / FilePath(name).expanduser()
     if base.is_file():
         return base
@@ -60,6 +74,8 @@ def _base(path: FilePath, name: str, place: str) -> FilePath:
 
 
 def _refuse_cycle(chain: tuple[FilePath, ...], base: FilePath, place: str) -> None:
+    if len(chain) > _DEEPEST:
+        raise ConfigError([Fault(f"a chain of more than {_DEEPEST} files", place, "include fewer one after another")])
     if base.resolve() in [path.resolve() for path in chain]:
         shown = " -> ".join(str(path) for path in (*chain, base))
         raise ConfigError([Fault(f"includes itself: {shown}", place, "leave one of these out")])
@@ -92,6 +108,8 @@ def _read(path: FilePath, kind: str) -> Document:
     except FileNotFoundError as error:
         raise ConfigError([Fault("no such file", str(path), "check the path")]) from error
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
+        if fault := path_fault(str(path)):
+            raise ConfigError([Fault("cannot be read", shortened(str(path)), f"it must be {fault}")]) from error
         fix = f"a {kind} is a YAML file in UTF-8"
         raise ConfigError([Fault(f"cannot be read: {error}", str(path), fix)]) from error
     document = parse_yaml(text, str(path))

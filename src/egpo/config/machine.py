@@ -10,14 +10,16 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from egpo.assets import MODELS, resolve_model
 from egpo.config.faults import PlaceOf, faults_of
 from egpo.config.includes import read_layers
-from egpo.config.sections.section import Count, Section, Words
+from egpo.config.sections.section import Count, PathText, Section
 from egpo.errors import ConfigError, Fault, InputError
+from egpo.files import path_fault
 
 VARIABLE = "EGPO_MACHINE"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
@@ -25,18 +27,18 @@ NAME = "egpo.machine.yaml"
 
 
 class Environments(Section):
-    verl: str | None = None
+    verl: PathText | None = None
     """Python of the environment that has verl, vLLM and Ray."""
-    bfcl: str | None = None
+    bfcl: PathText | None = None
     """Python of the environment that has BFCL's evaluator."""
 
 
 class Machine(Section):
     """A relative path starts where the file lies."""
 
-    models: Words = ()
+    models: Annotated[tuple[PathText, ...], Field(strict=False)] = ()
     """Folders of models: `Qwen/Qwen3-4B` is looked for in each, as `Qwen/Qwen3-4B` and as `Qwen3-4B`."""
-    data: Words = ()
+    data: Annotated[tuple[PathText, ...], Field(strict=False)] = ()
     """Folders of raw data: a `prepare.source` that is not in the working directory is looked for in each."""
     gpus: Count | None = None
     """Of each node: `verl.gpus` where a recipe does not say."""
@@ -50,7 +52,7 @@ def machine_file() -> Path | None:
     """Where this machine's file is; None where it has none. A name in EGPO_MACHINE must be a file."""
     if VARIABLE in os.environ:
         named = os.environ[VARIABLE]
-        if named and not Path(named).expanduser().is_file():
+        if named and (path_fault(named) or not Path(named).expanduser().is_file()):
             raise InputError(f"no such file `{named}`", where=VARIABLE, fix="mend the variable, or unset it")
         return Path(named).expanduser() if named else None
     places = (Path(NAME), Path.home() / ".config" / "egpo" / NAME)

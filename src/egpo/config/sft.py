@@ -6,15 +6,15 @@ from pydantic import Field, model_validator
 
 from egpo.config.sections.keep import Checkpoints, Trackers
 from egpo.config.sections.model import Model
-from egpo.config.sections.section import Count, Every, Positive, RunName, RunsFolder, Section, Seed, raised
+from egpo.config.sections.section import Count, Every, PathText, Positive, RunName, RunsFolder, Section, Seed, raised
 from egpo.config.sections.update import Optimization
 from egpo.errors import Fault
 
 
 class SftData(Section):
-    path: str = Field(min_length=1)
+    path: PathText
     """Conversations: JSON, JSON lines or parquet of `messages` (with `tools`), or parquet of `egpo prepare`."""
-    eval_path: str | None = Field(None, min_length=1)
+    eval_path: PathText | None = None
     """Conversations to evaluate on, in the same forms."""
     eval_frac: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Or this share of `path`, drawn by `seed` and kept out of training."""

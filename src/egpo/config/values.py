@@ -8,6 +8,7 @@ from typing import Any
 from egpo.config.faults import PlaceOf
 from egpo.config.includes import INCLUDE, Layers, read_layers
 from egpo.config.machine import machine_file, this_machine
+from egpo.config.old_spellings import present_override
 from egpo.config.yaml_text import Path, parse_yaml
 from egpo.errors import ConfigError, Fault
 
@@ -88,6 +89,8 @@ def _parsed(overrides: Sequence[str], faults: list[Fault]) -> Iterator[_Override
             faults.append(Fault("`include` stands in files", f"override `{text}`", "write a recipe with `egpo new`"))
             continue
         try:
-            yield _Override(text, path, parse_yaml(value, f"override `{text}`").value)
+            # A shell hands `key=""` on as `key=`: empty text, as Hydra reads it. Nothing at all is `key=null`.
+            parsed = parse_yaml(value, f"override `{text}`").value if value.strip() else ""
+            yield _Override(text, *present_override(path, parsed))
         except ConfigError as error:
             faults.extend(error.faults)

@@ -45,7 +45,7 @@ def _datasets(source: str) -> Any:
         raise InputError(
             "reading from the hub needs the `datasets` package",
             where=f"--source {source}",
-            fix="pip install 'egpo[hub]', or give a local file",
+            fix="pip install datasets, or give a local file",
         ) from error
     return datasets
 

@@ -71,7 +71,7 @@ def _open(name: str, run: TrackedRun) -> Tracker:
     opened: list[Tracker] = []
     error = _failure(lambda: opened.append(OPENERS[name](run)))
     if isinstance(error, ImportError):
-        fix = f"pip install 'egpo[{name}]', or leave it out of watch.trackers"
+        fix = f"pip install {name}, or leave it out of watch.trackers"
         raise InputError(f"`{name}` is not installed ({error})", where="watch.trackers", fix=fix) from error
     if error is not None:
         fix = "mend that, work offline, or leave it out of watch.trackers"

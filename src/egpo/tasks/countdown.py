@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any, ClassVar, Literal, get_args
 
 from egpo.data import Dropped, Record, Row
@@ -19,6 +20,7 @@ PROMPT = (
     "for example <answer>(1 + 2) / 3</answer>."
 )
 
+_FIELDS = ("numbers", "target")
 Mode = Literal["shaped", "binary"]
 
 
@@ -102,11 +104,18 @@ class Countdown(SourcedTask):
 
 
 def _require_format(prompt_format: object) -> None:
+    """Its fields are plain names: `{numbers.__class__}` would read attributes, `{target:>1000000000}` fill memory."""
+    where, fix = "task countdown", "its fields are {numbers} and {target}, as they are; {{ and }} are braces"
+    if not isinstance(prompt_format, str):
+        raise InputError(f"prompt_format={prompt_format!r:.60}", where=where, fix="give text")
     try:
-        str.format(prompt_format, numbers=[1], target=1)  # type: ignore[arg-type]  # what is no text raises
-    except (LookupError, ValueError, AttributeError, TypeError) as error:
-        fix = "its fields are {numbers} and {target}"
-        raise InputError(f"bad prompt_format ({error!r})", where="task countdown", fix=fix) from error
+        fields = [part[1:] for part in Formatter().parse(prompt_format) if part[1] is not None]
+    except ValueError as error:
+        raise InputError(f"bad prompt_format ({error})", where=where, fix=fix) from error
+    for name, form, conversion in fields:
+        if name not in _FIELDS or form or conversion:
+            shown = f"{name}{'!' + conversion if conversion else ''}{':' + form if form else ''}"
+            raise InputError(f"prompt_format has a field {{{shown:.60}}}", where=where, fix=fix)
 
 
 @dataclass(frozen=True)

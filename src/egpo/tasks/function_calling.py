@@ -2,13 +2,15 @@
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, get_args
 
 from egpo.data import CONVERTERS, Dropped, Record, Row, ToolStyle
+from egpo.data.conversations import INSTRUCTION
 from egpo.data.hardgen import convert_hardgen
 from egpo.data.spool import prompt_key
-from egpo.errors import InputError
+from egpo.errors import InputError, shortened
 from egpo.rewards.thinking import split_thinking
 from egpo.rewards.tool_calls import judge_tool_calls
 from egpo.rewards.verdict import Verdict
@@ -25,8 +27,8 @@ Mode = Literal["strict_think", "plain", "shaped"]
 class FunctionCalling(SourcedTask):
     """Sources are raw conversations, OpenAI messages or xlam rows, told apart by their first record. Generated
     conversations have at most `max_turns` requests, `max_calls` calls each, and `max_tools` tools on offer, which are
-    described unless `describe_tools` is off; `instruction` stands before the tools (None: the usual one). `mode` is
-    the reward's: "strict_think", "plain" or "shaped"."""
+    described unless `describe_tools` is off. `instruction` stands before the tools: None is the record's own, or else
+    one that asks for a thought; "" is none at all. `mode` is the reward's: "strict_think", "plain" or "shaped"."""
 
     data_source: ClassVar[str] = "function_calling"
     generated_data_source: ClassVar[str] = "hardgen"
@@ -49,8 +51,27 @@ class FunctionCalling(SourcedTask):
         require_choice("function_calling", "mode", mode, get_args(Mode))
         require_at_least("function_calling", 1, max_turns=max_turns, max_calls=max_calls)
         require_at_least("function_calling", 2, max_tools=max_tools)
+        if not isinstance(instruction, str | None):
+            raise InputError(
+                f"instruction={instruction!r:.60}", where="task function_calling", fix="give text, or null"
+            )
         self.mode, self._style = mode, ToolStyle(instruction)
         self._shape = Shape(max_turns, max_calls, min(max_tools, len(TOOLS)), describe_tools)
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        found = super().problems(split)
+        if self.source is not None and self._style.instruction is not None and len(found):
+            self._require_instruction(found[0])
+        return found
+
+    def _require_instruction(self, problem: Problem) -> None:
+        """Prepared rows hold their prompts as written: another `instruction` would change nothing."""
+        instruction, first = self._style.instruction or "", problem.messages[0]
+        system = first["content"] if first["role"] == "system" else ""
+        if instruction not in system or (not instruction and INSTRUCTION in system):
+            what = f"`instruction` is {shortened(instruction)}, and the prompts in {self.source} have another"
+            fix = "prepare the data with it (task.settings.instruction, or --instruction), or leave it out"
+            raise InputError(what, where="task function_calling", fix=fix)
 
     def draw(self, rng: random.Random) -> Problem:
         while True:

@@ -24,12 +24,25 @@ TASKS: dict[str, type[SourcedTask]] = {
 
 def load_task(name: str, **settings: Any) -> Task:
     """The task of that name, made with `settings`. `function-calling` is `function_calling`."""
+    task: Task = _found(name, settings)(**settings)
+    return task
+
+
+def check_task(name: str, settings: dict[str, Any]) -> None:
+    """InputError where the task is unknown or its settings are wrong. No problem is drawn or read; a task from outside
+    is imported, and not made, since its constructor may read its data."""
+    found = _found(name, settings)
+    if ":" not in name:
+        found(**settings)
+
+
+def _found(name: str, settings: dict[str, Any]) -> type:
     found = _from_outside(name) if ":" in name else TASKS.get(name.replace("-", "_"))
     if found is None:
-        raise InputError(f"unknown task `{name}`", fix=f"{nearest(name, TASKS)} (or give `module:Class`)")
+        shown = name if len(name) <= 60 else f"{name[:57]}..."
+        raise InputError(f"unknown task `{shown}`", fix=f"{nearest(shown, TASKS)} (or give `module:Class`)")
     _check_settings(name, found, settings)
-    task: Task = found(**settings)
-    return task
+    return found
 
 
 def data_source_of(task: Task, name: str) -> str:

@@ -10,7 +10,8 @@ from typing import ClassVar
 from egpo.data import Dropped, Message, Record, Row, Stored
 from egpo.data.manifest import verify
 from egpo.data.parquet import SPLITS
-from egpo.errors import InputError, nearest
+from egpo.errors import InputError, nearest, shortened
+from egpo.files import path_fault
 from egpo.rewards.verdict import Verdict
 from egpo.tasks.protocol import Problem
 
@@ -33,9 +34,14 @@ def require_choice(task: str, setting: str, value: object, choices: tuple[str, .
         raise InputError(f"{setting}={value!r}", where=f"task {task}", fix=nearest(str(value), choices))
 
 
+LARGEST_WHOLE = 2**31 - 1
+
+
 def require_whole(task: str, **settings: object) -> None:
     """A number out of a file or a command line may come as text."""
     for setting, value in settings.items():
+        if isinstance(value, int) and value > LARGEST_WHOLE and setting != "seed":
+            raise InputError(f"{setting} is too large", where=f"task {task}", fix=f"give {LARGEST_WHOLE:,} or less")
         if not isinstance(value, int) or isinstance(value, bool):
             raise InputError(f"{setting}={value!r}", where=f"task {task}", fix="give a whole number")
 
@@ -68,6 +74,9 @@ class SourcedTask(ABC):
     ) -> None:
         if not isinstance(source, str | Path | None):
             raise InputError(f"source={source!r}", where=f"task {type(self).__name__}", fix="give a directory")
+        if source is not None and (fault := path_fault(str(source))):
+            what = f"source={shortened(str(source))}"
+            raise InputError(what, where=f"task {type(self).__name__}", fix=f"it must be {fault}")
         self.source = None if source is None else Path(source)
         self.seed, self._limits = seed, {"train": train, "test": test}
         given = {split: limit for split, limit in self._limits.items() if limit is not None}

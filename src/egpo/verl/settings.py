@@ -10,14 +10,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from egpo.config.faults import PlaceOf, faults_of
+from egpo.config.old_spellings import OLD_KEYS, present_value
 from egpo.config.sections.algorithm import Egpo, EgpoCalibrated
 from egpo.config.sections.task import Segments
-from egpo.errors import ConfigError, Fault, nearest
+from egpo.errors import ConfigError, Fault, nearest, notify_once
 
 WHERE = "algorithm.egpo"
-OLDER_KEYS = {"entropy_epsilon": "eps"}
+_OLD = {row.old: row.verl.removeprefix("egpo.") for row in OLD_KEYS if row.old != row.verl}
+OLDER_KEYS = {old.removeprefix("egpo."): new for old, new in _OLD.items() if old.startswith("egpo.")}
 """Older spellings of keys under `algorithm.egpo`."""
-OLDER_SIBLINGS = {"egpo_lambda": "lam", "egpo_alpha": "alpha"}
+OLDER_SIBLINGS = {old: new for old, new in _OLD.items() if "." not in old}
 """Older keys beside `algorithm.egpo`."""
 
 
@@ -101,7 +103,10 @@ def _modern(algorithm: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dic
     spelled = [(f"{WHERE}.{key}", OLDER_KEYS.get(key, key), value) for key, value in given.items()]
     spelled += [(f"algorithm.{old}", new, algorithm[old]) for old, new in OLDER_SIBLINGS.items() if old in algorithm]
     first: dict[str, str] = {}
-    for place, key, value in spelled:
+    for place, key, given_value in spelled:
+        value = present_value(f"{WHERE}.{key}", given_value)
+        if not place.endswith(f".{key}"):
+            notify_once(f"{place} -> {WHERE}.{key}")
         if key in keys and keys[key] != value:
             what = f"`{first[key]}` is {keys[key]} and `{place}` is {value}, and they are one setting"
             faults.append(Fault(what, "algorithm", f"keep {WHERE}.{key}"))

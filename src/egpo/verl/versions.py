@@ -7,7 +7,7 @@ from packaging.specifiers import SpecifierSet
 from egpo.errors import EgpoError
 
 SUPPORTED = "==0.9.1"
-INSTALL = "pip install 'egpo[verl]'"
+INSTALL = f"pip install 'verl{SUPPORTED}' TransferQueue"
 
 
 def installed_version() -> str | None:

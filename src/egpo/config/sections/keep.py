@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from egpo.config.sections.section import Count, Every, Section
+from egpo.config.sections.section import Count, CountOrZero, Every, Section
 
 
 class Checkpoints(Section):
@@ -12,7 +12,7 @@ class Checkpoints(Section):
     """Steps between checkpoints; the last step is always saved."""
     keep_last: Count = 2
     """So many of the latest are kept."""
-    keep_best: Annotated[int, Field(ge=0)] = 1
+    keep_best: CountOrZero = 1
     """So many of the best by validation accuracy (by mean score where there is no validation) are kept besides."""
 
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from egpo.config.sections.section import Count, Positive, Section, Words
+from egpo.config.sections.section import Count, PathText, Positive, Section, Words
 
 
 class Lora(Section):
@@ -17,7 +17,7 @@ class Lora(Section):
 
 
 class Model(Section):
-    path: str = Field(min_length=1)
+    path: PathText
     """A folder with a transformers causal language model, its name on the hub, or `egpo-tiny` of the package."""
     init: Literal["pretrained", "random"] = "pretrained"
     """`random`: the folder's config.json and tokenizer, with weights drawn afresh from `seed`."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from egpo.config.sections.section import Count, Section, Seed, raised
+from egpo.config.sections.section import LARGEST_COUNT, Count, PathText, Section, Seed, raised
 from egpo.config.sections.task import Task
 from egpo.errors import Fault
 
@@ -27,7 +27,7 @@ class Prepare(Section):
     """The task's rows as parquet, once for all recipes that ask for the same. A task that names a `source` of its own,
     or is no task of the package, has nothing to prepare."""
 
-    source: str | None = Field(None, min_length=1)
+    source: PathText | None = None
     """Raw data: a file, a directory with train and test, or owner/name on the hub; none: the task draws problems."""
     train: Count | None = None
     """Rows for training; none: the task's `train`, or its default."""
@@ -37,7 +37,7 @@ class Prepare(Section):
     """Of the generator or the split; none: the task's `seed`, or 42 for a split of conversations."""
     convert: Convert | None = None
     """For files of conversations, in place of `train` and `test`."""
-    folder: str = Field("data", min_length=1)
+    folder: PathText = "data"
     """Where prepared directories lie, each named by the task and a digest of what made it."""
 
     @model_validator(mode="after")
@@ -52,7 +52,7 @@ class Prepare(Section):
 class Probe(Section):
     problems: Count = 64
     """So many of the training split, drawn at random."""
-    n: Annotated[int, Field(ge=2)] = 16
+    n: Annotated[int, Field(ge=2, le=LARGEST_COUNT)] = 16
     """Responses to each; the rest is as in `rollout`."""
 
 

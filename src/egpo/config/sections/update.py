@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from egpo.config.sections.section import Count, Positive, Section
+from egpo.config.sections.section import Count, CountOrZero, Positive, Section
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -16,7 +16,7 @@ class Optimization(Section):
     """Learning rate, at its highest."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """After the warm-up: `linear` and `cosine` fall to 0 at the last step."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    warmup_steps: CountOrZero = 0
     """Steps over which the learning rate rises from 0."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Decoupled, on matrices only."""

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from egpo.config.sections.section import Count, Positive, Section, raised
+from egpo.config.sections.section import Count, PathText, Positive, Section, raised
 from egpo.errors import Fault, nearest
 
 SECTIONS = (
@@ -32,7 +32,7 @@ class Verl(Section):
 
     device: Literal["cuda", "cpu"] = "cuda"
     """`cpu`: all of verl, small and slow, for debugging before GPUs are rented."""
-    gpus: Count = 1
+    gpus: Annotated[int, Field(ge=1, le=1024)] = 1
     """Per node; on a CPU, the number of training processes."""
     nodes: Count = 1
     """Of the Ray cluster."""
@@ -40,7 +40,7 @@ class Verl(Section):
     """GPUs that hold one copy of the model for sampling; none: by the model's size, one per 10 billion weights."""
     address: Text | None = None
     """Of a Ray cluster to join, as `host:6379`; none: one is started, and ended with the run."""
-    python: Text | None = None
+    python: PathText | None = None
     """The interpreter that has verl; none: the machine file's, or the one that runs egpo."""
     patience_minutes: Positive | None = None
     """The run is ended when no step is done for so long; none: 120, and 10 on a CPU."""

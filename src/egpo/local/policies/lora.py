@@ -118,7 +118,7 @@ def _adapted_layers(model: PreTrainedModel) -> dict[str, Any]:
 
 def _require_peft() -> None:
     if find_spec("peft") is None:
-        raise InputError("adapters need peft", where="model.lora", fix='pip install "egpo[peft]"')
+        raise InputError("adapters need peft", where="model.lora", fix="pip install peft")
 
 
 def _require_layers(model: PreTrainedModel, settings: Lora) -> None:

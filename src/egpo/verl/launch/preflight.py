@@ -12,7 +12,8 @@ from egpo.verl.launch.schema.known import VERSION
 from egpo.verl.launch.translation.setting import Setting
 
 INSTALL = {
-    "cuda": f"pip install 'verl[vllm]=={VERSION}' TransferQueue egpo, in an environment of its own",
+    "cuda": f"pip install 'verl[vllm]=={VERSION}' TransferQueue in an environment of its own, then in a clone of egpo: "
+    "pip install --no-deps .",
     "cpu": "`make verl` builds such an environment, .env-verl",
 }
 _PORTS = ("port", "dashboard_port")

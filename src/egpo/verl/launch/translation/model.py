@@ -18,7 +18,7 @@ def model_settings(config: Config) -> Iterator[Setting]:
     for name, value in model.template.items():
         yield Setting(f"data.apply_chat_template_kwargs.{name}", value, "model.template")
     if model.dtype == "float32":
-        yield from _float32()
+        yield from float32_settings()
     if model.lora is not None:
         yield Setting(f"{MODEL}.lora_rank", model.lora.rank, "model.lora")
         yield Setting(f"{MODEL}.lora_alpha", model.lora.alpha, "model.lora")
@@ -31,7 +31,7 @@ def model_place(path: str) -> str:
     return str(folder.absolute()) if folder.is_dir() else path
 
 
-def _float32() -> Iterator[Setting]:
+def float32_settings() -> Iterator[Setting]:
     """verl keeps float32 weights anyway and computes in bfloat16: here it computes and samples in float32, too."""
     for engine in (f"{ACTOR}.fsdp_config", f"{REFERENCE}.fsdp_config"):
         yield Setting(f"{engine}.dtype", "float32", "model.dtype")

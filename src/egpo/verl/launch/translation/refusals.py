@@ -1,6 +1,7 @@
 """What verl cannot do of a recipe: said before anything starts, and never silently dropped."""
 
 from collections.abc import Iterable, Iterator
+from math import isqrt
 
 from egpo.config import Config
 from egpo.errors import ConfigError, Fault
@@ -63,7 +64,8 @@ def _indivisible(config: Config) -> Iterator[Fault]:
     prompts, mini_batch = config.rollout.prompts, config.update.mini_batch or config.rollout.prompts
     rows, ranks = mini_batch * config.rollout.n, config.verl.ranks
     if prompts % mini_batch:
-        divisors = ", ".join(str(size) for size in range(1, prompts + 1) if prompts % size == 0)
+        small = [size for size in range(1, isqrt(prompts) + 1) if prompts % size == 0]
+        divisors = ", ".join(map(str, sorted({*small, *(prompts // size for size in small)})))
         yield Fault(
             f"{prompts} problems do not divide into parts of {mini_batch}", "update.mini_batch", f"one of {divisors}"
         )
