@@ -218,3 +218,11 @@ def test_a_batch_is_let_through_exactly_when_the_ranks_share_it_equally(prompts,
         assert not fits
     else:
         assert fits
+
+
+def test_a_large_count_does_not_hang_the_launcher():
+    """Divisors of the batch and of the GPUs are listed in messages: not by trying every number up to them."""
+    with pytest.raises(ConfigError, match="do not divide into parts of 3; one of 1, 2, 4"):
+        refuse_what_verl_lacks(small("rollout.prompts=1048576", "rollout.n=1", "update.mini_batch=3"))
+    with pytest.raises(ConfigError, match="it must be less than or equal to 1024"):
+        small("verl.gpus=2000000000")
