@@ -37,3 +37,15 @@ def test_an_attempt_that_gets_through_is_exit_code_1(app: typer.Typer, three_att
     assert result.exit_code == 1
     assert "NO" in result.stdout
     assert "got through" in result.stdout
+
+
+@pytest.mark.parametrize("options", [[], ["--no-cgroup"]])
+def test_memory_is_measured(app: typer.Typer, works: None, monkeypatch: pytest.MonkeyPatch, options: list[str]) -> None:
+    """What the host's memory does meanwhile is everybody's on a busy machine: the numbers are there, and no more."""
+    wanted = [attempt for attempt in audit.HOLDS_MEMORY if attempt.name == "anonymous files"]
+    monkeypatch.setattr(audit, "HOLDS_MEMORY", wanted)
+    result = CliRunner().invoke(app, ["--tier", "bubblewrap", "--memory", "--programs", "2", "--json", *options])
+    (row,) = json.loads(result.stdout)["attempts"]
+    assert "PermissionError" in row["happened"]
+    assert row["bound_mb"] == 512
+    assert ("address space" in json.loads(result.stdout)["protection"]) >= bool(options)

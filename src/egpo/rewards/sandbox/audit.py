@@ -122,7 +122,7 @@ def measure_memory(sandbox: Sandbox, num_programs: int) -> Iterator[MemoryFindin
             with LowestMemory() as memory:
                 reports = list(
                     pool.map(lambda _, attempt=attempt: run_attempt(sandbox, attempt, bait), range(num_programs))
-                )  # type: ignore[misc]
+                )
             findings = [judge_attempt(attempt, report, str(bait["marker"])) for report in reports]
             worst = next((finding for finding in findings if not finding.contained), findings[0])
             host_mb, sandbox_mb = memory.fell_by_mb, max(report.peak_bytes for report in reports) / MEGABYTE

@@ -78,7 +78,7 @@ def _let_inspect_ask(connection: Connection) -> None:
         stands = isinstance(target, (Remote, RemoteType))
         return str(connection.ask("source", target)) if stands else own(target)
 
-    inspect.getsource = getsource
+    inspect.getsource = getsource  # type: ignore[assignment]
 
 
 def _run(check: Any, scope: dict[str, Any], connection: Connection) -> None:

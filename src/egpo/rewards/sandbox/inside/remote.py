@@ -163,7 +163,7 @@ class Connection:
         """A plain value with the attributes of the program's object `number`, which is derived from such a value."""
         if number not in self.stand_ins:
             cls = self.ask("getattr", _Numbered(number), "__class__")
-            base = next((kind for kind in UNCHANGING if isinstance(plain, kind)), None)
+            base: Any = next((kind for kind in UNCHANGING if isinstance(plain, kind)), None)
             if base is None or not isinstance(cls, RemoteType) or not issubclass(cls, base):
                 return plain
             self.stand_ins[number] = _with_number(base.__new__(cls, plain), self, number)
@@ -177,14 +177,15 @@ class Connection:
             return known
         cls = self.exception_class(class_number, str(name))
         args = args if isinstance(args, tuple) else ()
+        is_own = isinstance(cls, RemoteType)
         if cls is None:
             return ProgramError(f"{str(name).removeprefix('builtins.')}: {message}")
         try:
-            error = cls.__new__(cls, *args) if isinstance(cls, RemoteType) else cls(*args)
+            error: Exception = cls.__new__(cls, *args) if is_own else cls(*args)
         except Exception:  # boundary: arguments that this class does not take
             error = cls.__new__(cls)
         error.args = args
-        if isinstance(cls, RemoteType):
+        if is_own:
             error.__dict__["_egpo_message"] = str(message)
         if isinstance(number, int) and 0 <= number < CALLBACKS_FROM:
             _with_number(error, self, number)
@@ -264,39 +265,39 @@ class RemoteType(type):
 
     def __getattr__(cls, name: str) -> Any:
         _refuse_hidden(name)
-        return cls._egpo_class[0].ask("getattr", cls, name)  # type: ignore[attr-defined]
+        return cls._egpo_class[0].ask("getattr", cls, name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
         if name.startswith("__"):  # what abc and typing note on a class of the test
             super().__setattr__(name, value)
         else:
-            cls._egpo_class[0].ask("setattr", cls, name, value)  # type: ignore[attr-defined]
+            cls._egpo_class[0].ask("setattr", cls, name, value)
 
     def __getitem__(cls, key: Any) -> Any:
-        return cls._egpo_class[0].ask("getitem", cls, key)  # type: ignore[attr-defined]
+        return cls._egpo_class[0].ask("getitem", cls, key)
 
     def __len__(cls) -> int:
-        return int(cls._egpo_class[0].ask("len", cls))  # type: ignore[attr-defined]
+        return int(cls._egpo_class[0].ask("len", cls))
 
     def __bool__(cls) -> bool:
         return True
 
     def __iter__(cls) -> Any:
-        return iter_remote(cls._egpo_class[0], cls)  # type: ignore[attr-defined]
+        return iter_remote(cls._egpo_class[0], cls)
 
     def __instancecheck__(cls, value: Any) -> bool:
         if super().__instancecheck__(value):
             return True
         # A class may count others in (`register`, protocols). Plain data and exceptions are what they are here.
         asked = isinstance(type(value), RemoteType) and issubclass(type(value), Remote)
-        return asked and "_egpo_class" in cls.__dict__ and cls._egpo_class[0].ask("isinstance", value, cls) is True  # type: ignore[attr-defined]
+        return asked and "_egpo_class" in cls.__dict__ and cls._egpo_class[0].ask("isinstance", value, cls) is True
 
     def __subclasscheck__(cls, other: Any) -> bool:
         if super().__subclasscheck__(other):
             return True
         asked = isinstance(other, RemoteType) and "_egpo_class" in other.__dict__ and "_egpo_class" in cls.__dict__
         asked = asked and not issubclass(other.__mro__[-2], BaseException)
-        return asked and cls._egpo_class[0].ask("issubclass", other, cls) is True  # type: ignore[attr-defined]
+        return asked and cls._egpo_class[0].ask("issubclass", other, cls) is True
 
 
 def _call(target: Any, connection: Connection, args: Any, kwargs: Any) -> Any:
@@ -336,9 +337,9 @@ def _exception_text(self: Any) -> str:
     return stored if isinstance(stored, str) else Exception.__str__(self)
 
 
-_EXCEPTION_METHODS = {"__getattr__": _attribute, "__str__": _exception_text}
+_EXCEPTION_METHODS: dict[str, Any] = {"__getattr__": _attribute, "__str__": _exception_text}
 # Comparison, arithmetic, length and elements are those of the plain value.
-_MIRROR_METHODS = {
+_MIRROR_METHODS: dict[str, Any] = {
     "__getattr__": _attribute, "__str__": _text("str"), "__repr__": _text("repr"), "__format__": _text("format"),
 }  # fmt: skip
 
@@ -378,7 +379,7 @@ class Remote:
     __str__ = _text("str")
     __repr__ = _text("repr")
     __format__ = _text("format")
-    __doc__ = property(lambda self: self._egpo[0].ask("getattr", self, "__doc__"))  # type: ignore[assignment]
+    __doc__ = property(lambda self: self._egpo[0].ask("getattr", self, "__doc__"))
 
     def __len__(self) -> int:
         return int(self._egpo[0].ask("len", self))
