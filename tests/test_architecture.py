@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "reports": LEAVES | {"runs"},
     "tasks": LEAVES | {"rewards", "data"},
     "checks": LEAVES | {"rewards"},
-    "audits": LEAVES | {"rewards", "data"},
+    "audits": LEAVES | {"config", "tasks", "rewards", "data"},
     "local": LEAVES | {"config", "tasks", "rewards", "data", "advantages", "segments", "token_stats", "runs"},
     "evals": LEAVES | {"config", "tasks", "rewards", "runs", "local", "serving"},
     "probes": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "reports"},

@@ -25,7 +25,7 @@ HYBRID_SOURCE = "mixed"
 """The data source whose reward is `hybrid`: what a response is recorded as judged by."""
 
 
-class HybridRewardManager(NaiveRewardManager):  # type: ignore[misc]
+class HybridReward(NaiveRewardManager):  # type: ignore[misc]
     """verl's `naive` manager, with our hybrid reward in place of the one that verl chooses by data source."""
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, **more: Any) -> None:
@@ -55,4 +55,4 @@ def _judge(settings: dict[str, Any], **row: Any) -> dict[str, float | str]:
 
 
 def register_hybrid_manager() -> None:
-    register(HYBRID_MANAGER)(HybridRewardManager)
+    register(HYBRID_MANAGER)(HybridReward)
