@@ -17,6 +17,7 @@ from egpo.tasks.load import data_source_of
 from egpo.tasks.sourced import SourcedTask
 from egpo.verl.launch.places import VerlPlaces
 
+LIMIT = "rollout.max_prompt_tokens"
 UNMEASURED = 512
 """The longest prompt that a dry run assumes where no tokenizer is at hand: verl's own default."""
 
@@ -41,7 +42,7 @@ class ProblemFiles:
 
 def planned_files(config: Config, places: VerlPlaces) -> ProblemFiles:
     """What `write_problems` would write, for a dry run: the task is loaded, and no problem is made."""
-    longest, source = config.rollout.max_prompt_tokens, "rollout.max_prompt_tokens"
+    longest, source = config.rollout.max_prompt_tokens, LIMIT
     if longest is None:
         longest, source = UNMEASURED, "not known here: measured on the prompts at launch"
     return _files(config, places, load_task(config.task.name, **config.task.settings), longest, source)
@@ -96,8 +97,8 @@ def _longest(config: Config, lengths: Mapping[str, Sequence[int]]) -> tuple[int,
         left = sum(length <= limit for length in of_split)
         if left < needed:
             what = f"{left} of {len(of_split)} {split} prompts have {limit} tokens or fewer, and {needed} are needed"
-            raise InputError(what, where="rollout.max_prompt_tokens", fix=f"raise it: the longest has {max(of_split)}")
-    return limit, "rollout.max_prompt_tokens"
+            raise InputError(what, where=LIMIT, fix=f"raise it: the longest has {max(of_split)}")
+    return limit, LIMIT
 
 
 def _files(config: Config, places: VerlPlaces, task: Task, longest: int, source: str) -> ProblemFiles:
