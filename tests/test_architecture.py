@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "demos": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "probes", "reports", "experiments"},
     "verl": LEAVES | {"config", "tasks", "rewards", "advantages", "segments", "data", "runs"},
     "merges": LEAVES | {"config", "data", "runs", "local"},
-    "comparisons": LEAVES | {"runs", "evals"},
+    "comparisons": LEAVES | {"data", "runs", "evals"},
     "serving": LEAVES,
     "plans": LEAVES | {"config"},
     "experiments": LEAVES

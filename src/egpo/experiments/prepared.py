@@ -9,9 +9,10 @@ from egpo.config.machine import NAME, data_place, machine_file
 from egpo.data.conversion import CONVERSION_VERSION
 from egpo.data.hub import is_hub_name
 from egpo.data.manifest import MANIFEST
+from egpo.data.manifest import data_digest as file_data_digest
 from egpo.data.readers import SUFFIXES
 from egpo.errors import InputError
-from egpo.experiments.prints import digest_of, folder_digest, print_of
+from egpo.experiments.prints import digest_of, files_in, folder_digest, print_of
 from egpo.tasks.load import TASKS
 from egpo.tasks.sourced import SourcedTask
 
@@ -107,7 +108,10 @@ def data_digest(config: Config) -> str:
     """Of the rows that a recipe with prepared data reads; of the task's settings where it draws or reads its own."""
     source = config.task.settings.get("source")
     if isinstance(source, str) and Path(source).is_dir():
-        return folder_digest(Path(source))
+        files = [path for path in files_in(Path(source)) if path.suffix == ".parquet"]
+        return (
+            digest_of({path.name: file_data_digest(path) for path in files}) if files else folder_digest(Path(source))
+        )
     return digest_of([config.task.name, config.task.settings])
 
 

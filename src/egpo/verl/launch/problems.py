@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from egpo.config import Config
-from egpo.data.manifest import file_digest
+from egpo.data.manifest import data_digest
 from egpo.data.output import StagedFiles
 from egpo.data.parquet import write_parquet
 from egpo.data.rows import Row
@@ -35,9 +35,13 @@ class ProblemFiles:
     longest_prompt_source: str
 
     @property
+    def by_split(self) -> dict[str, Path]:
+        return {"train": self.train} | ({} if self.test is None else {"test": self.test})
+
+    @property
     def digests(self) -> dict[str, str]:
-        found = {"train": self.train, "test": self.test}
-        return {split: file_digest(path) for split, path in found.items() if path is not None}
+        """Of the rows of each file."""
+        return {split: data_digest(path) for split, path in self.by_split.items()}
 
 
 def planned_files(config: Config, places: VerlPlaces) -> ProblemFiles:
