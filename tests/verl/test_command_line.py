@@ -14,11 +14,11 @@ pytestmark = pytest.mark.verl
 
 from hydra import compose, initialize_config_module  # noqa: E402
 from hydra.errors import ConfigCompositionException  # noqa: E402
-from verl import DataProto  # noqa: E402
 from verl.trainer.ppo.reward import load_reward_manager  # noqa: E402
 
 from egpo.errors import InputError  # noqa: E402
 from egpo.rewards.scoring import score  # noqa: E402
+from verl import DataProto  # noqa: E402
 
 
 def config_of(*overrides):
@@ -64,7 +64,7 @@ class Decoder:
 
 
 def judged(manager, text, **columns):
-    ids = torch.tensor([list(map(ord, text)) + [0]])
+    ids = torch.tensor([[*map(ord, text), 0]])
     mask = torch.tensor([[1] * len(text) + [0]])
     held = {}
     for name, value in columns.items():

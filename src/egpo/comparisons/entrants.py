@@ -21,8 +21,8 @@ _OUTPUTS = ("results.csv", "results.html", "report*.html", "compare*.json")
 class Entrant:
     """`name` is its folder's, or as much of the path as tells it apart. `sittings` are of one exam and one checkpoint:
     several are evaluations of one model again. `is_trained` unless it is a plain model: that has no settings and no
-    seed. `row_digests` are the digests of its data, with the digest of the rows in place of that of a file's bytes where
-    an older run recorded those and the file is still there."""
+    seed. `row_digests` are the digests of its data, with that of the rows in place of that of a file's bytes where an
+    older run recorded the latter and the file is still there."""
 
     name: str
     config_yaml: str

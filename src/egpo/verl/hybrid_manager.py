@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import NaiveRewardManager, register
 
 from egpo.errors import InputError
 from egpo.rewards.boundary import fields_of
 from egpo.verl.checks import HYBRID_MANAGER, OUR_REWARD
 from egpo.verl.reward import compute_score
+from verl import DataProto
 
 HYBRID_SOURCE = "mixed"
 """The data source whose reward is `hybrid`: what a response is recorded as judged by."""

@@ -144,7 +144,7 @@ def test_a_source_that_is_not_here_is_noticed_with_both_ways_out(verb, tmp_path)
     assert "prepare.source=null prepare.convert=null" in said
 
 
-class Started(Exception):
+class StartedError(Exception):
     """In place of the process that would be started."""
 
 
@@ -160,10 +160,10 @@ def test_the_command_that_is_shown_is_the_one_that_is_started(limit, tmp_path, m
 
     def capture(command, log):
         commands.append(command)
-        raise Started
+        raise StartedError
 
     monkeypatch.setattr(train_module, "start", capture)
-    with pytest.raises(Started):
+    with pytest.raises(StartedError):
         train_module.train(config)
     differing = {*commands[0].words} ^ {*planned.words}
     assumed = shown.partition("sets it): ")[2].partition(".\n")[0].split(", ") if limit == "null" else []
