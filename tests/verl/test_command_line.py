@@ -101,6 +101,14 @@ def test_the_manager_hybrid_tells_right_from_wrong_and_reads_the_ability_in_extr
         judged(manager, "42", **MATH, extra_info={})
 
 
+def test_the_manager_hybrid_takes_the_settings_of_our_reward_function():
+    settings = "+reward.custom_reward_function.reward_kwargs.reasons=[]"
+    quiet = load_reward_manager(config_of("reward.reward_manager.name=hybrid", settings), Decoder())
+    found = judged(quiet, r"\boxed{42}", **MATH, ability="math")
+    assert not [key for key in found["reward_extra_info"] if key.startswith("reason/")]
+    assert found["reward_score"] == 1.0
+
+
 def test_the_manager_hybrid_refuses_a_reward_function_that_it_would_never_call():
     config = config_of(
         "reward.reward_manager.name=hybrid",
