@@ -117,9 +117,10 @@ def test_a_run_that_is_there_is_refused_or_resumed(tmp_path):
 
 
 def test_egpo_run_and_egpo_train_show_the_same_command(tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"target": 3, "nums": [1, 2]}\n' * 4)
+    """Prepared problems have another data source than drawn ones, and so another reward setting."""
+    (tmp_path / "rows.jsonl").write_text('{"question": "1 + 2?", "answer": "#### 3"}\n' * 4)
     (tmp_path / "recipe.yaml").write_text("prepare: {source: rows.jsonl, train: 32, test: 8}\n")
-    words = [word for word in SMALL if not word.startswith("task.settings")]
+    words = [*(word for word in SMALL if not word.startswith("task.")), "task.name=gsm8k"]
     shown = [
         subprocess.run(
             [sys.executable, "-m", "egpo", verb, "recipe.yaml", *words, "--dry-run"],
