@@ -7,6 +7,8 @@ from pathlib import Path
 
 UNFINISHED = ".egpo-"
 """Prefix of the names of files and folders under way: what lies under it is no data."""
+ROWS = "rows:"
+"""Prefix of a digest of rows, wherever a digest of a file's bytes could stand too."""
 
 
 MAX_PATH_BYTES = 2_048

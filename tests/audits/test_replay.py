@@ -236,3 +236,20 @@ def test_a_reward_that_leaves_the_program_says_so(leaving, workers, capfd):
 def test_a_reward_that_leaves_the_program_when_imported_is_the_users_mistake(leaving, workers):
     with pytest.raises(InputError, match=r"importing `gone_reward` failed \(SystemExit: 3\)"):
         audit_rewards(leaving, reward="gone_reward:judge", workers=workers)
+
+
+def test_the_mode_of_the_run_holds_only_for_rewards_that_have_it(tmp_path):
+    folder = tmp_path / "run"
+    (folder / "verl" / "rollouts").mkdir(parents=True)
+    (folder / "config.yaml").write_text("task: {name: countdown, settings: {mode: binary, source: /gone}}\n")
+    puzzle = '{"numbers": [1, 2], "target": 3}'
+    rows = [
+        {"data_source": "countdown", "response": "<answer>1 - 2</answer>", "ground_truth": puzzle, "reward": 0.0},
+        {"data_source": "math", "response": r"\boxed{3}", "ground_truth": "3", "reward": 1.0},
+    ]
+    for place in (folder / "verl" / "rollouts", folder / "rollouts"):
+        place.mkdir(exist_ok=True)
+        audit = audit_rewards(write_lines(place / "1.jsonl", rows), against="stored", workers=0)
+        assert (audit.num_different, audit.run_mode.mode) == (0, "binary")
+    elsewhere = audit_rewards(write_lines(folder / "1.jsonl", rows), against="stored", workers=0)
+    assert (elsewhere.run_mode, elsewhere.num_different) == (None, 1)

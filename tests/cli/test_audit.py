@@ -91,3 +91,19 @@ def test_the_record_says_in_which_sandbox_programs_ran(tmp_path, rollouts):
     assert json.loads(run("rewards", path, "--json", "--workers", 0).stdout)["sandbox"].startswith(f"{tier} (")
     assert f"programs ran in: {tier}" in run("rewards", path, "--workers", 0).stdout
     assert json.loads(run("rewards", rollouts, "--json", "--workers", 0).stdout)["sandbox"] is None
+
+
+def test_an_untouched_run_agrees_with_its_own_rollouts(tmp_path):
+    """A run in another mode than the reward's default, trained by the real command, and audited by it."""
+    words = ["model.path=egpo-tiny", "task.name=countdown", "task.settings.mode=binary", "steps=1", "name=first"]
+    words += ["rollout.prompts=4", "rollout.n=4", "rollout.max_response_tokens=24", "watch.rollouts_every=1"]
+    command = [sys.executable, "-m", "egpo", "train", *words]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=240)
+    file = tmp_path / "runs" / "first" / "rollouts" / "step_1.jsonl"
+    done = json.loads(run("rewards", file, "--against", "stored", "--workers", 0, "--json").stdout)
+    assert (done["rows"], done["differ"], done["mode"]) == (16, 0, "binary")
+    named = json.loads(run("rewards", file, "--reward", "countdown", "--against", "stored", "--json").stdout)
+    assert named["differ"] == 0
+    shaped = run("rewards", file, "--reward", "countdown@shaped", "--against", "stored", "--json")
+    assert json.loads(shaped.stdout)["differ"] > 0
+    assert "mode `binary`, as in" in run("rewards", file).output

@@ -9,6 +9,7 @@ import pytest
 
 import egpo.evals.bfcl.run as bfcl_run
 from egpo.assets import resolve_model
+from egpo.data.conversations import INSTRUCTION
 from egpo.errors import ConfigError, InputError
 from egpo.evals.bfcl.environment import VARIABLE as EGPO_BFCL_PYTHON
 from egpo.evals.bfcl.environment import bfcl_python
@@ -16,9 +17,10 @@ from egpo.evals.bfcl.targets import Answering
 from egpo.experiments.experiments import run_experiments
 from egpo.experiments.loading import load_experiments
 from egpo.experiments.models import downloaded
+from egpo.experiments.pipeline import run_stages
 from egpo.experiments.screen import plain_screen
 from egpo.experiments.selection import Selection
-from egpo.experiments.stages.bfcl import bfcl_exam, bfcl_jobs
+from egpo.experiments.stages.bfcl import _call, bfcl_exam, bfcl_jobs
 from tests.evals.bfcl.gold_server import Golds, serving
 
 WORDS = ["eval.bfcl={categories: [simple_python, multi_turn_base], runs: 2}"]
@@ -55,6 +57,51 @@ def test_another_length_of_answers_is_another_exam(experiment, recipe):
     (other,) = load_experiments([str(recipe)], [*WORDS, "eval.bfcl.max_tokens=16384"])
     assert all(job.inputs["bfcl"] != jobs_of(experiment)[0].inputs["bfcl"] for job in jobs_of(other))
     assert bfcl_exam(other) == f"{bfcl_exam(experiment)}-max16384"
+
+
+TOOLS = ["task={name: function_calling, settings: {train: 12, test: 6}}"]
+
+
+def calls_of(recipe, *words):
+    (experiment,) = load_experiments([str(recipe)], [*WORDS, *words])
+    experiment.trained_model.mkdir(parents=True, exist_ok=True)
+    (experiment.trained_model / "config.json").write_text("{}")
+    return [_call(experiment, experiment.config.eval.bfcl, which) for which in ("base", "trained")]
+
+
+def test_a_model_is_asked_in_the_way_in_which_it_was_trained(recipe):
+    run = load_experiments([str(recipe)], [*WORDS, *TOOLS])[0]
+    run_stages(run, Selection.of(["prepare"], None), plain_screen(lambda line: None))
+    for call in calls_of(recipe, *TOOLS):
+        assert (call.asked.prompt_format, call.asked.instruction) == ("template", INSTRUCTION)
+    for call in calls_of(recipe, "task={name: function_calling, settings: {train: 12, instruction: Call tools.}}"):
+        assert (call.asked.prompt_format, call.asked.instruction) == ("template", "Call tools.")
+
+
+def test_after_a_training_without_tools_it_is_asked_as_on_the_leaderboard(recipe):
+    for call in calls_of(recipe):
+        assert (call.asked.prompt_format, call.asked.instruction, call.asked.temperature) == ("qwen_fc", "", 0.001)
+
+
+def test_a_recipe_chooses_format_instruction_temperature_and_length(recipe):
+    words = ["eval.bfcl.format=template", "eval.bfcl.instruction=Be brief.", "eval.bfcl.temperature=0.7"]
+    for call in calls_of(recipe, *TOOLS, *words, "eval.bfcl.max_tokens=16384"):
+        asked = call.asked
+        assert (asked.prompt_format, asked.instruction, asked.temperature) == ("template", "Be brief.", 0.7)
+        assert asked.max_tokens == 16384
+    for call in calls_of(recipe, *TOOLS, "eval.bfcl.format=qwen"):
+        assert (call.asked.prompt_format, call.asked.instruction) == ("qwen", "")
+    with pytest.raises(ConfigError, match="format `llama` has no place for an instruction"):
+        calls_of(recipe, "eval.bfcl.format=llama", "eval.bfcl.instruction=Be brief.")
+
+
+def test_another_instruction_is_another_exam(recipe):
+    digests = {
+        job.inputs["bfcl"]
+        for words in ([], ["eval.bfcl.instruction=Be brief."], ["eval.bfcl.temperature=0.7"])
+        for job in jobs_of(load_experiments([str(recipe)], [*WORDS, "eval.models=[base]", *words])[0])
+    }
+    assert len(digests) == 3
 
 
 def test_no_category_is_no_wish(recipe):
@@ -101,7 +148,8 @@ def test_two_recipes_are_asked_by_the_official_evaluator_and_compared(recipe, mo
         asked = len(prompts)
         run_experiments(experiments, Selection(), plain_screen(lambda line: None))
         assert len(prompts) == asked == 3 * 16
-    assert sum(line.startswith("  bfcl: trained: 100.0% over one pass; its prompt is not the") for line in said) == 2
+    # Asked as it was trained: where the prompts differ, the line says in what.
+    assert said.count("  bfcl: trained: 100.0% over one pass") == 2, said
     assert "  bfcl: base: as in runs/tiny" in said
     exam = bfcl_exam(experiments[0])
     assert any(line.startswith(f"{exam}: ") and "not distinguishable" in line for line in said), said

@@ -31,4 +31,4 @@ def test_a_twin_runs_from_data_to_report(twin, tmp_path, monkeypatch):
     digests = json.loads(run.provenance.read_text())["data"]
     (data,) = Path("data").iterdir()
     files = json.loads((data / "manifest.json").read_text())["files"]
-    assert digests["train"] == files["train.parquet"]["sha256"]
+    assert digests["train"] == f"rows:{files['train.parquet']['rows_sha256']}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from egpo.audits.rollouts import Rollout, read_rollouts
+from egpo.audits.rollouts import Rollout, RunMode, mode_of_run, read_rollouts
 from egpo.errors import EgpoError, InputError
 from egpo.rewards.batch import count_workers, placed, score_stream
 from egpo.rewards.kinds import check_settings
@@ -65,13 +65,15 @@ class Difference:
 
 @dataclass
 class Audit:
-    """The outcome. `sources` is by data source; `differences` are the first of `num_different`."""
+    """The outcome. `sources` is by data source; `differences` are the first of `num_different`. `run_mode` is the
+    reward's mode as the run's config says it, where the rollouts lie in a run folder."""
 
     ours: Tally = field(default_factory=Tally)
     theirs: Tally | None = None
     sources: dict[str, Tally] = field(default_factory=dict)
     num_different: int = 0
     differences: list[Difference] = field(default_factory=list)
+    run_mode: RunMode | None = None
 
 
 def audit_rewards(
@@ -87,11 +89,16 @@ def audit_rewards(
     """Judge every rollout of a file again, in a stream: only counts and `keep` differences are held.
 
     `reward` and `against` are names as `egpo.rewards.named` takes them (None: each row's own data source); "stored" is
-    the verdict in the file. `limit` stops after so many rows.
+    the verdict in the file. A reward of ours whose mode is not named is replayed in the mode that the run was judged
+    in, where the file lies in a run folder. `limit` stops after so many rows.
     """
     _require_known(reward, against)
     rollouts = islice(watch(read_rollouts(path)), limit)
-    audit = Audit(theirs=Tally() if against else None)
+    run_mode = mode_of_run(path)
+    audit = Audit(theirs=Tally() if against else None, run_mode=run_mode)
+    if run_mode is not None:
+        reward = _in_mode(reward, run_mode.mode)
+        against = against and _in_mode(against, run_mode.mode)
     for index, judged in enumerate(_judged(rollouts, reward, against, count_workers(workers))):
         audit.ours.add(judged.ours)
         audit.sources.setdefault(judged.rollout.sample.data_source, Tally()).add(judged.ours)
@@ -112,7 +119,17 @@ def _require_known(*specs: str | None) -> None:
         scorer_named(spec)
         name, _, mode = spec.partition("@")
         if mode:
-            check_settings({"mode": mode}, [REWARDS[DATA_SOURCES.get(name, name)]], where=f"reward {spec}")
+            kinds = [REWARDS[DATA_SOURCES.get(name, name)]] if name else list(REWARDS.values())
+            check_settings({"mode": mode}, kinds, where=f"reward {spec}")
+
+
+def _in_mode(spec: str | None, mode: str) -> str | None:
+    """The reward with the run's mode, where it names none of its own and has such a mode."""
+    if spec is None:
+        return f"@{mode}"
+    if spec == STORED or "@" in spec or ":" in spec:
+        return spec
+    return f"{spec}@{mode}" if REWARDS[DATA_SOURCES.get(spec, spec)].takes("mode", mode) else spec
 
 
 @dataclass(frozen=True)
@@ -127,7 +144,7 @@ def _judged(rollouts: Iterable[Rollout], reward: str | None, against: str | None
     wanted = [reward, against] if against else [reward]
     names = [name for name in wanted if name != STORED]
     under_way: deque[Rollout] = deque()
-    samples = _samples(rollouts, under_way, by_source=None in names)
+    samples = _samples(rollouts, under_way, by_source=any(name is None or name.startswith("@") for name in names))
     for outcome in score_stream(samples, rewards=names, workers=workers if names else 0):
         rollout = under_way.popleft()
         if isinstance(outcome, EgpoError):

@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from egpo.config.includes import read_layers
 from egpo.data.readers import Record, read_records
 from egpo.errors import InputError
 from egpo.rewards.boundary import finite, first_present
 from egpo.rewards.samples import Sample, read_sample
 from egpo.rewards.verdict import Verdict
+from egpo.tasks import load_task
 
+ROLLOUT_FOLDERS = ("rollouts", "validations")
 STORED_REWARD_KEYS = ("reward", "score")
 STORED_CORRECT_KEYS = ("correct", "acc")
 
@@ -22,6 +25,33 @@ class Rollout:
     where: str
     sample: Sample
     stored: Verdict | None
+
+
+@dataclass(frozen=True)
+class RunMode:
+    """The mode of the reward in a run, and the config that says so."""
+
+    mode: str
+    config: Path
+
+
+def mode_of_run(path: Path) -> RunMode | None:
+    """The mode in which the run judged the rollouts of this file. None: the file lies in no run folder, or the task
+    has no modes, or it comes from outside the package.
+
+    Rollouts lie in `rollouts/` of a run folder, and verl's own dumps in `verl/rollouts/` and `verl/validations/`.
+    """
+    folders = [folder for folder in path.absolute().parents[1:3] if (folder / "config.yaml").is_file()]
+    if path.absolute().parent.name not in ROLLOUT_FOLDERS or not folders:
+        return None
+    config = folders[0] / "config.yaml"
+    task = read_layers(config, "config of the run").value.get("task") or {}
+    name, settings = task.get("name"), task.get("settings") or {}
+    if not isinstance(name, str) or ":" in name:
+        return None
+    # The mode alone: a source that has since been moved does not matter here.
+    mode = getattr(load_task(name, **{key: settings[key] for key in settings if key == "mode"}), "mode", None)
+    return None if mode is None else RunMode(mode, config)
 
 
 def read_rollouts(path: Path) -> Iterator[Rollout]:

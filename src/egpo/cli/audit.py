@@ -32,7 +32,8 @@ def rewards(
 ) -> None:
     """Replay stored rollouts through a reward: accuracy, mean reward, reasons, failures of the checker.
 
-    Accuracy and mean reward are over the responses that could be judged.
+    Accuracy and mean reward are over the responses that could be judged. Rollouts in a run folder are judged in the
+    mode that the run's config.yaml says, unless the reward is named with another (NAME@MODE).
 
     Example: egpo audit rewards rollouts.jsonl --reward gsm8k --against stored
     """

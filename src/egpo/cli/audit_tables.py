@@ -20,6 +20,8 @@ def print_audit(done: Audit, reward: str | None, against: str | None) -> None:
     tallies = titles or [(next(iter(done.sources)) or name, done.ours)]
     columns = ("data source", "rows", "accuracy", "mean reward", "failed")
     console.print(safe_table(f"reward: {name}", columns, [_tally_row(*named) for named in tallies]))
+    if done.run_mode is not None:
+        console.print(f"mode `{done.run_mode.mode}`, as in {done.run_mode.config}; NAME@MODE names another")
     console.print(_reasons_table(done.ours, [reward] if reward else list(done.sources)))
     if tier := sandbox_in_force(done, reward):
         console.print(f"programs ran in: {tier}")
@@ -74,6 +76,7 @@ def as_json_value(done: Audit, reward: str | None, against: str | None) -> dict[
         **_tally_json(done.ours),
         "sources": {name: _tally_json(tally) for name, tally in sorted(done.sources.items())},
         "sandbox": sandbox_in_force(done, reward),
+        "mode": None if done.run_mode is None else done.run_mode.mode,
     }
     if done.theirs is not None:
         told["against"] = {"reward": against, **_tally_json(done.theirs)}

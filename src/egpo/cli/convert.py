@@ -85,7 +85,9 @@ for _name, _doc in VERBS.items():
 
 @convert_app.command("parquet")
 def parquet(source: Source, out: Out, force: Force = False, json: Json = False) -> None:
-    """Prepared parquet, a file or a directory, back to OpenAI messages: supervised training on the same split.
+    """verl parquet, a file or a directory, to OpenAI messages: supervised training on the same split.
+
+    The assistant's turn is `extra_info.answer`, or the ground truth in the form that the reward accepts.
 
     Example: [cyan]egpo convert parquet data/tools --out data/tools-sft[/]
     """
@@ -94,14 +96,18 @@ def parquet(source: Source, out: Out, force: Force = False, json: Json = False) 
 
     from rich.console import Console
 
-    from egpo.cli.data_tables import table
+    from egpo.cli.data_tables import dropped_table, table
     from egpo.data import invert
+    from egpo.tasks.gold import gold_answer
 
-    done = invert(source, out, force=force)
+    done = invert(source, out, force=force, answer_of=gold_answer)
     if json:
         typer.echo(dumps(asdict(done), indent=2))
         return
-    Console().print(table(done.out, ("file", "rows"), ((name, f"{rows:,}") for name, rows in done.rows.items())))
+    console = Console()
+    console.print(table(done.out, ("file", "rows"), ((name, f"{rows:,}") for name, rows in done.rows.items())))
+    if done.dropped:
+        console.print(dropped_table(done.dropped))
 
 
 def _print(done: "Conversion", *, as_json: bool) -> None:

@@ -62,10 +62,15 @@ def _run(experiments: "Sequence[Experiment]", selection: "Selection") -> None:
 
 
 def _show(experiments: "Sequence[Experiment]", selection: "Selection") -> None:
+    """The plans of all; then, with exit code 2, a source that is not on this machine."""
     from egpo.experiments.plan import planned
+    from egpo.experiments.prepared import require_source
 
     for experiment in experiments:
         typer.echo(planned(experiment, selection))
+    for experiment in experiments:
+        if "prepare" in selection.stages:
+            require_source(experiment.config)
 
 
 def _recipes_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:

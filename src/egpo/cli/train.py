@@ -47,7 +47,7 @@ def train(
     from egpo.cli.config import split_words
     from egpo.config import load_config
     from egpo.errors import InputError
-    from egpo.experiments.prepared import require_prepared_data
+    from egpo.experiments.prepared import require_prepared_data, require_source, with_prepared_data
 
     path, overrides = split_words(recipe)
     config = load_config(path, [*overrides, *([f"verl.address={address}"] if address else [])])
@@ -56,6 +56,10 @@ def train(
         raise InputError("the embedded engine joins no cluster", where="--address", fix=fix)
     if not dry_run:
         config = require_prepared_data(config, str(path))
+    elif config.prepare.source is not None:
+        # What the training would read, whether it is prepared yet or not.
+        require_source(config)
+        config = with_prepared_data(config) if config.engine == "verl" else require_prepared_data(config, str(path))
     if config.engine == "verl":
         _train_on_verl(config, resume=resume, resume_from=resume_from, dry_run=dry_run)
     elif dry_run:
@@ -74,7 +78,7 @@ def _train_on_verl(config: "Config", *, resume: bool, resume_from: int | None, d
     if dry_run:
         from egpo.verl.launch.dry_run import dry_run as show
 
-        typer.echo(show(config))
+        typer.echo(show(config, resume=resume, resume_from=resume_from))
         return
     from egpo.verl.launch.train import train as launch
 

@@ -89,4 +89,5 @@ def _columns(firsts: Sequence[Entrant], factors: Sequence[str]) -> Iterator[tupl
 
 def _share_data(one: Entrant, other: Entrant) -> bool:
     digests = [entrant.provenance.data if entrant.provenance else {} for entrant in (one, other)]
-    return bool(digests[0]) and digests[0] == digests[1]
+    of_rows = one.row_digests == other.row_digests
+    return bool(digests[0]) and (digests[0] == digests[1] or (bool(one.row_digests) and of_rows))

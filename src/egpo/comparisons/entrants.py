@@ -1,12 +1,16 @@
 """Who enters a comparison: a run with its settings, where it comes from and how it was evaluated; or a plain model, of
 which there are evaluations only."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
+
 from egpo.comparisons.exams import Sitting, choose_exam, read_sitting, read_sittings
+from egpo.data.manifest import data_digest, file_digest
 from egpo.errors import InputError
+from egpo.files import ROWS
 from egpo.runs.folder import RunFolder
 from egpo.runs.provenance import Provenance, read_provenance
 
@@ -17,13 +21,15 @@ _OUTPUTS = ("results.csv", "results.html", "report*.html", "compare*.json")
 class Entrant:
     """`name` is its folder's, or as much of the path as tells it apart. `sittings` are of one exam and one checkpoint:
     several are evaluations of one model again. `is_trained` unless it is a plain model: that has no settings and no
-    seed."""
+    seed. `row_digests` are the digests of its data, with that of the rows in place of that of a file's bytes where an
+    older run recorded the latter and the file is still there."""
 
     name: str
     config_yaml: str
     provenance: Provenance | None
     sittings: Sequence[Sitting]
     is_trained: bool = True
+    row_digests: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def seed(self) -> int | None:
@@ -88,7 +94,35 @@ def _entrant(folder: RunFolder, name: str, sittings: Sequence[Sitting]) -> Entra
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read ({error})", where=str(folder.config), fix="restore it") from error
     provenance = read_provenance(folder.provenance) if folder.provenance.is_file() else None
-    return Entrant(name, text, provenance, sittings)
+    digests = _row_digests(folder, text, provenance.data) if provenance else {}
+    return Entrant(name, text, provenance, sittings, row_digests=digests)
+
+
+def _row_digests(folder: RunFolder, config_yaml: str, recorded: Mapping[str, str]) -> dict[str, str]:
+    """A digest of bytes becomes one of rows if the file with these bytes is found where the run read it."""
+    found = dict(recorded)
+    for split, digest in recorded.items():
+        if not digest.startswith(ROWS):
+            files = [path for path in _files_of(folder, config_yaml, split) if path.is_file()]
+            same = next((path for path in files if file_digest(path) == digest), None)
+            found[split] = digest if same is None else data_digest(same)
+    return found
+
+
+def _files_of(folder: RunFolder, config_yaml: str, split: str) -> Iterator[Path]:
+    """verl's own copy, the prepared folder of the task, the file of a supervised training."""
+    yield folder.path / "verl" / "data" / f"{split}.parquet"
+    try:
+        config = yaml.safe_load(config_yaml)
+    except yaml.YAMLError:  # said where the settings are compared
+        return
+    section = config if isinstance(config, dict) else {}
+    source = ((section.get("task") or {}).get("settings") or {}).get("source")
+    if isinstance(source, str):
+        yield Path(source) / f"{split}.parquet"
+    key = {"train": "path", "evaluation": "eval_path"}.get(split)
+    if key and isinstance(path := (section.get("data") or {}).get(key), str):
+        yield Path(path)
 
 
 def _require_run(folder: RunFolder) -> None:

@@ -8,6 +8,7 @@ from egpo.comparisons.conditions import FACTOR, Condition, is_under, setting_dif
 from egpo.comparisons.entrants import Entrant
 from egpo.comparisons.exams import Sitting
 from egpo.errors import ConfigError, Fault
+from egpo.files import ROWS
 
 Kind = Literal["setting", "reward", "data", "evaluation", "seed"]
 _ABSENT, _UNPROVED = "nothing", "unproved"
@@ -61,15 +62,31 @@ def _of_settings(runs: Sequence[Entrant], factors: Sequence[str]) -> Iterator[In
 
 
 def _of_data(runs: Sequence[Entrant]) -> Iterator[Inequality]:
-    """A run that cannot prove its data is no equal of any."""
+    """A run that cannot prove its data is no equal of any. Digests of rows are compared with digests of rows; beside
+    one of a file's bytes, whose file is gone, nothing can be decided."""
     digests = {run.name: run.provenance.data if run.provenance else {} for run in runs}
+    rows = {run.name: run.row_digests or digests[run.name] for run in runs}
     names = dict.fromkeys(name for known in digests.values() for name in known) or dict.fromkeys(
         ["digests"] * bool(runs)
     )
     for name in names:
-        values = {run: known.get(name, _ABSENT)[:12] if known else _UNPROVED for run, known in digests.items()}
-        if len(set(values.values())) > 1 or _UNPROVED in values.values():
-            yield Inequality("data", name, values)
+        recorded, of_rows = (
+            {run: known.get(name, _ABSENT) if known else _UNPROVED for run, known in told.items()}
+            for told in (digests, rows)
+        )
+        equal = len(set(recorded.values())) == 1 or len(set(of_rows.values())) == 1
+        if not equal or _UNPROVED in recorded.values():
+            yield Inequality("data", name, _shown_digests(of_rows))
+
+
+def _shown_digests(values: Mapping[str, str]) -> dict[str, str]:
+    """The beginning of each. Where digests of rows and of bytes meet, each says of what it is."""
+    kinds = {value.startswith(ROWS) for value in values.values() if value not in (_ABSENT, _UNPROVED)}
+    notes = {True: " (of rows)", False: " (of bytes of a file that is gone: cannot be decided)"}
+    return {
+        run: value.removeprefix(ROWS)[:12] + (notes[value.startswith(ROWS)] if len(kinds) > 1 else "")
+        for run, value in values.items()
+    }
 
 
 def _of_evaluations(runs: Sequence[Entrant]) -> Iterator[Inequality]:

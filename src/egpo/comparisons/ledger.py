@@ -14,6 +14,7 @@ import yaml
 from egpo.comparisons.exams import Sitting, latest, read_sittings
 from egpo.errors import EgpoError, InputError
 from egpo.evals.samples import SampleRecord
+from egpo.files import ROWS
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import read_metrics
 from egpo.runs.provenance import Provenance, read_provenance
@@ -122,7 +123,7 @@ def _config(run: RunFolder) -> Mapping[str, Any]:
 def _known(config: Mapping[str, Any], provenance: Provenance | None) -> dict[str, str]:
     supervised = "task" not in config
     data = _named(config, "data", "path") if supervised else _named(config, "task", "name")
-    digest = provenance.data.get("train", "") if provenance else ""
+    digest = provenance.data.get("train", "").removeprefix(ROWS) if provenance else ""
     return {
         "method": "sft" if supervised else _named(config, "algorithm", "estimator"),
         "base": _named(config, "model", "path"),

@@ -28,6 +28,12 @@ DROP_REASONS = {
     "lone_surrogate": "text that is not Unicode: no file can hold it",
     "duplicate": "the same prompt came before",
     "in_other_split": "the same problem is in the other split",
+    "no_answer": "the row holds no answer, and none can be written from its ground truth",
+    "no_solution": "a Countdown puzzle that no expression solves",
+    "search_too_long": "a Countdown puzzle of more than four numbers, for which no solution is searched",
+    "bad_ground_truth": "the reward cannot read the ground truth",
+    "answer_not_accepted": "the reward does not accept the answer that was written from the ground truth",
+    "unknown_data_source": "no reward is known for the data source, nor for its `ability`",
 }
 
 

@@ -135,7 +135,7 @@ def _write(
         counter = TokenCounter(tokenizer)
         picked = spool.pick(indices)
         count = write_parquet(path, counter.watch(picked) if tokenizer else picked, name)
-        entries[f"{name}.parquet"] = FileEntry(count, file_digest(path))
+        entries[f"{name}.parquet"] = FileEntry.of(path, count)
         if tokenizer:
             tokens[name] = counter.statistics()
     return entries, tokens

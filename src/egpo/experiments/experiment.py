@@ -7,7 +7,7 @@ from pathlib import Path
 from egpo.config import Config
 from egpo.data.manifest import MANIFEST
 from egpo.errors import InputError
-from egpo.experiments.prepared import DataPlan, data_plan, with_prepared_data
+from egpo.experiments.prepared import DataPlan, data_plan, require_source, with_prepared_data
 from egpo.runs.folder import RunFolder
 
 
@@ -38,6 +38,7 @@ class Experiment:
     def require_data(self) -> None:
         """InputError where a stage that reads the data comes before the one that makes it."""
         if self.data is not None and not (self.data.folder / MANIFEST).is_file():
+            require_source(self.config)
             fix = "let `prepare` come first: leave out --only and --from"
             raise InputError("the data is not prepared", where=str(self.data.folder), fix=fix)
 

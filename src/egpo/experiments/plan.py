@@ -5,8 +5,10 @@ from textwrap import fill
 
 from egpo.config import Config
 from egpo.config.machine import model_folder
+from egpo.errors import InputError
 from egpo.experiments.exams import exams_of
 from egpo.experiments.experiment import Experiment
+from egpo.experiments.prepared import require_source
 from egpo.experiments.selection import Selection
 from egpo.verl.launch.dry_run import dry_run
 
@@ -24,7 +26,7 @@ def planned(experiment: Experiment, selection: Selection) -> str:
     lines = [f"{experiment.name}: {experiment.recipe} -> {experiment.run.path}", _line("model", _model(experiment))]
     lines += [_line(stage, described[stage]) for stage in selection.stages]
     if experiment.config.engine == "verl" and "train" in selection.stages:
-        lines += ["", dry_run(experiment.training)]
+        lines += ["", dry_run(experiment.training, resume=experiment.run.config.is_file())]
     return "\n".join(lines)
 
 
@@ -48,6 +50,10 @@ def _data(experiment: Experiment) -> str:
         return f"nothing: {experiment.config.task.settings.get('source', 'the task has its own data')}"
     origin = "drawn by the task" if plan.source is None else f"from {plan.source}"
     state = "there already" if plan.folder.is_dir() else "to be made"
+    try:
+        require_source(experiment.config)
+    except InputError as error:
+        return str(error)
     return f"{plan.folder}, {origin} ({state})"
 
 

@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from egpo.config import Config
-from egpo.config.machine import data_place
+from egpo.config.machine import NAME, data_place, machine_file
 from egpo.data.conversion import CONVERSION_VERSION
+from egpo.data.hub import is_hub_name
 from egpo.data.manifest import MANIFEST
+from egpo.data.manifest import data_digest as file_data_digest
+from egpo.data.readers import SUFFIXES
 from egpo.errors import InputError
-from egpo.experiments.prints import digest_of, folder_digest, print_of
+from egpo.experiments.prints import digest_of, files_in, folder_digest, print_of
 from egpo.tasks.load import TASKS
 from egpo.tasks.sourced import SourcedTask
 
@@ -61,6 +64,24 @@ def data_plan(config: Config) -> DataPlan | None:
     return DataPlan(config, task)
 
 
+def require_source(config: Config) -> None:
+    """InputError where `prepare.source` is a file that is not on this machine. A name of the hub is not looked up."""
+    plan = data_plan(config)
+    if plan is None or plan.source is None or Path(plan.source).exists():
+        return
+    converts = config.prepare.convert is not None
+    if not converts and Path(plan.source).suffix not in SUFFIXES and is_hub_name(plan.source):
+        return
+    file = machine_file() or NAME
+    drawn = "prepare.source=null prepare.convert=null" if converts else "prepare.source=null"
+    raise InputError(
+        f"`{config.prepare.source}` is not on this machine",
+        where="prepare.source",
+        fix=f"name the folder that holds it under `data` in the machine file ({file}), "
+        f"or train on problems that the task generates: {drawn}",
+    )
+
+
 def with_prepared_data(config: Config) -> Config:
     """The recipe as it is trained: its task reads the prepared folder, whether that is there yet or not."""
     plan = data_plan(config)
@@ -75,6 +96,7 @@ def require_prepared_data(config: Config, recipe: str) -> Config:
     InputError that says how. A recipe without one draws its problems, as ever."""
     if config.prepare.source is None:
         return config
+    require_source(config)
     found = with_prepared_data(config)
     if not (Path(found.task.settings["source"]) / MANIFEST).is_file():
         fix = f"egpo run {recipe} --only prepare"
@@ -86,7 +108,10 @@ def data_digest(config: Config) -> str:
     """Of the rows that a recipe with prepared data reads; of the task's settings where it draws or reads its own."""
     source = config.task.settings.get("source")
     if isinstance(source, str) and Path(source).is_dir():
-        return folder_digest(Path(source))
+        files = [path for path in files_in(Path(source)) if path.suffix == ".parquet"]
+        return (
+            digest_of({path.name: file_data_digest(path) for path in files}) if files else folder_digest(Path(source))
+        )
     return digest_of([config.task.name, config.task.settings])
 
 

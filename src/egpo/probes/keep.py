@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from egpo.data.manifest import MANIFEST, FileEntry, Manifest, file_digest
+from egpo.data.manifest import MANIFEST, FileEntry, Manifest
 from egpo.data.output import StagedFiles, refuse_other_data
 from egpo.data.parquet import write_parquet
 from egpo.data.rows import Row
@@ -84,7 +84,7 @@ def _write(out: Path, problems: Sequence[Problem], paper: Paper, manifest: Mappi
             if len(members):
                 path = files.stage(f"{split}.parquet")
                 count = write_parquet(path, _rows(paper, members), split)
-                entries[path.name] = FileEntry(count, file_digest(path))
+                entries[path.name] = FileEntry.of(path, count)
         Manifest(**manifest, files=entries).write(files.stage(MANIFEST))
         files.commit()
 

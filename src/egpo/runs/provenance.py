@@ -1,5 +1,6 @@
 """`provenance.json`: what must be known to make a run again, and every time it was resumed."""
 
+import hashlib
 import json
 import sys
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from egpo.errors import InputError, warn_once
-from egpo.files import write_atomically
+from egpo.files import ROWS, write_atomically
 from egpo.runs.machine import Git, Hardware, git_state, hardware, installed_versions
 
 
@@ -28,7 +29,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Provenance:
-    """`data` has a digest by name (a file, a split, a model). `start` is the first launch; the others resumed it."""
+    """`data` has a digest by name (a file, a split, a model): of rows where it begins with `rows:`; else of drawn
+    problems or, in older runs, of a file's bytes. `start` is the first launch; the others resumed it."""
 
     seed: int
     data: Mapping[str, str]
@@ -69,11 +71,19 @@ def read_provenance(path: Path) -> Provenance:
         raise InputError(what, where=str(path), fix="restore it, or start another run") from error
 
 
-def record_resumption(path: Path, launch: Launch, data: Mapping[str, str]) -> Provenance:
+def record_resumption(
+    path: Path, launch: Launch, data: Mapping[str, str], files: Mapping[str, Path] | None = None
+) -> Provenance:
     """Adds this process to the run's story. Other data than the run began with is refused; another machine or another
-    version of a package is a warning: the figures may then differ in their last bits."""
+    version of a package is a warning: the figures may then differ in their last bits.
+
+    `files` says where the data lies: a run that recorded the digest of a file's bytes is compared by these, and from
+    then on has the digest of the rows.
+    """
     known = read_provenance(path)
-    _refuse_other_data(path, known.data, data)
+    older = [name for name in files or {} if _is_older(known.data.get(name), data.get(name))]
+    _refuse_other_data(path, known.data, {**data, **{name: _bytes_digest((files or {})[name]) for name in older}})
+    known = replace(known, data={**known.data, **{name: data[name] for name in older}})
     changes = _changes(_computing(known.start), _computing(launch))
     if changes:
         message = f"{path.parent}: resumed on other ground ({changes}); figures may differ in their last bits"
@@ -87,6 +97,15 @@ def _refuse_other_data(path: Path, old: Mapping[str, str], new: Mapping[str, str
     if changes := _changes(old, new):
         fix = "restore the data it began with, or start another run with name=..."
         raise InputError(f"the data is not what this run began with ({changes})", where=str(path.parent), fix=fix)
+
+
+def _is_older(old: str | None, new: str | None) -> bool:
+    return old is not None and new is not None and new.startswith(ROWS) and not old.startswith(ROWS)
+
+
+def _bytes_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _computing(launch: Launch) -> dict[str, str]:

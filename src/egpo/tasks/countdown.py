@@ -69,7 +69,7 @@ class Countdown(SourcedTask):
             numbers = [rng.randint(1, self._max_number) for _ in range(rng.randint(*self._num_numbers))]
             term = draw_expression(rng, numbers, self._max_target)
             if term is not None:
-                return self._problem(numbers, int(term.value), _gold_text(term))
+                return self._problem(numbers, int(term.value), solution_text(term))
 
     def read(self, record: Record, index: int) -> Problem | Dropped:
         numbers, target = record.value.get("nums", record.value.get("numbers")), record.value.get("target")
@@ -95,7 +95,7 @@ class Countdown(SourcedTask):
         term = solve(truth.numbers, truth.target)
         if term is None:
             raise InputError("has no solution", where=f"problem {problem.key}", fix="drop it from the data")
-        return _gold_text(term)
+        return solution_text(term)
 
     def _problem(self, numbers: list[int], target: int, answer: str) -> Problem:
         text = self._prompt_format.format(numbers=numbers, target=target)
@@ -140,5 +140,6 @@ def _key(numbers: list[int], target: int) -> str:
     return f"{sorted(numbers)}={target}"
 
 
-def _gold_text(term: Term) -> str:
+def solution_text(term: Term) -> str:
+    """A response that gives the expression, with its steps as the thought."""
     return f"<think>{'; '.join(term.steps)}</think>\n<answer>{term.text}</answer>"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from egpo.data.manifest import MANIFEST, FileEntry, Manifest, file_digest
+from egpo.data.manifest import MANIFEST, FileEntry, Manifest
 from egpo.data.output import StagedFiles
 from egpo.data.parquet import SPLITS, write_parquet
 from egpo.data.readers import Record
@@ -69,7 +69,7 @@ def prepare(
             path = files.stage(f"{split}.parquet")
             rows = (_row(task, problem, generated=opened is None) for problem in flow.watch(problems))
             count = _written(path, rows, split, source)
-            entries[f"{split}.parquet"] = FileEntry(count, file_digest(path))
+            entries[f"{split}.parquet"] = FileEntry.of(path, count)
         _manifest(flow, opened, entries).write(files.stage(MANIFEST))
         files.commit()
     name = opened.name if opened else "generator"

@@ -11,6 +11,8 @@ PREFIX = "egpo_"
 HOOKED_MODES = ("sync", "colocate_async")
 """verl's trainer modes that the plug-in feeds; `egpo_` before one asks for its metrics under any estimator."""
 OUR_REWARD = "egpo.verl.reward"
+HYBRID_MANAGER = "hybrid"
+"""The reward manager that the plug-in adds to verl's (`egpo.verl.hybrid_manager`)."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +70,16 @@ def _unhooked(mode: str, what_for: str) -> Fault:
 def check_data_sources(config: Mapping[str, Any], data_sources: Iterable[str], tokenizer: Any) -> None:
     """Where the rewards are ours: every data source is known, its tags survive verl's decoding, programs have a
     sandbox that works."""
-    reward = (config.get("reward") or {}).get("custom_reward_function") or {}
-    if OUR_REWARD not in str(reward.get("path")):
+    section = config.get("reward") or {}
+    reward = section.get("custom_reward_function") or {}
+    hybrid = (section.get("reward_manager") or {}).get("name") == HYBRID_MANAGER
+    if OUR_REWARD not in str(reward.get("path")) and not hybrid:
         return
     from egpo.rewards.sandbox import require_sandbox
     from egpo.rewards.scoring import reward_name
     from egpo.rewards.visible_tags import require_visible_tags
 
-    names = {source: reward_name(source) for source in data_sources}
+    names = {source: reward_name(source) for source in (["mixed"] if hybrid else data_sources)}
     tags = (reward.get("reward_kwargs") or {}).get("tags") or ()
     for source in names:
         require_visible_tags(tokenizer, source, tuple(tags))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 USE_V1 = "run verl's main_ppo with trainer.use_v1=True and trainer.v1.trainer_mode=sync or colocate_async"
-NAMES_US = re.compile(r"(adv_estimator|trainer_mode)=.?egpo|algorithm\.egpo")
+NAMES_US = re.compile(r"(adv_estimator|trainer_mode)=.?egpo|algorithm\.egpo|reward_manager\.name=.?hybrid")
 """In an argument of verl's command line; a path may hold our name and mean nothing by it."""
 
 
@@ -88,7 +88,21 @@ def _guard_separate_trainers(main_ppo: ModuleType) -> None:
     refuse_ours_apart(main_ppo, USE_V1)
 
 
+def _accept_our_keys(overrides_parser: ModuleType) -> None:
+    from egpo.verl.overrides import accept_our_keys
+
+    accept_our_keys(overrides_parser)
+
+
+def _register_reward_managers(_: ModuleType) -> None:
+    from egpo.verl.hybrid_manager import register_hybrid_manager
+
+    register_hybrid_manager()
+
+
 HOOKS = {
+    "hydra.core.override_parser.overrides_parser": _accept_our_keys,
+    "verl.experimental.reward_loop.reward_manager": _register_reward_managers,
     "verl.trainer.ppo.core_algos": _register_estimators,
     "verl.trainer.ppo.v1": _register_trainers,
     "verl.trainer.ppo.ray_trainer": _guard_old_trainer,

@@ -5,8 +5,11 @@ import sys
 
 import pytest
 
+from egpo.errors import ConfigError, InputError
+from egpo.verl.launch import train as train_module
 from egpo.verl.launch.dry_run import dry_run, planned_command, planned_settings
 from tests.verl.launch.recipes import SMALL, small
+from tests.verl.launch.test_train import STAND_IN
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -62,3 +65,111 @@ def test_a_key_that_verl_ignores_ends_with_code_2(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 2
     assert "write `trainer.max_actor_ckpt_to_keep`" in done.stderr
+
+
+REFUSED_BY_THE_PLUGIN = [
+    ("verl.algorithm.rollout_correction.bypass_mode=true", "bypass_mode skips the pass that computes the entropy"),
+    ("verl.trainer.use_v1=false", "needs the entropy that this deprecated trainer drops"),
+    ("verl.trainer.v1.trainer_mode=separate_async", "trainer mode `separate_async` does not feed `egpo`"),
+    ("verl.actor_rollout_ref.rollout.temperature=0", "the entropy of greedy sampling is 0 everywhere"),
+    ("verl.algorithm.egpo.lamm=0.4", "did you mean `lam`"),
+    ("verl.algorithm.lam=0.9", "that is GAE's lambda, which `egpo` does not have"),
+]
+
+
+@pytest.mark.parametrize(("word", "message"), REFUSED_BY_THE_PLUGIN)
+def test_it_refuses_what_the_plug_in_would_refuse_inside_verl(word, message):
+    with pytest.raises(ConfigError, match=message):
+        dry_run(small("algorithm.estimator=egpo", word))
+
+
+def test_every_recipe_of_the_table_of_refusals_passes_without_the_refused_word():
+    assert "verl.trainer.main_ppo" in dry_run(small("algorithm.estimator=egpo"))
+
+
+@pytest.mark.parametrize(
+    ("words", "setting"),
+    [
+        (["model.device=cuda"], "model.device: set verl.device"),
+        (["algorithm.constant_groups=replace", "algorithm.max_refills=2"], "algorithm.max_refills: verl samples until"),
+        (["verl.critic.optim.lr=1e-5"], "verl.critic.optim.lr: `grpo` trains no critic"),
+        (["verl.algorithm.gamma=0.9"], "verl.algorithm.gamma: it belongs to GAE"),
+    ],
+)
+def test_it_warns_of_settings_without_effect_under_verl(words, setting):
+    assert f"No effect under verl: {setting}" in dry_run(small(*words))
+    assert "No effect" not in dry_run(small())
+
+
+def test_a_run_that_is_there_is_refused_or_resumed(tmp_path):
+    config = small(f"runs={tmp_path}", "name=first", "verl.gpus=1")
+    checkpoint = tmp_path / "first" / "checkpoints" / "global_step_2"
+    (checkpoint / "actor").mkdir(parents=True)
+    for name in ("data.pt", "actor/model_world_size_1_rank_0.pt"):
+        (checkpoint / name).touch()
+    (checkpoint.parent / "latest_checkpointed_iteration.txt").write_text("2")
+    (tmp_path / "first" / "config.yaml").write_text("name: first\n")
+    with pytest.raises(InputError, match="already holds a run"):
+        dry_run(config)
+    assert f"trainer.resume_from_path={checkpoint}" in dry_run(config, resume=True)
+    with pytest.raises(InputError, match="no whole checkpoint of step 1"):
+        dry_run(config, resume_from=1)
+
+
+def test_egpo_run_and_egpo_train_show_the_same_command(tmp_path):
+    """Prepared problems have another data source than drawn ones, and so another reward setting."""
+    (tmp_path / "rows.jsonl").write_text('{"question": "1 + 2?", "answer": "#### 3"}\n' * 4)
+    (tmp_path / "recipe.yaml").write_text("prepare: {source: rows.jsonl, train: 32, test: 8}\n")
+    words = [*(word for word in SMALL if not word.startswith("task.")), "task.name=gsm8k"]
+    shown = [
+        subprocess.run(
+            [sys.executable, "-m", "egpo", verb, "recipe.yaml", *words, "--dry-run"],
+            capture_output=True, text=True, check=True, cwd=tmp_path,
+        ).stdout
+        for verb in ("run", "train")
+    ]  # fmt: skip
+    assert shown[0].endswith(shown[1])
+    assert shown[1].startswith("VERL_FILE_LOGGER_PATH=")
+
+
+@pytest.mark.parametrize("verb", ["run", "train"])
+def test_a_source_that_is_not_here_is_noticed_with_both_ways_out(verb, tmp_path):
+    (tmp_path / "recipe.yaml").write_text("prepare: {source: hardgen.jsonl, convert: {format: hardgen}}\n")
+    words = ["engine=verl", "model.path=egpo-tiny", "task.name=function_calling", "--dry-run"]
+    command = [sys.executable, "-m", "egpo", verb, "recipe.yaml", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    said = " ".join(done.stderr.split())
+    assert "`hardgen.jsonl` is not on this machine" in said
+    assert "under `data` in the machine file (egpo.machine.yaml)" in said
+    assert "prepare.source=null prepare.convert=null" in said
+
+
+class StartedError(Exception):
+    """In place of the process that would be started."""
+
+
+@pytest.mark.parametrize("limit", ["120", "null"])
+def test_the_command_that_is_shown_is_the_one_that_is_started(limit, tmp_path, monkeypatch):
+    """Word by word, but for the words that the dry run itself says are known only at launch."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
+    python.chmod(0o755)
+    config = small(f"verl.python={python}", f"runs={tmp_path / 'runs'}", f"rollout.max_prompt_tokens={limit}")
+    planned, shown = planned_command(config, planned_settings(config)), dry_run(config)
+    commands = []
+
+    def capture(command, log):
+        commands.append(command)
+        raise StartedError
+
+    monkeypatch.setattr(train_module, "start", capture)
+    with pytest.raises(StartedError):
+        train_module.train(config)
+    differing = {*commands[0].words} ^ {*planned.words}
+    assumed = shown.partition("sets it): ")[2].partition(".\n")[0].split(", ") if limit == "null" else []
+    assert {word.partition("=")[0] for word in differing} <= {*assumed}
+    assert bool(differing) == (limit == "null")
+    drawn = {"EGPO_LAUNCH", "VERL_FILE_LOGGER_PATH"}
+    assert {name for name in planned.environment if planned.environment[name] != commands[0].environment[name]} == drawn
+    assert planned.environment.keys() == commands[0].environment.keys()

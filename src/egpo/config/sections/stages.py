@@ -63,8 +63,22 @@ class Bfcl(Section):
     """Evaluations of each model."""
     threads: Count = 16
     """Questions under way at the server."""
+    format: Literal["qwen_fc", "qwen", "llama", "template"] | None = None
+    """Who writes the prompt: BFCL's own code for Qwen or Llama, or the model's chat template; none: as in training,
+    which is `template` after a training with tools, and BFCL's `qwen_fc` after any other."""
+    instruction: str | None = None
+    """Stands first in the prompt, under `template`; none: the instruction of the training problems."""
+    temperature: Annotated[float, Field(ge=0)] = 0.001
+    """Of the sampling; BFCL's own is 0.001."""
     max_tokens: Count | None = None
     """Longest answer; none: BFCL's own, 4,096."""
+
+    @model_validator(mode="after")
+    def _instruction_has_a_place(self) -> "Bfcl":
+        if self.instruction and self.format not in (None, "template"):
+            what = f"BFCL's own format `{self.format}` has no place for an instruction"
+            raise raised(Fault(what, "instruction", "leave it out, or set format: template"))
+        return self
 
 
 class Eval(Section):

@@ -7,12 +7,13 @@ difference as well.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any
 
-from egpo.tasks import Problem
+from egpo.tasks import Problem, Task
 
 _TOOLS, _SHOWN = "# Tools", 160
+_LOOKED_AT = 64
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,19 @@ def as_question(problem: Problem) -> Question | None:
         return None
     turns = tuple(dict(message) for message in problem.messages if message["role"] != "system")
     return Question(turns, tuple(tool.get("function", tool) for tool in tools))
+
+
+def training_instruction(task: Task) -> str | None:
+    """What stands before the tools in the prompt of a training problem; None where the training has no tools.
+
+    A task whose first problems have no tools has none at all.
+    """
+    posed = (problem for problem in islice(task.problems("train"), _LOOKED_AT) if as_question(problem))
+    problem = next(posed, None)
+    if problem is None:
+        return None
+    first = task.prompt(problem)[0]
+    return str(first["content"]).partition(_TOOLS)[0].strip() if first["role"] == "system" else ""
 
 
 def mismatches(training: str, bfcl: str, open_tag: str) -> list[Mismatch]:

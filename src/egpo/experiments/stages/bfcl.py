@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
+from egpo.config import Config
 from egpo.config.machine import model_folder
 from egpo.config.schema import Bfcl
+from egpo.errors import InputError
 from egpo.evals.bfcl.categories import parse_categories
-from egpo.evals.bfcl.job import Asked
+from egpo.evals.bfcl.job import Asked, PromptFormat
+from egpo.evals.bfcl.parity import training_instruction
 from egpo.evals.bfcl.run import Outcome, Wanted, evaluate_bfcl, evaluation_name
 from egpo.evals.bfcl.targets import Target
 from egpo.experiments.experiment import Experiment
@@ -14,6 +18,7 @@ from egpo.experiments.job import Job
 from egpo.experiments.models import Which, downloaded, place_of
 from egpo.experiments.prints import digest_of, model_identity
 from egpo.experiments.screen import Screen
+from egpo.tasks import load_task
 
 
 @dataclass(frozen=True)
@@ -49,20 +54,31 @@ def _job(experiment: Experiment, chosen: Bfcl, which: Which, screen: Screen) -> 
     inputs = {
         "model": model_identity(call.asked.tokenizer),
         # How many are under way at once changes no answer, nor does a setting that is left to BFCL.
-        "bfcl": digest_of([chosen.model_dump(exclude={"threads"}, exclude_none=True), call.asked.template]),
+        "bfcl": digest_of([_deciding(chosen), call.asked.prompt_format, call.asked.instruction, call.asked.template]),
     }
     outputs = [experiment.run.evals / f"{call.name}{suffix}" for suffix in (".json", ".jsonl")]
     return Job(f"bfcl: {which}", inputs, lambda: outputs, partial(_evaluated, call, screen), shared=which == "base")
 
 
+def _deciding(chosen: Bfcl) -> dict[str, Any]:
+    return chosen.model_dump(exclude={"threads", "format", "instruction"}, exclude_none=True)
+
+
 def _call(experiment: Experiment, chosen: Bfcl, which: Which) -> _Call:
     place = place_of(experiment, which)
     folder = model_folder(place.model)
+    trained = _trained_instruction(experiment.training)
+    usual: PromptFormat = "qwen_fc" if trained is None and chosen.instruction is None else "template"
+    written_by = chosen.format or usual
+    instruction = chosen.instruction if chosen.instruction is not None else trained or ""
     asked = Asked(
         "",
         "",
         folder,
         parse_categories(",".join(chosen.categories)),
+        prompt_format=written_by,
+        instruction=instruction if written_by == "template" else "",
+        temperature=chosen.temperature,
         threads=chosen.threads,
         template=experiment.config.model.template,
         max_tokens=chosen.max_tokens,
@@ -70,6 +86,15 @@ def _call(experiment: Experiment, chosen: Bfcl, which: Which) -> _Call:
     # A run's own checkpoint has its place there; the base is told.
     out = experiment.run.evals if which == "base" else None
     return _Call(Target(place.label, folder, place=place), asked, Wanted(num_passes=chosen.runs, out=out))
+
+
+def _trained_instruction(config: Config) -> str | None:
+    """What the model was told before the tools; None where it was trained without tools."""
+    try:
+        return training_instruction(load_task(config.task.name, **config.task.settings))
+    except InputError:  # the training's data is not on this machine: what the recipe itself says of it
+        given = config.task.settings.get("instruction")
+        return given if isinstance(given, str) else None
 
 
 def _evaluated(call: _Call, screen: Screen) -> str:

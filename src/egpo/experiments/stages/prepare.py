@@ -10,7 +10,7 @@ from egpo.data.parquet import SPLITS
 from egpo.errors import InputError
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.job import Job
-from egpo.experiments.prepared import DataPlan
+from egpo.experiments.prepared import DataPlan, require_source
 from egpo.experiments.screen import Screen
 from egpo.tasks.prepare import prepare
 
@@ -23,6 +23,7 @@ def jobs(experiment: Experiment, screen: Screen) -> list[Job]:
     plan = experiment.data
     if plan is None:
         return []
+    require_source(experiment.config)
     outputs = [plan.folder / name for name in FILES]
     return [Job("prepare", plan.inputs, lambda: outputs, partial(_prepared, plan))]
 

@@ -13,7 +13,7 @@ from egpo.local.quiet import without_progress_bars
 from egpo.local.run import Run, open_run
 from egpo.local.sessions.interrupts import Interrupts
 from egpo.local.sessions.launches import record_launch
-from egpo.local.sessions.preflight import check_before_training, data_digests, require_disk_room
+from egpo.local.sessions.preflight import check_before_training, data_digests, data_files, require_disk_room
 from egpo.local.sessions.session import Surroundings
 from egpo.local.sessions.train_session import TrainSession
 from egpo.runs.folder import RunFolder
@@ -95,5 +95,6 @@ def _record_launch(run: Run, folder: RunFolder, step: int, sandbox: str | None) 
         after_step=step,
         device=run.policy.device,
         data=data_digests(run),
+        files=data_files(run),
         sandbox=sandbox,
     )

@@ -3,11 +3,12 @@
 import hashlib
 import json
 from itertools import islice
+from pathlib import Path
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from egpo.data.manifest import file_digest
+from egpo.data.manifest import data_digest
 from egpo.errors import InputError, warn_once
 from egpo.local.checkpoints.checkpoint import Checkpoints, room_for
 from egpo.local.policies.prompts import prompt_tokens, require_room
@@ -59,12 +60,21 @@ def checkpoint_bytes(run: Run) -> int:
 
 
 def data_digests(run: Run) -> dict[str, str]:
-    """By split: of its file, or of the problems that were generated. They tell whether two runs saw the same data."""
-    splits = ("train", "test") if run.config.validation.every else ("train",)
+    """By split: of its file's rows, or of the problems that were generated. They tell whether two runs saw the same
+    data."""
+    if files := data_files(run):
+        return {split: data_digest(path) for split, path in files.items()}
+    return {split: _digest(run, split) for split in _splits(run)}
+
+
+def data_files(run: Run) -> dict[str, Path]:
+    """By split: the file that the task reads; none where it draws its problems."""
     source = run.task.source if isinstance(run.task, SourcedTask) else None
-    if source is not None:
-        return {split: file_digest(source / f"{split}.parquet") for split in splits}
-    return {split: _digest(run, split) for split in splits}
+    return {} if source is None else {split: source / f"{split}.parquet" for split in _splits(run)}
+
+
+def _splits(run: Run) -> tuple[str, ...]:
+    return ("train", "test") if run.config.validation.every else ("train",)
 
 
 def _digest(run: Run, split: str) -> str:

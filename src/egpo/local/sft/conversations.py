@@ -9,11 +9,10 @@ from typing import Any
 from egpo.data import Dropped, Record, read_records
 from egpo.data.calls import CallsError, parse_openai
 from egpo.data.conversations import UnfitError, content_text
-from egpo.data.inverse import to_messages
+from egpo.data.inverse import stored_answer
 from egpo.data.messages import require_messages
 from egpo.data.rows import parse_row
 from egpo.data.tool_prompt import Tool, parse_tools
-from egpo.errors import InputError
 
 Turn = dict[str, Any]
 """One message: `role`, `content`, and what else its template may read (`tool_calls`, `reasoning_content`, ...)."""
@@ -61,10 +60,10 @@ def _conversation(record: Record) -> Conversation | Dropped:
 
 def _prepared(record: Record) -> Conversation | Dropped:
     row = parse_row(record.value, record.where)
-    try:
-        return Conversation(tuple(to_messages(row, record.where)), (), record.where)
-    except InputError:  # a row to be judged, without an answer to learn
+    answer = stored_answer(row)
+    if isinstance(answer, Dropped):  # a row to be judged, without an answer to learn
         return Dropped("no_assistant_turn")
+    return Conversation((*row.prompt, {"role": "assistant", "content": answer}), (), record.where)
 
 
 _FORMS = "give conversations in OpenAI's form, or parquet of `egpo prepare`"

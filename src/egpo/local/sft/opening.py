@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from egpo.config import SftConfig, config_to_yaml
-from egpo.data.manifest import file_digest
+from egpo.data.manifest import data_digest
 from egpo.local.checkpoints.checkpoint import Checkpoints
 from egpo.local.checkpoints.resume import config_identity
 from egpo.local.quiet import without_progress_bars
@@ -94,5 +94,6 @@ def _surroundings(run: SftRun, folder: RunFolder, interrupts: Interrupts) -> Ite
 def _record_launch(run: SftRun, folder: RunFolder, step: int) -> None:
     data = run.config.data
     paths = {"train": data.path} | ({"evaluation": data.eval_path} if data.eval_path else {})
-    digests = {name: file_digest(Path(path)) for name, path in paths.items()}
-    record_launch(folder, seed=run.config.seed, after_step=step, device=run.policy.device, data=digests)
+    files = {name: Path(path) for name, path in paths.items()}
+    digests = {name: data_digest(path) for name, path in files.items()}
+    record_launch(folder, seed=run.config.seed, after_step=step, device=run.policy.device, data=digests, files=files)

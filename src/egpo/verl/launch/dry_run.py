@@ -1,17 +1,19 @@
 """What would be started, and every value in which it differs from stock verl. Needs no GPU, Ray, verl or weights."""
 
+from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 
 from egpo.config import Config
 from egpo.runs.folder import RunFolder
-from egpo.verl.launch.command import Command, command
+from egpo.verl.launch.checkpoints import VerlCheckpoints
+from egpo.verl.launch.command import MARK, METRICS_VARIABLE, Command, command
 from egpo.verl.launch.hydra_words import spelt
 from egpo.verl.launch.interpreter import verl_python
 from egpo.verl.launch.places import VerlPlaces
-from egpo.verl.launch.problems import planned_files
+from egpo.verl.launch.problems import LIMIT, planned_files
 from egpo.verl.launch.schema.known import VERSION, schema
-from egpo.verl.launch.translation.refusals import refuse_what_verl_lacks
+from egpo.verl.launch.translation.refusals import refuse_what_verl_lacks, unheeded
 from egpo.verl.launch.translation.setting import Setting
 from egpo.verl.launch.translation.translate import translate
 
@@ -21,22 +23,52 @@ WIDTHS = (40, 14, 24, 34)
 """Columns of the table: with the spaces between, and those before a key, 120 characters."""
 
 
-def dry_run(config: Config) -> str:
-    """As text: the command, and a table of what differs."""
-    settings = planned_settings(config)
+def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = None) -> str:
+    """As text: the command, the words of it that are known only at launch, what verl takes no notice of, and a table
+    of what differs from stock verl. Refuses what a launch would refuse, as far as it can be known here."""
+    start = _start(config, resume=resume, resume_from=resume_from)
+    settings = planned_settings(config, start)
     differing = [setting for setting in settings if _differs(setting)]
     kept = f"{len(settings) - len(differing)} more are set to what verl {VERSION} takes by itself."
-    return "\n".join([str(planned_command(config, settings)), "", *_table(differing), "", kept, "Nothing was started."])
+    notes = [*_known_at_launch(config, start), *unheeded(config)]
+    return "\n".join(
+        [str(planned_command(config, settings)), "", *notes, "", *_table(differing), "", kept, "Nothing was started."]
+    )
 
 
-def planned_settings(config: Config) -> list[Setting]:
+def planned_settings(config: Config, start: int = 0) -> list[Setting]:
     refuse_what_verl_lacks(config)
     places = _places(config)
-    return translate(config, places, planned_files(config, places))
+    return translate(config, places, planned_files(config, places), start)
 
 
 def planned_command(config: Config, settings: list[Setting]) -> Command:
     return command(config, settings, verl_python(config), _places(config).metrics_of("1"), "1")
+
+
+def _start(config: Config, *, resume: bool, resume_from: int | None) -> int:
+    """The step whose checkpoint the run would continue from; 0 for a new run, whose folder must be free."""
+    folder = _places(config).folder
+    if resume or resume_from is not None:
+        return VerlCheckpoints(folder, config.verl.ranks).choose(resume_from)
+    folder.require_free()
+    return 0
+
+
+def _known_at_launch(config: Config, start: int) -> list[str]:
+    """What the command shows with a value that the launch may replace."""
+    lines = [f"{MARK} and the name in {METRICS_VARIABLE} are drawn anew at every launch."]
+    places = _places(config)
+    files = planned_files(config, places)
+    if files.longest_prompt_source != LIMIT:
+        longer = replace(files, longest_prompt=files.longest_prompt * 1000)
+        shown, other = (translate(config, places, one, start) for one in (files, longer))
+        keys = [one.key for one, two in zip(shown, other, strict=True) if one.value != two.value]
+        lines.append(
+            f"Assuming {files.longest_prompt} tokens for the longest prompt, which is measured at launch "
+            f"(rollout.max_prompt_tokens sets it): {', '.join(keys)}."
+        )
+    return lines
 
 
 def _places(config: Config) -> VerlPlaces:

@@ -1,7 +1,7 @@
 """From a recipe to a launch that can start: new, or after the checkpoint that it goes on from."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from egpo.verl.launch.interpreter import Installed, ask_interpreter
 from egpo.verl.launch.mirror import Mirror, adopt_figures, move_rollouts, recorded_steps
 from egpo.verl.launch.places import VerlPlaces
 from egpo.verl.launch.preflight import require_context, require_devices, require_free_ports, require_verl
-from egpo.verl.launch.problems import chosen_problems, write_problems
+from egpo.verl.launch.problems import ProblemFiles, chosen_problems, write_problems
 from egpo.verl.launch.record import end_leftovers
 from egpo.verl.launch.tokenizer import load_tokenizer
 from egpo.verl.launch.translation.model import model_place
@@ -113,7 +113,7 @@ def _launch(config: Config, places: VerlPlaces, checked: _Checked, start: int, v
     require_context(model_place(config.model.path), files.longest_prompt + config.rollout.max_response_tokens)
     settings = translate(config, places, files, start)
     require_free_ports(settings)
-    _record(config, places.folder, checked, start, files.digests)
+    _record(config, places.folder, checked, start, files)
     # In this order: a checkpoint must never be newer than the metrics.
     VerlCheckpoints(places.folder, config.verl.ranks).forget_after(start)
     # verl saves a step before it dumps and logs it: of the last one before a kill there may be a checkpoint and
@@ -127,12 +127,12 @@ def _launch(config: Config, places: VerlPlaces, checked: _Checked, start: int, v
         yield Launch(config, places, checked.installed.python, settings, start, mirror)
 
 
-def _record(config: Config, folder: RunFolder, checked: _Checked, start: int, data: Mapping[str, str]) -> None:
+def _record(config: Config, folder: RunFolder, checked: _Checked, start: int, files: ProblemFiles) -> None:
     """The versions are those of the interpreter that has verl, where it is another."""
     gpu = f"{config.verl.ranks} for verl" if config.verl.device == "cuda" else None
     here = describe_launch(after_step=start, gpu=gpu, sandbox=checked.sandbox)
     launch = replace(here, versions={**here.versions, **checked.installed.versions})
     if folder.provenance.exists():
-        record_resumption(folder.provenance, launch, data)
+        record_resumption(folder.provenance, launch, files.digests, files.by_split)
     else:
-        write_provenance(folder.provenance, Provenance(config.seed, data, launch))
+        write_provenance(folder.provenance, Provenance(config.seed, files.digests, launch))

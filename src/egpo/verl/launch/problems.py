@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from egpo.config import Config
-from egpo.data.manifest import file_digest
+from egpo.data.manifest import data_digest
 from egpo.data.output import StagedFiles
 from egpo.data.parquet import write_parquet
 from egpo.data.rows import Row
@@ -17,6 +17,7 @@ from egpo.tasks.load import data_source_of
 from egpo.tasks.sourced import SourcedTask
 from egpo.verl.launch.places import VerlPlaces
 
+LIMIT = "rollout.max_prompt_tokens"
 UNMEASURED = 512
 """The longest prompt that a dry run assumes where no tokenizer is at hand: verl's own default."""
 
@@ -34,14 +35,18 @@ class ProblemFiles:
     longest_prompt_source: str
 
     @property
+    def by_split(self) -> dict[str, Path]:
+        return {"train": self.train} | ({} if self.test is None else {"test": self.test})
+
+    @property
     def digests(self) -> dict[str, str]:
-        found = {"train": self.train, "test": self.test}
-        return {split: file_digest(path) for split, path in found.items() if path is not None}
+        """Of the rows of each file."""
+        return {split: data_digest(path) for split, path in self.by_split.items()}
 
 
 def planned_files(config: Config, places: VerlPlaces) -> ProblemFiles:
     """What `write_problems` would write, for a dry run: the task is loaded, and no problem is made."""
-    longest, source = config.rollout.max_prompt_tokens, "rollout.max_prompt_tokens"
+    longest, source = config.rollout.max_prompt_tokens, LIMIT
     if longest is None:
         longest, source = UNMEASURED, "not known here: measured on the prompts at launch"
     return _files(config, places, load_task(config.task.name, **config.task.settings), longest, source)
@@ -96,8 +101,8 @@ def _longest(config: Config, lengths: Mapping[str, Sequence[int]]) -> tuple[int,
         left = sum(length <= limit for length in of_split)
         if left < needed:
             what = f"{left} of {len(of_split)} {split} prompts have {limit} tokens or fewer, and {needed} are needed"
-            raise InputError(what, where="rollout.max_prompt_tokens", fix=f"raise it: the longest has {max(of_split)}")
-    return limit, "rollout.max_prompt_tokens"
+            raise InputError(what, where=LIMIT, fix=f"raise it: the longest has {max(of_split)}")
+    return limit, LIMIT
 
 
 def _files(config: Config, places: VerlPlaces, task: Task, longest: int, source: str) -> ProblemFiles:

@@ -15,7 +15,7 @@ from egpo.verl.launch.log_reader import root_cause
 from egpo.verl.launch.opening import Launch, new_launch, resumed_launch
 from egpo.verl.launch.process import start
 from egpo.verl.launch.stops import Stops
-from egpo.verl.launch.translation.refusals import refuse_what_verl_lacks
+from egpo.verl.launch.translation.refusals import refuse_what_verl_lacks, unheeded
 from egpo.verl.launch.watch import Ending, Watch
 
 USUAL_PATIENCE_MINUTES = {"cuda": 120.0, "cpu": 10.0}
@@ -30,6 +30,8 @@ def train(config: Config, *, resume: bool = False, resume_from: int | None = Non
     refuse_what_verl_lacks(config)
     title = f"{config.name}: {config.algorithm.estimator} on {config.task.name}, from {config.model.path}, with verl"
     with Stops() as stops, LiveView(config.steps, title) as view, warnings_said_by(view.say):
+        for line in unheeded(config):
+            view.say(line)
         if resume or resume_from is not None:
             opened = resumed_launch(config, resume_from, view)
         else:

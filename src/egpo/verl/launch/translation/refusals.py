@@ -1,13 +1,19 @@
 """What verl cannot do of a recipe: said before anything starts, and never silently dropped."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import isqrt
+from typing import Any
 
 from egpo.config import Config
 from egpo.errors import ConfigError, Fault
-from egpo.verl.launch.schema.known import ignored_keys
+from egpo.verl.checks import plan_of
+from egpo.verl.launch.schema.known import ignored_keys, schema
 from egpo.verl.launch.schema.snapshot import leaves
+from egpo.verl.launch.translation.algorithm import algorithm_settings
 from egpo.verl.launch.translation.machine import tensor_parallel
+from egpo.verl.launch.translation.rollout import rollout_settings
+from egpo.verl.launch.translation.setting import Setting, merged
 
 _LOCAL = "leave it out, or train with engine=local"
 OURS_ALONE = {
@@ -29,9 +35,60 @@ checkpoints of another number of ranks, or wait for figures in a file that nobod
 def refuse_what_verl_lacks(config: Config) -> None:
     """Every fault at once."""
     raw = [key for key, _ in leaves(config.verl.raw)]
-    faults = [*_lacking(config), *_indivisible(config), *_contradicting(raw), *ignored_keys(raw)]
+    faults = [*_lacking(config), *_indivisible(config), *_contradicting(raw), *ignored_keys(raw), *_plugin(config)]
     if faults:
         raise ConfigError(faults)
+
+
+def unheeded(config: Config) -> list[str]:
+    """Settings of the recipe that change nothing under verl: not wrong, and so no fault. One line each."""
+    return [f"No effect under verl: {setting}: {reason}." for setting, reason in _unheeded(config)]
+
+
+def _unheeded(config: Config) -> Iterator[tuple[str, str]]:
+    algorithm, raw = config.algorithm, dict(leaves(config.verl.raw))
+    if config.model.device != "auto":
+        yield "model.device", "set verl.device"
+    if config.model.dtype == "bfloat16" and config.verl.device == "cuda":
+        yield "model.dtype=bfloat16", "verl keeps float32 weights and computes in bfloat16 anyway"
+    if algorithm.constant_groups == "replace" and "max_refills" in algorithm.model_fields_set:
+        yield "algorithm.max_refills", "verl samples until the step is full"
+    for key in raw:
+        if key.startswith("critic.") and raw.get("critic.enable") is not True:
+            yield f"verl.{key}", f"`{algorithm.estimator}` trains no critic"
+        elif key in ("algorithm.gamma", "algorithm.lam"):
+            yield f"verl.{key}", f"it belongs to GAE, and the estimator is `{algorithm.estimator}`"
+
+
+def _plugin(config: Config) -> list[Fault]:
+    """What the plug-in would refuse inside verl, minutes later: found by its own checks, on verl's defaults with the
+    settings of this recipe."""
+    settings = merged(
+        [
+            *rollout_settings(config, 0),
+            *algorithm_settings(config),
+            *(Setting(key, value, "verl") for key, value in leaves(config.verl.raw)),
+        ]
+    )
+    try:
+        plan_of(_tree({**schema().defaults, **{one.key: one.value for one in settings}}))
+    except ConfigError as error:
+        return [replace(fault, where=f"verl.{fault.where}") for fault in error.faults]
+    return []
+
+
+def _tree(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as sections."""
+    root: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, last = key.split(".")
+        place = root
+        for section in sections:
+            held = place.get(section)
+            place[section] = held if isinstance(held, dict) else {}
+            place = place[section]
+        place[last] = value
+    return root
 
 
 def _contradicting(raw: Iterable[str]) -> Iterator[Fault]:

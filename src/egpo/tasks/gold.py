@@ -1,0 +1,98 @@
+"""The right answer to a row of any verl parquet, as text that its reward accepts.
+
+Public files often have five columns and no answer: `reward_model.ground_truth` is all that is known of it. This module
+writes the assistant's turn from it, and returns it only when the reward judges it correct.
+"""
+
+import json
+from typing import Any
+
+from egpo.data import Dropped, Row
+from egpo.data.calls import Call, CallsError, hermes_text
+from egpo.errors import InputError
+from egpo.rewards.hybrid import ability_of
+from egpo.rewards.kinds import KINDS
+from egpo.rewards.scoring import DATA_SOURCES
+from egpo.rewards.tool_calls.ground_truth import read_ground_truth
+from egpo.rewards.tool_calls.possible_answers import PossibleCall
+from egpo.tasks.countdown import solution_text
+from egpo.tasks.countdown_search import solve
+
+MAX_SEARCHED = 4
+"""Numbers of a Countdown puzzle for which a solution is searched: with five, a search that fails takes seconds."""
+_BY_ABILITY = {"function_calling": "tool_calls", "math": "math"}
+"""The reward of a data source that is not in our table."""
+_ACCEPTED_IN = {"tool_calls": "plain"}
+"""The mode in which an answer is checked. `strict_think` asks for a thought, which no ground truth holds."""
+
+
+def gold_answer(row: Row) -> str | Dropped:
+    """`extra_info.answer` as it stands; else the ground truth in the form of the reward; else why there is none."""
+    if stored := str(row.extra.get("answer") or ""):
+        return stored
+    try:
+        kind = _kind(row)
+        if kind is None:
+            return Dropped("unknown_data_source")
+        answer = _written(kind, row)
+        if isinstance(answer, str) and not _accepted(kind, row, answer):
+            return Dropped("answer_not_accepted")
+        return answer
+    except InputError:
+        return Dropped("bad_ground_truth")
+
+
+def _kind(row: Row) -> str | None:
+    name = DATA_SOURCES.get(row.data_source, _BY_ABILITY.get(row.ability))
+    return ability_of({"ability": row.ability or row.extra.get("ability")}) if name == "hybrid" else name
+
+
+def _written(kind: str, row: Row) -> str | Dropped:
+    """No program can be written from the tests that it must pass."""
+    if kind == "tool_calls":
+        return _calls(row.ground_truth)
+    if kind == "gsm8k":
+        return f"#### {row.ground_truth.strip()}"
+    if kind == "math":
+        return rf"\boxed{{{row.ground_truth.strip()}}}"
+    return _solution(row) if kind == "countdown" else Dropped("no_answer")
+
+
+def _calls(ground_truth: str) -> str | Dropped:
+    """`<tool_call>` blocks. Where no call is right, what to say instead is not known."""
+    expected = read_ground_truth(ground_truth)
+    if not expected:
+        return Dropped("no_answer")
+    if "<tool_call>" in ground_truth:
+        return ground_truth
+    try:
+        return hermes_text(Call.checked(one.name, _arguments(one)) for one in expected)
+    except CallsError:
+        return Dropped("bad_ground_truth")
+
+
+def _arguments(expected: Any) -> dict[str, Any]:
+    """Of BFCL's lists of allowed values the first; a parameter that may be left out is left out."""
+    if isinstance(expected, PossibleCall):
+        return {name: values[0] for name, values in expected.allowed.items() if "" not in values}
+    return dict(expected.arguments)
+
+
+def _solution(row: Row) -> str | Dropped:
+    try:
+        truth = json.loads(row.ground_truth)
+        puzzle = {"numbers": truth.get("numbers", truth.get("nums")), "target": truth["target"]}
+    except (ValueError, LookupError, AttributeError):
+        return Dropped("bad_ground_truth")
+    if not isinstance(puzzle["numbers"], list) or not all(type(number) is int for number in puzzle["numbers"]):
+        return Dropped("bad_ground_truth")
+    if len(puzzle["numbers"]) > MAX_SEARCHED:
+        return Dropped("search_too_long")
+    term = solve(puzzle["numbers"], puzzle["target"])
+    return Dropped("no_solution") if term is None else solution_text(term)
+
+
+def _accepted(kind: str, row: Row, answer: str) -> bool:
+    mode = {"mode": _ACCEPTED_IN[kind]} if kind in _ACCEPTED_IN else {}
+    extra = {name: row.extra[name] for name in ("tools",) if name in row.extra}
+    return KINDS[kind].judge(answer, row.ground_truth, {**extra, **mode}).correct

@@ -1,0 +1,58 @@
+"""The reward manager `hybrid` of verl's reward loop: mathematics and code in one data set.
+
+    reward.reward_manager.name=hybrid
+
+Every row is judged by the reward that its `ability` names (`math` or `code`), whatever its data source is called. The
+column `ability` wins over `extra_info.ability`. Settings of the reward (`mode`, `tags`, `reasons`) are read from
+`reward.custom_reward_function.reward_kwargs`, as they are for `egpo.verl.reward`.
+
+Imported once verl has imported its own reward managers.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from verl.experimental.reward_loop.reward_manager import NaiveRewardManager, register
+
+from egpo.errors import InputError
+from egpo.rewards.boundary import fields_of
+from egpo.verl.checks import HYBRID_MANAGER, OUR_REWARD
+from egpo.verl.reward import compute_score
+from verl import DataProto
+
+HYBRID_SOURCE = "mixed"
+"""The data source whose reward is `hybrid`: what a response is recorded as judged by."""
+
+
+class HybridReward(NaiveRewardManager):  # type: ignore[misc]
+    """verl's `naive` manager, with our hybrid reward in place of the one that verl chooses by data source."""
+
+    def __init__(self, config: Any, tokenizer: Any, compute_score: Any, **more: Any) -> None:
+        chosen = config.reward.get("custom_reward_function") or {}
+        if chosen.get("path") and OUR_REWARD not in str(chosen["path"]):
+            raise InputError(
+                f"reward manager `hybrid` would never call `{chosen['path']}`: it judges by the row's `ability`",
+                where="reward.custom_reward_function.path",
+                fix="leave it out, or set reward.reward_manager.name=naive",
+            )
+        super().__init__(config, tokenizer, partial(_judge, dict(chosen.get("reward_kwargs") or {})), **more)
+
+    async def run_single(self, data: DataProto) -> dict[str, Any]:
+        """`reward_score`, and everything else that `egpo.verl.reward` returns as `reward_extra_info`."""
+        data = data[-1:]  # as verl: of a conversation in several sequences the last is judged
+        columns = data.non_tensor_batch
+        extra = dict(fields_of(columns["extra_info"][0], "extra_info")) if "extra_info" in columns else {}
+        if "ability" in columns:
+            extra["ability"] = columns["ability"][0]
+        columns["extra_info"] = np.array([extra], dtype=object)
+        result: dict[str, Any] = await super().run_single(data)
+        return result
+
+
+def _judge(settings: dict[str, Any], **row: Any) -> dict[str, float | str]:
+    return compute_score(**{**row, **settings, "data_source": HYBRID_SOURCE})
+
+
+def register_hybrid_manager() -> None:
+    register(HYBRID_MANAGER)(HybridReward)
