@@ -64,7 +64,7 @@ def load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(resolve_model(name))
+        return AutoTokenizer.from_pretrained(resolve_model(name), trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(

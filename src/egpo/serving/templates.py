@@ -38,7 +38,7 @@ def read_template(model: str) -> Template:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         fix = "give a model folder with its tokenizer, or a name of the hub and a network"

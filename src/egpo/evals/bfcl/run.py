@@ -81,7 +81,7 @@ def prompt_mismatches(target: Target, asked: Asked, python: Path, work: Path) ->
     if found is None:
         return None
     problem, question = found
-    tokenizer = AutoTokenizer.from_pretrained(target.tokenizer)
+    tokenizer = AutoTokenizer.from_pretrained(target.tokenizer, trust_remote_code=False)
     messages = [dict(message) for message in task.prompt(problem)]
     training = tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, tokenize=False, **recipe.model.template

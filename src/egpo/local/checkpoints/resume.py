@@ -71,7 +71,7 @@ def restore_learned(policy: Policy, optimizer: Optimizer, tensors: Mapping[str, 
 def load_weights(policy: Policy, folder: Path) -> None:
     """Through transformers, which knows how it names and ties the weights that it saves."""
     with without_progress_bars():
-        saved = AutoModelForCausalLM.from_pretrained(folder, dtype=policy.model.dtype)
+        saved = AutoModelForCausalLM.from_pretrained(folder, dtype=policy.model.dtype, trust_remote_code=False)
     policy.model.load_state_dict(saved.state_dict())
 
 
