@@ -31,7 +31,13 @@ def library_file() -> Path:
     A file that is not whole is compiled anew: loading one that was cut short ends the process with SIGBUS, and one
     with a changed byte may compute anything."""
     compiler = _compiler()
-    identity = (*_FLAGS, _TRAILER.decode(), _run([compiler, "--version"]), _cpu(), *map(Path.read_text, sorted(_SOURCES.iterdir())))
+    identity = (
+        *_FLAGS,
+        _TRAILER.decode(),
+        _run([compiler, "--version"]),
+        _cpu(),
+        *map(Path.read_text, sorted(_SOURCES.iterdir())),
+    )
     digest = hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16]
     path = _folder() / f"kernels-{digest}.so"
     if not path.exists():
