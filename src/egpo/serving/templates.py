@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from egpo.chat_templates import render
 from egpo.errors import InputError
 from egpo.tags import THINK_TAGS
 
@@ -57,10 +58,9 @@ def _prompt(tokenizer: object, model: str) -> str:
 
     messages = [{"role": "user", "content": "?"}]
     try:
-        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)  # type: ignore[attr-defined]
+        return render(tokenizer, messages)
     except TemplateError as error:
         raise InputError(f"the chat template fails ({error})", where=f"model {model}", fix="mend it") from error
-    return str(prompt)
 
 
 def _described(source: str, prompt: str) -> Template:

@@ -86,7 +86,7 @@ def _guarded(found: type, name: str) -> type:
 
     def reduced(self: Any, protocol: SupportsIndex) -> Any:
         """Pickled as an instance of the user's own class, which a worker process can import."""
-        whole: Any = super(made, self).__reduce_ex__(protocol)
+        whole: Any = found.__reduce_ex__(self, protocol)  # type: ignore[call-arg]
         is_usual = isinstance(whole, tuple) and whole[1][:1] == (made,)
         return (object.__new__, (found,), *whole[2:]) if is_usual else whole
 
