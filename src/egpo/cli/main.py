@@ -1,7 +1,9 @@
 """The console script: one typer app, one small file per verb. Nothing heavy is imported before a verb runs."""
 
+import errno
 import os
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -90,8 +92,32 @@ def main() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except EgpoError as error:
-        for fault in error.faults:
-            print(f"egpo: {fault}", file=sys.stderr)
+        _say(*map(str, error.faults))
         raise SystemExit(error.exit_code) from None
+    except OSError as error:
+        if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+            raise
+        with suppress(OSError, ValueError):  # what is left in the buffer must not fail again at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _say(f"standard output cannot be written ({error.strerror})")
+        raise SystemExit(1) from None
+    except RuntimeError as error:
+        if "can't start new thread" not in str(error):
+            raise
+        _say("this machine has no thread left; end other processes, raise `ulimit -u`, or lower OMP_NUM_THREADS")
+        raise SystemExit(1) from None
+
+
+_OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT)
+
+
+def _say(*lines: str) -> None:
+    """To stderr, which may be gone: the exit code says it then."""
+    with suppress(OSError):
+        for line in lines:
+            print(f"egpo: {line}", file=sys.stderr)
