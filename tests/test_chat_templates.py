@@ -33,9 +33,11 @@ def with_template(tokenizer, text):
 
 def test_it_is_what_transformers_writes(tokenizer):
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    for options in ({}, {"tools": tools}, {"enable_thinking": False}):
-        expected = tokenizer.apply_chat_template(ASKED, tokenize=False, add_generation_prompt=True, **options)
-        assert render(tokenizer, ASKED, **options) == expected
+    for shown, variables in ((None, {}), (tools, {}), (None, {"enable_thinking": False})):
+        expected = tokenizer.apply_chat_template(
+            ASKED, tools=shown, tokenize=False, add_generation_prompt=True, **variables
+        )
+        assert render(tokenizer, ASKED, tools=shown, variables=variables) == expected
     assert render(tokenizer, ASKED, prompt=False) == tokenizer.apply_chat_template(ASKED, tokenize=False)
 
 

@@ -43,7 +43,12 @@ _FIX = "use the template of the model's publisher: `chat_template.jinja`, or `ch
 
 
 def render(
-    tokenizer: Any, messages: Messages, *, tools: Sequence[Any] | None = None, prompt: bool = True, **variables: Any
+    tokenizer: Any,
+    messages: Messages,
+    *,
+    tools: Sequence[Any] | None = None,
+    prompt: bool = True,
+    variables: Mapping[str, Any] | None = None,
 ) -> str:
     """The conversation as the tokenizer's chat template writes it; with `prompt`, up to where the assistant begins.
 
@@ -57,12 +62,12 @@ def render(
             tools=list(tools) if tools else None,
             add_generation_prompt=prompt,
             tokenize=False,
-            **variables,
+            **(variables or {}),
         )
         return str(text)
 
     where = f"chat template of {getattr(tokenizer, 'name_or_path', '') or 'the tokenizer'}"
-    key = (str(getattr(tokenizer, "chat_template", "")), bool(tools), prompt, repr(sorted(variables)))
+    key = (str(getattr(tokenizer, "chat_template", "")), bool(tools), prompt, repr(sorted(variables or {})))
     if key not in _tried:
         _try_out(lambda: _fault(rendered, messages), where)
         _tried.add(key)
@@ -73,7 +78,7 @@ def render(
 
 
 def marked_spans(
-    tokenizer: Any, messages: Messages, *, tools: Sequence[Any] | None = None, **variables: Any
+    tokenizer: Any, messages: Messages, *, tools: Sequence[Any] | None, variables: Mapping[str, Any]
 ) -> list[tuple[int, int]]:
     """Where the parts between `{% generation %}` and `{% endgeneration %}` lie, in characters of what `render` gives
     without a prompt. To be asked after `render`, which tries the template."""

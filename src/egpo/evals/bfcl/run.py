@@ -84,7 +84,7 @@ def prompt_mismatches(target: Target, asked: Asked, python: Path, work: Path) ->
     problem, question = found
     tokenizer = AutoTokenizer.from_pretrained(target.tokenizer, trust_remote_code=False)
     messages = [dict(message) for message in task.prompt(problem)]
-    training = render(tokenizer, messages, **recipe.model.template)
+    training = render(tokenizer, messages, variables=recipe.model.template)
     built = built_prompt(python, asked, work, question.messages, question.tools)
     return tuple(mismatches(training, built, recipe.segments.tags[0]))
 

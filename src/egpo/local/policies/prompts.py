@@ -20,7 +20,7 @@ def prompt_text(policy: Policy, task: Task, problem: Problem) -> str:
             fix='return messages: [{"role": "user", "content": ...}]',
         )
     try:
-        return render(policy.tokenizer, messages, **policy.template)
+        return render(policy.tokenizer, messages, variables=policy.template)
     except EgpoError:
         raise
     except (TemplateError, TypeError, ValueError, AttributeError, LookupError) as error:

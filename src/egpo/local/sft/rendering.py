@@ -42,7 +42,7 @@ class Template:
 
     def render(self, messages: Sequence[Turn], conversation: Conversation, *, prompt: bool = False) -> str:
         """The text of these messages; with `prompt`, up to where the assistant starts to speak."""
-        return render(self.tokenizer, messages, tools=conversation.tools, prompt=prompt, **self.variables)
+        return render(self.tokenizer, messages, tools=conversation.tools, prompt=prompt, variables=self.variables)
 
     def marks_answers(self, conversation: Conversation) -> bool:
         """Whether it says itself which words are the assistant's, by `{% generation %}`."""
@@ -52,7 +52,7 @@ class Template:
 
     def marks(self, messages: Sequence[Turn], conversation: Conversation) -> list[int]:
         """Where the marked parts start, in characters of the text."""
-        spans = marked_spans(self.tokenizer, messages, tools=conversation.tools, **self.variables)
+        spans = marked_spans(self.tokenizer, messages, tools=conversation.tools, variables=self.variables)
         return [start for start, _ in spans]
 
 

@@ -78,7 +78,7 @@ def prompt_lengths(
     """In tokens, by split, through the model's chat template."""
 
     def num_tokens(problem: Problem) -> int:
-        text = render(tokenizer, task.prompt(problem), **config.model.template)
+        text = render(tokenizer, task.prompt(problem), variables=config.model.template)
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
     return {split: [num_tokens(problem) for problem in chosen] for split, chosen in problems.items()}
