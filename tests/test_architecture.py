@@ -12,7 +12,7 @@ import pytest
 import egpo
 
 SOURCE = Path(egpo.__file__).parent
-LEAVES = {"assets", "call_bounds", "errors", "files", "native", "outside", "tags", "version"}
+LEAVES = {"assets", "call_bounds", "chat_templates", "errors", "files", "native", "outside", "tags", "version"}
 MAY_IMPORT = {
     "assets": set(),
     "errors": set(),
@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "tags": set(),
     "call_bounds": set(),
     "files": set(),
+    "chat_templates": {"errors"},
     "outside": {"errors"},
     "native": {"errors", "files"},
     "__main__": {"cli"},
@@ -142,3 +143,15 @@ def test_nothing_evaluates_text():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"eval", "exec"}
     ]
     assert all(path.parts[:3] == ("rewards", "sandbox", "inside") for path in found), found
+
+
+def test_one_module_renders_chat_templates():
+    """The others ask it, so that every rendering has its limits. BFCL's driver runs where egpo is not installed."""
+    found = {
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute | ast.Name)
+        and getattr(node, "attr", getattr(node, "id", "")) in {"apply_chat_template", "render_jinja_template"}
+    }
+    assert found == {"chat_templates.py", "evals/bfcl/inside/template_handler.py"}

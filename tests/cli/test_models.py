@@ -112,7 +112,7 @@ def test_a_full_device_as_standard_output_is_one_line(tmp_path, words):
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     assert done.returncode == 1
-    last = "egpo: standard output: cannot be written (No space left on device); free some space, or write elsewhere"
+    last = "egpo: standard output cannot be written (No space left on device); free some space, or write elsewhere"
     assert done.stderr.splitlines()[-1] == last
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr

@@ -55,7 +55,7 @@ class OtherTokenizer:
     def __init__(self, template):
         self.chat_template = template
 
-    def apply_chat_template(self, messages, tools, tokenize):
+    def apply_chat_template(self, messages, tools, tokenize, add_generation_prompt):
         from transformers.utils.chat_template_utils import render_jinja_template
 
         return render_jinja_template([messages], tools=tools, chat_template=self.chat_template)[0][0]

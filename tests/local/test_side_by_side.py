@@ -94,3 +94,21 @@ def test_bfloat16_weights_with_masters_stay_together(model_folder):
 def test_a_large_model_stays_together(model_folder, monkeypatch):
     monkeypatch.setattr("egpo.local.side_by_side._MOST_GRADIENT_BYTES", 1000)
     assert num_sides(opened(model_folder).policy) == 1
+
+
+def test_a_machine_without_a_thread_to_give_works_in_the_one_there_is(monkeypatch):
+    """It was a traceback. Each part is worked on once: parts add to gradients."""
+    worked = []
+    real, started = threading.Thread.start, []
+
+    def start_one(thread):
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    threads = torch.get_num_threads()
+    assert side_by_side(lambda part: worked.append(part) or 2 * part, [1, 2, 3]) == [2, 4, 6]
+    assert sorted(worked) == [1, 2, 3]
+    assert torch.get_num_threads() == threads

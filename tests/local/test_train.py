@@ -120,7 +120,7 @@ def test_a_run_that_is_done_says_so(recipe, tmp_path, capsys):
 
 def test_a_failure_in_the_middle_of_a_step_keeps_the_steps_before_it(recipe, tmp_path):
     task = "task.name=tests.local.run_tasks:Breaks"
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(InputError, match=r"its `prompt` raised ZeroDivisionError: .* \(run_tasks\.py, line \d+\)"):
         trained(recipe, task, "checkpoints.every=0", "validation.every=0")
     steps = [path.name for path in (tmp_path / "runs/tiny/checkpoints").glob("global_step_*")]
     assert len(steps) == 1
@@ -139,7 +139,7 @@ def uninterrupted(model_folder, tmp_path_factory):
     return contents(folder / "runs/tiny")
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_a_run_in_good_order(recipe, tmp_path, uninterrupted, signum, code):
     process = start(recipe, *LONG, cwd=tmp_path)
     metrics = tmp_path / "runs/tiny/metrics.jsonl"

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from egpo.errors import EgpoWarning
 from egpo.native import build
 from egpo.native.build import CompileError, library_file
 
@@ -100,3 +101,41 @@ def test_without_them_the_reason_is_recorded():
 def test_where_they_cannot_be_compiled_torch_computes(tmp_path):
     answer = asked(XDG_CACHE_HOME=str(tmp_path), CC=str(fake_compiler(tmp_path, "exit 3")))
     assert answer == "True torch (cc fails: no reason given)"
+
+
+def damaged(path, how):
+    content = path.read_bytes()
+    at = len(content) // 2
+    path.write_bytes({"cut": content[:at], "empty": b"", "flipped": content[:at] + b"~" + content[at + 1 :]}[how])
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "flipped"])
+def test_a_damaged_library_is_compiled_again_and_said_so(counted, cache, how):
+    """A truncated one ended every later process with SIGBUS; one with a changed byte was loaded."""
+    whole = library_file().read_bytes()
+    damaged(library_file(), how)
+    with pytest.warns(EgpoWarning, match=r"kernels-\w+\.so is damaged: the kernels are compiled again"):
+        path = library_file()
+    assert path.read_bytes() == whole
+    assert len(counted()) == 2
+
+
+def test_two_processes_mend_a_damaged_library_at_once(cache):
+    """With the machine's own compiler: both load what they mended, and compute."""
+    code = (
+        "import torch\nfrom egpo.native.library import kernels, why_no_kernels\n"
+        "print(kernels() is not None, why_no_kernels())"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    damaged(next(cache.glob("kernels-*.so")), "cut")
+    both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate(timeout=240)[0] for process in both] == ["True None\n"] * 2
+    assert [process.returncode for process in both] == [0, 0]
+    assert [path.suffix for path in cache.iterdir()] == [".so"]
+
+
+def test_a_damaged_library_that_cannot_be_replaced_is_not_loaded(counted, cache, monkeypatch):
+    damaged(library_file(), "cut")
+    monkeypatch.setattr(build, "_compile", lambda *_: (_ for _ in ()).throw(CompileError("cannot be written")))
+    with pytest.warns(EgpoWarning), pytest.raises(CompileError):
+        library_file()

@@ -1,5 +1,6 @@
 """The live view: fits the screen, says what is known, and is plain where nobody watches."""
 
+import errno
 import io
 import math
 
@@ -206,3 +207,23 @@ def test_durations(seconds, text):
 )
 def test_figures_never_round_to_nothing(value, text):
     assert figure(value) == text
+
+
+class FullDevice(io.StringIO):
+    """Takes a few lines."""
+
+    def __init__(self, lines):
+        super().__init__()
+        self.lines = lines
+
+    def flush(self):
+        if self.getvalue().count("\n") > self.lines:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_screen_that_fails_is_noted_and_not_drawn_to_again():
+    view = LiveView(3, "title", console=Console(file=FullDevice(1), force_terminal=False))
+    with view:
+        view.say("one more")
+        assert view.failure == "No space left on device"
+        view.show(1, {}, {})

@@ -1,15 +1,19 @@
 """What a task from outside may return from `judge`, and what becomes of it."""
 
 import signal
+import subprocess
+import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from egpo.errors import EgpoError
+from egpo import errors
+from egpo.errors import EgpoError, EgpoWarning
 from egpo.rewards.verdict import Verdict
-from egpo.tasks import Problem
-from egpo.tasks.judging import JUDGE_RAISED, judge_texts
+from egpo.tasks import Problem, judging
+from egpo.tasks.judging import JUDGE_RAISED, JUDGE_TIMED_OUT, judge_texts
 
 PROBLEM = Problem("p", ({"role": "user", "content": "?"},), "1")
 SOUND = Verdict(0.5, False, "half")
@@ -70,3 +74,105 @@ def test_an_interrupt_does_not_wait_for_a_judge_that_hangs():
     finally:
         task.go_on.set()
         rescue.cancel()
+
+
+class Exiting:
+    """Its judge leaves the interpreter, or pretends that somebody pressed Ctrl-C."""
+
+    def judge(self, problem, text):
+        raise {"exit": SystemExit(0), "interrupt": KeyboardInterrupt(), "fine": ValueError()}[text]
+
+
+@pytest.mark.parametrize("text", ["exit", "interrupt"])
+def test_a_judge_that_leaves_the_interpreter_fails_its_row_alone(text):
+    """SystemExit(0) of a judge ended a run with exit code 0."""
+    with pytest.raises(EgpoError, match=r"Exiting: the judge failed on all 2 responses: judge_raised \((System|Key)"):
+        judge_texts(Exiting(), [PROBLEM] * 2, [text] * 2)
+
+
+@pytest.fixture
+def hanging():
+    task = Hanging()
+    yield task
+    task.go_on.set()
+    for thread in judging._hanging:
+        thread.join()
+    judging._hanging.clear()
+
+
+class Sometimes(Hanging):
+    def judge(self, problem, text):
+        return super().judge(problem, text) if text == "hang" else SOUND
+
+
+def test_a_judgement_that_hangs_is_left_out_and_named(monkeypatch):
+    monkeypatch.setattr(errors, "_said", set())
+    task = Sometimes()
+    problems = [PROBLEM, replace(PROBLEM, key="the slow one"), *[PROBLEM] * 8]
+    with pytest.warns(EgpoWarning, match=r"Sometimes: no verdict on a response to problem 'the slow one' within 0.2 s"):
+        verdicts = judge_texts(task, problems, ["fine", "hang", *["fine"] * 8], timeout_s=0.2)
+    task.go_on.set()
+    assert [verdict.reason for verdict in verdicts] == ["half", JUDGE_TIMED_OUT, *["half"] * 8]
+    assert [verdict.failed for verdict in verdicts] == [False, True, *[False] * 8]
+
+
+def test_a_judgement_that_takes_long_is_named_before_its_limit(monkeypatch, hanging):
+    monkeypatch.setattr(errors, "_said", set())
+    monkeypatch.setattr(judging, "_NOTICE_S", 0.1)
+    threading.Timer(2, hanging.go_on.set).start()
+    with pytest.warns(EgpoWarning, match=r"Hanging has worked on a response to problem 'p' for \d+ s"):
+        assert judge_texts(hanging, [PROBLEM], ["slow"], timeout_s=600)[0] == SOUND
+
+
+@pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
+def test_a_judge_that_hangs_again_and_again_is_an_error(hanging):
+    """Its threads cannot be ended. All of a batch at once, or one of each."""
+    texts = ["hang"] * 30
+    with pytest.raises(
+        EgpoError, match=r"Hanging: the judge hangs: \d+ judgements have not ended, the last: no verdict"
+    ):
+        judge_texts(hanging, [PROBLEM] * 30, texts, timeout_s=0.1)
+
+
+@pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
+def test_a_task_may_set_its_own_limit(hanging):
+    hanging.judge_timeout_s = 0.1
+    with pytest.raises(EgpoError, match=r"within 0.1 s \(task.judge_timeout_s\)"):
+        judge_texts(hanging, [PROBLEM], ["hang"])
+
+
+def test_a_machine_without_a_thread_to_give_judges_without_one(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert judge_texts(Judging(None), [PROBLEM] * 2, ["even"] * 2) == (SOUND, SOUND)
+
+
+def test_a_process_ends_although_a_judge_hangs(tmp_path):
+    """The threads of a pool are waited for at the end of the interpreter, for ever."""
+    code = (
+        "import threading, sys\nfrom egpo.tasks import Problem\nfrom egpo.tasks.judging import judge_texts\n"
+        "class Hangs:\n    def judge(self, problem, text):\n        threading.Event().wait()\n"
+        "judge_texts(Hangs(), [Problem('p', (), '')], ['x'], timeout_s=0.2)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert "within 0.2 s" in done.stderr
+    assert done.returncode == 1
+
+
+def test_a_judge_that_holds_the_interpreters_lock_is_shown():
+    """A regular expression that backtracks lets no other thread run, so no time limit of Python's is looked at."""
+    code = (
+        "import re, sys\nfrom egpo.tasks import Problem\nfrom egpo.tasks import judging\n"
+        "judging._NOTICE_S = 0.5\n"
+        "class Backtracks:\n    def judge(self, problem, text):\n        return re.match(r'(a+)+$', 'a' * 200 + 'b')\n"
+        "judging.judge_texts(Backtracks(), [Problem('p', (), '')], ['x'], timeout_s=0.5)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    try:
+        lines = iter(process.stderr.readline, "")
+        assert next(line for line in lines if "in judge" in line)
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,5 +1,6 @@
 """Tasks by name, from the table and from outside; every mistake has its own message."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -185,3 +186,73 @@ def test_the_walk_through_shows_the_example_as_it_is():
     source = (EXAMPLES / "my_task.py").read_text()
     assert source.strip() in shown
     assert len(source.splitlines()) <= 45
+
+
+FAILING = """
+import json
+from egpo.rewards.verdict import Verdict
+from egpo.tasks import Problem
+
+class Fails:
+    def __init__(self, where=""):
+        self.where = where
+        self._fail("__init__")
+    def _fail(self, method):
+        if self.where == method:
+            json.loads("{")
+        if self.where == "exit in " + method:
+            raise SystemExit(0)
+    def problems(self, split):
+        self._fail("problems")
+        return [Problem("p", ({"role": "user", "content": "?"},), "1")]
+    def prompt(self, problem):
+        self._fail("prompt")
+        return list(problem.messages)
+    def gold(self, problem):
+        self._fail("gold")
+        return "1"
+    def judge(self, problem, text):
+        return Verdict(1.0, True, "right")
+"""
+
+
+def used(task):
+    (problem,) = task.problems("train")
+    task.prompt(problem)
+    task.gold(problem)
+    return task
+
+
+@pytest.fixture
+def failing(tmp_path, monkeypatch):
+    (tmp_path / "failing.py").write_text(FAILING)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "failing", raising=False)
+    return lambda where: used(load_task("failing:Fails", where=where))
+
+
+@pytest.mark.parametrize("method", ["__init__", "problems", "prompt", "gold"])
+def test_a_task_that_raises_is_named_with_its_line(failing, method):
+    """It was a traceback of dozens of lines through the engine."""
+    with pytest.raises(
+        InputError,
+        match=rf"^task failing:Fails: its `{method}` raised JSONDecodeError: .* \(failing\.py, line 12\);",
+    ):
+        failing(method)
+    with pytest.raises(InputError, match=rf"its `{method}` raised SystemExit: 0 "):
+        failing(f"exit in {method}")
+
+
+def test_a_task_from_outside_stays_what_it_is(failing):
+    """Its name, its attributes, and that worker processes of its own can be sent it."""
+    task = failing("nowhere")
+    assert (type(task).__name__, type(task).__module__, task.where) == ("Fails", "failing", "nowhere")
+    again = pickle.loads(pickle.dumps(task))
+    assert isinstance(task, type(again))
+    assert again.where == "nowhere"
+
+
+def test_a_subclass_of_a_task_of_ours_is_one_of_ours():
+    task = load_task("egpo.tasks.countdown:Countdown", train=2, test=1)
+    assert isinstance(task, Countdown)
+    assert len(task.problems("train")) == 2

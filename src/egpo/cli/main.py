@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -96,29 +97,36 @@ def main() -> None:
         finally:
             sys.stdout.flush()  # at the interpreter's exit it would be too late to say what is wrong
     except EgpoError as error:
-        for fault in error.faults:
-            print(f"egpo: {fault}", file=sys.stderr)
+        _say(*map(str, error.faults))
         raise SystemExit(error.exit_code) from None
-    except Exception as error:  # the boundary to the machine: what is not its failure is raised again
+    except Exception as error:  # the boundary to the machine: any other error is raised again
         if (what := _failure_of_the_machine(error)) is None:
             raise
-        print(f"egpo: {what}", file=sys.stderr)
+        _say(what)
         raise SystemExit(1) from None
 
 
-_NO_MEMORY = ("failed to map segment", "annot allocate memory", "can't allocate memory", "can't start new thread")
-"""What the dynamic linker, libc, torch and Python say where memory or address space ends."""
+_OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT)
+_NO_MEMORY = ("failed to map segment", "annot allocate memory", "can't allocate memory")
+"""Parts of the messages of the dynamic linker, libc and torch where memory or address space is exhausted."""
 
 
 def _failure_of_the_machine(error: Exception) -> str | None:
-    """One line for a standard output that cannot be written, or for too little memory; None for anything else."""
+    """Return one line for an unwritable standard output, too little memory or no thread left; None for other errors."""
     said = (str(error) or type(error).__name__).splitlines()[0][:200]
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-        try:
-            print(flush=True)  # nothing may be pending: an empty line shows whether it was this or a file
-        except OSError as full:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left is dropped at exit without a second error
-            return f"standard output: cannot be written ({full.strerror}); free some space, or write elsewhere"
+    if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and error.filename is None:
+        with suppress(OSError, ValueError):  # what is left in the buffer must not fail again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return f"standard output cannot be written ({error.strerror}); free some space, or write elsewhere"
+    if "can't start new thread" in str(error):
+        return "this machine has no thread left; end other processes, raise `ulimit -u`, or lower OMP_NUM_THREADS"
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
         return f"not enough memory ({said}); raise the limit (`ulimit -v`), or use a machine with more"
     return None
+
+
+def _say(*lines: str) -> None:
+    """Print lines to stderr; if stderr is closed, the exit code is all that is left."""
+    with suppress(OSError):
+        for line in lines:
+            print(f"egpo: {line}", file=sys.stderr)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from egpo.assets import resolve_model
+from egpo.chat_templates import render
 from egpo.data.rows import Row
 from egpo.errors import InputError
 
@@ -51,8 +52,7 @@ class TokenCounter:
     def _rendered(self, row: Row) -> str:
         if not self.tokenizer.chat_template:
             return "\n".join(message["content"] for message in row.prompt)
-        rendered = self.tokenizer.apply_chat_template(list(row.prompt), add_generation_prompt=True, tokenize=False)
-        return str(rendered)
+        return render(self.tokenizer, row.prompt)
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
@@ -64,7 +64,7 @@ def load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(resolve_model(name))
+        return AutoTokenizer.from_pretrained(resolve_model(name), trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from egpo.chat_templates import render
 from egpo.data.json_values import decode_strict, require_json
 
 Tool = dict[str, Any]
@@ -62,7 +63,7 @@ def template_system_text(tokenizer: Any) -> SystemText | None:
 
 def _render(tokenizer: Any, instruction: str, tools: list[Tool] | None) -> str:
     messages = [{"role": "system", "content": instruction}]
-    return str(tokenizer.apply_chat_template(messages, tools=tools, tokenize=False))
+    return render(tokenizer, messages, tools=tools, prompt=False)
 
 
 def tools_in(system: str) -> list[Tool]:

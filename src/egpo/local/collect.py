@@ -56,7 +56,7 @@ def _round(run: Run, step: int, number: int, num_problems: int) -> Batch:
     with run.stages.enter("sample"):
         rollouts = sample(run.policy, run.task, run.stream.take(num_problems), run.config.rollout, draws)
     with run.stages.enter("judge"):
-        verdicts = judge(run.task, rollouts)
+        verdicts = judge(run.task, rollouts, run.config.task.judge_timeout_s)
     kl_B = _kl(run, rollouts)
     reward_B = less_kl(torch.tensor([verdict.reward for verdict in verdicts]), kl_B, run.config.update.kl)
     known_B = _known(rollouts, verdicts)

@@ -58,6 +58,9 @@ def training_problems(task: Task, config: Config) -> Sequence[Problem]:
         )
     if not len(problems):
         raise InputError("no problems in the split `train`", where=f"task {config.task.name}", fix="prepare its data")
+    if not isinstance(problems[0], Problem):
+        what = f"`problems` returned a list of {type(problems[0]).__name__}"
+        raise InputError(what, where=f"task {config.task.name}", fix="return a list of egpo.tasks.Problem")
     return problems
 
 

@@ -6,8 +6,8 @@ hardly more than one. Parts of a batch are independent, so here each core works 
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from typing import TypeVar
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from typing import Generic, TypeVar
 
 import torch
 
@@ -49,14 +49,43 @@ def side_by_side(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[
         with torch.set_grad_enabled(has_gradient):
             return work(part)
 
-    with ThreadPoolExecutor(len(parts)) as pool:
+    jobs = [_Job(alone, part) for part in parts]
+    started = [job for job in jobs if job.start()]
+    try:
+        for job in jobs:
+            if job not in started:  # a machine that has no thread left: in this one
+                job.work()
+        return _results([job.future for job in jobs])
+    except BaseException:
+        unwanted.set()
+        raise
+    finally:
+        for job in started:
+            job.thread.join()
+        _here.unwanted = None
+        torch.set_num_threads(num_threads)
+
+
+class _Job(Generic[Part, Result]):
+    """A part, the thread that is to work on it, and what comes of it."""
+
+    def __init__(self, work: Callable[[Part], Result], part: Part) -> None:
+        self._work, self._part = work, part
+        self.future: Future[Result] = Future()
+        self.thread = threading.Thread(target=self.work)
+
+    def start(self) -> bool:
         try:
-            return _results([pool.submit(alone, part) for part in parts])
-        except BaseException:
-            unwanted.set()
-            raise
-        finally:
-            torch.set_num_threads(num_threads)
+            self.thread.start()
+        except RuntimeError:
+            return False
+        return True
+
+    def work(self) -> None:
+        try:
+            self.future.set_result(self._work(self._part))
+        except BaseException as error:  # it is raised where the result is asked for
+            self.future.set_exception(error)
 
 
 def require_wanted() -> None:

@@ -52,7 +52,7 @@ def validate(run: Run) -> Metrics:
         rollouts = sample(
             run.policy, run.task, held_out_problems(run), rollout, Draws(run.config.seed, purpose="validation")
         )
-        verdicts = judge(run.task, rollouts)
+        verdicts = judge(run.task, rollouts, run.config.task.judge_timeout_s)
         measures = measure(run.policy, rollouts, run.config.segments.tags)
     source, mean = source_name(run), f"mean@{settings.n}"
     judged = [verdict for verdict in verdicts if not verdict.failed]  # one at least, or `judge` had raised

@@ -36,7 +36,7 @@ def read_config(folder: Path) -> Any:
         fix = "copy config.json and the tokenizer's files of the model that was trained into it"
         raise InputError("no config.json", where=str(folder), fix=fix)
     try:
-        return AutoConfig.from_pretrained(str(folder))
+        return AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"a config that cannot be read ({_first_line(error)})", where=str(folder)) from error
 
@@ -64,7 +64,7 @@ def require_vocabulary(folder: Path, model: PreTrainedModel) -> None:
     if not any(path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern)):
         raise InputError("no tokenizer", where=str(folder), fix=fix)  # transformers would make an empty one
     try:
-        num_known = len(AutoTokenizer.from_pretrained(str(folder)))
+        num_known = len(AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False))
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise InputError(f"no tokenizer ({_first_line(error)})", where=str(folder), fix=fix) from error
     num_rows = model.get_input_embeddings().weight.shape[0]
@@ -76,7 +76,12 @@ def _loaded(folder: Path, name: str | None, **settings: Any) -> PreTrainedModel:
     try:
         with _quiet():
             model, info = _class(folder).from_pretrained(
-                name, **settings, output_loading_info=True, ignore_mismatched_sizes=True, local_files_only=True
+                name,
+                **settings,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                local_files_only=True,
+                trust_remote_code=False,
             )
     except (OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError) as error:
         fix = "is the folder whole? choose another --step"

@@ -8,8 +8,8 @@ import subprocess
 import threading
 from pathlib import Path
 
-from egpo.errors import EgpoError
-from egpo.files import UNFINISHED
+from egpo.errors import EgpoError, warn_once
+from egpo.files import UNFINISHED, fsync_path
 
 _SOURCES = Path(__file__).parent / "sources"
 _LIMIT_S = 300
@@ -18,6 +18,7 @@ _FLAGS = (
     # What vectorising sums needs. Not -ffast-math: it knows no NaN, and makes torch round small numbers to 0.
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math"),
 )
+_TRAILER = b"egpo kernels, sha256: "
 
 
 class CompileError(EgpoError):
@@ -25,14 +26,42 @@ class CompileError(EgpoError):
 
 
 def library_file() -> Path:
-    """Of the sources, the flags, the compiler and the CPU together: whichever of them changes, another file."""
+    """Of the sources, the flags, the compiler and the CPU together: whichever of them changes, another file.
+
+    A file that is not whole is compiled anew: loading one that was cut short ends the process with SIGBUS, and one
+    with a changed byte may compute anything."""
     compiler = _compiler()
-    identity = (*_FLAGS, _run([compiler, "--version"]), _cpu(), *map(Path.read_text, sorted(_SOURCES.iterdir())))
+    identity = (
+        *_FLAGS,
+        _TRAILER.decode(),
+        _run([compiler, "--version"]),
+        _cpu(),
+        *map(Path.read_text, sorted(_SOURCES.iterdir())),
+    )
     digest = hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16]
     path = _folder() / f"kernels-{digest}.so"
     if not path.exists():
         _compile(compiler, path)
+    elif not _is_whole(path):
+        warn_once(f"damaged {path}", f"{path} is damaged: the kernels are compiled again")
+        _compile(compiler, path)
     return path
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file ends with the digest of what comes before."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False
+    library = content[: -len(_TRAILER) - hashlib.sha256().digest_size]
+    return content == _sealed(library)
+
+
+def _sealed(library: bytes) -> bytes:
+    """The library and its digest in one file, so that no process finds one without the other. What follows the end of
+    an ELF file is not looked at when it is loaded."""
+    return library + _TRAILER + hashlib.sha256(library).digest()
 
 
 def _compile(compiler: str, path: Path) -> None:
@@ -42,7 +71,10 @@ def _compile(compiler: str, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             _run([compiler, *_FLAGS, "-o", str(aside), *map(str, sorted(_SOURCES.glob("*.c"))), "-lm"])
+            aside.write_bytes(_sealed(aside.read_bytes()))
+            fsync_path(aside)
             aside.replace(path)
+            fsync_path(path.parent)
         finally:
             aside.unlink(missing_ok=True)
     except OSError as error:

@@ -8,7 +8,10 @@ import yaml
 
 from egpo.errors import ConfigError, Fault, InputError
 
-FREE = ("name", "runs", "checkpoints", "watch", "prepare", "probe", "eval", "verl.python", "verl.patience_minutes")
+FREE = (
+    *("name", "runs", "checkpoints", "watch", "prepare", "probe", "eval"),
+    *("task.judge_timeout_s", "verl.python", "verl.patience_minutes"),
+)
 """Keys and sections that change no arithmetic: where a run lies, what is kept of it, who watches, and what is done
 before and after it. (The data itself is held by its digest.)"""
 _NOTHING = "nothing"

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from egpo.errors import InputError
+from egpo.errors import EgpoError, InputError
 from egpo.files import UNFINISHED, write_atomically
 from egpo.runs.differences import refuse_other_training
 from egpo.runs.lock import LOCK_NAME, locked
@@ -81,6 +81,15 @@ class RunFolder:
         """Raises where `create` would: to be asked before a model is loaded for nothing."""
         if self.path.is_dir():
             _refuse_what_is_there(self)
+
+    def require_there(self) -> None:
+        """Raises where somebody has removed the folder of a run that is going on: what is written to it after that
+        would be no run that can be resumed."""
+        if not self.config.is_file():
+            fix = "its checkpoints are lost; start it again"
+            raise EgpoError(
+                "the run folder was removed or moved while the run was going on", where=str(self.path), fix=fix
+            )
 
     @classmethod
     @contextmanager

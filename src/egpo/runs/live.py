@@ -5,6 +5,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from statistics import fmean
 from types import TracebackType
 
@@ -43,11 +44,13 @@ class LiveView:
         self._step_s: deque[float] = deque(maxlen=_STEPS_FOR_ESTIMATE)
         self._between_s, self._num_timed = 0.0, 0
         self._live = self._new_live() if _is_live(self._console) else None
+        self.failure: str | None = None
+        """Why nothing can be shown any more: a closed pipe (`| head`), a full device, a terminal that is gone."""
 
     def __enter__(self) -> "LiveView":
         self._last_show = self._clock()
         if self._live is not None:
-            self._live.start()
+            self._draw(self._live.start)
         else:
             self.say(self._progress.title)
         return self
@@ -57,7 +60,7 @@ class LiveView:
     ) -> None:
         self._stage = ""
         if self._live is not None:
-            self._live.stop()
+            self._draw(self._live.stop)
 
     def stage(self, name: str) -> None:
         """What is being done now: `sample`, `judge`, ..."""
@@ -78,7 +81,19 @@ class LiveView:
 
     def say(self, text: str) -> None:
         """A line above the panel, or in its turn."""
-        self._console.print(Text(text), soft_wrap=True)
+        self._draw(lambda: self._console.print(Text(text), soft_wrap=True))
+
+    def _draw(self, draw: Callable[[], object]) -> None:
+        """A screen that fails is not drawn to again: who trains decides what follows from `failure`, in good order."""
+        if self.failure is not None:
+            return
+        try:
+            draw()
+        except (OSError, SystemExit) as error:  # rich leaves the interpreter when a pipe is closed
+            cause = error.__context__ if isinstance(error, SystemExit) else error
+            self.failure = getattr(cause, "strerror", None) or str(cause or "closed")
+            with suppress(OSError, ValueError):  # what is left in the buffer must not fail again at the end
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._console.file.fileno())
 
     def _time_step(self, step: int, timings: Mapping[str, float]) -> None:
         """Time left: the steps to come, each as long as the last twenty on average, and what lies between two steps,

@@ -15,6 +15,7 @@ from typing import Any
 from egpo.errors import InputError, nearest, warn_once
 from egpo.files import write_atomically
 from egpo.runs.folder import RunFolder
+from egpo.runs.interruption import NOTICES, REPEATABLE
 from egpo.runs.metrics import finite_figures
 
 PROJECT = "egpo"
@@ -101,7 +102,7 @@ def _failure(call: Callable[[], object]) -> Exception | None:
 @contextmanager
 def _signals_kept() -> Iterator[None]:
     """Who handles an interrupt is the run's business: SwanLab puts its own handler in."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    kept = {number: signal.getsignal(number) for number in (*REPEATABLE, *NOTICES)}
     try:
         yield
     finally:

@@ -45,6 +45,9 @@ def command(serving: Serving, engine: Engine, template: Template) -> list[str]:
     if serving.thinking is not None and not template.may_switch:
         fix = "leave it out: the template has no `enable_thinking`"
         raise InputError("this model's thinking cannot be switched", where="--thinking", fix=fix)
+    if any(word.partition("=")[0].replace("_", "-") == "--trust-remote-code" for word in serving.more):
+        fix = "leave it out, and use a version of the model whose classes are in transformers"
+        raise InputError("code from a model folder is never run", where="--trust-remote-code", fix=fix)
     build = _vllm if engine.kind == "vllm" else _transformers
     return [engine.python, *build(serving, engine, template), *serving.more]
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from egpo.chat_templates import render
 from egpo.errors import InputError
 from egpo.tags import THINK_TAGS
 
@@ -38,7 +39,7 @@ def read_template(model: str) -> Template:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         fix = "give a model folder with its tokenizer, or a name of the hub and a network"
@@ -57,10 +58,9 @@ def _prompt(tokenizer: object, model: str) -> str:
 
     messages = [{"role": "user", "content": "?"}]
     try:
-        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)  # type: ignore[attr-defined]
+        return render(tokenizer, messages)
     except TemplateError as error:
         raise InputError(f"the chat template fails ({error})", where=f"model {model}", fix="mend it") from error
-    return str(prompt)
 
 
 def _described(source: str, prompt: str) -> Template:

@@ -1,9 +1,13 @@
 """Tasks by name: those of the package out of a table, those from outside as `module:Class`."""
 
 import inspect
-from typing import Any
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, SupportsIndex
 
-from egpo.errors import InputError, nearest
+from egpo.errors import EgpoError, InputError, nearest
 from egpo.outside import import_outside
 from egpo.tasks.code import Code
 from egpo.tasks.countdown import Countdown
@@ -42,7 +46,7 @@ def _found(name: str, settings: dict[str, Any]) -> type:
         shown = name if len(name) <= 60 else f"{name[:57]}..."
         raise InputError(f"unknown task `{shown}`", fix=f"{nearest(shown, TASKS)} (or give `module:Class`)")
     _check_settings(name, found, settings)
-    return found
+    return _guarded(found, name) if ":" in name else found
 
 
 def data_source_of(task: Task, name: str) -> str:
@@ -69,6 +73,45 @@ def _from_outside(name: str) -> type:
             fix=f"a task has the methods {', '.join(METHODS)}: see docs/tasks.md",
         )
     return found
+
+
+def _guarded(found: type, name: str) -> type:
+    """The class, with methods that say what went wrong and where: an InputError that names the task, its method, the
+    exception and its line. `judge` is not among them: a judgement that fails is a verdict (`egpo.tasks.judging`)."""
+
+    def guarded(method: str) -> Callable[..., Any]:
+        inner = getattr(found, method)
+
+        @wraps(inner)
+        def call(self: Any, *args: Any, **settings: Any) -> Any:
+            try:
+                return inner(self, *args, **settings)
+            except EgpoError:
+                raise
+            except (Exception, SystemExit) as error:  # the boundary to a user's class, which may raise anything
+                place = _place(error, inspect.getfile(found))
+                what = f"its `{method}` raised {type(error).__name__}: {error} ({place})"
+                raise InputError(what, where=f"task {name}", fix="mend it") from error
+
+        return call
+
+    def reduced(self: Any, protocol: SupportsIndex) -> Any:
+        """Pickled as an instance of the user's own class, which a worker process can import."""
+        whole: Any = found.__reduce_ex__(self, protocol)  # type: ignore[call-arg]
+        is_usual = isinstance(whole, tuple) and whole[1][:1] == (made,)
+        return (object.__new__, (found,), *whole[2:]) if is_usual else whole
+
+    names = {"__module__": found.__module__, "__qualname__": found.__qualname__, "__doc__": found.__doc__}
+    methods = {method: guarded(method) for method in ("__init__", "problems", "prompt", "gold")}
+    made: type = type(found)(found.__name__, (found,), {**names, **methods, "__reduce_ex__": reduced})
+    return made
+
+
+def _place(error: BaseException, file: str) -> str:
+    """The last line of the user's own file, or of whatever it called."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = [frame for frame in frames if frame.filename == file][-1:] or frames[-1:]
+    return ", ".join(f"{Path(frame.filename).name}, line {frame.lineno}" for frame in last)
 
 
 def _check_settings(name: str, cls: type, settings: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -274,3 +275,13 @@ def test_what_a_killed_process_left_goes_when_a_finished_run_is_resumed(tmp_path
     (tmp_path / ".egpo-abandoned").mkdir()
     ours.forget_after(8)
     assert {path.name for path in tmp_path.iterdir()} == {LATEST, "global_step_8"}
+
+
+def test_a_machine_without_a_thread_to_give_is_a_save_that_failed(tmp_path, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(SaveError, match=r"step 1 could not be written \(can't start new thread\)"):
+        checkpoints(tmp_path).save(snapshot(1), export)
+    assert checkpoints(tmp_path).steps() == []

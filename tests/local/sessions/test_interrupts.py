@@ -10,8 +10,11 @@ import pytest
 
 from egpo.local.sessions.interrupts import Interrupts, StepAbandoned
 from egpo.runs.interruption import RunInterruptedError
+from egpo.verl.launch.stops import Stops
 
-BOTH = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+BOTH = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
+FROM_SCHEDULERS = pytest.mark.parametrize("signum", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
+ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU]
 
 
 def send(signum, reached=None):
@@ -20,7 +23,7 @@ def send(signum, reached=None):
         reached.append("after")
 
 
-@BOTH
+@pytest.mark.parametrize("signum", ALL)
 def test_a_step_that_changed_nothing_is_abandoned_at_once(signum, capfd):
     reached = []
     with Interrupts() as interrupts:
@@ -31,7 +34,7 @@ def test_a_step_that_changed_nothing_is_abandoned_at_once(signum, capfd):
     assert capfd.readouterr().err == "egpo: stopping in good order; once more to leave at once\n"
 
 
-@BOTH
+@pytest.mark.parametrize("signum", ALL)
 def test_an_update_under_way_is_finished_first(signum):
     with Interrupts() as interrupts:
         interrupts.allow_abandoning(True)
@@ -54,10 +57,10 @@ def test_no_boundary_for_failures_swallows_it():
 
 
 def test_what_listened_before_listens_again():
-    before = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(signum) for signum in ALL]
     with Interrupts():
         send(signal.SIGTERM)
-    assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(signum) for signum in ALL] == before
 
 
 @BOTH
@@ -75,3 +78,31 @@ def test_the_second_signal_ends_the_process_in_the_middle_of_anything(signum):
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_exit_codes_are_those_that_shells_expect(signum, code):
     assert RunInterruptedError(signum, "stopped").exit_code == code
+
+
+@FROM_SCHEDULERS
+def test_a_terminal_or_a_scheduler_that_says_it_twice_does_not_cut_the_saving_short(signum):
+    with Interrupts() as interrupts:
+        send(signum)
+        send(signum)
+        assert interrupts.signum == signum
+
+
+def test_under_nohup_a_run_outlives_its_terminal():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            send(signal.SIGHUP)
+            assert interrupts.signum is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("signum", ALL)
+def test_verl_is_ended_by_the_same_signals(signum):
+    with Stops() as stops:
+        send(signum)
+        assert (stops.signum, stops.hurried) == (signum, False)
+        send(signum)
+        assert stops.hurried == (signum in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT))

@@ -129,14 +129,15 @@ def test_a_run_that_was_cut_off_ends_in_the_same_bits(settings, monkeypatch, sto
     assert left_by(cut) == left_by(whole)
 
 
-def test_a_signal_ends_the_run_after_the_step_and_resume_goes_on(settings, monkeypatch):
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
+def test_a_signal_ends_the_run_after_the_step_and_resume_goes_on(settings, monkeypatch, signum, code):
     whole, stopped = settings("whole"), settings("stopped")
     sft(whole)
     real = sessions.sft_step
 
     def interrupted(run, number):
         if number == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signum)
         return real(run, number)
 
     monkeypatch.setattr(sessions, "sft_step", interrupted)
@@ -144,7 +145,7 @@ def test_a_signal_ends_the_run_after_the_step_and_resume_goes_on(settings, monke
         RunInterruptedError, match=r"after step 3, which is saved; go on with: egpo sft .*--resume"
     ) as end:
         sft(stopped)
-    assert end.value.exit_code == 143
+    assert end.value.exit_code == code
     monkeypatch.undo()
     sft(stopped, resume=True)
     assert metrics(stopped) == metrics(whole)

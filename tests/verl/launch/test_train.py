@@ -128,7 +128,7 @@ def recorded(folder, process):
     return record
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
 def test_a_signal_ends_it_with_nobody_left(overrides, tmp_path, signum, code):
     folder = folder_of(small(*overrides))
     process = started(overrides, STAND_IN="hang@3")

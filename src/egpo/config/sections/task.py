@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from egpo.config.sections.section import Section, raised
+from egpo.config.sections.section import Positive, Section, raised
 from egpo.errors import Fault
 from egpo.tags import THINK_TAGS, tags_fault
 
@@ -14,6 +14,9 @@ class Task(Section):
     """A task of the package (`countdown`, `gsm8k`, ...), or one of yours as `module:Class`."""
     settings: dict[str, Any] = Field({})
     """What the task is made with: `source` (a directory of `egpo prepare`), `mode`, ..."""
+    judge_timeout_s: Positive | None = None
+    """Seconds that judging one response may take; a response without a verdict by then is left out as `failed`. None:
+    the task's own `judge_timeout_s`, else 300."""
 
 
 class Segments(Section):

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from egpo.chat_templates import render
 from egpo.errors import InputError, warn_once
 from egpo.evals.bfcl.environment import bfcl_python
 from egpo.evals.bfcl.evaluation import as_more, evaluation_of, require_generated
@@ -81,13 +82,11 @@ def prompt_mismatches(target: Target, asked: Asked, python: Path, work: Path) ->
     if found is None:
         return None
     problem, question = found
-    tokenizer = AutoTokenizer.from_pretrained(target.tokenizer)
+    tokenizer = AutoTokenizer.from_pretrained(target.tokenizer, trust_remote_code=False)
     messages = [dict(message) for message in task.prompt(problem)]
-    training = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, tokenize=False, **recipe.model.template
-    )
+    training = render(tokenizer, messages, variables=recipe.model.template)
     built = built_prompt(python, asked, work, question.messages, question.tools)
-    return tuple(mismatches(str(training), built, recipe.segments.tags[0]))
+    return tuple(mismatches(training, built, recipe.segments.tags[0]))
 
 
 def evaluation_name(target: Target, asked: Asked, wanted: Wanted) -> str:

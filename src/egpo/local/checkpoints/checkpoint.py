@@ -107,7 +107,9 @@ class Checkpoints:
                 os.rename(aside / "new", self.folder(snapshot.step).parent)
                 fsync_path(self.root)
                 self._tidy(snapshot.step, aside)
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
+                raise
             raise SaveError(
                 f"the checkpoint of step {snapshot.step} could not be written ({_reason(error)})",
                 where=str(self.root),

@@ -26,6 +26,7 @@ def config_identity(config: Config | SftConfig) -> str:
     """A digest of the settings that a resumed run must share: all that change what is computed. `steps` is one of
     them only where the learning rate depends on it."""
     values = config.model_dump(mode="json", exclude={*FREE, "verl"})
+    values.get("task", {}).pop("judge_timeout_s", None)
     if config.update.schedule == "constant":
         values.pop("steps", None)
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
@@ -71,7 +72,7 @@ def restore_learned(policy: Policy, optimizer: Optimizer, tensors: Mapping[str, 
 def load_weights(policy: Policy, folder: Path) -> None:
     """Through transformers, which knows how it names and ties the weights that it saves."""
     with without_progress_bars():
-        saved = AutoModelForCausalLM.from_pretrained(folder, dtype=policy.model.dtype)
+        saved = AutoModelForCausalLM.from_pretrained(folder, dtype=policy.model.dtype, trust_remote_code=False)
     policy.model.load_state_dict(saved.state_dict())
 
 

@@ -80,9 +80,9 @@ def _folder(path: str, where: str) -> str:
 
 def _tokenizer(folder: str, where: str) -> PreTrainedTokenizerBase:
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise InputError(f"no tokenizer: {_first_line(error)}", where=where, fix=_fix_for(folder)) from error
+        raise InputError(f"no tokenizer: {_first_line(error)}", where=where, fix=_fix_for(folder, error)) from error
     if not tokenizer.chat_template:
         raise InputError(
             "the tokenizer has no chat template",
@@ -97,13 +97,15 @@ def _model(folder: str, settings: Model, dtype: torch.dtype, seed: int, where: s
         if settings.init == "random":
             return _random_model(folder, dtype, seed)
         with without_progress_bars():
-            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=NAME)
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, attn_implementation=NAME, trust_remote_code=False
+            )
     except UnpicklingError as error:
         fix = "save the weights as safetensors, on a machine where the code in the file may run"
         what = "its weights are a pickle that holds more than tensors: it could run code, so it is not loaded"
         raise InputError(what, where=where, fix=fix) from error
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-        raise InputError(f"cannot be loaded: {_first_line(error)}", where=where, fix=_fix_for(folder)) from error
+        raise InputError(f"cannot be loaded: {_first_line(error)}", where=where, fix=_fix_for(folder, error)) from error
     return model
 
 
@@ -112,7 +114,10 @@ def _random_model(folder: str, dtype: torch.dtype, seed: int) -> PreTrainedModel
     state = torch.get_rng_state()
     torch.manual_seed(seed)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        AutoConfig.from_pretrained(folder), dtype=dtype, attn_implementation=NAME
+        AutoConfig.from_pretrained(folder, trust_remote_code=False),
+        dtype=dtype,
+        attn_implementation=NAME,
+        trust_remote_code=False,
     )
     torch.set_rng_state(state)
     return model
@@ -170,7 +175,9 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
-def _fix_for(folder: str) -> str:
+def _fix_for(folder: str, error: Exception) -> str:
+    if "trust_remote_code" in str(error):
+        return "egpo never runs code from a model folder: use a version of the model whose classes are in transformers"
     if os.path.isdir(folder):
         return "is the folder whole? it needs config.json, weights and tokenizer files"
     return "give a folder on this machine, or a name of the hub and a network"

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from jinja2 import TemplateError
 
-from egpo.errors import InputError
+from egpo.chat_templates import render
+from egpo.errors import EgpoError, InputError
 from egpo.local.policies.policy import Policy
 from egpo.tasks import Problem, Task
 
@@ -19,16 +20,15 @@ def prompt_text(policy: Policy, task: Task, problem: Problem) -> str:
             fix='return messages: [{"role": "user", "content": ...}]',
         )
     try:
-        text: str = policy.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **policy.template
-        )
-    except (TemplateError, TypeError, KeyError) as error:
+        return render(policy.tokenizer, messages, variables=policy.template)
+    except EgpoError:
+        raise
+    except (TemplateError, TypeError, ValueError, AttributeError, LookupError) as error:
         raise InputError(
             f"the chat template refuses the prompt: {error}",
             where=f"problem {problem.key}",
             fix="compare the task's messages with what the template expects",
         ) from error
-    return text
 
 
 def prompt_tokens(policy: Policy, task: Task, problems: Sequence[Problem]) -> list[tuple[int, ...]]:

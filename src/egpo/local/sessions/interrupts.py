@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first ends the run in good order, the second at once.
+"""SIGINT, SIGTERM and what terminals and schedulers send: the first ends the run in good order, a second one at once.
 
 Until the update begins a step has changed nothing, so it is abandoned where it stands and taken again on resume. An
 update under way is finished: half of one is no state to save.
@@ -12,7 +12,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from egpo.runs.interruption import NOTICES, stop_signals
+
 SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -31,7 +32,7 @@ class Interrupts:
 
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
-            self._before = {signum: signal.signal(signum, self._receive) for signum in SIGNALS}
+            self._before = {signum: signal.signal(signum, self._receive) for signum in stop_signals()}
         return self
 
     def __exit__(
@@ -51,8 +52,8 @@ class Interrupts:
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         self.signum = signum
         # The default action ends the process in the middle of anything, a long kernel too.
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
+        for each in self._before:
+            signal.signal(each, signal.SIG_IGN if each in NOTICES else signal.SIG_DFL)
         _say("egpo: stopping in good order; once more to leave at once")
         if self._abandonable:
             self._abandonable = False

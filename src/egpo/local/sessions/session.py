@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from egpo.advantages.signals import Metrics
+from egpo.errors import EgpoError
 from egpo.local.checkpoints.checkpoint import Checkpoints, SaveError, Snapshot
 from egpo.local.checkpoints.export import export_policy
 from egpo.local.policies.policy import Policy
@@ -78,6 +79,7 @@ class Session(ABC):
         """A checkpoint of the steps done. One that cannot be written costs a warning, unless it holds the result."""
         if self.done == self.saved:
             return
+        self.around.folder.require_there()
         self.around.view.stage("save")
         self.around.ledger.sync()
         try:
@@ -100,6 +102,7 @@ class Session(ABC):
 
     def record(self, metrics: Metrics, start: float) -> None:
         """The figures of a step that began at `start`, by the performance counter."""
+        self.around.folder.require_there()
         total = time.perf_counter() - start
         stages = {f"timing_s/{name}": seconds for name, seconds in self._trained.stages.take().items()}
         throughput = {TOKENS_PER_S: metrics["perf/total_num_tokens"] / total} if self.done else {}
@@ -113,16 +116,27 @@ def take_steps(session: Session) -> Path:
     """To the last step, and the folder of the model. However it ends, what is done is kept: unless an update was cut in
     two, or its metrics could not be written."""
     try:
+        _require_screen(session)
         if session.done == 0:
             session.begin()
         while session.done < session.num_steps:
             session.take_step()
+            _require_screen(session)
     finally:
         if session.is_whole:
             session.save()
     done = "are done" if session.done > session.begun_at else "were done before, and nothing is left to do"
     session.around.view.say(f"all {session.num_steps} steps {done}: {session.model_folder}")
+    _require_screen(session)
     return session.model_folder
+
+
+def _require_screen(session: Session) -> None:
+    """A run whose output cannot be written ends, as a program in a pipe does, but in good order."""
+    if (failure := session.around.view.failure) is not None:
+        done = f"stopped after step {session.done} of {session.num_steps}"
+        fix = f"go on with: {session.around.checkpoints.command} --resume"
+        raise EgpoError(f"standard output cannot be written ({failure}): {done}", fix=fix)
 
 
 def interrupted(signum: int, folder: RunFolder, checkpoints: Checkpoints) -> RunInterruptedError:

@@ -8,9 +8,10 @@ from typing import Any
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
-from transformers.utils.chat_template_utils import render_jinja_template
 
+from egpo.chat_templates import marked_spans, render
 from egpo.data import Dropped
+from egpo.errors import EgpoError
 from egpo.local.sft.conversations import Conversation, Turn
 
 
@@ -41,34 +42,18 @@ class Template:
 
     def render(self, messages: Sequence[Turn], conversation: Conversation, *, prompt: bool = False) -> str:
         """The text of these messages; with `prompt`, up to where the assistant starts to speak."""
-        return str(
-            self.tokenizer.apply_chat_template(
-                list(messages),
-                tools=list(conversation.tools) or None,
-                add_generation_prompt=prompt,
-                tokenize=False,
-                **self.variables,
-            )
-        )
+        return render(self.tokenizer, messages, tools=conversation.tools, prompt=prompt, variables=self.variables)
 
     def marks_answers(self, conversation: Conversation) -> bool:
         """Whether it says itself which words are the assistant's, by `{% generation %}`."""
-        return bool(re.search(r"\{%-?\s*generation\s*-?%\}", self._source(conversation)))
+        # A tokenizer may have another template for conversations with tools.
+        source = str(self.tokenizer.get_chat_template(tools=list(conversation.tools) or None))
+        return bool(re.search(r"\{%-?\s*generation\s*-?%\}", source))
 
     def marks(self, messages: Sequence[Turn], conversation: Conversation) -> list[int]:
         """Where the marked parts start, in characters of the text."""
-        _, spans = render_jinja_template(
-            conversations=[list(messages)],
-            tools=list(conversation.tools) or None,
-            chat_template=self._source(conversation),
-            return_assistant_tokens_mask=True,
-            **{**self.tokenizer.special_tokens_map, **self.variables},
-        )
-        return [start for start, _ in spans[0]]
-
-    def _source(self, conversation: Conversation) -> str:
-        """A tokenizer may have another template for conversations with tools."""
-        return str(self.tokenizer.get_chat_template(tools=list(conversation.tools) or None))
+        spans = marked_spans(self.tokenizer, messages, tools=conversation.tools, variables=self.variables)
+        return [start for start, _ in spans]
 
 
 _REFUSALS = (TemplateError, TypeError, ValueError, AttributeError, LookupError)
@@ -89,6 +74,8 @@ def renderings(conversation: Conversation, template: Template) -> Iterator[Rende
     except UnicodeEncodeError:
         yield Dropped("lone_surrogate")
         return
+    except EgpoError:  # the template breaks a limit, on whatever it is given
+        raise
     except _REFUSALS:
         yield Dropped("template_refused")
         return

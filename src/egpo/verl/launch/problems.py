@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from egpo.chat_templates import render
 from egpo.config import Config
 from egpo.data.manifest import data_digest
 from egpo.data.output import StagedFiles
@@ -82,9 +83,7 @@ def prompt_lengths(
     """In tokens, by split, through the model's chat template."""
 
     def num_tokens(problem: Problem) -> int:
-        text = tokenizer.apply_chat_template(
-            task.prompt(problem), tokenize=False, add_generation_prompt=True, **config.model.template
-        )
+        text = render(tokenizer, task.prompt(problem), variables=config.model.template)
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
     return {split: [num_tokens(problem) for problem in chosen] for split, chosen in problems.items()}

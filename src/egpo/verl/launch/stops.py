@@ -1,11 +1,11 @@
-"""SIGINT, SIGTERM and SIGHUP: the first ends verl in good order, the second at once."""
+"""SIGINT, SIGTERM and what terminals and schedulers send: the first ends verl in good order, a second one at once."""
 
 import signal
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from egpo.runs.interruption import NOTICES, stop_signals
 
 
 class Stops:
@@ -19,7 +19,7 @@ class Stops:
         self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
 
     def __enter__(self) -> "Stops":
-        self._before = {signum: signal.signal(signum, self._receive) for signum in SIGNALS}
+        self._before = {signum: signal.signal(signum, self._receive) for signum in stop_signals()}
         return self
 
     def __exit__(
@@ -29,5 +29,5 @@ class Stops:
             signal.signal(signum, signal.SIG_DFL if before is None else before)
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
-        self.hurried = self.signum is not None
+        self.hurried = self.hurried or (self.signum is not None and signum not in NOTICES)
         self.signum = self.signum or signum

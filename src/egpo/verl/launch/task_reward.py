@@ -20,13 +20,14 @@ def compute_score(
     *,
     task: str,
     settings: str = "{}",
+    judge_timeout_s: float | None = None,
     **_: Any,
 ) -> dict[str, float | str]:
-    """`score`, `acc`, `failed`; as text, `reason` and `judged_by`. A judge that raises ends the run: verl cannot leave
-    a response out, and a score of 0 would be learnt from."""
+    """`score`, `acc`, `failed`; as text, `reason` and `judged_by`. A judge that raises or hangs ends the run: verl
+    cannot leave a response out, and a score of 0 would be learnt from."""
     judge = _task(task, settings)
     problem = judge.problems(extra_info["split"])[int(extra_info["index"])]
-    verdict = judge_texts(judge, [problem], [str(solution_str)])[0]
+    verdict = judge_texts(judge, [problem], [str(solution_str)], timeout_s=judge_timeout_s)[0]
     return {
         "score": verdict.reward,
         "acc": float(verdict.correct),

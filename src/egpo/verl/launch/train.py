@@ -61,6 +61,9 @@ def _concluded(launch: Launch, ending: Ending, stops: Stops, view: LiveView, log
     saved = VerlCheckpoints(folder, launch.config.verl.ranks).choose(None)
     newest = f"the newest checkpoint is that of step {saved}" if saved else "there is no checkpoint yet"
     again = f"go on with: egpo train {shlex.quote(str(folder.config))} --resume"
+    if view.failure is not None:
+        what = f"standard output cannot be written ({view.failure}): stopped after step {launch.mirror.done}; {newest}"
+        raise EgpoError(what, fix=again)
     if ending.kind == "stopped" or (stops.signum is not None and launch.mirror.done < launch.config.steps):
         what = f"stopped after step {launch.mirror.done}; {newest}"
         raise RunInterruptedError(stops.signum or 0, what, fix=again)

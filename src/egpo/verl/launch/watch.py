@@ -56,7 +56,7 @@ class Watch:
                     last_step = time.monotonic()
                 if code is not None:
                     return self._ending("exited", code)
-                if self._may_stop(stops):
+                if self._may_stop(stops) or self._view.failure is not None:
                     return self._ending("stopped")
                 if time.monotonic() - last_step > patience_s:
                     return self._ending("stalled")

@@ -25,12 +25,26 @@ def main(job_file: str) -> None:
     from bounded_answers import ServerNotReadyError
     from registry import register
 
+    _refuse_code_of_models()
     register(job["served_name"], job["prompt_format"], job["timeout_s"], job.get("max_tokens"), job.get("context"))
     try:
         {"evaluate": evaluate, "prompt": prompt}[job["do"]](job)
     except ServerNotReadyError as error:
         print(error, flush=True)
         raise SystemExit(NOT_READY) from None
+
+
+def _refuse_code_of_models() -> None:
+    """BFCL loads tokenizers and configs with trust_remote_code=True: a model folder's code would run."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    for loader in (AutoConfig, AutoTokenizer):
+        load = loader.from_pretrained
+
+        def without_code(*args: Any, _load: Any = load, **options: Any) -> Any:
+            return _load(*args, **{**options, "trust_remote_code": False})
+
+        loader.from_pretrained = without_code
 
 
 def evaluate(job: dict[str, Any]) -> None:
@@ -105,7 +119,9 @@ def prompt(job: dict[str, Any]) -> None:
     if job["prompt_format"] == "template":
         from transformers import AutoTokenizer
 
-        handler.tokenizer = AutoTokenizer.from_pretrained(os.environ["REMOTE_OPENAI_TOKENIZER_PATH"])
+        handler.tokenizer = AutoTokenizer.from_pretrained(
+            os.environ["REMOTE_OPENAI_TOKENIZER_PATH"], trust_remote_code=False
+        )
     case = {"id": "simple_python_0", "question": [job["messages"]], "function": job["tools"]}
     data = handler._pre_query_processing_prompting(case)
     handler.add_first_turn_message_prompting(data, case["question"][0])

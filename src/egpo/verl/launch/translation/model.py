@@ -12,6 +12,8 @@ def model_settings(config: Config) -> Iterator[Setting]:
     """`model.device` is the local engine's; `init: random` and `deterministic` have been refused."""
     model = config.model
     yield Setting(f"{MODEL}.path", model_place(model.path), "model.path")
+    for key in (f"{MODEL}.trust_remote_code", "data.trust_remote_code"):
+        yield Setting(key, False, "code from a model folder never runs")
     yield Setting(
         f"{MODEL}.enable_gradient_checkpointing", model.gradient_checkpointing, "model.gradient_checkpointing"
     )

@@ -34,8 +34,16 @@ checkpoints of another number of ranks, or wait for figures in a file that nobod
 
 def refuse_what_verl_lacks(config: Config) -> None:
     """Every fault at once."""
-    raw = [key for key, _ in leaves(config.verl.raw)]
-    faults = [*_lacking(config), *_indivisible(config), *_contradicting(raw), *ignored_keys(raw), *_plugin(config)]
+    values = dict(leaves(config.verl.raw))
+    raw = list(values)
+    faults = [
+        *_lacking(config),
+        *_indivisible(config),
+        *_contradicting(raw),
+        *_running_code_of_models(values),
+        *ignored_keys(raw),
+        *_plugin(config),
+    ]
     if faults:
         raise ConfigError(faults)
 
@@ -95,6 +103,13 @@ def _contradicting(raw: Iterable[str]) -> Iterator[Fault]:
     for key in raw:
         if key in OURS_ALONE:
             yield Fault(f"the launcher sets `{key}` itself", f"verl.{key}", f"set {OURS_ALONE[key]}")
+
+
+def _running_code_of_models(values: Mapping[str, Any]) -> Iterator[Fault]:
+    for key, value in values.items():
+        if key.rpartition(".")[2].lstrip("+").replace("-", "_") == "trust_remote_code" and value not in (False, None):
+            fix = "leave it out, and use a version of the model whose classes are in transformers"
+            yield Fault("code from a model folder is never run", f"verl.{key}", fix)
 
 
 def _lacking(config: Config) -> Iterator[Fault]:
