@@ -30,8 +30,7 @@ from _embedded_job import Job
 from _embedded_limit import Products, Seconds
 from _process_memory import PeakMemory
 from egpo.config import Config
-from egpo.local.run import Run, open_run
-from egpo.local.stages import Stages
+from egpo.local.run import Run, Stages, open_run
 from egpo.local.step import step
 from interleaved import Ratio, Timing
 

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from egpo.rewards import reasons_of, score
+from egpo.rewards.answers import split_thinking
 from egpo.rewards.code import LONGEST_PROGRAM, extract_program
 from egpo.rewards.code import REASONS as CODE_REASONS
 from egpo.rewards.countdown import REASONS as COUNTDOWN_REASONS
@@ -31,7 +32,6 @@ from egpo.rewards.gsm8k import judge_gsm8k
 from egpo.rewards.math import REASONS as MATH_REASONS
 from egpo.rewards.math import judge_math
 from egpo.rewards.math.judge import gold_form, settle_by_spelling
-from egpo.rewards.thinking import split_thinking
 from egpo.rewards.tool_calls import REASONS as TOOL_CALL_REASONS
 from egpo.rewards.tool_calls import judge_tool_calls
 from egpo.rewards.verdict import Verdict

@@ -32,9 +32,8 @@ import _gpu_job as jobs
 import _trl_gpu_peer as trl
 from egpo.config import Config
 from egpo.local.draws import Draws
-from egpo.local.policies import load
-from egpo.local.run import Run, open_run
-from egpo.local.stages import Stages
+from egpo.local.models import load
+from egpo.local.run import Run, Stages, open_run
 from egpo.local.step import step
 from interleaved import Timing
 

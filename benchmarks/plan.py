@@ -15,10 +15,8 @@ from rich.table import Table
 
 import _gpu_job as jobs
 from egpo.local.draws import Draws
-from egpo.plans.cards import CARDS
-from egpo.plans.jobs import StepJob
 from egpo.plans.plan import Plan, plan_job
-from egpo.plans.shapes import ModelShape
+from egpo.plans.shapes import CARDS, ModelShape, StepJob
 from one_gpu import Ours, Seconds, open_job
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from egpo.rewards import score
 from egpo.tasks import load_task
-from egpo.tasks.math_problems import draw_math_problem
+from egpo.tasks.mixed import draw_math_problem
 from interleaved import Timing, time_interleaved
 from sandbox import PROGRAMS, measure
 

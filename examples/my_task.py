@@ -3,7 +3,7 @@
 import itertools
 import random
 
-from egpo.rewards.thinking import split_thinking
+from egpo.rewards.answers import split_thinking
 from egpo.rewards.verdict import Verdict
 from egpo.tasks import Problem
 

@@ -12,7 +12,18 @@ import pytest
 import egpo
 
 SOURCE = Path(egpo.__file__).parent
-LEAVES = {"assets", "call_bounds", "chat_templates", "errors", "files", "native", "outside", "tags", "version"}
+LEAVES = {
+    "assets",
+    "call_bounds",
+    "chat_templates",
+    "errors",
+    "files",
+    "native",
+    "sections",
+    "tags",
+    "user_code",
+    "version",
+}
 MAY_IMPORT = {
     "assets": set(),
     "errors": set(),
@@ -21,7 +32,8 @@ MAY_IMPORT = {
     "call_bounds": set(),
     "files": set(),
     "chat_templates": {"errors"},
-    "outside": {"errors"},
+    "sections": {"errors", "files"},
+    "user_code": {"errors"},
     "native": {"errors", "files"},
     "__main__": {"cli"},
     "config": LEAVES,

@@ -8,7 +8,7 @@ from typer.main import get_command
 
 from egpo.cli.main import app
 from egpo.config import Config
-from egpo.config.faults import _all_keys
+from egpo.sections import _all_keys
 from egpo.tasks.load import TASKS, _setting_names
 from egpo.verl.launch.schema.known import schema
 

@@ -16,13 +16,11 @@ from egpo.assets import MODELS
 from egpo.config.schema import Model
 from egpo.data.tokens import load_tokenizer
 from egpo.errors import ConfigError, InputError
-from egpo.local.policies.load import load_policy
+from egpo.local.models.load import load_policy
 from egpo.merges.models import read_config
-from egpo.serving.commands import Serving, command
-from egpo.serving.engines import Engine
-from egpo.serving.templates import Template, read_template
-from egpo.verl.launch.tokenizer import load_tokenizer as load_for_verl
-from egpo.verl.launch.translation.refusals import refuse_what_verl_lacks
+from egpo.serving.commands import Engine, Serving, Template, command, read_template
+from egpo.verl.launch.preflight import load_tokenizer as load_for_verl
+from egpo.verl.launch.refusals import refuse_what_verl_lacks
 from tests.verl.launch.recipes import small
 
 SOURCE = Path(egpo.__file__).parent

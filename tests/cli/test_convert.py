@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from egpo.cli.convert import VERBS, convert_app
 from egpo.errors import InputError
-from egpo.tasks.tool_conversations import draw_conversation
+from egpo.tasks.function_calling import draw_conversation
 from tests.data.qwen3 import tokenizer
 
 

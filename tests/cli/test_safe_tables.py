@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from egpo.cli.safe_tables import cell, printable, safe_table
+from egpo.cli.tables import cell, printable, safe_table
 
 MARKUP = [":heart:", "[red]x[/red]", "[/]", "\\[b]"]
 HOSTILE = [*MARKUP, "ends in \\", "\x1b[31m\u202e\0\ud800", "a\nb", "日本語" * 40, "x" * 300]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from egpo.comparisons.comparison import Wanted, compare_runs
-from egpo.comparisons.problems import BOOTSTRAP, MCNEMAR
+from egpo.comparisons.mcnemar import BOOTSTRAP, MCNEMAR
 from egpo.comparisons.seeds import METHOD
 from egpo.errors import ConfigError, InputError
 from tests.comparisons.folders import drawn, two_conditions, write_run, write_sitting

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from egpo.comparisons.exams import Sitting
-from egpo.evals.candidates import LocalCandidate
+from egpo.comparisons.entrants import Sitting
+from egpo.evals.candidates import LocalCandidate, ModelPlace
 from egpo.evals.evaluate import Exam
-from egpo.evals.places import ModelPlace
 from egpo.evals.responses import Sampling
 from egpo.runs.folder import RunFolder
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.comparisons.holm import holm
+from egpo.comparisons.result import holm
 
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 

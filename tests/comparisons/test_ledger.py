@@ -2,7 +2,7 @@
 
 import pytest
 
-from egpo.comparisons.ledger import COLUMNS, read_ledger
+from egpo.comparisons.results_table import COLUMNS, read_ledger
 from egpo.errors import InputError
 from tests.comparisons.folders import drawn, write_run, write_sitting
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from egpo.comparisons.mcnemar import BOOTSTRAP, MCNEMAR, compare_over_problems
 from egpo.comparisons.outcome import ALPHA
-from egpo.comparisons.problems import BOOTSTRAP, MCNEMAR, compare_over_problems
-from egpo.evals.bootstrap import SHARES
+from egpo.evals.intervals import SHARES
 
 QUARTERS = st.integers(0, 4).map(lambda count: count / 4)
 PAIRS = st.lists(st.tuples(QUARTERS, QUARTERS), min_size=20, max_size=60)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from egpo.comparisons.outcome import ALPHA
-from egpo.comparisons.score_words import read_scores, scores_of
 from egpo.comparisons.scores import (
     BINOMIAL,
     WELCH,
@@ -13,6 +12,8 @@ from egpo.comparisons.scores import (
     num_evaluations_for,
     outcome_of_scores,
     over_cases,
+    read_scores,
+    scores_of,
 )
 from egpo.errors import InputError
 

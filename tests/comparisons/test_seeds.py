@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from egpo.comparisons.outcome import ALPHA
+from egpo.comparisons.outcome import ALPHA, chi_over_root_freedom, two_sided_p
 from egpo.comparisons.seeds import Spread, compare_over_seeds, spread_of
-from egpo.comparisons.students_t import chi_over_root_freedom, two_sided_p
 
 
 def runs(seed, means, problems=100, noise=0.2):

@@ -9,11 +9,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from egpo.comparisons.mcnemar import Discordance
+from egpo.comparisons.mcnemar import BOOTSTRAP, MCNEMAR, Discordance, compare_over_problems
 from egpo.comparisons.outcome import ALPHA, TDesign
-from egpo.comparisons.problems import BOOTSTRAP, MCNEMAR, compare_over_problems
 from egpo.comparisons.seeds import Spread, compare_over_seeds
-from egpo.evals.bootstrap import SHARES
+from egpo.evals.intervals import SHARES
 from tests.comparisons.simulated import alarms, chances_TP, coverage, responses, trained_TSP
 
 TIMES = int(os.environ.get("EGPO_TEST_TRIALS", "1"))

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.comparisons.outcome import TDesign
-from egpo.comparisons.students_t import power_of_t, t_cdf, t_quantile, two_sided_p
+from egpo.comparisons.outcome import TDesign, power_of_t, t_cdf, t_quantile, two_sided_p
 
 TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 10: 2.228, 30: 2.042, 120: 1.980, 1e9: 1.960}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from egpo.config import config_schema, config_to_yaml, load_config, load_recipe
 from egpo.config.includes import Layers, lay_over
-from egpo.config.sft import SftConfig
+from egpo.config.schema import SftConfig
 from egpo.errors import ConfigError
 
 BASE = """\

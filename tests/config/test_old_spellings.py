@@ -3,8 +3,8 @@
 import pytest
 
 from egpo.config import load_config
+from egpo.config.load import settings_with_origins
 from egpo.config.old_spellings import OLD_KEYS, OLD_VALUES
-from egpo.config.origins import settings_with_origins
 from egpo.errors import ConfigError
 from egpo.verl.settings import read_settings
 

@@ -1,6 +1,6 @@
 """Where each setting of a recipe comes from."""
 
-from egpo.config.origins import settings_with_origins
+from egpo.config.load import settings_with_origins
 
 
 def test_every_setting_has_the_place_that_set_it(tmp_path):

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from egpo.data import DROP_REASONS, SplitRule, convert, invert, json_stream, parquet, read_manifest, read_rows, readers
+from egpo.data import DROP_REASONS, SplitRule, convert, invert, read_manifest, read_rows, readers, rows
 from egpo.data.conversion import CONVERTERS
-from egpo.data.spool import Spool
+from egpo.data.splits import Spool
 from egpo.errors import InputError
 from tests.data.qwen3 import tokenizer
 
@@ -150,9 +150,9 @@ def peak_memory(source, out, rule):
 @pytest.mark.parametrize("form", ["lines", "array", "parquet"])
 def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch, form):
     """Four times the rows, shuffled and all, take the memory of one window of them. The windows are small here."""
-    monkeypatch.setattr(parquet, "ROW_GROUP", 64)
+    monkeypatch.setattr(rows, "ROW_GROUP", 64)
     monkeypatch.setattr(readers, "_PARQUET_BATCH", 64)
-    for module in (json_stream, readers):
+    for module in (readers, readers):
         monkeypatch.setattr(module, "CHUNK_CHARS", 1 << 14)
     peaks = [
         peak_memory(write_form(tmp_path / f"{n}.data", form, n), tmp_path / str(n), SplitRule(max_samples=n - 1))

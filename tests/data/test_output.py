@@ -63,7 +63,7 @@ def test_a_real_limit_on_file_size_leaves_the_old_files(tmp_path):
 import random, resource
 from pathlib import Path
 from egpo.data.output import StagedFiles
-from egpo.data.parquet import write_parquet
+from egpo.data.rows import write_parquet
 from egpo.data.rows import Row
 from egpo.errors import InputError
 out = Path({str(tmp_path)!r})

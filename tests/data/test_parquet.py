@@ -7,8 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from egpo.data.manifest import FileEntry, Manifest, file_digest, read_manifest, verify
-from egpo.data.parquet import ROW_GROUP, Stored, read_rows, write_parquet
-from egpo.data.rows import Row
+from egpo.data.rows import ROW_GROUP, Row, Stored, read_rows, write_parquet
 from egpo.errors import InputError
 
 

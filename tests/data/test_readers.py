@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.data import json_stream
+from egpo.data import readers
 from egpo.data.readers import read_records
 from egpo.errors import InputError
 
@@ -77,12 +77,12 @@ def test_the_window_may_cut_anywhere(tmp_path_factory, rows, chunk, form):
     )
     expected = json.loads(path.read_text(encoding="utf-8"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_stream, "CHUNK_CHARS", chunk)
+        patch.setattr(readers, "CHUNK_CHARS", chunk)
         if form == "members":
             write(path, json.dumps({str(i): row for i, row in enumerate(expected)}))
-            assert [value for _, value in json_stream.iter_members(path)] == expected
+            assert [value for _, value in readers.iter_members(path)] == expected
         else:
-            assert list(json_stream.iter_array(path)) == expected
+            assert list(readers.iter_array(path)) == expected
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_missing_files_and_directories_are_refused(tmp_path):
 
 def test_a_syntax_error_is_found_where_it_is_and_not_at_the_end_of_a_long_file(tmp_path, monkeypatch):
     """The window does not grow over the rest of the file in search of an end that cannot come."""
-    monkeypatch.setattr(json_stream, "CHUNK_CHARS", 100)
+    monkeypatch.setattr(readers, "CHUNK_CHARS", 100)
     read = []
-    plain = json_stream._Cursor._read_on
-    monkeypatch.setattr(json_stream._Cursor, "_read_on", lambda self, chars: read.append(chars) or plain(self, chars))
+    plain = readers._Cursor._read_on
+    monkeypatch.setattr(readers._Cursor, "_read_on", lambda self, chars: read.append(chars) or plain(self, chars))
     path = write(tmp_path / "long.json", '[{"a" 1}, ' + ", ".join(['{"a": 1}'] * 5000) + "]")
     with pytest.raises(InputError, match="record 1"):
         values(path)

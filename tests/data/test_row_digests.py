@@ -8,8 +8,7 @@ import pytest
 
 from egpo.comparisons.comparison import compare_runs
 from egpo.data.manifest import FileEntry, Manifest, data_digest, file_digest, read_manifest, rows_digest
-from egpo.data.parquet import write_parquet
-from egpo.data.rows import Row
+from egpo.data.rows import Row, write_parquet
 from egpo.errors import ConfigError, InputError
 from egpo.runs import Provenance, describe_launch, read_provenance, record_resumption, write_provenance
 from egpo.runs.folder import RunFolder

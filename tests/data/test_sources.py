@@ -7,8 +7,7 @@ import types
 
 import pytest
 
-from egpo.data.hub import is_hub_name
-from egpo.data.sources import open_source
+from egpo.data.sources import is_hub_name, open_source
 from egpo.errors import InputError
 
 

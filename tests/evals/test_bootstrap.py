@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.evals.bootstrap import SHARES, mean_with_interval, mid_quantiles, resampled_means, student_t
+from egpo.evals.intervals import SHARES, mean_with_interval, mid_quantiles, resampled_means, student_t
 
 VALUES = st.lists(st.floats(-10, 10).map(lambda value: round(value, 3)), min_size=2, max_size=40)
 

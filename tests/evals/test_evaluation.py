@@ -6,12 +6,10 @@ import pytest
 
 from egpo.errors import EgpoError, InputError
 from egpo.evals.compare import compare
-from egpo.evals.evaluate import Exam, evaluate, set_paper
-from egpo.evals.evaluation import figures_of
-from egpo.evals.readable import UNREADABLE
+from egpo.evals.evaluate import Exam, Origin, evaluate, file_name, read_evaluation, set_paper, write_evaluation
+from egpo.evals.evaluation import UNREADABLE, figures_of
 from egpo.evals.responses import Response, Sampling
 from egpo.evals.samples import SampleRecord, read_samples, write_samples
-from egpo.evals.store import Origin, file_name, read_evaluation, write_evaluation
 from egpo.rewards.scoring import REWARDS
 
 TASK = "tests.evals.sum_task:Sums"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpo.errors import InputError
-from egpo.evals.passk import default_ks, pass_at_k, require_ks
+from egpo.evals.intervals import default_ks, pass_at_k, require_ks
 
 
 def by_brute_force(n, c, k):

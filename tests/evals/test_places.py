@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from egpo.errors import InputError
-from egpo.evals.candidates import local_candidates, served_candidates
+from egpo.evals.candidates import find_model, local_candidates, served_candidates
 from egpo.evals.evaluate import Exam
-from egpo.evals.places import find_model
 from egpo.evals.responses import Sampling
 from egpo.evals.server import Server
 

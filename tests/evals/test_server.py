@@ -7,8 +7,7 @@ from itertools import count
 import pytest
 
 from egpo.errors import EgpoError, InputError
-from egpo.evals.asking import Patience
-from egpo.evals.cache import AnswerCache
+from egpo.evals.asking import AnswerCache, Patience
 from egpo.evals.evaluate import Exam, evaluate, set_paper
 from egpo.evals.responses import Sampling
 from egpo.evals.server import ServedModel, Server

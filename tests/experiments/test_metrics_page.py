@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from egpo.runs.health import RULES
 from egpo.runs.metrics import read_metrics
-from egpo.runs.rules import RULES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 

@@ -14,7 +14,7 @@ from egpo.experiments.pipeline import STAGES as JOBS_OF
 from egpo.experiments.pipeline import StageFailedError
 from egpo.experiments.screen import plain_screen
 from egpo.experiments.selection import STAGES, Selection
-from egpo.runs.lock import locked
+from egpo.runs.folder import locked
 
 pytestmark = pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
 JOBS = ["prepare", "probe", "train", "eval: base", "eval: trained", "report"]

@@ -16,7 +16,7 @@ from egpo.experiments.prepared import data_plan, require_prepared_data, with_pre
 from egpo.experiments.screen import plain_screen
 from egpo.experiments.selection import Selection
 from egpo.tasks import load_task
-from egpo.tasks.tool_conversations import Shape, draw_conversation
+from egpo.tasks.function_calling import Shape, draw_conversation
 
 WORDS = ["model.path=egpo-tiny", "task.name=countdown", "task.settings={train: 12, test: 6}"]
 

@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from egpo.config.schema import Model
-from egpo.local.policies.load import load_policy
+from egpo.local.models.load import load_policy
 from tests.local.device import MODEL
 
 TEMPLATE = (

@@ -6,8 +6,7 @@ import torch
 
 from egpo.config.schema import Algorithm
 from egpo.local.collect import Batch
-from egpo.local.estimate import estimate
-from egpo.local.measure import measure
+from egpo.local.measure import estimate, measure
 from egpo.local.rollouts import Rollouts
 from egpo.rewards.verdict import Verdict
 from egpo.tasks import Problem

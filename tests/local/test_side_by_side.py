@@ -5,8 +5,8 @@ import threading
 import pytest
 import torch
 
-from egpo.local.side_by_side import UnwantedError, num_sides, require_wanted, side_by_side
 from egpo.local.step import step
+from egpo.local.threads import UnwantedError, num_sides, require_wanted, side_by_side
 from tests.local.device import ON_GPU
 from tests.local.test_step import opened
 
@@ -92,7 +92,7 @@ def test_bfloat16_weights_with_masters_stay_together(model_folder):
 
 
 def test_a_large_model_stays_together(model_folder, monkeypatch):
-    monkeypatch.setattr("egpo.local.side_by_side._MOST_GRADIENT_BYTES", 1000)
+    monkeypatch.setattr("egpo.local.threads._MOST_GRADIENT_BYTES", 1000)
     assert num_sides(opened(model_folder).policy) == 1
 
 

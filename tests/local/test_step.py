@@ -8,8 +8,7 @@ import torch
 from egpo.advantages import ESTIMATORS, Signals
 from egpo.config import load_config
 from egpo.errors import EgpoError
-from egpo.local.collect import collect
-from egpo.local.judge import judge
+from egpo.local.collect import collect, judge
 from egpo.local.run import open_run
 from egpo.local.step import step
 from egpo.local.summarise import reason_shares

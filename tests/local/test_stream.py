@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpo.errors import InputError
-from egpo.local.stream import ProblemStream
+from egpo.local.run import ProblemStream
 from egpo.tasks import Problem
 
 PROBLEMS = [Problem(str(i), (), "") for i in range(7)]

@@ -182,7 +182,7 @@ def test_a_full_disk_during_a_save_does_not_end_the_run(recipe, tmp_path):
 
 
 def test_a_disk_without_room_is_found_before_training(recipe, monkeypatch, tmp_path):
-    monkeypatch.setattr("egpo.local.sessions.preflight.room_for", lambda root, need: 0)
+    monkeypatch.setattr("egpo.local.training.preflight.room_for", lambda root, need: 0)
     with pytest.raises(InputError, match="the disk has room for 0; make room"):
         trained(recipe)
     assert not (tmp_path / "runs").exists()

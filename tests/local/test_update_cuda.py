@@ -8,7 +8,7 @@ import torch
 
 from egpo.config.schema import Model, Update
 from egpo.errors import EgpoWarning
-from egpo.local.policies.load import load_policy
+from egpo.local.models.load import load_policy
 from egpo.local.updates.budget import TokenBudget
 from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.update import update

@@ -5,7 +5,7 @@ import torch
 
 from egpo.config import load_config
 from egpo.errors import InputError
-from egpo.local.sessions.opening import open_seeded
+from egpo.local.training.opening import open_seeded
 from egpo.local.validate import held_out_problems, source_name, validate
 from egpo.rewards.verdict import Verdict
 from tests.local.runs import write_recipe
@@ -47,7 +47,7 @@ def test_greedy_responses_are_the_likeliest_tokens(opened, monkeypatch):
 
 
 def plain_hidden(policy, tokens):
-    from egpo.local.policies.packs import Sequences, pack_groups
+    from egpo.local.models.packs import Sequences, pack_groups
 
     return policy.hidden(pack_groups([Sequences(tokens[0].tolist())], policy.device))[-1]
 

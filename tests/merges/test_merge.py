@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from egpo.merges.adapters import Lora
 from egpo.merges.merge import merge
+from egpo.merges.models import Lora
 from tests.merges.sharded import TINY, Sharding, save_sharded, trained_model
 
 

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from egpo.errors import EgpoWarning
-from egpo.native import build
-from egpo.native.build import CompileError, library_file
+from egpo.native import library
+from egpo.native.library import CompileError, library_file
 
 
 @pytest.fixture
@@ -45,20 +45,20 @@ def test_it_is_compiled_once_and_leaves_nothing_else(counted, cache):
 
 def test_another_cpu_or_other_sources_are_another_library(counted, monkeypatch):
     first = library_file()
-    monkeypatch.setattr(build, "_cpu", lambda: "another")
+    monkeypatch.setattr(library, "_cpu", lambda: "another")
     assert library_file() != first
     assert len(counted()) == 2
 
 
 def test_two_threads_at_once_do_not_write_into_each_others_file(counted, monkeypatch):
-    compiled, both = build._run, threading.Barrier(2)
+    compiled, both = library._run, threading.Barrier(2)
 
     def together(command):
         if "-o" in command:
             both.wait(timeout=10)
         return compiled(command)
 
-    monkeypatch.setattr(build, "_run", together)
+    monkeypatch.setattr(library, "_run", together)
     with ThreadPoolExecutor(2) as pool:
         one, two = pool.map(lambda _: library_file(), range(2))
     assert one == two
@@ -136,6 +136,6 @@ def test_two_processes_mend_a_damaged_library_at_once(cache):
 
 def test_a_damaged_library_that_cannot_be_replaced_is_not_loaded(counted, cache, monkeypatch):
     damaged(library_file(), "cut")
-    monkeypatch.setattr(build, "_compile", lambda *_: (_ for _ in ()).throw(CompileError("cannot be written")))
+    monkeypatch.setattr(library, "_compile", lambda *_: (_ for _ in ()).throw(CompileError("cannot be written")))
     with pytest.warns(EgpoWarning), pytest.raises(CompileError):
         library_file()

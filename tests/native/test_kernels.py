@@ -9,16 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import silu
 
-from egpo.local.policies.attention import GroupLayout, PackLayout
-from egpo.local.policies.lean.heads import Angles, placed
-from egpo.local.policies.lean.linear import add_projection, projections
-from egpo.local.policies.lean.norm import rms_norm
-from egpo.local.policies.lean.pack_attention import attend
-from egpo.local.policies.lean.swiglu import swiglu
-from egpo.local.policies.packs import Sequences, pack_groups
+from egpo.local.models.attention import GroupLayout, PackLayout
+from egpo.local.models.cpu_decoder import add_projection, attend, projections
+from egpo.local.models.cpu_layers import Angles, placed, rms_norm, swiglu
+from egpo.local.models.packs import Sequences, pack_groups
 from egpo.local.sampling.choose import Sampling, choose
 from egpo.native.library import address, kernels, why_no_kernels
-from egpo.token_stats.slices import logp_gradient, slice_stats
+from egpo.token_stats.chunked import logp_gradient, slice_stats
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason=f"no kernels: {why_no_kernels()}")
 

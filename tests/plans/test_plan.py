@@ -6,11 +6,9 @@ import pytest
 
 from egpo.config import Config
 from egpo.errors import InputError
-from egpo.local.cuda.activations import bytes_per_token
-from egpo.plans.cards import CARDS
-from egpo.plans.jobs import StepJob
+from egpo.local.models.cuda.packed import bytes_per_token
 from egpo.plans.plan import longest_that_fits, plan_job, plan_recipe
-from egpo.plans.shapes import ModelShape, read_shape
+from egpo.plans.shapes import CARDS, ModelShape, StepJob, read_shape
 from tests.local.conftest import CONFIGS, build_model
 
 H200 = CARDS["h200"]

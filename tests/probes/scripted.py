@@ -1,7 +1,7 @@
 """A model that says what it is told, and what a probe makes of it."""
 
 from egpo.evals.evaluate import Exam
-from egpo.evals.passk import default_ks
+from egpo.evals.intervals import default_ks
 from egpo.evals.responses import Response, Sampling
 from egpo.probes.probe import draw_paper, probe
 

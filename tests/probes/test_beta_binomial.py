@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from egpo.probes.beta_binomial import fit_beta
+from egpo.probes.forecast import fit_beta
 
 
 def fitted(tries, hits, weights=None):

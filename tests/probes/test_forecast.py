@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.probes.agreement import agreement_within
-from egpo.probes.forecast import GROUP_SIZES, forecast
+from egpo.probes.forecast import GROUP_SIZES, agreement_within, forecast
 
 TRIALS = 200
 PROMPTS = st.lists(st.lists(st.sampled_from([0.0, 0.1, 1.0]), min_size=1, max_size=7), min_size=1, max_size=5)

@@ -5,13 +5,11 @@ import math
 import pytest
 
 from egpo.errors import EgpoError, InputError
-from egpo.evals.bootstrap import Estimate
+from egpo.evals.intervals import Estimate
 from egpo.evals.samples import SampleRecord
-from egpo.probes.findings import FILTER, HARDER, SFT_FIRST, find_faults
-from egpo.probes.forecast import Forecast
+from egpo.probes.findings import FILTER, HARDER, SFT_FIRST, find_faults, recommend
+from egpo.probes.forecast import Forecast, count_rewards, reward_variances
 from egpo.probes.probe import probe
-from egpo.probes.recommend import recommend
-from egpo.probes.rewards import count_rewards, reward_variances
 from tests.probes.scripted import Scripted, paper_of, probed
 
 

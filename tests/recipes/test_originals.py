@@ -7,10 +7,10 @@ import pytest
 
 from egpo.config import load_config
 from egpo.runs.folder import RunFolder
-from egpo.verl.launch.places import VerlPlaces
+from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import planned_files
-from egpo.verl.launch.translation.refusals import refuse_what_verl_lacks
-from egpo.verl.launch.translation.translate import translate
+from egpo.verl.launch.refusals import refuse_what_verl_lacks
+from egpo.verl.launch.translation import translate
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"

@@ -5,20 +5,18 @@ import json
 import pytest
 
 from egpo.errors import InputError
-from egpo.reports.evaluation_tables import evaluation_tables
-from egpo.reports.evaluations import read_evaluations
+from egpo.reports.evaluations import evaluation_tables, read_evaluations
 from egpo.reports.run import read_runs
 from tests.reports.folders import write_run
 
 
 def write_evaluation(run, name, label, step, accuracy, **sampling):
     """Through the real writer: the figures of 20 problems, of which so many are right."""
-    from egpo.evals.evaluate import Evaluation, Exam
+    from egpo.evals.evaluate import Evaluation, Exam, Origin
+    from egpo.evals.evaluate import write_evaluation as write
     from egpo.evals.evaluation import figures_of
     from egpo.evals.responses import Sampling
     from egpo.evals.samples import SampleRecord
-    from egpo.evals.store import Origin
-    from egpo.evals.store import write_evaluation as write
 
     right = [number < 20 * accuracy for number in range(20)]
     samples = tuple(

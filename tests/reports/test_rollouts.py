@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.reports.embed import as_json
-from egpo.reports.responses import UNKNOWN, encode_groups, utf16_length
-from egpo.reports.rollouts import dumped_steps, embed_rollouts, spread_evenly
+from egpo.reports.rollouts import (
+    UNKNOWN,
+    as_json,
+    dumped_steps,
+    embed_rollouts,
+    encode_groups,
+    spread_evenly,
+    utf16_length,
+)
 from egpo.reports.run import read_runs
 from tests.reports.folders import group_records, record, write_run
 

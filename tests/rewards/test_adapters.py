@@ -13,13 +13,11 @@ from transformers import PreTrainedTokenizerFast
 
 from egpo.errors import EgpoError, EgpoWarning, InputError
 from egpo.rewards import DATA_SOURCES, REWARDS, Verdict, reasons_of, score, score_many, trl_reward
-from egpo.rewards.foreign import verdict_of
-from egpo.rewards.named import scorer_named
-from egpo.rewards.samples import Sample
+from egpo.rewards.named import Sample, scorer_named, verdict_of
 from egpo.rewards.sandbox import choose
-from egpo.rewards.sandbox.bubblewrap import Bubblewrap
+from egpo.rewards.sandbox.tiers import Bubblewrap
+from egpo.rewards.scoring import require_visible_tags, vanishing_tags
 from egpo.rewards.trl import completion_text
-from egpo.rewards.visible_tags import require_visible_tags, vanishing_tags
 from egpo.verl.reward import compute_score
 
 CALLS = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.rewards.arithmetic import FAULTS, MAX_CHARACTERS, evaluate
+from egpo.rewards.countdown import FAULTS, MAX_CHARACTERS, evaluate
 
 
 def expressions() -> st.SearchStrategy[str]:

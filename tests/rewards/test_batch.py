@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from egpo.errors import EgpoError, InputError
 from egpo.rewards import Sample, score, score_many
 from egpo.rewards.batch import score_stream
-from egpo.rewards.crew import CHUNK_ROWS, CHUNKS_AHEAD, Crew
+from egpo.rewards.worker_pool import CHUNK_ROWS, CHUNKS_AHEAD, WorkerPool
 from tests.waiting import all_end
 
 PUZZLE = '{"numbers": [3, 5, 7], "target": 22}'
@@ -84,7 +84,7 @@ def test_long_responses_that_wait_for_a_slow_row_are_bounded_too():
 
 def test_a_crew_serves_batch_after_batch_with_the_same_processes():
     others = children_of(os.getpid())
-    with Crew(2) as crew:
+    with WorkerPool(2) as crew:
         assert sum(verdict.correct for verdict in score_many(numbered(70), crew=crew)) == 10
         workers = set(children_of(os.getpid())) - set(others)
         left_half_way = crew.judge(numbered(5000), 5)
@@ -97,7 +97,7 @@ def test_a_crew_serves_batch_after_batch_with_the_same_processes():
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for the workers in /proc")
 def test_a_worker_that_died_while_idle_costs_no_row():
     others = children_of(os.getpid())
-    with Crew(1) as crew:
+    with WorkerPool(1) as crew:
         assert all(v.correct for v in score_many([Sample("gsm8k", "#### 3", "3")], crew=crew))
         (worker,) = set(children_of(os.getpid())) - set(others)
         os.kill(worker, signal.SIGKILL)
@@ -169,7 +169,7 @@ def test_an_unknown_reward_is_told_by_the_worker_too():
 
 def test_a_worker_that_cannot_start_is_our_error(monkeypatch):
     monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(EgpoError, match="did not start"), Crew(1, [None]) as crew:
+    with pytest.raises(EgpoError, match="did not start"), WorkerPool(1, [None]) as crew:
         list(crew.judge(numbered(1)))
 
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpo.errors import InputError
-from egpo.rewards.arithmetic import evaluate
-from egpo.rewards.countdown import MODES, PARTS, REASONS, judge_countdown
+from egpo.rewards.countdown import MODES, PARTS, REASONS, evaluate, judge_countdown
 
 RIGHT = "<think>3 * 5 is 15</think>\n<answer>3 * 5 + 7</answer>"
 

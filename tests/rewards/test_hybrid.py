@@ -5,8 +5,7 @@ import pytest
 
 from egpo.errors import InputError
 from egpo.rewards import REWARDS, Sample, score, score_many
-from egpo.rewards.hybrid import ABILITIES
-from egpo.rewards.kinds import KINDS
+from egpo.rewards.scoring import ABILITIES, KINDS
 from egpo.verl.reward import compute_score
 
 BOXED = r"\boxed{5}"

@@ -11,9 +11,9 @@ import pytest
 
 from egpo.errors import EgpoError, InputError
 from egpo.rewards.math import REASONS, MathPool, judge_math
-from egpo.rewards.math.latex import MAX_DEPTH, normal_form
+from egpo.rewards.math.notation import MAX_DEPTH, normal_form
 from egpo.rewards.verdict import Verdict
-from egpo.tasks.math_problems import draw_math_problem
+from egpo.tasks.mixed import draw_math_problem
 
 GSM8K = Path(__file__).resolve().parents[2] / "../shared/data/gsm8k"
 

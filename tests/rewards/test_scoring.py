@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from egpo.errors import InputError
 from egpo.rewards import DATA_SOURCES, REWARDS, reasons_of, score
-from egpo.rewards.boundary import MAX_DEPTH, plain
-from egpo.rewards.reasons import BATCH_REASONS
+from egpo.rewards.batch import BATCH_REASONS
+from egpo.rewards.plain_values import MAX_DEPTH, plain
 from egpo.tasks import load_task
 
 CALLS = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from egpo.runs import LiveView, Note
-from egpo.runs.panel import panel
+from egpo.runs.live import panel
 from egpo.runs.readings import duration, figure, sparkline
 
 METRICS = {

@@ -9,7 +9,7 @@ import pytest
 
 from egpo.errors import EgpoWarning, InputError
 from egpo.runs import Provenance, describe_launch, read_provenance, record_resumption, write_provenance
-from egpo.runs.machine import git_state
+from egpo.runs.provenance import git_state
 
 DATA = {"train.parquet": "ab" * 32}
 

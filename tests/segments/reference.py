@@ -1,6 +1,6 @@
 """Segments once more, slow and obvious: spell a row out byte by byte, look for the tags, walk back to tokens."""
 
-from egpo.segments.spelling import token_spellings
+from egpo.segments.tags import token_spellings
 
 
 def spelled_bytes(ids, mask, tokenizer):

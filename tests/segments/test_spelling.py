@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.segments.spelling import UNSPELLABLE, token_spellings
+from egpo.segments.tags import UNSPELLABLE, token_spellings
 from tests.segments.tokenizers_for_tests import BUILDERS, tokenizer_named
 
 TEXTS = st.lists(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from egpo.segments.token_texts import TokenTexts
+from egpo.segments.tags import TokenTexts
 from tests.local.conftest import build_tokenizer
 
 

@@ -9,9 +9,7 @@ import pytest
 
 from egpo.assets import MODELS
 from egpo.errors import InputError
-from egpo.serving.commands import Serving, command, environment
-from egpo.serving.engines import Engine, find_engine
-from egpo.serving.templates import Template, read_template
+from egpo.serving.commands import Engine, Serving, Template, command, environment, find_engine, read_template
 
 STAND_IN = str(Path(__file__).with_name("stand_in.py"))
 TINY = MODELS["egpo-tiny"]

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from egpo.assets import MODELS
 from egpo.errors import InputError
 from egpo.serving.commands import Serving
-from egpo.serving.offers import offer
+from egpo.serving.served import offer
 
 TINY = MODELS["egpo-tiny"]
 

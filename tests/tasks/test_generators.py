@@ -16,13 +16,12 @@ from egpo.data.calls import parse_hermes
 from egpo.data.hardgen import convert_hardgen
 from egpo.data.readers import Record
 from egpo.tasks import load_task
-from egpo.tasks.countdown_search import draw_expression, solve
-from egpo.tasks.math_problems import KINDS
-from egpo.tasks.program_problems import NUM_TESTS, _cases, draw_program_problem
-from egpo.tasks.program_templates import TEMPLATES
+from egpo.tasks.countdown import draw_expression, solve
+from egpo.tasks.function_calling import draw_conversation
+from egpo.tasks.gsm8k import STORIES, draw_word_problem
+from egpo.tasks.mixed import KINDS
+from egpo.tasks.program_problems import NUM_TESTS, TEMPLATES, _cases, draw_program_problem
 from egpo.tasks.tool_catalogue import TOOLS
-from egpo.tasks.tool_conversations import draw_conversation
-from egpo.tasks.word_problems import STORIES, draw_word_problem
 
 CONVERSATIONS = [draw_conversation(random.Random(seed)) for seed in range(1500)]
 

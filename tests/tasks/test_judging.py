@@ -12,8 +12,8 @@ import pytest
 from egpo import errors
 from egpo.errors import EgpoError, EgpoWarning
 from egpo.rewards.verdict import Verdict
-from egpo.tasks import Problem, judging
-from egpo.tasks.judging import JUDGE_RAISED, JUDGE_TIMED_OUT, judge_texts
+from egpo.tasks import Problem, protocol
+from egpo.tasks.protocol import JUDGE_RAISED, JUDGE_TIMED_OUT, judge_texts
 
 PROBLEM = Problem("p", ({"role": "user", "content": "?"},), "1")
 SOUND = Verdict(0.5, False, "half")
@@ -95,9 +95,9 @@ def hanging():
     task = Hanging()
     yield task
     task.go_on.set()
-    for thread in judging._hanging:
+    for thread in protocol._hanging:
         thread.join()
-    judging._hanging.clear()
+    protocol._hanging.clear()
 
 
 class Sometimes(Hanging):
@@ -118,7 +118,7 @@ def test_a_judgement_that_hangs_is_left_out_and_named(monkeypatch):
 
 def test_a_judgement_that_takes_long_is_named_before_its_limit(monkeypatch, hanging):
     monkeypatch.setattr(errors, "_said", set())
-    monkeypatch.setattr(judging, "_NOTICE_S", 0.1)
+    monkeypatch.setattr(protocol, "_NOTICE_S", 0.1)
     threading.Timer(2, hanging.go_on.set).start()
     with pytest.warns(EgpoWarning, match=r"Hanging has worked on a response to problem 'p' for \d+ s"):
         assert judge_texts(hanging, [PROBLEM], ["slow"], timeout_s=600)[0] == SOUND
@@ -152,7 +152,7 @@ def test_a_machine_without_a_thread_to_give_judges_without_one(monkeypatch):
 def test_a_process_ends_although_a_judge_hangs(tmp_path):
     """The threads of a pool are waited for at the end of the interpreter, for ever."""
     code = (
-        "import threading, sys\nfrom egpo.tasks import Problem\nfrom egpo.tasks.judging import judge_texts\n"
+        "import threading, sys\nfrom egpo.tasks import Problem\nfrom egpo.tasks.protocol import judge_texts\n"
         "class Hangs:\n    def judge(self, problem, text):\n        threading.Event().wait()\n"
         "judge_texts(Hangs(), [Problem('p', (), '')], ['x'], timeout_s=0.2)\n"
     )

@@ -4,8 +4,7 @@ import torch
 
 from egpo.verl.estimators import Feed
 from egpo.verl.measures import Measures
-from egpo.verl.responses import find_responses
-from egpo.verl.rows import Rows
+from egpo.verl.rows import Rows, find_responses
 from egpo.verl.settings import read_settings
 
 LENGTH = 6

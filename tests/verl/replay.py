@@ -6,13 +6,12 @@ import torch
 from egpo.assets import resolve_model
 from egpo.config.schema import Algorithm, Model
 from egpo.local.collect import Batch, _known
-from egpo.local.estimate import Estimate, estimate
-from egpo.local.measure import measure
-from egpo.local.policies.load import load_policy
+from egpo.local.measure import Estimate, estimate, measure
+from egpo.local.models.load import load_policy
 from egpo.local.rollouts import Rollouts
 from egpo.rewards.verdict import Verdict
 from egpo.tasks import Problem
-from egpo.verl.record import Recorded
+from egpo.verl.trainers import Recorded
 
 
 def replay(recorded: Recorded) -> Estimate:

@@ -9,12 +9,11 @@ from transformers import AutoTokenizer
 
 from egpo.assets import resolve_model
 from egpo.runs.dump import read_dump, write_dump
-from egpo.segments.token_texts import TokenTexts
-from egpo.verl.dump_period import VARIABLE, is_due
+from egpo.segments.tags import TokenTexts
 from egpo.verl.dumps import Dumped, rollout_records
-from egpo.verl.measures import measure
+from egpo.verl.measures import cut_off, measure
 from egpo.verl.rows import Rows
-from egpo.verl.step_metrics import cut_off
+from egpo.verl.settings import VARIABLE, is_due
 from tests.verl.batches import feed_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*have neither:egpo.errors.EgpoWarning")  # one response has no tags

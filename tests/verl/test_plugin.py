@@ -8,9 +8,9 @@ import pytest
 
 from egpo.checks import VERL_VERSION
 from egpo.errors import ConfigError, EgpoError
-from egpo.verl import versions
-from egpo.verl.failures import end_on_failures
-from egpo.verl.unhooked import refuse_ours, refuse_ours_apart
+from egpo.verl import settings
+from egpo.verl.checks import refuse_ours, refuse_ours_apart
+from egpo.verl.trainers import end_on_failures
 
 # What verl does with a plug-in: import it, and drop what it raises.
 AS_VERL_DOES = """
@@ -53,10 +53,10 @@ def test_it_is_light_and_quiet():
 
 
 def test_doctor_and_plug_in_know_the_same_version():
-    versions.require_supported(VERL_VERSION)
-    assert f"=={VERL_VERSION}" == versions.SUPPORTED
+    settings.require_supported(VERL_VERSION)
+    assert f"=={VERL_VERSION}" == settings.SUPPORTED
     with pytest.raises(EgpoError, match=r"verl 0\.9\.2 is installed, and verl==0\.9\.1 is supported"):
-        versions.require_supported("0.9.2")
+        settings.require_supported("0.9.2")
 
 
 def config_of(estimator):

@@ -2,7 +2,7 @@
 
 import torch
 
-from egpo.verl.responses import find_responses
+from egpo.verl.rows import find_responses
 from tests.verl.batches import keys_of
 
 

@@ -11,9 +11,8 @@ from transformers import AutoTokenizer
 from egpo.assets import resolve_model
 from egpo.errors import EgpoWarning, InputError
 from egpo.segments import opened_by_prompt
-from egpo.verl.measures import measure, spellable
+from egpo.verl.measures import measure, spellable, step_metrics
 from egpo.verl.rows import FIELDS, rows_of
-from egpo.verl.step_metrics import step_metrics
 from tests.local.conftest import build_tokenizer
 from tests.verl.batches import rows_for
 

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from egpo.audits import Audit, Difference, Tally
-from egpo.cli.safe_tables import excerpt, safe_table
+from egpo.cli.tables import excerpt, safe_table
 from egpo.rewards import DATA_SOURCES, Verdict
-from egpo.rewards.reasons import meaning_of
+from egpo.rewards.batch import meaning_of
 from egpo.rewards.sandbox import sandbox_status
 
 

@@ -69,8 +69,7 @@ def _of_runs(
 
 
 def _of_scores(runs: list[Path] | None, scores: list[str], cases: int | None, effect: float) -> "Comparison":
-    from egpo.comparisons.score_words import read_scores
-    from egpo.comparisons.scores import compare_scores
+    from egpo.comparisons.scores import compare_scores, read_scores
     from egpo.errors import InputError
 
     if runs:

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
-from egpo.cli.safe_tables import cell, safe_table
+from egpo.cli.tables import cell, safe_table
 from egpo.comparisons.outputs import CONTRAST_COLUMNS, contrast_cells
-from egpo.comparisons.result import Comparison, ConditionRow
-from egpo.comparisons.verdicts import amount
+from egpo.comparisons.result import Comparison, ConditionRow, amount
 
 CONDITION_COLUMNS = ("condition", "metric", "mean", "runs", "evaluations of each")
 

@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from egpo.config import Config, SftConfig
-    from egpo.config.values import Values
+    from egpo.config.load import Values
     from egpo.errors import Fault
 
 config_app = typer.Typer(
@@ -37,7 +37,7 @@ def show(
     Example: [cyan]egpo config show examples/recipe.yaml update.lr=2e-6[/]
     """
     from egpo.config import config_to_yaml, load_recipe
-    from egpo.config.origins import settings_with_origins
+    from egpo.config.load import settings_with_origins
 
     if origins:
         settings = settings_with_origins(*split_words(recipe))
@@ -85,8 +85,8 @@ def import_recipe(
     from egpo.config.yaml_text import dump_yaml
     from egpo.errors import InputError
     from egpo.files import path_fault, write_atomically
-    from egpo.verl.launch.translation.inverse import import_verl
-    from egpo.verl.launch.verl_words import read_verl_file
+    from egpo.verl.launch.override_files import read_verl_file
+    from egpo.verl.launch.recipe_import import import_verl
 
     if out is not None and (path_fault(str(out)) or not out.parent.is_dir() or (out.exists() and not force)):
         what = "exists already" if not path_fault(str(out)) and out.exists() else "cannot be written"
@@ -124,8 +124,7 @@ def schema(
 
 def _checked_whole(path: str | None, overrides: list[str]) -> "Config | SftConfig":
     """The recipe with every fault of its keys and of its tasks in one ConfigError."""
-    from egpo.config.load import check_values
-    from egpo.config.values import read_values
+    from egpo.config.load import check_values, read_values
     from egpo.errors import ConfigError
 
     values = read_values(path, overrides)

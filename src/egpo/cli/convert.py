@@ -64,7 +64,7 @@ def _verb(kind: str) -> Callable[..., None]:
         force: Force = False,
         json: Json = False,
     ) -> None:
-        from egpo.cli.data_tables import counted
+        from egpo.cli.tables import counted
         from egpo.data import SplitRule, ToolStyle, convert
         from egpo.data.tokens import load_tokenizer
         from egpo.data.tool_prompt import qwen3_system_text, template_system_text
@@ -96,7 +96,7 @@ def parquet(source: Source, out: Out, force: Force = False, json: Json = False) 
 
     from rich.console import Console
 
-    from egpo.cli.data_tables import dropped_table, table
+    from egpo.cli.tables import dropped_table, table
     from egpo.data import invert
     from egpo.tasks.gold import gold_answer
 
@@ -116,7 +116,7 @@ def _print(done: "Conversion", *, as_json: bool) -> None:
 
     from rich.console import Console
 
-    from egpo.cli.data_tables import dropped_table, table
+    from egpo.cli.tables import dropped_table, table
 
     if as_json:
         typer.echo(dumps(asdict(done), indent=2))
@@ -134,7 +134,7 @@ def _print(done: "Conversion", *, as_json: bool) -> None:
 
 
 def _token_table(split: str, tokens: "TokenStatistics") -> "Group":
-    from egpo.cli.data_tables import table
+    from egpo.cli.tables import table
 
     rows = [
         (part, f"{n.mean:,.1f}", f"{n.median:,.0f}", f"{n.p95:,.0f}", f"{n.max:,}", f"{n.total:,}")

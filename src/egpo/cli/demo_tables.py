@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from rich import box
 from rich.console import Console
 
-from egpo.cli.safe_tables import cell, safe_table
+from egpo.cli.tables import cell, safe_table
 from egpo.demos.demo import Demo
 from egpo.demos.findings import Finding, Gain, against_base, between_estimators, gains
-from egpo.evals.bootstrap import Estimate
+from egpo.evals.intervals import Estimate
 from egpo.runs.readings import duration
 
 _TITLES = {"sampled": "Sampled as in training (pass@1)", "greedy": "Greedy"}

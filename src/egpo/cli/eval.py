@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
     from egpo.config import Config
     from egpo.evals.candidates import Candidate
-    from egpo.evals.evaluate import Evaluation, Exam, Paper
+    from egpo.evals.evaluate import Evaluation, Exam, Origin, Paper
     from egpo.evals.server import Server
-    from egpo.evals.store import Origin
 
 MODEL_HELP = (
     "A model folder, a run, a checkpoint in it, or a name of the hub; with --url, a name that the server knows."
@@ -117,7 +116,7 @@ def key_in(variable: str | None) -> str | None:
 
 def _ks(text: str | None, n: int) -> tuple[int, ...]:
     from egpo.errors import InputError
-    from egpo.evals.passk import default_ks, require_ks
+    from egpo.evals.intervals import default_ks, require_ks
 
     if text is None:
         return default_ks(n)
@@ -166,9 +165,8 @@ class _Examined:
 
 def _examined(candidate: "Candidate", paper: "Paper") -> _Examined:
     from egpo.cli.eval_progress import shown_progress
-    from egpo.evals.evaluate import evaluate
-    from egpo.evals.store import write_evaluation
-    from egpo.runs.spoken_warnings import warnings_said_by
+    from egpo.evals.evaluate import evaluate, write_evaluation
+    from egpo.runs.live import warnings_said_by
 
     with shown_progress(candidate.label) as view, warnings_said_by(view.say), candidate.opened() as model:
         evaluation = evaluate(model, paper, view.watch)
@@ -179,7 +177,7 @@ def _examined(candidate: "Candidate", paper: "Paper") -> _Examined:
 def _report(examined: list[_Examined], as_json: bool) -> None:
     from egpo.cli.eval_tables import print_comparison, print_evaluation
     from egpo.evals.compare import compare
-    from egpo.evals.store import as_json_value
+    from egpo.evals.evaluate import as_json_value
 
     base = examined[0].evaluation
     comparisons = [compare(base, one.evaluation, base.exam.ks, base.exam.sampling.seed) for one in examined[1:]]

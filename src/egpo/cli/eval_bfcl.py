@@ -58,8 +58,7 @@ def bfcl(
     """
     from functools import partial
 
-    from egpo.evals.bfcl.cases import first_cases
-    from egpo.evals.bfcl.categories import parse_categories
+    from egpo.evals.bfcl.categories import first_cases, parse_categories
     from egpo.evals.bfcl.environment import bfcl_python
     from egpo.evals.bfcl.job import Asked
     from egpo.evals.bfcl.run import Wanted, evaluate_bfcl
@@ -98,8 +97,7 @@ def _as_trained(asked: "Asked", target: "Target", instruction: str) -> "Asked":
 
 
 def _report(outcomes: "list[Outcome]", as_json: bool) -> None:
-    from egpo.cli.bfcl_tables import as_json_value, print_bfcl
-    from egpo.cli.eval_tables import print_comparison
+    from egpo.cli.eval_tables import as_json_value, print_bfcl, print_comparison
     from egpo.evals.compare import compare
 
     base = outcomes[0].evaluation

@@ -1,12 +1,19 @@
-"""The console script: one typer app, one small file per verb. Nothing heavy is imported before a verb runs."""
+"""A group of verbs of which one goes without its name: `egpo eval MODEL` beside `egpo eval bfcl MODEL`.
+
+Help whose paragraphs fill the terminal: typer keeps the source's line breaks in all of them but the first.
+
+The console script: one typer app, one small file per verb. Nothing heavy is imported before a verb runs.
+"""
 
 import errno
 import os
 import sys
 from contextlib import suppress
-from typing import Annotated
+from inspect import getdoc
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from egpo.cli.audit import audit_app
 from egpo.cli.compare import compare
@@ -16,10 +23,8 @@ from egpo.cli.demo import demo
 from egpo.cli.doctor import doctor
 from egpo.cli.eval import eval_models
 from egpo.cli.eval_bfcl import bfcl
-from egpo.cli.groups import DefaultCommand
 from egpo.cli.merge import merge
 from egpo.cli.new import new
-from egpo.cli.paragraphs import fill_paragraphs
 from egpo.cli.plan import plan
 from egpo.cli.prepare import prepare_app
 from egpo.cli.probe import probe
@@ -31,6 +36,25 @@ from egpo.cli.sft import sft
 from egpo.cli.train import train
 from egpo.errors import EgpoError
 from egpo.version import __version__
+
+
+class DefaultCommand(TyperGroup):
+    """Words that name no command of the group are for its first one, `--help` too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        first = next(iter(self.commands))
+        return super().parse_args(ctx, args if args and args[0] in self.commands else [first, *args])
+
+
+def fill_paragraphs(app: typer.Typer) -> None:
+    """Of every verb, those of groups too."""
+    for command in app.registered_commands:
+        paragraphs = (command.help or getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            fill_paragraphs(group.typer_instance)
+
 
 HELP = """Entropy-guided reinforcement learning for language models.
 

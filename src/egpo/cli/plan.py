@@ -71,8 +71,8 @@ def _longest_by_group(plan: "Plan") -> dict[int, dict[str, int]]:
     """Tokens by group size and card; 0 where none fits."""
     from dataclasses import replace
 
-    from egpo.plans.cards import CARDS
     from egpo.plans.plan import longest_that_fits
+    from egpo.plans.shapes import CARDS
 
     jobs = {group: replace(plan.job, group=group, at_once=plan.job.prompts * group) for group in (4, 8, 16, 32)}
     return {
@@ -85,7 +85,7 @@ def _show_lengths(plan: "Plan", longest: dict[int, dict[str, int]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from egpo.plans.cards import CARDS
+    from egpo.plans.shapes import CARDS
 
     table = Table("longest response, tokens", *(card.name for card in CARDS.values()))
     for group, by_card in longest.items():

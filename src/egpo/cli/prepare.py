@@ -54,7 +54,7 @@ def _verb(task_name: str) -> Callable[..., None]:
         force: Annotated[bool, typer.Option("--force", help="Replace what the directory holds.")] = False,
         json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
     ) -> None:
-        from egpo.cli.data_tables import counted
+        from egpo.cli.tables import counted
         from egpo.tasks.load import TASKS
         from egpo.tasks.prepare import prepare
 
@@ -77,7 +77,7 @@ def _print(done: "Preparation", *, as_json: bool) -> None:
 
     from rich.console import Console
 
-    from egpo.cli.data_tables import dropped_table, table
+    from egpo.cli.tables import dropped_table, table
 
     if as_json:
         typer.echo(dumps(asdict(done), indent=2))

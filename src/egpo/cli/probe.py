@@ -105,7 +105,7 @@ def _kept_range(keep: str | None, out: Path | None, force: bool) -> "PassRange |
 
 def _exam(subject: "Subject", num_problems: int, sampling: "Sampling") -> "Exam":
     from egpo.evals.evaluate import Exam
-    from egpo.evals.passk import default_ks
+    from egpo.evals.intervals import default_ks
 
     task = subject.config.task
     return Exam(task.name, task.settings, "train", num_problems, sampling, default_ks(sampling.n))
@@ -132,7 +132,7 @@ def _sampling(
 def _probed(subject: "Subject", paper: "Paper") -> "Probe":
     from egpo.cli.eval_progress import shown_progress
     from egpo.probes.probe import probe as probe_model
-    from egpo.runs.spoken_warnings import warnings_said_by
+    from egpo.runs.live import warnings_said_by
 
     with shown_progress(subject.place.label) as view, warnings_said_by(view.say):
         return probe_model(subject.load(), paper, view.watch)

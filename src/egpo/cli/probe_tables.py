@@ -16,7 +16,7 @@ from egpo.cli.eval_tables import (
     reason_rows,
     sampled,
 )
-from egpo.cli.safe_tables import cell
+from egpo.cli.tables import cell
 from egpo.probes.findings import Finding
 from egpo.probes.keep import Kept
 from egpo.probes.probe import Probe

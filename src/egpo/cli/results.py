@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from egpo.comparisons.ledger import Entry
+    from egpo.comparisons.results_table import Entry
 
 SHOWN = ("name", "method", "evaluation", "mean", "status")
 """What a terminal has room for."""
@@ -28,7 +28,7 @@ def results(
 
     Example: [cyan]egpo results runs[/]
     """
-    from egpo.comparisons.ledger import read_ledger
+    from egpo.comparisons.results_table import read_ledger
 
     entries = read_ledger(runs)
     _write(entries, runs, out or runs)
@@ -39,9 +39,9 @@ def results(
 
 
 def _write(entries: "Sequence[Entry]", runs: Path, out: Path) -> None:
-    from egpo.comparisons.ledger import COLUMNS
     from egpo.comparisons.outputs import csv_text, write_text
-    from egpo.reports.table_page import render_table_page
+    from egpo.comparisons.results_table import COLUMNS
+    from egpo.reports.page import render_table_page
 
     rows = [entry.cells for entry in entries]
     write_text(out / "results.csv", csv_text(COLUMNS, rows))
@@ -59,7 +59,7 @@ def _print_json(entries: "Sequence[Entry]") -> None:
 def _print_table(entries: "Sequence[Entry]") -> None:
     from rich.console import Console
 
-    from egpo.cli.safe_tables import safe_table
+    from egpo.cli.tables import safe_table
 
     rows = [[getattr(entry, name) for name in SHOWN] for entry in entries]
     Console(highlight=False).print(safe_table("", SHOWN, rows, num_text=len(SHOWN)))

@@ -29,14 +29,14 @@ def sft(recipe: Recipe = None, resume: Resume = False, resume_from: ResumeFrom =
 
     config = load_config(*split_words(recipe), SftConfig)
     if not dry_run:
-        from egpo.local.sft.train import sft as train
+        from egpo.local.sft.session import sft as train
 
         train(config, resume=resume, resume_from=resume_from)
         return
     from rich.console import Console
 
-    from egpo.local.sft.opening import open_quietly
     from egpo.local.sft.preview import passages, preview
+    from egpo.local.sft.session import open_quietly
 
     run = open_quietly(config)
     console = Console(highlight=False)
@@ -46,8 +46,8 @@ def sft(recipe: Recipe = None, resume: Resume = False, resume_from: ResumeFrom =
 
 
 def _table(found: "Preview", path: str) -> "Group":
-    from egpo.cli.data_tables import table
-    from egpo.local.sft.reading import REASONS
+    from egpo.cli.tables import table
+    from egpo.local.sft.examples import REASONS
 
     shortest, median, longest = found.lengths
     rows = [

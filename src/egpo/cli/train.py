@@ -63,8 +63,8 @@ def train(
     if config.engine == "verl":
         _train_on_verl(config, resume=resume, resume_from=resume_from, dry_run=dry_run)
     elif dry_run:
-        from egpo.local.dry_run import dry_run as try_out
-        from egpo.runs.spoken_warnings import warnings_said_by
+        from egpo.local.training.dry_run import dry_run as try_out
+        from egpo.runs.live import warnings_said_by
 
         with warnings_said_by(partial(typer.echo, err=True)):
             typer.echo(try_out(config))

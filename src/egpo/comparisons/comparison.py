@@ -8,10 +8,9 @@ from statistics import fmean
 
 from egpo.comparisons.conditions import FACTOR, Condition, conditions_of
 from egpo.comparisons.entrants import Entrant, read_entrants
-from egpo.comparisons.fairness import inequalities, refuse
-from egpo.comparisons.notes import notes_on
+from egpo.comparisons.fairness import inequalities, notes_on, refuse
+from egpo.comparisons.mcnemar import compare_over_problems
 from egpo.comparisons.outcome import Outcome
-from egpo.comparisons.problems import compare_over_problems
 from egpo.comparisons.result import Comparison, ConditionRow, Contrast, Pair, RunRow, contrasts_of
 from egpo.comparisons.seeds import compare_over_seeds
 from egpo.comparisons.values import ACCURACY, Metric, RunFigures, figures_of_condition, shared_problems, table_SP

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from egpo.comparisons.result import Comparison, ConditionRow, Contrast, RunRow
-from egpo.comparisons.verdicts import amount, p_text, signed
+from egpo.comparisons.result import Comparison, ConditionRow, Contrast, RunRow, amount, p_text, signed
 from egpo.errors import EgpoError
 from egpo.files import write_atomically
 

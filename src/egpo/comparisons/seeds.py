@@ -22,9 +22,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from egpo.comparisons.outcome import ALPHA, POWER, Outcome
-from egpo.comparisons.students_t import chi_over_root_freedom, rising_root, t_quantile, two_sided_p
-from egpo.evals.bootstrap import Estimate
+from egpo.comparisons.outcome import ALPHA, POWER, Outcome, chi_over_root_freedom, rising_root, t_quantile, two_sided_p
+from egpo.evals.intervals import Estimate
 
 Floats = NDArray[np.float64]
 METHOD = "t over training seeds, with the variance over problems"

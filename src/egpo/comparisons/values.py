@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from egpo.comparisons.conditions import Condition
 from egpo.comparisons.entrants import Entrant
 from egpo.errors import InputError, nearest
-from egpo.evals.bootstrap import SHARES
-from egpo.evals.samples import SampleRecord
-from egpo.evals.tallies import pass_at_k_by_problem, scores_by_problem, tally_problems
+from egpo.evals.intervals import SHARES
+from egpo.evals.samples import SampleRecord, pass_at_k_by_problem, scores_by_problem, tally_problems
 
 Floats = NDArray[np.float64]
 ACCURACY, SCORE = "accuracy", "score"

@@ -11,9 +11,10 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from egpo.config.old_spellings import present_document
-from egpo.config.yaml_text import Document, Path, parse_yaml
+from egpo.config.yaml_text import Document, parse_yaml
 from egpo.errors import ConfigError, Fault, nearest, shortened
 from egpo.files import path_fault
+from egpo.sections import KeyPath
 
 INCLUDE = "include"
 _DEEPEST = 50
@@ -24,7 +25,7 @@ class Layers:
     """Plain values, and for each key the place (`file:line`) that set it last."""
 
     value: dict[str, Any]
-    set_at: dict[Path, str]
+    set_at: dict[KeyPath, str]
 
 
 def read_layers(path: FilePath, kind: str = "recipe") -> Layers:
@@ -83,13 +84,13 @@ def _refuse_cycle(chain: tuple[FilePath, ...], base: FilePath, place: str) -> No
 
 def lay_over(lower: Layers, upper: Layers) -> Layers:
     """Sections are merged; what the upper says otherwise replaces the lower's, with all that was under it."""
-    replaced: list[Path] = []
+    replaced: list[KeyPath] = []
     value = _merged(lower.value, upper.value, (), replaced)
     kept = {key: place for key, place in lower.set_at.items() if not any(key[: len(path)] == path for path in replaced)}
     return Layers(value, kept | upper.set_at)
 
 
-def _merged(lower: dict[str, Any], upper: dict[str, Any], path: Path, replaced: list[Path]) -> dict[str, Any]:
+def _merged(lower: dict[str, Any], upper: dict[str, Any], path: KeyPath, replaced: list[KeyPath]) -> dict[str, Any]:
     """`replaced` grows by the keys whose lower values are gone."""
     merged = dict(lower)
     for key, new in upper.items():

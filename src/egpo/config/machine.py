@@ -15,11 +15,10 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from egpo.assets import MODELS, resolve_model
-from egpo.config.faults import PlaceOf, faults_of
 from egpo.config.includes import read_layers
-from egpo.config.sections.section import Count, PathText, Section
 from egpo.errors import ConfigError, Fault, InputError
 from egpo.files import path_fault
+from egpo.sections import Count, PathText, PlaceOf, Section, faults_of
 
 VARIABLE = "EGPO_MACHINE"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from egpo.config.yaml_text import Document, Path
+from egpo.config.yaml_text import Document
 from egpo.errors import ConfigError, Fault, notify_once
+from egpo.sections import KeyPath
 
 SECTION = "algorithm"
 
@@ -38,7 +39,9 @@ OLD_KEYS = (
 OLD_VALUES = {"entropy_mode": {"joint": "response"}}
 """By the last part of the key."""
 
-_IN_RECIPES: dict[Path, Path] = {(SECTION, *row.old.split(".")): (SECTION, *row.recipe.split(".")) for row in OLD_KEYS}
+_IN_RECIPES: dict[KeyPath, KeyPath] = {
+    (SECTION, *row.old.split(".")): (SECTION, *row.recipe.split(".")) for row in OLD_KEYS
+}
 
 
 def present_value(key: str, value: Any) -> Any:
@@ -50,7 +53,7 @@ def present_value(key: str, value: Any) -> Any:
     return new
 
 
-def present_override(path: Path, value: Any) -> tuple[Path, Any]:
+def present_override(path: KeyPath, value: Any) -> tuple[KeyPath, Any]:
     """An override in today's words: of one key, or of a section with old keys in it."""
     if isinstance(value, dict) and path[:1] == (SECTION,):
         nested: Any = value
@@ -99,7 +102,7 @@ def _replace_values(section: dict[str, Any], name: str) -> None:
             section[key] = present_value(f"{name}.{key}", value)
 
 
-def _section(value: dict[str, Any], path: Path, make: bool = False) -> dict[str, Any] | None:
+def _section(value: dict[str, Any], path: KeyPath, make: bool = False) -> dict[str, Any] | None:
     """The section at `path`; none where there is none, or where a plain value stands."""
     for part in path:
         found = value.setdefault(part, {}) if make else value.get(part)
@@ -113,5 +116,5 @@ def _copied(value: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copied(inner) if isinstance(inner, dict) else inner for key, inner in value.items()}
 
 
-def _notify(old: Path, new: Path) -> None:
+def _notify(old: KeyPath, new: KeyPath) -> None:
     notify_once(f"{'.'.join(old)} -> {'.'.join(new)}")

@@ -11,8 +11,7 @@ from typing import Any
 import yaml
 
 from egpo.errors import ConfigError, Fault
-
-Path = tuple[str, ...]
+from egpo.sections import KeyPath
 
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False, ".nan": float("nan")}
 _WORDS |= {".inf": float("inf"), "-.inf": -float("inf"), "+.inf": float("inf")}
@@ -28,7 +27,7 @@ class Document:
     """Plain values, and the line on which each key stands."""
 
     value: Any
-    line_of: dict[Path, int] = field(default_factory=dict)
+    line_of: dict[KeyPath, int] = field(default_factory=dict)
 
 
 def parse_yaml(text: str, where: str) -> Document:
@@ -69,10 +68,10 @@ def dump_yaml(value: Any) -> str:
 class _Reader:
     def __init__(self, where: str) -> None:
         self.where = where
-        self.line_of: dict[Path, int] = {}
+        self.line_of: dict[KeyPath, int] = {}
         self.num_values = 0
 
-    def value(self, node: yaml.Node, path: Path) -> Any:
+    def value(self, node: yaml.Node, path: KeyPath) -> Any:
         self.num_values += 1
         if self.num_values > _MOST_VALUES:
             raise ConfigError([Fault(f"more than {_MOST_VALUES} values", self.where, "is an alias inside itself?")])
@@ -86,7 +85,7 @@ class _Reader:
         assert isinstance(node, yaml.ScalarNode)
         return node.value if node.style else parse_scalar(node.value)
 
-    def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+    def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key, line = str(key_node.value), key_node.start_mark.line + 1

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from egpo.data.calls import CallsError, parse_openai, tool_responses
+from egpo.data.calls import CallsError, decode_strict, parse_openai, tool_responses
 from egpo.data.conversations import Reply, ToolStyle, UnfitError, content_text, read_reply, row_of
-from egpo.data.json_values import decode_strict
 from egpo.data.readers import Record
 from egpo.data.rows import Dropped, Message, Row
 from egpo.data.tool_prompt import Tool, parse_tools, tools_in

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from egpo.chat_templates import render
-from egpo.data.json_values import decode_strict, require_json
+from egpo.data.calls import decode_strict, require_json
 
 Tool = dict[str, Any]
 SystemText = Callable[[str, list[Tool]], str]

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from egpo.data.calls import Call, CallsError, parse_openai
+from egpo.data.calls import Call, CallsError, decode_strict, parse_openai, require_json
 from egpo.data.conversations import INSTRUCTION, Reply, ToolStyle, UnfitError, content_text, row_of
-from egpo.data.json_values import decode_strict, require_json
 from egpo.data.readers import Record
 from egpo.data.rows import Dropped, Row
 from egpo.data.tool_prompt import Tool, parse_tools

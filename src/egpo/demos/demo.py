@@ -8,7 +8,7 @@ from pathlib import Path
 from egpo.demos.plan import ESTIMATORS, DemoFolder, Plan, demo_config
 from egpo.demos.probing import forecast_and_outcome, probe_base, show_probe_in
 from egpo.demos.stages import evaluate_models, prepare_data, train_run
-from egpo.evals.store import StoredEvaluation
+from egpo.evals.evaluate import StoredEvaluation
 from egpo.experiments.screen import Screen
 from egpo.reports import write_report
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from egpo.config import Config
 from egpo.demos.plan import DemoFolder, Plan
-from egpo.evals.bootstrap import Estimate
 from egpo.evals.evaluate import Exam
-from egpo.evals.passk import default_ks
+from egpo.evals.intervals import Estimate, default_ks
 from egpo.evals.responses import Sampling
 from egpo.experiments.screen import Screen
 from egpo.files import write_atomically
@@ -19,9 +18,9 @@ from egpo.probes.subject import find_subject
 from egpo.reports.evaluations import read_object
 from egpo.reports.probe import PROBE
 from egpo.runs.folder import RunFolder
+from egpo.runs.live import warnings_said_by
 from egpo.runs.metrics import read_metrics
 from egpo.runs.readings import AGREEING
-from egpo.runs.spoken_warnings import warnings_said_by
 
 FIRST_STEPS = 10
 """Training steps that a forecast is held against: later the model is another."""

@@ -8,16 +8,15 @@ from pathlib import Path
 from egpo.config import Config
 from egpo.data.manifest import MANIFEST
 from egpo.demos.plan import BASE, DemoFolder, Plan
+from egpo.errors import RunInterruptedError
 from egpo.evals.candidates import LocalCandidate, local_candidates
-from egpo.evals.evaluate import Exam, Paper, evaluate, set_paper
-from egpo.evals.passk import default_ks
+from egpo.evals.evaluate import Exam, Paper, StoredEvaluation, evaluate, read_evaluation, set_paper, write_evaluation
+from egpo.evals.intervals import default_ks
 from egpo.evals.responses import Sampling
-from egpo.evals.store import StoredEvaluation, read_evaluation, write_evaluation
 from egpo.experiments.screen import Screen
-from egpo.local.sessions.opening import run_checkpoints, run_folder
 from egpo.local.train import train
-from egpo.runs.interruption import RunInterruptedError
-from egpo.runs.spoken_warnings import warnings_said_by
+from egpo.local.training.opening import run_checkpoints, run_folder
+from egpo.runs.live import warnings_said_by
 from egpo.tasks.load import TASKS
 from egpo.tasks.prepare import prepare
 

@@ -1,17 +1,150 @@
-"""One question to an OpenAI-compatible server, asked again with back-off and jitter while that may help."""
+"""Answers of servers, kept so that nothing is asked twice: append-only JSON lines, by a digest of the question.
+
+What a server sent, read as an answer, or refused as garbage.
+
+One question to an OpenAI-compatible server, asked again with back-off and jitter while that may help.
+"""
 
 import asyncio
+import fcntl
+import hashlib
 import json
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import httpx
 
 from egpo.errors import InputError
-from egpo.evals.cache import Answer
-from egpo.evals.replies import GarbageError, read_reply
+from egpo.runs.json_lines import Line, LineStream, read_lines
+from egpo.tags import THINK_TAGS
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server wrote: `finished` unless it was cut off; None where the server does not tell."""
+
+    text: str
+    num_tokens: int | None = None
+    finished: bool | None = None
+
+
+def question_key(url: str, body: Mapping[str, Any], sample: int) -> str:
+    """Equal for equal questions: the server, all that is sent to it (model, prompt, settings), and which sample."""
+    text = json.dumps([url, body, sample], sort_keys=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+class AnswerCache:
+    """Answers only: what a server failed to answer is asked again next time."""
+
+    def __init__(self, path: Path, answers: dict[str, Answer]) -> None:
+        self.path, self._answers, self._stream = path, answers, LineStream(path)
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path) -> Iterator["AnswerCache"]:
+        """Locked by this process. A last line that a killed process left half written is cut off."""
+        with _opened(path) as file:
+            _lock(file.fileno(), path)
+            lines = list(read_lines(path))
+            LineStream(path).cut(lines[-1].end if lines else 0)
+            yield cls(path, dict(_known(line, path) for line in lines))
+
+    def find(self, key: str) -> Answer | None:
+        return self._answers.get(key)
+
+    def keep(self, key: str, answer: Answer) -> None:
+        self._stream.append({"key": key, **asdict(answer)})
+        self._answers[key] = answer
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab")
+    except OSError as error:
+        fix = "mend the permissions, or choose another --out"
+        raise InputError(f"cannot be written ({error.strerror or error})", where=str(path), fix=fix) from error
+
+
+def _known(line: Line, path: Path) -> tuple[str, Answer]:
+    value = dict(line.value)
+    try:
+        return value.pop("key"), Answer(**value)
+    except (KeyError, TypeError) as error:
+        where = f"{path}, line {line.number}"
+        raise InputError(f"no answer of a server ({error!r})", where=where, fix="remove the line") from error
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        fix = "wait for it or end it, or choose another --out"
+        raise InputError("another process keeps its answers there", where=str(path), fix=fix) from error
+
+
+class GarbageError(Exception):
+    """The server answered, and not with a chat completion."""
+
+
+def read_reply(body: bytes) -> Answer:
+    """The first choice of a chat completion. Where the server took the thinking out of the text (`reasoning_content`,
+    `reasoning`), it is put back between its tags: the judge reads what the model wrote."""
+    reply = _mapping(_parsed(body))
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or not choices:
+        raise GarbageError("no `choices`")
+    choice = _mapping(choices[0])
+    return Answer(
+        text=_text(_mapping(choice.get("message"))),
+        num_tokens=_count(reply.get("usage")),
+        finished=choice["finish_reason"] != "length" if isinstance(choice.get("finish_reason"), str) else None,
+    )
+
+
+def read_model_names(body: bytes) -> list[str]:
+    """Of `/v1/models`."""
+    models = _mapping(_parsed(body)).get("data")
+    if not isinstance(models, list):
+        raise GarbageError("no `data`")
+    names = [model.get("id") for model in models if isinstance(model, dict)]
+    return [name for name in names if isinstance(name, str)]
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise GarbageError(f"no JSON: {body[:60]!r}") from error
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise GarbageError(f"{value!r:.60} where an object should be")
+    return value
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    thinking = message.get("reasoning_content") or message.get("reasoning")
+    if isinstance(thinking, str):
+        # Cut off while it was thinking, it has no content, and the thought stays open.
+        closed = f"{THINK_TAGS[1]}\n\n{content}" if isinstance(content, str) and content else ""
+        return f"{THINK_TAGS[0]}\n{thinking}{closed}"
+    if not isinstance(content, str):
+        raise GarbageError("no text in the message")
+    return content
+
+
+def _count(usage: Any) -> int | None:
+    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return tokens if type(tokens) is int and tokens >= 0 else None
+
 
 FAILURES = {
     "server_error": "the server answered 429 or 5xx every time",

@@ -1,4 +1,7 @@
-"""The figures of an evaluation, out of its judged responses."""
+"""Was there an answer at all? A wrong one is a figure; none at all is another kind of trouble.
+
+The figures of an evaluation, out of its judged responses.
+"""
 
 import math
 from collections import Counter, defaultdict
@@ -6,10 +9,43 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from egpo.evals.bootstrap import SHARES, Estimate, mean_with_interval
-from egpo.evals.readable import UNREADABLE
-from egpo.evals.samples import SampleRecord
-from egpo.evals.tallies import pass_at_k_by_problem, scores_by_problem, tally_problems
+from egpo.evals.intervals import SHARES, Estimate, mean_with_interval
+from egpo.evals.samples import SampleRecord, pass_at_k_by_problem, scores_by_problem, tally_problems
+
+UNREADABLE = frozenset(
+    {
+        # countdown, gsm8k, math
+        "no_answer_tag",
+        "no_answer",
+        "unclosed_thinking",
+        "not_a_number",
+        "empty_expression",
+        "expression_too_long",
+        "illegal_character",
+        "malformed_expression",
+        "unparsable",
+        # code
+        "no_code",
+        "too_long",
+        "syntax_error",
+        # tool calls
+        "no_thinking",
+        "thinking_not_closed",
+        "empty_thinking",
+        "text_before_thinking",
+        "nested_thinking",
+        "thinking_tag_in_answer",
+        "no_call",
+        "malformed_call",
+        "unclosed_call",
+        "text_after_list",
+        "bare_call",
+        "mixed_syntax",
+        "over_limit",
+    }
+)
+"""Reasons by which the rewards say that a response holds nothing they could read as an answer. A task from outside has
+reasons of its own: those count as readable."""
 
 
 @dataclass(frozen=True)

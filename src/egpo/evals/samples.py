@@ -1,6 +1,8 @@
 """`evals/<name>.jsonl`: every response of an evaluation, judged, one JSON object a line.
 
 verl's names where verl has one, as in `rollouts/`: `egpo audit rewards` reads these files too.
+
+Responses gathered by problem. P problems.
 """
 
 import math
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from egpo.errors import InputError
+from egpo.evals.intervals import pass_at_k
 from egpo.files import write_atomically
 from egpo.runs.json_lines import encoded, read_lines
 
@@ -69,3 +72,40 @@ def _as_record(line: Mapping[str, Any], where: str) -> SampleRecord:
         return SampleRecord(**known)
     except TypeError as error:
         raise InputError(f"no sample ({error})", where=where, fix="give a file that `egpo eval` wrote") from error
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What was judged of one problem's responses: how many, how many of those were right, and their scores."""
+
+    num_judged: int
+    num_correct: int
+    mean_score: float
+
+
+def tally_problems(samples: Iterable[SampleRecord]) -> dict[str, Tally]:
+    """By the problem's key, in the order of the samples. Failures are left out: they tell nothing of the model."""
+    judged: dict[str, list[SampleRecord]] = {}
+    for sample in samples:
+        of_problem = judged.setdefault(sample.problem, [])
+        if not sample.failed:
+            of_problem.append(sample)
+    return {key: _tally(of_problem) for key, of_problem in judged.items()}
+
+
+def _tally(judged: list[SampleRecord]) -> Tally:
+    scores = [sample.score for sample in judged]
+    mean = sum(scores) / len(scores) if scores else float("nan")
+    return Tally(len(judged), sum(sample.acc for sample in judged), mean)
+
+
+def scores_by_problem(tallies: dict[str, Tally]) -> dict[str, float]:
+    """Mean score; NaN where nothing was judged."""
+    return {key: tally.mean_score for key, tally in tallies.items()}
+
+
+def pass_at_k_by_problem(tallies: dict[str, Tally], k: int) -> dict[str, float]:
+    """NaN where fewer than k were judged. At k = 1 it is the share of right responses: the accuracy is its mean."""
+    found = tallies.values()
+    values = pass_at_k([tally.num_judged for tally in found], [tally.num_correct for tally in found], k)
+    return dict(zip(tallies, values.tolist(), strict=True))

@@ -9,9 +9,16 @@ from typing import Any
 import httpx
 
 from egpo.errors import EgpoError, InputError
-from egpo.evals.asking import Patience, UnansweredError, ask
-from egpo.evals.cache import Answer, AnswerCache, question_key
-from egpo.evals.replies import GarbageError, read_model_names
+from egpo.evals.asking import (
+    Answer,
+    AnswerCache,
+    GarbageError,
+    Patience,
+    UnansweredError,
+    ask,
+    question_key,
+    read_model_names,
+)
 from egpo.evals.responses import Response, Sampling, Watch
 from egpo.tasks import Problem, Task
 

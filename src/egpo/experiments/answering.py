@@ -8,11 +8,11 @@ from tempfile import TemporaryDirectory
 from egpo.config import Config
 from egpo.config.machine import model_folder, this_machine
 from egpo.errors import InputError
-from egpo.evals.cache import AnswerCache
+from egpo.evals.asking import AnswerCache
 from egpo.evals.candidates import LocalCandidate
+from egpo.evals.evaluate import file_name
 from egpo.evals.responses import Respondent
 from egpo.evals.server import ServedModel, Server
-from egpo.evals.store import file_name
 from egpo.serving.commands import Serving
 from egpo.serving.served import served
 

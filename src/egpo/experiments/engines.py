@@ -6,8 +6,7 @@ from egpo.config import Config
 def require_engine(config: Config) -> None:
     """InputError where the engine that is to train is not here: before the probe is paid for, and not after it."""
     if config.engine == "verl":
-        from egpo.verl.launch.interpreter import ask_interpreter
-        from egpo.verl.launch.preflight import require_devices, require_verl
+        from egpo.verl.launch.preflight import ask_interpreter, require_devices, require_verl
 
         installed = ask_interpreter(config)
         require_verl(config, installed)

@@ -4,7 +4,7 @@ from egpo.config import Config
 from egpo.config.schema import Task
 from egpo.errors import InputError
 from egpo.evals.evaluate import Exam
-from egpo.evals.passk import default_ks
+from egpo.evals.intervals import default_ks
 from egpo.evals.responses import Sampling
 
 

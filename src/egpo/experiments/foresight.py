@@ -11,7 +11,7 @@ from egpo.experiments.answering import require_servable
 from egpo.experiments.exams import exams_of
 from egpo.experiments.prepared import data_plan
 from egpo.tasks import load_task
-from egpo.verl.launch.translation.refusals import refuse_what_verl_lacks
+from egpo.verl.launch.refusals import refuse_what_verl_lacks
 
 
 def require_later_stages(config: Config) -> None:

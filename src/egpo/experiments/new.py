@@ -8,7 +8,7 @@ from typing import Any
 
 from egpo.config import Config, load_recipe
 from egpo.config.includes import INCLUDE
-from egpo.config.values import apply_overrides
+from egpo.config.load import apply_overrides
 from egpo.config.yaml_text import dump_yaml
 from egpo.errors import InputError, nearest
 from egpo.files import write_atomically

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from egpo.config import config_to_yaml
-from egpo.errors import EgpoError, Fault, InputError
+from egpo.errors import EgpoError, Fault, InputError, RunInterruptedError
 from egpo.experiments.borrowing import borrowed
 from egpo.experiments.engines import require_engine
 from egpo.experiments.experiment import Experiment
@@ -16,8 +16,7 @@ from egpo.experiments.screen import Screen
 from egpo.experiments.selection import Selection
 from egpo.experiments.stages import evaluate, merge, prepare, probe, report, train
 from egpo.runs.differences import refuse_other_training
-from egpo.runs.interruption import RunInterruptedError
-from egpo.runs.lock import LOCK_NAME, locked
+from egpo.runs.folder import LOCK_NAME, locked
 
 STAGES: Mapping[str, Callable[[Experiment, Screen], list[Job]]] = {
     "prepare": prepare.jobs,

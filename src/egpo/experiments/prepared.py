@@ -7,10 +7,10 @@ from typing import Any
 from egpo.config import Config
 from egpo.config.machine import NAME, data_place, machine_file
 from egpo.data.conversion import CONVERSION_VERSION
-from egpo.data.hub import is_hub_name
 from egpo.data.manifest import MANIFEST
 from egpo.data.manifest import data_digest as file_data_digest
 from egpo.data.readers import SUFFIXES
+from egpo.data.sources import is_hub_name
 from egpo.errors import InputError
 from egpo.experiments.prints import digest_of, files_in, folder_digest, print_of
 from egpo.tasks.load import TASKS

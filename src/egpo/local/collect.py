@@ -1,19 +1,43 @@
-"""Sample and judge: one round of problems, or several where groups that teach nothing are replaced. B rows."""
+"""A verdict on every response of a batch.
+
+Groups whose rewards agree: they carry no gradient, under any estimator here. B rows.
+
+Sample and judge: one round of problems, or several where groups that teach nothing are replaced. B rows.
+"""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from egpo.advantages import Signals, grpo
+from egpo.advantages.groups import Groups
 from egpo.local.draws import Draws
-from egpo.local.judge import judge
 from egpo.local.rollouts import Rollouts, joined
 from egpo.local.run import Run
 from egpo.local.sampling.sample import sample
-from egpo.local.updates.constant_groups import is_constant
-from egpo.local.updates.kl import kl_per_response, less_kl
+from egpo.local.updates.losses import kl_per_response, less_kl
 from egpo.local.updates.reference import packed_logp, reference_logp
 from egpo.rewards.verdict import Verdict
+from egpo.tasks import Task
+from egpo.tasks.protocol import judge_texts
+
+
+def judge(task: Task, rollouts: Rollouts, timeout_s: float | None = None) -> tuple[Verdict, ...]:
+    """In the order of the rows. A judge that raises or takes longer than `timeout_s` fails that row, which teaches
+    nothing then; one that fails every row ends the run."""
+    problems = [rollouts.problems[index] for index in rollouts.problem_B.tolist()]
+    return judge_texts(task, problems, rollouts.texts, timeout_s=timeout_s)
+
+
+def is_constant(reward_B: Tensor, group_B: Tensor) -> Tensor:
+    """True at each row of a group in which GRPO's advantage is 0 throughout: the same rounding, the same verdict.
+
+    A group of one row has nothing to agree with: it is constant where its reward is 0.
+    """
+    groups = Groups.of(group_B.to(reward_B.device))
+    advantage_B = grpo(Signals(reward_B, group_B), normalize=False)
+    return groups.rows(groups.max(advantage_B.abs()) == 0)
 
 
 @dataclass(frozen=True, eq=False)

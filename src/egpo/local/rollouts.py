@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from egpo.local.policies.packs import Sequences
+from egpo.local.models.packs import Sequences
 from egpo.tasks import Problem
 
 

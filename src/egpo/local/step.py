@@ -6,8 +6,7 @@ from torch import Tensor
 
 from egpo.advantages.signals import Metrics
 from egpo.local.collect import Batch, collect
-from egpo.local.estimate import Estimate, estimate
-from egpo.local.measure import Measures, measure
+from egpo.local.measure import Estimate, Measures, estimate, measure
 from egpo.local.rollouts import Rollouts
 from egpo.local.run import Run
 from egpo.local.summarise import summarise

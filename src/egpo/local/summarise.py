@@ -7,13 +7,11 @@ from torch import Tensor
 
 from egpo.advantages.signals import Metrics
 from egpo.local.collect import Batch
-from egpo.local.estimate import Estimate
-from egpo.local.measure import Measures
+from egpo.local.measure import Estimate, Measures
 from egpo.local.rollouts import Rollouts
 from egpo.local.run import Run
-from egpo.local.updates.update_stats import UpdateStats
-from egpo.rewards.shares import shares_of
-from egpo.rewards.verdict import Verdict
+from egpo.local.updates.update import UpdateStats
+from egpo.rewards.verdict import Verdict, shares_of
 
 
 def summarise(run: Run, batch: Batch, measures: Measures, estimated: Estimate, stats: UpdateStats) -> Metrics:

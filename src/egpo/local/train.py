@@ -3,11 +3,9 @@
 from pathlib import Path
 
 from egpo.config import Config
-from egpo.local.sessions.interrupts import Interrupts, StepAbandoned
-from egpo.local.sessions.opening import new_session, resumed_session, run_checkpoints, run_folder
-from egpo.local.sessions.session import interrupted, take_steps
-from egpo.runs.live import LiveView
-from egpo.runs.spoken_warnings import warnings_said_by
+from egpo.local.training.opening import new_session, resumed_session, run_checkpoints, run_folder
+from egpo.local.training.session import Interrupts, StepAbandoned, interrupted, take_steps
+from egpo.runs.live import LiveView, warnings_said_by
 
 
 def train(config: Config, *, resume: bool = False, resume_from: int | None = None) -> Path:

@@ -5,10 +5,10 @@ from math import isfinite
 
 from egpo.advantages.signals import Metrics
 from egpo.errors import InputError
+from egpo.local.collect import judge
 from egpo.local.draws import Draws
-from egpo.local.judge import judge
 from egpo.local.measure import measure
-from egpo.local.policies.prompts import prompt_tokens
+from egpo.local.models.prompts import prompt_tokens
 from egpo.local.run import Run
 from egpo.local.sampling.sample import sample
 from egpo.tasks import Problem

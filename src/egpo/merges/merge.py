@@ -20,13 +20,11 @@ import transformers
 from transformers import PreTrainedModel
 
 from egpo.local.checkpoints.manifest import FileEntry, describe_files, files_below
-from egpo.local.quiet import without_progress_bars
-from egpo.merges.adapters import Lora
-from egpo.merges.fingerprints import Watch, difference, fingerprint
-from egpo.merges.models import Dtype, load_model, require_vocabulary
-from egpo.merges.output import NOTE, replaced, require_free, require_room
+from egpo.local.progress_bars import without_progress_bars
+from egpo.merges.models import Dtype, Lora, load_model, require_vocabulary
+from egpo.merges.output import NOTE, Watch, difference, fingerprint, replaced, require_free, require_room
 from egpo.merges.places import CheckpointPlace, find_checkpoint
-from egpo.merges.trained import WEIGHT_ENDINGS, Origin, read_trained
+from egpo.merges.shards import WEIGHT_ENDINGS, Origin, read_trained
 from egpo.version import __version__
 
 _FILE_SIZE = "4GB"

@@ -1,19 +1,178 @@
-"""The share of groups that will carry a gradient, for groups of 2, 4, ... 64 responses. P prompts, R resamples.
+"""The rewards of each prompt's responses: what a group's gradient is made of. P prompts.
+
+Prompts differ in difficulty: their shares as Beta(a, b), fitted by greatest likelihood. R resamples, P problems.
+
+How likely do all G responses of a group earn the same reward? Then the group teaches nothing. P prompts, R
+resamples.
+
+The share of groups that will carry a gradient, for groups of 2, 4, ... 64 responses. P prompts, R resamples.
 
 A group is informative where its rewards differ: that is what the estimators see. For rewards of 0 and 1 it is the same
 as neither all right nor all wrong; a shaped reward may differ where correctness does not, and the other way about.
 """
 
-from collections.abc import Iterable
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import hypot, sqrt
+from statistics import variance
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from egpo.evals.bootstrap import SHARES, Estimate, mean_with_interval, mid_quantiles, percentile_tails
-from egpo.probes.agreement import Agreement, Prompts, agreement_within
-from egpo.probes.beta_binomial import Floats
-from egpo.probes.rewards import Rewards
+from egpo.evals.intervals import SHARES, Estimate, mean_with_interval, mid_quantiles, pass_at_k, percentile_tails
+from egpo.evals.samples import SampleRecord
+
+Rewards = Mapping[str, Counter[float]]
+"""By the prompt's key: how often its responses earned each reward."""
+
+
+def count_rewards(samples: Iterable[SampleRecord]) -> dict[str, Counter[float]]:
+    """Of the responses that were judged, and given a number. In float32, as in training: rewards that agree there
+    agree. A prompt with none is left out."""
+    counts: dict[str, Counter[float]] = {}
+    for sample in samples:
+        if not sample.failed and math.isfinite(sample.score):
+            counts.setdefault(sample.problem, Counter())[float(np.float32(sample.score))] += 1
+    return counts
+
+
+def reward_variances(rewards: Rewards) -> dict[str, float]:
+    """Of each prompt's rewards, with n - 1 below: for right or wrong it is p (1 - p) on average, whatever n is. NaN
+    for a prompt with a single response."""
+    return {key: variance(counts.elements()) if counts.total() > 1 else math.nan for key, counts in rewards.items()}
+
+
+Floats = NDArray[np.float64]
+
+_MOST_STEPS = 100
+_LONGEST_STEP = 1.0
+_LEAST, _MOST = 1e-6, 1e6
+"""Bounds of a and b. Beyond them all prompts are alike, or each is all or nothing: to a forecast it is the same."""
+
+
+@dataclass(frozen=True, eq=False)
+class BetaFits:
+    """One Beta(a, b) for each resample."""
+
+    a_R: Floats
+    b_R: Floats
+
+    def stays_R(self, have: int, want: int) -> Floats:
+        """The chance that a prompt with `have` hits in `have` tries has only hits in `want`:
+
+        E[p^want] / E[p^have]  =  prod over j = have ... want - 1 of (a + j) / (a + b + j)
+        """
+        tries = np.arange(have, want)
+        share: Floats = np.prod((self.a_R[:, None] + tries) / ((self.a_R + self.b_R)[:, None] + tries), axis=1)
+        return share
+
+
+def fit_beta(tries_P: ArrayLike, hits_P: ArrayLike, weight_RP: Floats) -> BetaFits:
+    """The fit to `hits` of `tries` of each problem, once for each row of weights.
+
+        log L = sum over i of  N1[i] log(a + i) + N0[i] log(b + i) - N[i] log(a + b + i)
+
+    N1[i], N0[i] and N[i] weigh the problems with more than i hits, misses, tries: all that the counts say. Newton's
+    method in log a and log b; where the likelihood curves the wrong way, Minka's fixed point, which always climbs.
+    """
+    tries, hits = np.asarray(tries_P), np.asarray(hits_P)
+    order = np.arange(max(1, int(tries.max(initial=1))))
+    more_than = [weight_RP @ (count[:, None] > order).astype(np.float64) for count in (hits, tries - hits, tries)]
+    a = b = np.ones(len(weight_RP))
+    for _ in range(_MOST_STEPS):
+        before = a, b
+        a, b = _climbed(a, b, *more_than, order=order)
+        if np.allclose((a, b), before, rtol=1e-9, atol=0):
+            break
+    hit, missed, _ = more_than
+    # Without a hit, or without a miss, the likelihood grows up to the very end.
+    return BetaFits(np.where(hit.any(1), a, 0.0), np.where(missed.any(1), b, 0.0))
+
+
+def _climbed(a: Floats, b: Floats, hit: Floats, missed: Floats, tried: Floats, *, order: ArrayLike) -> list[Floats]:
+    """One step up."""
+    places = np.asarray(order)
+    (hit_1, hit_2), (missed_1, missed_2), (tried_1, tried_2) = (
+        ((weight / (at[:, None] + places)).sum(1), (weight / (at[:, None] + places) ** 2).sum(1))
+        for weight, at in ((hit, a), (missed, b), (tried, a + b))
+    )
+    slope_a, slope_b = a * (hit_1 - tried_1), b * (missed_1 - tried_1)
+    curve_aa, curve_bb = slope_a + a * a * (tried_2 - hit_2), slope_b + b * b * (tried_2 - missed_2)
+    curve_ab = a * b * tried_2
+    determinant = curve_aa * curve_bb - curve_ab**2
+    concave = (curve_aa < 0) & (determinant > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        newton = (
+            (curve_ab * slope_b - curve_bb * slope_a) / determinant,
+            (curve_ab * slope_a - curve_aa * slope_b) / determinant,
+        )
+        minka = np.log(hit_1 / tried_1), np.log(missed_1 / tried_1)
+    steps = [np.where(concave, *pair) for pair in zip(newton, minka, strict=True)]
+    return [
+        np.clip(at * np.exp(np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)), _LEAST, _MOST)
+        for at, step in zip((a, b), steps, strict=True)
+    ]
+
+
+Prompts = Sequence[Counter[float]]
+"""For each prompt, how many of its responses earned each reward."""
+
+
+def agreement_within(prompts: Prompts, size: int) -> Floats:
+    """For each prompt the share of its subsets of `size` responses that agree, which has no bias:
+
+        sum over rewards v of C(m[v], G) / C(n, G)
+
+    where m[v] of its n responses earned v; 0 for a prompt with fewer responses than G.
+    """
+    return np.array([_share_of_subsets(tuple(sorted(counts.values())), size) for counts in prompts], dtype=np.float64)
+
+
+@lru_cache(maxsize=4096)
+def _share_of_subsets(counts: tuple[int, ...], size: int) -> float:
+    n = sum(counts)
+    large = [count for count in counts if count >= size]
+    # C(m, G) / C(n, G) is the share of subsets without any of the n - m others.
+    return float(np.sum(1 - pass_at_k([n] * len(large), [n - count for count in large], size)))
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """The mean over prompts, for groups of any size, once for each row of `weight_RP`.
+
+    A prompt with G responses or more counts by its subsets. One with n < G that disagree will disagree. One whose n
+    responses all earned v stays so with the probability that Beta(a, b), fitted to every prompt's share of v, gives it.
+    """
+
+    prompts: Prompts
+    weight_RP: Floats
+    fits: dict[float, BetaFits]
+
+    @classmethod
+    def fitted(cls, prompts: Prompts, weight_RP: Floats) -> "Agreement":
+        n_P = [counts.total() for counts in prompts]
+        unanimous = sorted({value for counts in prompts for value in _unanimous(counts)})
+        fits = {value: fit_beta(n_P, [counts[value] for counts in prompts], weight_RP) for value in unanimous}
+        return cls(prompts, weight_RP, fits)
+
+    def mean_R(self, size: int) -> Floats:
+        """For groups of `size`."""
+        total_R = self.weight_RP @ agreement_within(self.prompts, size)
+        for value, fits in self.fits.items():
+            n_P = np.array([counts.total() if _unanimous(counts) == [value] else size for counts in self.prompts])
+            for n in np.unique(n_P[n_P < size]):
+                total_R += self.weight_RP[:, n_P == n].sum(1) * fits.stays_R(int(n), size)
+        mean: Floats = total_R / self.weight_RP.sum(1)
+        return mean
+
+
+def _unanimous(counts: Counter[float]) -> list[float]:
+    """The one reward that every response earned, if there is one."""
+    return list(counts) if len(counts) == 1 else []
+
 
 GROUP_SIZES = (2, 4, 8, 16, 32, 64)
 NUM_REFITS = 2_000

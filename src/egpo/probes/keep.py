@@ -8,8 +8,7 @@ from typing import Any
 
 from egpo.data.manifest import MANIFEST, FileEntry, Manifest
 from egpo.data.output import StagedFiles, refuse_other_data
-from egpo.data.parquet import write_parquet
-from egpo.data.rows import Row
+from egpo.data.rows import Row, write_parquet
 from egpo.errors import InputError
 from egpo.evals.evaluate import Paper
 from egpo.probes.probe import Probe

@@ -5,17 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from egpo.errors import InputError
-from egpo.evals.bootstrap import Estimate, mean_with_interval
 from egpo.evals.evaluate import Evaluation, Exam, Paper, evaluate
-from egpo.evals.passk import require_ks
+from egpo.evals.intervals import Estimate, mean_with_interval, require_ks
 from egpo.evals.responses import Respondent, Watch, watch_nothing
-from egpo.evals.tallies import tally_problems
-from egpo.probes.findings import Finding, find_faults
-from egpo.probes.forecast import Forecast, forecast
-from egpo.probes.recommend import Recommendation, recommend
-from egpo.probes.rewards import count_rewards, reward_variances
+from egpo.evals.samples import tally_problems
+from egpo.probes.findings import Finding, Recommendation, find_faults, recommend
+from egpo.probes.forecast import Forecast, count_rewards, forecast, reward_variances
 from egpo.tasks import Problem, load_task
-from egpo.tasks.sandboxed import sandbox_tier
+from egpo.tasks.load import sandbox_tier
 
 
 @dataclass(frozen=True)

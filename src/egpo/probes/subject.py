@@ -8,11 +8,10 @@ from typing import Any
 from egpo.config import Config
 from egpo.config.schema import Model, Task
 from egpo.errors import InputError
-from egpo.evals.candidates import HERE, Device
+from egpo.evals.candidates import HERE, Device, ModelPlace, find_model
+from egpo.evals.evaluate import Origin
 from egpo.evals.local_model import ROWS_AT_ONCE, LocalModel
-from egpo.evals.places import ModelPlace, find_model
-from egpo.evals.store import Origin
-from egpo.local.policies.load import load_policy
+from egpo.local.models.load import load_policy
 from egpo.runs import RunFolder
 
 

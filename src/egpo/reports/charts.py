@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from egpo.reports.curves import INFORMATIVE, Curve, is_validation, rounded, thinned
-from egpo.reports.run import ReportedRun
+from egpo.reports.run import INFORMATIVE, Curve, ReportedRun, is_validation, rounded, thinned
 from egpo.runs.readings import (
     ACCURACY,
     ENTROPIES,

@@ -1,13 +1,100 @@
-"""The runs in one table: what each is, how far it is, where it began and where it stands."""
+"""What the health rules said of all runs, by rule: the dangers first.
+
+Where the configs of several runs differ: only that, one row a key.
+
+Where the runs come from: what is needed to make each again.
+
+The runs in one table: what each is, how far it is, where it began and where it stands.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from egpo.reports.curves import INFORMATIVE, Curve, is_validation
-from egpo.reports.run import ReportedRun
+from egpo.reports.run import INFORMATIVE, Curve, ReportedRun, is_validation
+from egpo.runs.differences import config_differences
+from egpo.runs.health import Note, Severity
+from egpo.runs.provenance import Git, Provenance
 from egpo.runs.readings import ACCURACY, LOSS, REWARD, STEP_S, TOKENS_PER_S, duration, figure, share
+
+
+@dataclass(frozen=True)
+class Said:
+    """One run's note."""
+
+    run: ReportedRun
+    note: Note
+
+
+@dataclass(frozen=True)
+class RuleNotes:
+    """A rule, its advice, and each run that it spoke of."""
+
+    rule: str
+    severity: Severity
+    advice: str
+    said: Sequence[Said]
+
+
+def notes_by_rule(runs: Sequence[ReportedRun]) -> list[RuleNotes]:
+    groups: dict[tuple[str, Severity, str], list[Said]] = {}
+    for run in runs:
+        for note in run.notes:
+            groups.setdefault((note.rule, note.severity, note.advice), []).append(Said(run, note))
+    return sorted((RuleNotes(*key, said) for key, said in groups.items()), key=lambda rule: rule.severity != "danger")
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """A dotted key and its value in each run, as YAML would show it."""
+
+    key: str
+    values: Sequence[str]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all runs have the same value."""
+        return len(set(self.values)) == 1
+
+
+def settings_table(runs: Sequence[ReportedRun]) -> list[SettingRow]:
+    """Empty for one run, and for runs with equal configs. Where a run lies is no difference of interest."""
+    first, *others = runs
+    found: dict[str, list[str]] = {}
+    for place, run in enumerate(others, 1):
+        for difference in config_differences(first.config_yaml, run.config_yaml):
+            values = found.setdefault(difference.key, [difference.old] * len(runs))
+            values[place] = difference.new
+    return [SettingRow(key, values) for key, values in found.items() if key not in ("name", "runs")]
+
+
+def origin_table(runs: Sequence[ReportedRun]) -> list[SettingRow]:
+    """One row for each fact that some run recorded; empty where none did."""
+    facts = [_facts(run.provenance) if run.provenance else {} for run in runs]
+    names = list(dict.fromkeys(name for found in facts for name in found))
+    return [SettingRow(name, [found.get(name, "–") for found in facts]) for name in names]
+
+
+def _facts(provenance: Provenance) -> dict[str, str]:
+    start, machine = provenance.start, provenance.start.hardware
+    facts = {
+        "started": start.time,
+        "command": " ".join(start.command),
+        "seed": str(provenance.seed),
+        "commit": _commit(start.git),
+        "machine": f"{machine.gpu or machine.cpu}, {machine.cores} cores, {machine.memory_gib} GiB",
+        "threads": str(machine.threads or "–"),
+        "sandbox": start.sandbox or "–",
+        "versions": ", ".join(f"{name} {version}" for name, version in start.versions.items()),
+        "resumed": ", ".join(f"after step {launch.after_step}" for launch in provenance.resumptions) or "–",
+    }
+    return facts | {f"data: {name}": digest for name, digest in provenance.data.items()}
+
+
+def _commit(git: Git | None) -> str:
+    return "–" if git is None else git.commit + (" with changes" if git.dirty else "")
+
 
 WINDOW = 10
 """Steps whose mean stands for the beginning and the end of a run's noisy figures."""

@@ -1,9 +1,13 @@
-"""The page: a template, a style and a script, put together into one file that asks nothing of any network."""
+"""The page: a template, a style and a script, put together into one file that asks nothing of any network.
+
+A table as a page of its own, in the style of the report.
+"""
 
 import re
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any
@@ -12,13 +16,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from egpo.reports.comparison import ComparisonSection
-from egpo.reports.embed import as_json
-from egpo.reports.evaluation_tables import EvaluationTable
-from egpo.reports.health import RuleNotes
-from egpo.reports.overview import Overview
+from egpo.reports.evaluations import EvaluationTable
+from egpo.reports.overview import Overview, RuleNotes, SettingRow
 from egpo.reports.probe import Probe
-from egpo.reports.rollouts import Rollouts
-from egpo.reports.settings import SettingRow
+from egpo.reports.rollouts import Rollouts, as_json
 from egpo.version import __version__
 
 SCRIPTS = ("elements.js", "figures.js", "chart.js", "charts.js", "tokens.js", "reader.js", "rollouts.js", "start.js")
@@ -83,3 +84,18 @@ ENVIRONMENT = Environment(
     lstrip_blocks=True,
 )
 ENVIRONMENT.filters["coded"] = _coded
+
+
+def render_table_page(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """One file that loads nothing; cells are text, whatever they hold."""
+    style = web_file("style.css")
+    page: str = ENVIRONMENT.get_template("table.html.jinja").render(
+        title=title,
+        columns=columns,
+        rows=rows,
+        time=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        version=__version__,
+        policy=content_policy(style),
+        style=Markup(style),
+    )
+    return page

@@ -9,16 +9,12 @@ from egpo.errors import InputError
 from egpo.files import write_atomically
 from egpo.reports.charts import chart_data
 from egpo.reports.comparison import read_comparisons
-from egpo.reports.evaluation_tables import evaluation_tables
-from egpo.reports.evaluations import read_evaluations
-from egpo.reports.health import notes_by_rule
-from egpo.reports.origin import origin_table
-from egpo.reports.overview import overview
+from egpo.reports.evaluations import evaluation_tables, read_evaluations
+from egpo.reports.overview import notes_by_rule, origin_table, overview, settings_table
 from egpo.reports.page import Page, render_page
 from egpo.reports.probe import read_probes
 from egpo.reports.rollouts import embed_rollouts
 from egpo.reports.run import ReportedRun, read_runs
-from egpo.reports.settings import settings_table
 from egpo.runs.folder import RunFolder
 
 

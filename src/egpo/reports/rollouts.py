@@ -1,5 +1,11 @@
-"""Which rollouts go into the page: some steps of each run, whole groups, within a bound on their bytes."""
+"""Data inside a page, where a model's text must stay text.
 
+The responses of a step in few bytes: a prompt once a group, tokens as lengths, entropies in hundredths of a nat.
+
+Which rollouts go into the page: some steps of each run, whole groups, within a bound on their bytes.
+"""
+
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,10 +13,77 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from egpo.reports.embed import as_json, num_bytes
-from egpo.reports.responses import UNKNOWN, encode_groups
 from egpo.reports.run import ReportedRun
-from egpo.runs.dump import read_dump
+from egpo.runs.dump import RolloutRecord, read_dump
+
+# `<` and `>` end or open markup, `&` starts a reference where a parser takes the block for one; inside JSON they can
+# only stand in strings, where an escape means the same.
+_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
+
+
+def as_json(value: Any) -> str:
+    """Strict JSON, without spaces, that can stand in a <script> block whatever it holds."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
+
+
+def num_bytes(value: Any) -> int:
+    """What it takes in the page."""
+    return len(as_json(value).encode("utf-8", "backslashreplace"))
+
+
+UNKNOWN = -1
+"""Stands for an entropy that was not finite."""
+
+
+def encode_groups(records: Sequence[RolloutRecord]) -> list[dict[str, Any]]:
+    """One object for each prompt, with its responses in their order; `of` is their number."""
+    groups: dict[tuple[str, str], list[RolloutRecord]] = {}
+    for record in records:
+        groups.setdefault((record.problem, record.input), []).append(record)
+    return [_encode_group(members) for members in groups.values()]
+
+
+def _encode_group(members: Sequence[RolloutRecord]) -> dict[str, Any]:
+    first = members[0]
+    truth = first.gts if isinstance(first.gts, str) else json.dumps(first.gts, ensure_ascii=False, indent=1)
+    return {
+        "problem": first.problem,
+        "source": first.data_source,
+        "prompt": first.input,
+        "truth": truth,
+        "of": len(members),
+        "responses": [_encode_response(record) for record in members],
+    }
+
+
+def _encode_response(record: RolloutRecord) -> dict[str, Any]:
+    whole = bool(record.tokens) and "".join(record.tokens) == record.output
+    entropies = [UNKNOWN if entropy is None else round(100 * entropy) for entropy in record.token_entropy]
+    return {
+        "text": record.output,
+        "lengths": [utf16_length(token) for token in record.tokens] if whole else [],
+        "entropies": entropies if whole and len(entropies) == len(record.tokens) else [],
+        "spans": [[span.name, span.start, span.end] for span in record.token_segment] if whole else [],
+        "segments": {name: _short(entropy) for name, entropy in record.segments.items() if entropy is not None},
+        "sample": record.sample,
+        "score": _short(record.score),
+        "advantage": _short(record.advantage),
+        "correct": record.acc,
+        "failed": record.failed,
+        "finished": record.finished,
+        "reason": record.reason,
+        "tokens": record.num_tokens,
+    }
+
+
+def utf16_length(text: str) -> int:
+    """As JavaScript counts: what lies above the first 65,536 characters takes two places."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
 
 BYTES = 3_500_000
 """Of all rollouts in a page together."""

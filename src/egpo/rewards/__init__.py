@@ -6,7 +6,7 @@ trl_reward("countdown")                  the same for TRL; `egpo.verl.reward` ha
 """
 
 from egpo.rewards.batch import score_many
-from egpo.rewards.samples import Sample
+from egpo.rewards.named import Sample
 from egpo.rewards.scoring import DATA_SOURCES, REWARDS, reasons_of, score
 from egpo.rewards.trl import trl_reward
 from egpo.rewards.verdict import Verdict

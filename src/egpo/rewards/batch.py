@@ -1,4 +1,7 @@
-"""Many rows at once, on every core."""
+"""Many rows at once, on every core.
+
+What every reason means, whichever part of the rewards gave it.
+"""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,11 +9,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from egpo.errors import EgpoError, InputError
-from egpo.rewards.crew import CHUNK_ROWS, Crew
-from egpo.rewards.named import scorer_named
-from egpo.rewards.samples import Sample, read_sample
+from egpo.rewards.named import FOREIGN_REASONS, Sample, read_sample, scorer_named
+from egpo.rewards.scoring import DATA_SOURCES, REWARDS
 from egpo.rewards.verdict import Verdict
 from egpo.rewards.worker import Outcome, judge_sample
+from egpo.rewards.worker_pool import CHUNK_ROWS, CREW_REASONS, WorkerPool
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -21,7 +24,7 @@ def score_many(
     *,
     workers: int | None = None,
     progress: bool = False,
-    crew: Crew | None = None,
+    crew: WorkerPool | None = None,
 ) -> list[Verdict]:
     """The verdict on every row, in order: the same as `score` gives one by one.
 
@@ -63,7 +66,7 @@ def score_stream(
         scorers = [scorer_named(name) for name in rewards]
         yield from (judge_sample(sample, scorers) for sample in samples)
         return
-    with Crew(workers, rewards) as crew:
+    with WorkerPool(workers, rewards) as crew:
         yield from crew.judge(samples, chunk_rows)
 
 
@@ -93,3 +96,18 @@ def _bar(total: int, shown: bool) -> AbstractContextManager["Progress | None"]:
     bar = Progress(*columns, console=Console(stderr=True))
     bar.add_task("judging", total=total)
     return bar
+
+
+BATCH_REASONS = {**CREW_REASONS, **FOREIGN_REASONS}
+"""Reasons that no reward gives itself: of batches, and of rewards from outside."""
+
+
+def meaning_of(reason: str, judges: Iterable[str]) -> str:
+    """Its meaning to those of the judges (data sources or kinds, with or without @mode) that know it.
+
+    "" for a reason that only the author of a reward from outside knows.
+    """
+    names = [judge.partition("@")[0] for judge in judges]
+    kinds = [REWARDS[DATA_SOURCES.get(name, name)] for name in names if name in DATA_SOURCES or name in REWARDS]
+    found = dict.fromkeys(kind.reasons[reason] for kind in kinds if reason in kind.reasons)
+    return " / ".join(found) or BATCH_REASONS.get(reason, "")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from egpo.errors import EgpoError, InputError, nearest
+from egpo.rewards.answers import split_thinking
 from egpo.rewards.sandbox import Job, Limits, Outcome, Report, Sandbox, working_sandbox
 from egpo.rewards.sandbox.ground_truth import Tests, read_tests
-from egpo.rewards.thinking import split_thinking
 from egpo.rewards.verdict import Verdict
 from egpo.tags import THINK_TAGS
 

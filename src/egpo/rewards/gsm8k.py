@@ -7,8 +7,7 @@ The answer is looked for after the thinking: the line after the last `####`; whe
 from functools import lru_cache
 
 from egpo.errors import InputError, nearest
-from egpo.rewards.answers import last_bold, last_boxed, last_marked, read_number
-from egpo.rewards.thinking import split_thinking
+from egpo.rewards.answers import last_bold, last_boxed, last_marked, read_number, split_thinking
 from egpo.rewards.verdict import Verdict
 from egpo.tags import THINK_TAGS
 

@@ -1,12 +1,160 @@
-"""Rewards by name: ours by data source or kind, with a mode if wanted, and anybody's as `module:function`."""
+"""One response with what it is judged by, out of a row of any host.
 
-from collections.abc import Callable
+Rewards from outside: functions as verl takes them, named `module:function` or `file.py:function`.
 
-from egpo.errors import InputError, nearest
-from egpo.rewards.foreign import foreign_scorer
-from egpo.rewards.samples import Sample, full_extra, score_sample
-from egpo.rewards.scoring import DATA_SOURCES, REWARDS, reward_name
+Rewards by name: ours by data source or kind, with a mode if wanted, and anybody's as `module:function`.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from typing import Any
+
+from egpo.errors import EgpoError, InputError, nearest, warn_once
+from egpo.rewards.plain_values import fields_of, finite, first_present, plain, single, text_of
+from egpo.rewards.scoring import DATA_SOURCES, REWARDS, reward_name, score
 from egpo.rewards.verdict import Verdict
+from egpo.user_code import import_user_code
+
+RESPONSE_KEYS = ("response", "text", "output")
+"""Where a row has its response: `response` is ours, `text` its synonym, `output` verl's."""
+SOURCE_KEYS = ("data_source", "judged_by")
+"""`judged_by` is what verl's rollout files keep of the data source (`egpo.verl.reward`)."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """`ability` is the row's own column, and goes before the one in `extra_info`."""
+
+    data_source: str
+    response: str
+    ground_truth: Any
+    ability: str = ""
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
+
+
+def score_sample(sample: Sample) -> Verdict:
+    return score(sample.data_source, sample.response, sample.ground_truth, full_extra(sample))
+
+
+def full_extra(sample: Sample) -> Mapping[str, Any]:
+    """`extra_info` with the row's own `ability` in it."""
+    return {**sample.extra_info, "ability": sample.ability} if sample.ability else sample.extra_info
+
+
+def read_sample(row: Mapping[str, Any] | Sample, where: str) -> Sample:
+    """A row in verl's parquet shape with its response, a line of a rollout file, or a sample as it is.
+
+    The ground truth is `ground_truth`, `reward_model.ground_truth`, or `gts` in verl's rollout files.
+    """
+    if isinstance(row, Sample):
+        return row
+    if not isinstance(row, Mapping):
+        raise InputError(f"{row!r:.80} is no row", where=where, fix="give a dict with its response, or a Sample")
+    response = first_present(row, RESPONSE_KEYS)
+    if response is None:
+        fix = f"rows have it as {' or '.join(f'`{key}`' for key in RESPONSE_KEYS)}"
+        raise InputError("no response", where=where, fix=fix)
+    ability = first_present(row, ("ability",))
+    return Sample(
+        text_of(first_present(row, SOURCE_KEYS) or "", f"{where}, data_source"),
+        text_of(response, f"{where}, response"),
+        _ground_truth(row, where),
+        "" if ability is None else text_of(ability, f"{where}, ability"),
+        plain(fields_of(row.get("extra_info"), f"{where}, extra_info")),
+    )
+
+
+def _ground_truth(row: Mapping[str, Any], where: str) -> Any:
+    truth = first_present(row, ("ground_truth",))
+    if truth is None:
+        truth = first_present(fields_of(row.get("reward_model"), f"{where}, reward_model"), ("ground_truth",))
+    if truth is None:
+        truth = first_present(row, ("gts",))
+    if truth is None:
+        fix = "rows have it as `ground_truth`, `reward_model.ground_truth` or `gts`"
+        raise InputError("no ground truth", where=where, fix=fix)
+    return truth
+
+
+KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
+"""What verl hands to a reward."""
+
+FOREIGN_REASONS = {
+    "scored": "a reward from outside gave a number and no reason",
+    "no_score": "checker failure: a reward from outside gave None, or a number that is not finite",
+    "reward_raised": "checker failure: a reward from outside raised an exception",
+}
+
+
+def foreign_scorer(spec: str) -> Callable[[Sample], Verdict]:
+    """A judge of samples out of a function that takes verl's arguments, or some of them, by keyword."""
+    function = _function(spec)
+    accepted = _accepted_keywords(function, spec)
+
+    def scorer(sample: Sample) -> Verdict:
+        values = (sample.data_source, sample.response, sample.ground_truth, dict(full_extra(sample)))
+        given = {name: value for name, value in zip(KEYWORDS, values, strict=True) if name in accepted}
+        try:
+            with redirect_stdout(sys.stderr):
+                result = function(**given)
+        except EgpoError:
+            raise
+        except (Exception, SystemExit) as error:  # the boundary to a user's function, which may raise anything
+            warn_once(f"{spec} raised", f"reward {spec} raised {type(error).__name__}: {error}")
+            return Verdict(0.0, False, "reward_raised", failed=True)
+        return verdict_of(result, spec)
+
+    return scorer
+
+
+def _accepted_keywords(function: Callable[..., Any], spec: str) -> set[str]:
+    """Those of verl's arguments that it takes: the response at least, and nothing beside them that has no default."""
+    try:
+        signature = inspect.signature(function)
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+        accepted = {name for name in KEYWORDS if takes_any or name in signature.parameters}
+        signature.bind(**dict.fromkeys({*accepted, "solution_str"}))
+    except (TypeError, ValueError) as error:
+        fix = f"its arguments are {', '.join(KEYWORDS)}, or some of them, by keyword"
+        raise InputError(
+            f"cannot be called with verl's arguments ({error})", where=f"reward {spec}", fix=fix
+        ) from error
+    return accepted
+
+
+def verdict_of(result: Any, spec: str) -> Verdict:
+    """A verdict out of what verl takes from a reward: a number, or a dict with `score` and perhaps `acc`.
+
+    Without `acc` a reward of 1 or more is right: a number alone does not say where full reward lies.
+    """
+    if isinstance(result, Verdict):
+        return result
+    fields = result if isinstance(result, Mapping) else {"score": result}
+    reward, right = single(fields.get("score")), single(fields.get("acc"))
+    if not isinstance(reward, int | float | None):
+        raise InputError(f"gave {result!r:.80}", where=f"reward {spec}", fix="give a number, or a dict with `score`")
+    number = None if reward is None else finite(reward)
+    if number is None:
+        return Verdict(0.0, False, "no_score", failed=True)
+    correct = number >= 1 if right is None else right == 1
+    reason, failed = str(fields.get("reason") or "scored"), single(fields.get("failed")) in (True, 1)
+    return Verdict(number, correct, reason, failed=failed)
+
+
+def _function(spec: str) -> Callable[..., Any]:
+    module_name, _, name = spec.rpartition(":")
+    module = import_user_code(module_name, f"reward {spec}")
+    function = getattr(module, name, None)
+    if not callable(function):
+        functions = [key for key, value in vars(module).items() if callable(value)]
+        fix = nearest(name, functions) if functions else "define it"
+        raise InputError(f"`{module_name}` has no function `{name}`", where=f"reward {spec}", fix=fix)
+    found: Callable[..., Any] = function
+    return found
+
 
 Scorer = Callable[[Sample], Verdict]
 

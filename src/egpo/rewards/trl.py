@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from egpo.errors import InputError
-from egpo.rewards.boundary import fields_of, first_present, is_missing, plain, with_defaults
-from egpo.rewards.kinds import check_settings
-from egpo.rewards.samples import Sample, score_sample
-from egpo.rewards.scoring import REWARDS, kind_of, reasons_of
+from egpo.rewards.named import Sample, score_sample
+from egpo.rewards.plain_values import fields_of, first_present, is_missing, plain, with_defaults
+from egpo.rewards.scoring import REWARDS, check_settings, kind_of, reasons_of
 from egpo.rewards.verdict import Verdict
 from egpo.tags import THINK_TAGS
 

@@ -1,4 +1,4 @@
-"""A process that judges samples for `egpo.rewards.crew` until its connection closes."""
+"""A process that judges samples for `egpo.rewards.worker_pool` until its connection closes."""
 
 import os
 import select
@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from egpo.errors import EgpoError
-from egpo.rewards.named import Scorer, scorer_named
-from egpo.rewards.samples import Sample
+from egpo.rewards.named import Sample, Scorer, scorer_named
 from egpo.rewards.verdict import Verdict
 
 Outcome = tuple[Verdict, ...] | EgpoError

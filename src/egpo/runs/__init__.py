@@ -3,7 +3,7 @@
 from egpo.runs.differences import Difference, config_differences
 from egpo.runs.dump import RolloutRecord, TokenSpan, read_dump, token_spans, write_dump
 from egpo.runs.folder import RunFolder
-from egpo.runs.health import Health, Note, NoteStream, read_notes
+from egpo.runs.health import RULES, Health, Note, NoteStream, Rule, read_notes
 from egpo.runs.live import LiveView
 from egpo.runs.metrics import MetricStream, read_metrics
 from egpo.runs.provenance import (
@@ -14,7 +14,6 @@ from egpo.runs.provenance import (
     record_resumption,
     write_provenance,
 )
-from egpo.runs.rules import RULES, Rule
 from egpo.runs.trackers import Trackers, open_trackers
 
 __all__ = [

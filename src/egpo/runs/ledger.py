@@ -1,4 +1,7 @@
-"""What a run says about itself, step by step: to its files, to trackers, and on the screen."""
+"""A run's files, back to how they were after a step: it is about to take the later ones again.
+
+What a run says about itself, step by step: to its files, to trackers, and on the screen.
+"""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,6 +12,27 @@ from egpo.runs.health import Health, Note, NoteStream, read_notes
 from egpo.runs.live import LiveView
 from egpo.runs.metrics import MetricStream, read_metrics
 from egpo.runs.trackers import Trackers
+
+NOTHING_YET = -1
+"""Before the first line of the metrics, which a validation before the first step writes as step 0."""
+
+
+def require_rewindable(folder: RunFolder, step: int) -> None:
+    """An InputError where `rewind` would raise one: to be asked before anything of later steps is removed."""
+    MetricStream(folder.metrics).size_after(step)
+    MetricStream(folder.timings).size_after(step, gaps=True)
+    NoteStream(folder.health).size_after(step)
+
+
+def rewind(folder: RunFolder, step: int, *, gaps: bool = False) -> None:
+    """What the run has written about later steps goes. Unless `gaps`, every earlier step must have its metrics."""
+    MetricStream(folder.metrics).forget_after(step, gaps=gaps)
+    MetricStream(folder.timings).forget_after(step, gaps=True)
+    NoteStream(folder.health).forget_after(step)
+    for path in folder.rollouts.glob("step_*.jsonl"):
+        number = path.stem.removeprefix("step_")
+        if number.isdigit() and int(number) > step:
+            path.unlink()
 
 
 class Ledger:

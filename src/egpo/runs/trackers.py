@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from egpo.errors import InputError, nearest, warn_once
+from egpo.errors import NOTICES, REPEATABLE, InputError, nearest, warn_once
 from egpo.files import write_atomically
 from egpo.runs.folder import RunFolder
-from egpo.runs.interruption import NOTICES, REPEATABLE
 from egpo.runs.metrics import finite_figures
 
 PROJECT = "egpo"

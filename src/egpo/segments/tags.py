@@ -1,12 +1,22 @@
-"""Finding a tag in token ids, whatever the tokenizer made of it.
+"""How a tokenizer spells: the bytes that each token id adds to a text.
 
-A tag may be one token or several, and its ends may be glued to its neighbours (`>\\n\\n` is one token of Qwen2.5), so
+Bytes, because a tag such as `◁think▷` can be cut in mid-character; and what a token adds *in context*, because a
+SentencePiece token's leading space vanishes when it is decoded alone.
+
+Which token wrote which part of a text.
+
+Finding a tag in token ids, whatever the tokenizer made of it.
+
+A tag may be one token or several, and its ends may be glued to its neighbours (`>\n\n` is one token of Qwen2.5), so
 neither an id nor a fixed run of ids will do. Two tables over the vocabulary answer, without decoding a response:
 in which tokens can the tag end, and how much of it is still to match before a token.
 B rows, T tokens, V vocabulary, K candidates.
 """
 
-from collections.abc import Hashable
+import codecs
+import json
+import re
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,7 +26,101 @@ import torch
 from torch import Tensor
 
 from egpo.errors import InputError
-from egpo.segments.spelling import UNSPELLABLE, token_spellings
+
+UNSPELLABLE = b"\xff"  # in no UTF-8 text, so in no tag
+_BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def token_spellings(tokenizer: Any) -> list[bytes]:
+    """One spelling per id, up to the highest. Special tokens are spelt out: a tag may be one."""
+    piece_of = {i: piece for piece, i in tokenizer.get_vocab().items()}
+    pieces = [piece_of.get(i) for i in range(max(piece_of) + 1)]
+    if not _is_byte_level(tokenizer):
+        return _spell_in_context(tokenizer, pieces)
+    added = {int(i): str(token).encode() for i, token in tokenizer.added_tokens_decoder.items()}
+    return [added.get(i) or _spell_byte_level(piece) for i, piece in enumerate(pieces)]
+
+
+def _is_byte_level(tokenizer: Any) -> bool:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or backend.decoder is None:
+        return False
+    decoder = json.loads(backend.decoder.__getstate__())
+    return any(part["type"] == "ByteLevel" for part in decoder.get("decoders", [decoder]))
+
+
+def _printable_bytes() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for characters from 256 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF = _printable_bytes()
+
+
+def _spell_byte_level(piece: str | None) -> bytes:
+    if piece is None:
+        return UNSPELLABLE
+    return bytes(_BYTE_OF[c] for c in piece) if all(c in _BYTE_OF for c in piece) else piece.encode()
+
+
+def _spell_in_context(tokenizer: Any, pieces: list[str | None]) -> list[bytes]:
+    """What decoding adds after an ordinary token."""
+    anchor = tokenizer.encode("a", add_special_tokens=False)
+    lead = tokenizer.decode(anchor, clean_up_tokenization_spaces=False)
+    # An id that stands for nothing is not shown to the tokenizer, which may refuse it.
+    rows = [anchor if piece is None else [*anchor, i] for i, piece in enumerate(pieces)]
+    texts = tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return [_spell_one(piece, text, lead) for piece, text in zip(pieces, texts, strict=True)]
+
+
+def _spell_one(piece: str | None, text: str, lead: str) -> bytes:
+    if piece is None:
+        return UNSPELLABLE
+    fallback = _BYTE_FALLBACK.fullmatch(piece)
+    return bytes([int(fallback[1], 16)]) if fallback else text.removeprefix(lead).encode()
+
+
+class TokenTexts:
+    """The text of a response, cut into the parts that its tokens added. The parts always join to the text.
+
+    A character that several tokens spell belongs to the last of them. Special tokens add nothing: the text has none.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        special = set(tokenizer.all_special_ids)
+        self._spellings = [b"" if i in special else spelt for i, spelt in enumerate(token_spellings(tokenizer))]
+
+    def parts(self, ids: Sequence[int], text: str) -> list[str]:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        parts = [decoder.decode(self._spelling(i)) for i in ids]
+        if parts:
+            parts[-1] += decoder.decode(b"", final=True)
+        return parts if "".join(parts) == text else self._parts_by_decoding(ids, text)
+
+    def _spelling(self, token: int) -> bytes:
+        """A model's ids may reach past its tokenizer's: those decode to nothing."""
+        return self._spellings[token] if token < len(self._spellings) else b""
+
+    def _parts_by_decoding(self, ids: Sequence[int], text: str) -> list[str]:
+        """For tokenizers that change what stands before (a leading space dropped, spaces cleaned up): by how much of
+        the text each beginning of the response decodes to. Slow, with the square of the length."""
+        beginnings = [list(ids[: end + 1]) for end in range(len(ids))]
+        decoded = self._tokenizer.batch_decode(beginnings, skip_special_tokens=True)
+        cuts = [0]
+        for beginning in decoded[:-1]:
+            cuts.append(max(cuts[-1], _num_shared(beginning, text)))
+        ends = [*cuts[1:], len(text)]
+        return [text[start:end] for start, end in zip(cuts, ends, strict=True)] if ids else []
+
+
+def _num_shared(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
 
 NO_MATCH = -1
 ROUND_UP = 1024  # table sizes, so that the largest id of a batch does not ask for tables of its own

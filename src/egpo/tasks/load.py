@@ -1,14 +1,17 @@
-"""Tasks by name: those of the package out of a table, those from outside as `module:Class`."""
+"""Tasks by name: those of the package out of a table, those from outside as `module:Class`.
+
+Does judging a task's responses run programs, and is there a sandbox for them?
+"""
 
 import inspect
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, SupportsIndex
 
 from egpo.errors import EgpoError, InputError, nearest
-from egpo.outside import import_outside
+from egpo.rewards.sandbox import require_sandbox
 from egpo.tasks.code import Code
 from egpo.tasks.countdown import Countdown
 from egpo.tasks.function_calling import FunctionCalling
@@ -16,6 +19,7 @@ from egpo.tasks.gsm8k import Gsm8k
 from egpo.tasks.mixed import Mixed
 from egpo.tasks.protocol import METHODS, Task
 from egpo.tasks.sourced import SourcedTask
+from egpo.user_code import import_user_code
 
 TASKS: dict[str, type[SourcedTask]] = {
     "countdown": Countdown,
@@ -58,7 +62,7 @@ def data_source_of(task: Task, name: str) -> str:
 
 def _from_outside(name: str) -> type:
     module_name, _, class_name = name.partition(":")
-    module = import_outside(module_name, f"task {name}")
+    module = import_user_code(module_name, f"task {name}")
     found = getattr(module, class_name, None)
     if not inspect.isclass(found):
         classes = [key for key, value in vars(module).items() if inspect.isclass(value)]
@@ -77,7 +81,7 @@ def _from_outside(name: str) -> type:
 
 def _guarded(found: type, name: str) -> type:
     """The class, with methods that say what went wrong and where: an InputError that names the task, its method, the
-    exception and its line. `judge` is not among them: a judgement that fails is a verdict (`egpo.tasks.judging`)."""
+    exception and its line. `judge` is not among them: a judgement that fails is a verdict (`egpo.tasks.protocol`)."""
 
     def guarded(method: str) -> Callable[..., Any]:
         inner = getattr(found, method)
@@ -134,3 +138,9 @@ def _setting_names(cls: type) -> set[str] | None:
         if not takes_any:
             break
     return None if takes_any else names
+
+
+def sandbox_tier(task: Task, settings: Mapping[str, Any]) -> str | None:
+    """The tier that programs will run in; None where none will. An error where there should be a sandbox and none
+    works: found here it costs nothing, and later every response."""
+    return require_sandbox(settings.get("sandbox")).tier if isinstance(task, Code | Mixed) else None

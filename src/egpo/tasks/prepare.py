@@ -8,9 +8,8 @@ from pathlib import Path
 
 from egpo.data.manifest import MANIFEST, FileEntry, Manifest
 from egpo.data.output import StagedFiles
-from egpo.data.parquet import SPLITS, write_parquet
 from egpo.data.readers import Record
-from egpo.data.rows import Dropped, Row
+from egpo.data.rows import SPLITS, Dropped, Row, write_parquet
 from egpo.data.sources import Source, open_source
 from egpo.errors import InputError
 from egpo.tasks.protocol import Problem

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from egpo.data import Dropped, Message, Record, Row, Stored
 from egpo.data.manifest import verify
-from egpo.data.parquet import SPLITS
+from egpo.data.rows import SPLITS
 from egpo.errors import InputError, nearest, shortened
 from egpo.files import path_fault
 from egpo.rewards.verdict import Verdict

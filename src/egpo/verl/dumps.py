@@ -12,7 +12,7 @@ from torch import Tensor
 
 from egpo.runs.dump import RolloutRecord, TokenSpan, token_spans
 from egpo.segments import segment_masks
-from egpo.segments.token_texts import TokenTexts
+from egpo.segments.tags import TokenTexts
 from egpo.verl.estimators import Feed
 
 FIELDS = ["reward_model", "data_source", "extra_info", "advantages"]

@@ -17,8 +17,7 @@ from egpo.advantages import Signals, estimator_named, over_tokens
 from egpo.advantages.signals import Metrics
 from egpo.errors import InputError
 from egpo.verl.measures import Measures
-from egpo.verl.responses import Responses
-from egpo.verl.rows import Rows
+from egpo.verl.rows import Responses, Rows
 from egpo.verl.settings import ESTIMATORS, Settings
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from verl.experimental.reward_loop.reward_manager import NaiveRewardManager, register
 
 from egpo.errors import InputError
-from egpo.rewards.boundary import fields_of
+from egpo.rewards.plain_values import fields_of
 from egpo.verl.checks import HYBRID_MANAGER, OUR_REWARD
 from egpo.verl.reward import compute_score
 from verl import DataProto

@@ -30,7 +30,7 @@ def load() -> None:
 
 def _wait_for_verl() -> None:
     from egpo.verl.imports import when_imported
-    from egpo.verl.versions import installed_version, require_supported
+    from egpo.verl.settings import installed_version, require_supported
 
     require_supported(installed_version())
     for name, hook in HOOKS.items():
@@ -49,7 +49,7 @@ def _loudly(hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
 
 
 def _complain(error: Exception) -> None:
-    from egpo.verl.versions import SUPPORTED, installed_version
+    from egpo.verl.settings import SUPPORTED, installed_version
     from egpo.version import __version__
 
     versions = f"egpo {__version__}, verl {installed_version()} ({SUPPORTED} is supported)"
@@ -69,21 +69,21 @@ def _register_estimators(core_algos: ModuleType) -> None:
 
 
 def _register_trainers(v1: ModuleType) -> None:
+    from egpo.verl.checks import refuse_ours
     from egpo.verl.trainers import Fed, register_trainers
-    from egpo.verl.unhooked import refuse_ours
 
     register_trainers(v1.trainer_base)
     refuse_ours(v1.PPOTrainer, USE_V1, fed=Fed)
 
 
 def _guard_old_trainer(ray_trainer: ModuleType) -> None:
-    from egpo.verl.unhooked import refuse_ours
+    from egpo.verl.checks import refuse_ours
 
     refuse_ours(ray_trainer.RayPPOTrainer, USE_V1)
 
 
 def _guard_separate_trainers(main_ppo: ModuleType) -> None:
-    from egpo.verl.unhooked import refuse_ours_apart
+    from egpo.verl.checks import refuse_ours_apart
 
     refuse_ours_apart(main_ppo, USE_V1)
 

@@ -10,10 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 from egpo.errors import warn_once
-from egpo.rewards.boundary import fields_of, text_of, with_defaults
-from egpo.rewards.kinds import check_settings
+from egpo.rewards.plain_values import fields_of, text_of, with_defaults
 from egpo.rewards.sandbox import working_sandbox
-from egpo.rewards.scoring import REWARDS, kind_of, reasons_of, score
+from egpo.rewards.scoring import REWARDS, check_settings, kind_of, reasons_of, score
 
 SETTINGS = ("mode", "tags")
 

@@ -1,19 +1,26 @@
 """What `algorithm.adv_estimator` and `+algorithm.egpo.*` say in verl's configuration. No verl, no torch.
 
 Hydra takes any key after a `+`, so an unknown one is refused here, with the nearest right one.
+
+At which steps responses are dumped. No verl, no torch: the launcher says, the trainer asks.
+
+Which verl this package is written for, and which one is here. No verl, no torch.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
 from pydantic import ValidationError
 
-from egpo.config.faults import PlaceOf, faults_of
 from egpo.config.old_spellings import OLD_KEYS, present_value
 from egpo.config.sections.algorithm import Egpo, EgpoCalibrated
-from egpo.config.sections.task import Segments
-from egpo.errors import ConfigError, Fault, nearest, notify_once
+from egpo.config.sections.training import Segments
+from egpo.errors import ConfigError, EgpoError, Fault, nearest, notify_once
+from egpo.sections import PlaceOf, faults_of
 
 WHERE = "algorithm.egpo"
 _OLD = {row.old: row.verl.removeprefix("egpo.") for row in OLD_KEYS if row.old != row.verl}
@@ -141,3 +148,32 @@ def _misplaced(algorithm: Mapping[str, Any], estimator: str) -> Iterator[Fault]:
     if estimator in ESTIMATORS and algorithm.get("lam", 1.0) != 1.0:
         what = f"`algorithm.lam` is {algorithm['lam']}: that is GAE's lambda, which `{estimator}` does not have"
         yield Fault(what, "algorithm", f"+{WHERE}.lam={algorithm['lam']}")
+
+
+VARIABLE = "EGPO_ROLLOUTS_EVERY"
+"""Steps between dumps; the first and the last step's are always written. Unset: every step, as in verl."""
+
+
+def is_due(step: int, last: int) -> bool:
+    every = int(os.environ.get(VARIABLE, "1"))
+    return step in (1, last) or bool(every and step % every == 0)
+
+
+SUPPORTED = "==0.9.1"
+INSTALL = f"pip install 'verl{SUPPORTED}' TransferQueue"
+
+
+def installed_version() -> str | None:
+    """None where verl is not installed."""
+    try:
+        return metadata.version("verl")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def require_supported(version: str | None) -> None:
+    """The plug-in reads verl's own batch and replaces its trainers: another version may have neither where we look."""
+    if version is None:
+        raise EgpoError("verl is not installed", fix=f"{INSTALL} (verl{SUPPORTED} is supported)")
+    if not SpecifierSet(SUPPORTED).contains(version, prereleases=True):
+        raise EgpoError(f"verl {version} is installed, and verl{SUPPORTED} is supported", fix=INSTALL)

@@ -1,31 +1,122 @@
-"""verl's trainers, with entropy, responses and correctness laid beside the estimator's call.
+"""A reward that raises ends the run.
+
+verl lets a response go whose rollout or reward raised: it logs a traceback, trains on the rest of the group, and an
+asynchronous trainer samples in its place for ever.
+
+A step's batch on disk, with the advantages that verl used: what the conformance test replays. B, S, T as in rows.
+
+verl's trainers, with entropy, responses and correctness laid beside the estimator's call.
 
 Imported once verl has imported its own trainers: what is here needs Ray and TransferQueue.
 """
 
+import functools
+import io
+import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import transfer_queue as tq
+from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync
 
+from egpo.errors import EgpoError
+from egpo.files import write_atomically
 from egpo.runs.dump import write_dump
-from egpo.segments.token_texts import TokenTexts
+from egpo.segments.tags import TokenTexts
 from egpo.verl.checks import PREFIX, check_data_sources, plan_of
-from egpo.verl.dump_period import is_due
 from egpo.verl.dumps import FIELDS as DUMPED_FIELDS
 from egpo.verl.dumps import Dumped, rollout_records
 from egpo.verl.estimators import Feed, feeding
-from egpo.verl.failures import end_on_failures
-from egpo.verl.measures import measure, spellable
-from egpo.verl.record import VARIABLE, write_record
-from egpo.verl.responses import find_responses
-from egpo.verl.rows import FIELDS, rows_of
-from egpo.verl.step_metrics import cut_off, step_metrics
+from egpo.verl.measures import cut_off, measure, spellable, step_metrics
+from egpo.verl.rows import FIELDS, find_responses, rows_of
+from egpo.verl.settings import is_due
+
+
+def end_on_failures(replay_buffer: Any) -> None:
+    """`replay_buffer` complains as soon as it learns that a prompt's responses failed."""
+    synchronise = replay_buffer._sync_metadata_from_transfer_queue
+
+    @functools.wraps(synchronise)
+    def synchronise_and_look() -> None:
+        synchronise()
+        num_failed = sum(len(uids) for uids in replay_buffer.failure_keys.values())
+        if num_failed:
+            raise EgpoError(
+                f"the rollout or the reward of {num_failed} prompt{'s' * (num_failed > 1)} raised",
+                where="rollouts",
+                fix="the traceback stands above, after `Error in _run_prompt`: mend what it names",
+            )
+
+    replay_buffer._sync_metadata_from_transfer_queue = synchronise_and_look
+
+
+VARIABLE = "EGPO_VERL_RECORD"
+"""Names the folder where `+algorithm.egpo.record` does not."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """`reward_B` as the estimator saw it, `advantage_BT` as verl's loss did. `about`: estimator, arguments, tags."""
+
+    groups: NDArray[np.str_]
+    prompt_BS: NDArray[np.int64]
+    prompt_mask_BS: NDArray[np.bool_]
+    response_BT: NDArray[np.int64]
+    mask_BT: NDArray[np.bool_]
+    entropy_BT: NDArray[np.float32]
+    logp_BT: NDArray[np.float32]
+    opened_B: NDArray[np.bool_]
+    failed_B: NDArray[np.bool_]
+    correct_B: NDArray[np.bool_]
+    reward_B: NDArray[np.float32]
+    advantage_BT: NDArray[np.float32]
+    about: Mapping[str, Any]
+
+
+def write_record(folder: Path, step: int, feed: Feed, reward_B: Any, advantage_BT: Any) -> Path:
+    """`step_<N>.npz`: arrays and one JSON text, nothing pickled."""
+    rows, settings, opened_B = feed.rows, feed.settings, feed.measures.opened_B
+    correct_B = rows.correct_B
+    about = {
+        "estimator": settings.estimator,
+        "segment": settings.segment,
+        "arguments": settings.arguments,
+        "tags": settings.tags,
+    }
+    tables = {
+        "groups": np.array(rows.groups),
+        "prompt_BS": rows.prompt_BS.numpy(),
+        "prompt_mask_BS": rows.prompt_mask_BS.numpy(),
+        "response_BT": rows.response_BT.numpy(),
+        "mask_BT": rows.mask_BT.numpy(),
+        "entropy_BT": rows.entropy_BT.numpy(),
+        "logp_BT": rows.logp_BT.numpy(),
+        "opened_B": np.zeros(len(rows.groups), bool) if opened_B is None else opened_B.numpy(),
+        "failed_B": rows.failed_B.numpy(),
+        "correct_B": np.zeros(len(rows.groups), bool) if correct_B is None else correct_B.numpy(),
+        "reward_B": reward_B.numpy(),
+        "advantage_BT": advantage_BT.numpy(),
+    }
+    content = io.BytesIO()
+    np.savez_compressed(content, about=np.array(json.dumps(about)), **tables)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step_{step}.npz"
+    write_atomically(path, content.getvalue())
+    return path
+
+
+def read_record(path: Path) -> Recorded:
+    with np.load(path, allow_pickle=False) as stored:
+        tables = {name: stored[name] for name in stored.files if name != "about"}
+        return Recorded(**tables, about=json.loads(str(stored["about"])))
 
 
 class Fed:

@@ -10,11 +10,10 @@ from transformers import AutoTokenizer
 from egpo.assets import resolve_model
 from egpo.comparisons.comparison import compare_runs
 from egpo.errors import ConfigError
-from egpo.evals.bfcl.evaluation import evaluation_of
+from egpo.evals.bfcl.evaluation import CaseVerdict, evaluation_of
 from egpo.evals.bfcl.inside.bounded_answers import bounded
 from egpo.evals.bfcl.job import Asked, run_pass
-from egpo.evals.bfcl.verdicts import CaseVerdict
-from egpo.evals.store import Origin, write_evaluation
+from egpo.evals.evaluate import Origin, write_evaluation
 from tests.evals.bfcl.gold_server import serving
 from tests.evals.bfcl.test_official import PYTHON, needs_bfcl
 

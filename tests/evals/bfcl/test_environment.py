@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from egpo.errors import EgpoError, InputError
-from egpo.evals.bfcl.cases import data_folder
+from egpo.evals.bfcl.categories import data_folder
 from egpo.evals.bfcl.environment import VARIABLE, _home, bfcl_python
 
 

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from egpo.cli.main import app
 from egpo.evals.bfcl.environment import VARIABLE
-from egpo.evals.bfcl.keyed import without_key
-from egpo.evals.bfcl.targets import find_target
+from egpo.evals.bfcl.targets import find_target, without_key
 from egpo.evals.server import Server
 from tests.evals.bfcl.gold_server import serving
 from tests.evals.bfcl.test_official import PYTHON, needs_bfcl

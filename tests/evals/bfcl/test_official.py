@@ -7,13 +7,12 @@ import pytest
 
 from egpo.assets import resolve_model
 from egpo.errors import EgpoError
-from egpo.evals.bfcl.cases import first_cases
-from egpo.evals.bfcl.evaluation import evaluation_of, figures_by_category, require_generated
+from egpo.evals.bfcl.categories import first_cases
+from egpo.evals.bfcl.evaluation import evaluation_of, figures_by_category, read_verdicts, require_generated
 from egpo.evals.bfcl.job import Asked, built_prompt, run_pass
 from egpo.evals.bfcl.run import Wanted, evaluate_bfcl
 from egpo.evals.bfcl.targets import find_target
-from egpo.evals.bfcl.verdicts import read_verdicts
-from egpo.evals.store import read_evaluation
+from egpo.evals.evaluate import read_evaluation
 from tests.evals.bfcl.gold_server import Golds, serving
 
 ENVIRONMENT = Path(__file__).resolve().parents[3] / ".env-bfcl"

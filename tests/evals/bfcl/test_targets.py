@@ -9,7 +9,7 @@ from egpo.errors import InputError
 from egpo.evals.bfcl.job import Asked
 from egpo.evals.bfcl.run import Wanted, evaluation_name, prompt_mismatches
 from egpo.evals.bfcl.targets import Target, find_target, find_targets
-from egpo.evals.places import ModelPlace
+from egpo.evals.candidates import ModelPlace
 from egpo.runs.folder import RunFolder
 from tests.evals.bfcl.gold_server import serving
 

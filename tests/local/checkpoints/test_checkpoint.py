@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpo.errors import EgpoWarning, InputError
-from egpo.local.checkpoints.checkpoint import LATEST, Checkpoints, SaveError, Snapshot, room_for
-from egpo.local.checkpoints.retention import kept_steps
+from egpo.local.checkpoints.checkpoint import LATEST, Checkpoints, SaveError, Snapshot, kept_steps, room_for
 
 COMMAND = "egpo train runs/x/config.yaml"
 

@@ -7,11 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from egpo.config.sections.model import Lora
-from egpo.local.checkpoints.export import export_policy
-from egpo.local.checkpoints.random_states import random_states, restore_random_states, seed_everything
-from egpo.local.policies.lora import add_adapters
-from egpo.local.policies.packs import Sequences, pack_groups
+from egpo.config.sections.training import Lora
+from egpo.local.checkpoints.resume import export_policy, random_states, restore_random_states, seed_everything
+from egpo.local.models.lora import add_adapters
+from egpo.local.models.packs import Sequences, pack_groups
 from tests.local.conftest import CONFIGS
 from tests.local.device import DEVICE, MODEL
 
@@ -42,7 +41,7 @@ def test_an_export_of_an_export_is_the_same_to_the_bit(shape, load, tmp_path):
     """Resuming loads it and saves it again."""
     export_policy(load(shape), tmp_path / "one")
     from egpo.config.schema import Model
-    from egpo.local.policies.load import load_policy
+    from egpo.local.models.load import load_policy
 
     export_policy(load_policy(Model(path=str(tmp_path / "one"), **MODEL)), tmp_path / "two")
     one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "two"))

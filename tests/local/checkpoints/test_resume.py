@@ -4,11 +4,11 @@ import pytest
 
 from egpo.config import load_config
 from egpo.local.checkpoints.resume import config_identity, restore, snapshot
-from egpo.local.sessions.opening import open_seeded
 from egpo.local.step import step
+from egpo.local.training.opening import open_seeded
 from egpo.runs.folder import RunFolder
+from egpo.runs.ledger import NOTHING_YET, rewind
 from egpo.runs.metrics import MetricStream, read_metrics
-from egpo.runs.rewinding import NOTHING_YET, rewind
 from tests.local.runs import write_recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
@@ -38,7 +38,7 @@ def test_the_number_of_steps_matters_where_the_schedule_knows_it(config):
 
 
 def test_a_step_after_a_restore_is_the_step_that_would_have_come(config, tmp_path):
-    from egpo.local.checkpoints.export import export_policy
+    from egpo.local.checkpoints.resume import export_policy
 
     one = open_seeded(config())
     step(one, 0)
@@ -52,7 +52,7 @@ def test_a_step_after_a_restore_is_the_step_that_would_have_come(config, tmp_pat
 
 
 def test_what_a_run_has_learnt_about_its_data_and_its_memory_comes_back(config, tmp_path):
-    from egpo.local.checkpoints.export import export_policy
+    from egpo.local.checkpoints.resume import export_policy
 
     one = open_seeded(config())
     one.settings.budget.tokens = 77  # halved, say

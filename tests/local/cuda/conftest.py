@@ -3,7 +3,7 @@
 import pytest
 
 from egpo.config.schema import Model
-from egpo.local.policies import load
+from egpo.local.models import load
 
 
 @pytest.fixture

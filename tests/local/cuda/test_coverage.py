@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from egpo.local.cuda.coverage import why_not_fused, why_not_known
-from egpo.local.policies.lean.coverage import why_not_lean
-from egpo.local.policies.packs import Sequences, pack_groups
+from egpo.local.models.architectures import why_not_fused, why_not_known, why_not_lean
+from egpo.local.models.packs import Sequences, pack_groups
 from tests.local.conftest import CONFIGS, build_model
 
 

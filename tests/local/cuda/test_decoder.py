@@ -6,7 +6,7 @@ import torch
 from egpo.config.schema import Update
 from egpo.errors import EgpoWarning
 from egpo.local.draws import Draws
-from egpo.local.policies.attention import NAME
+from egpo.local.models.attention import NAME
 from egpo.local.sampling.sample import sample
 from egpo.local.updates.optimizer import Optimizer
 from tests.local.sampling.test_sample import ENDS, TASK, Greedy, drawn
@@ -80,7 +80,7 @@ def test_a_row_does_not_depend_on_its_company_nor_on_who_waits(load_on_gpu):
 def test_more_prompts_than_are_held_at_once(load_on_gpu, monkeypatch):
     policy = load_on_gpu()
     together = drawn(policy, n=2, stop_tokens=ENDS)
-    monkeypatch.setattr("egpo.local.cuda.fill._PROMPTS_AT_ONCE", 3)
+    monkeypatch.setattr("egpo.local.sampling.cuda.decoder._PROMPTS_AT_ONCE", 3)
     assert drawn(policy, n=2, stop_tokens=ENDS).texts == together.texts
 
 
@@ -120,7 +120,7 @@ def test_graphs_see_weights_that_were_moved_in_place_and_those_that_were_replace
 def test_adapters_are_merged_into_what_is_sampled_from(load_on_gpu):
     pytest.importorskip("peft")
     from egpo.config.schema import Lora
-    from egpo.local.policies.lora import add_adapters
+    from egpo.local.models.lora import add_adapters
 
     policy = load_on_gpu()
     before = drawn(policy).texts
@@ -137,7 +137,7 @@ def test_adapters_are_merged_into_what_is_sampled_from(load_on_gpu):
 
 
 def test_memory_that_runs_out_makes_rows_wait(load_on_gpu, monkeypatch):
-    from egpo.local.cuda import decoder
+    from egpo.local.sampling.cuda import decoder
 
     expected = drawn(load_on_gpu(), n=4, stop_tokens=ENDS).texts
     room, asked = decoder.Room, []
@@ -156,10 +156,10 @@ def test_memory_that_runs_out_makes_rows_wait(load_on_gpu, monkeypatch):
 
 @pytest.mark.parametrize("capturing", [False, True])
 def test_memory_that_runs_out_while_a_graph_is_made_makes_rows_wait(load_on_gpu, monkeypatch, capturing):
-    from egpo.local.cuda import graphs
+    from egpo.local.sampling.cuda import token_graphs
 
     expected = drawn(load_on_gpu(), n=4, stop_tokens=ENDS).texts
-    next_token, asked = graphs.next_token, []
+    next_token, asked = token_graphs.next_token, []
 
     def scarce(weights, room, rows, sampling):
         asked.append(rows)
@@ -167,7 +167,7 @@ def test_memory_that_runs_out_while_a_graph_is_made_makes_rows_wait(load_on_gpu,
         if rows > 8 and torch.cuda.is_current_stream_capturing() == capturing:
             raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(graphs, "next_token", scarce)
+    monkeypatch.setattr(token_graphs, "next_token", scarce)
     policy = load_on_gpu()
     with pytest.warns(EgpoWarning, match="rows_at_once"):
         assert drawn(policy, n=4, stop_tokens=ENDS).texts == expected
@@ -177,9 +177,9 @@ def test_memory_that_runs_out_while_a_graph_is_made_makes_rows_wait(load_on_gpu,
 
 
 def test_a_shortage_halves_the_room_and_not_the_job_that_met_it(load_on_gpu, monkeypatch):
-    from egpo.local.cuda import graphs
+    from egpo.local.cuda import token_graphs
 
-    policy, next_token, failed = load_on_gpu(), graphs.next_token, []
+    policy, next_token, failed = load_on_gpu(), token_graphs.next_token, []
     drawn(policy, n=4)  # makes the room
     expected = drawn(load_on_gpu(), n=4, temperature=0.6).texts
 
@@ -189,7 +189,7 @@ def test_a_shortage_halves_the_room_and_not_the_job_that_met_it(load_on_gpu, mon
             raise torch.OutOfMemoryError("no room")
         next_token(weights, room, rows, sampling)
 
-    monkeypatch.setattr(graphs, "next_token", scarce_once)
+    monkeypatch.setattr(token_graphs, "next_token", scarce_once)
     with pytest.warns(EgpoWarning, match="16 rows at once; 8"):
         assert drawn(policy, n=4, temperature=0.6, rows_at_once=2).texts == expected
     assert failed == [8]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from egpo.local.policies.packs import Sequences, pack_groups
+from egpo.local.models.packs import Sequences, pack_groups
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
@@ -50,7 +50,7 @@ def test_in_bfloat16_they_are_as_near_to_float32_as_transformers_own(load_on_cpu
     exact.model.load_state_dict({name: value.float().cpu() for name, value in policy.model.state_dict().items()})
     expected_hidden, expected = hidden_and_gradients(exact)
     hidden, gradients = hidden_and_gradients(policy)
-    monkeypatch.setattr("egpo.local.policies.policy.why_not_fused", lambda model: "for once")
+    monkeypatch.setattr("egpo.local.models.policy.why_not_fused", lambda model: "for once")
     assert policy.path == "transformers"
     plain_hidden, plain = hidden_and_gradients(policy)
     assert relative_error(hidden, expected_hidden) < 1.2 * relative_error(plain_hidden, expected_hidden) + 1e-3
@@ -69,7 +69,7 @@ def add_shaken_adapters(policy):
     """The same numbers wherever the policy is."""
     pytest.importorskip("peft")
     from egpo.config.schema import Lora
-    from egpo.local.policies.lora import add_adapters
+    from egpo.local.models.lora import add_adapters
 
     add_adapters(policy.model, Lora(rank=4), 0)
     torch.manual_seed(1)
@@ -96,7 +96,7 @@ def test_in_bfloat16_adapters_are_as_near_to_float32_as_pefts_under_autocast(loa
     exact.model.load_state_dict({name: value.float().cpu() for name, value in policy.model.state_dict().items()})
     expected_hidden, expected = hidden_and_gradients(add_shaken_adapters(exact))
     hidden, gradients = hidden_and_gradients(add_shaken_adapters(policy))
-    monkeypatch.setattr("egpo.local.policies.policy.why_not_fused", lambda model: "for once")
+    monkeypatch.setattr("egpo.local.models.policy.why_not_fused", lambda model: "for once")
     with torch.autocast(policy.device.type, torch.bfloat16):
         plain_hidden, plain = hidden_and_gradients(policy)
     assert relative_error(hidden, expected_hidden) < 1.5 * relative_error(plain_hidden, expected_hidden)
@@ -108,7 +108,7 @@ def test_in_bfloat16_adapters_are_as_near_to_float32_as_pefts_under_autocast(loa
 
 
 def test_adapters_that_are_off_add_nothing(load_on_gpu):
-    from egpo.local.policies.lora import adapters_off
+    from egpo.local.models.lora import adapters_off
 
     plain, _ = hidden_and_gradients(load_on_gpu("qwen3"))
     policy = add_shaken_adapters(load_on_gpu("qwen3"))

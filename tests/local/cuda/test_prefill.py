@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.local.cuda.portions import portions
+from egpo.local.sampling.cuda.decode_buffers import portions
 from tests.local.sampling.test_sample import drawn
 
 
@@ -24,7 +24,7 @@ def test_every_prompt_is_in_one_portion_that_is_no_larger_than_it_must_be(length
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_portions_change_nothing(load_on_gpu, monkeypatch):
     whole = drawn(load_on_gpu(), n=3)
-    monkeypatch.setattr("egpo.local.cuda.prefill._TOKENS_AT_ONCE", 8)
+    monkeypatch.setattr("egpo.local.sampling.cuda.decode_buffers._TOKENS_AT_ONCE", 8)
     parts = drawn(load_on_gpu(), n=3)
     assert torch.equal(whole.response_BT, parts.response_BT)
     torch.testing.assert_close(whole.logp_BT, parts.logp_BT, atol=1e-5, rtol=0)

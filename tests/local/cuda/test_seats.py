@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.local.cuda.seats import FRESH, Seats, bucket, tiles
+from egpo.local.sampling.cuda.row_scheduler import FRESH, RowScheduler, bucket, tiles
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.integers(1, 12), st.randoms(use_true_random=False))
 def test_every_row_gets_a_slot_of_its_own_and_has_its_turn(prompt_of, slots, random):
     rows = random.sample(range(100), len(prompt_of))
-    seats = Seats(rows, prompt_of, slots)
+    seats = RowScheduler(rows, prompt_of, slots)
     seen = {}
     while seats.taken:
         assert len({seat.slot for seat in seats.taken}) == len(seats.taken) <= slots
@@ -26,7 +26,7 @@ def test_every_row_gets_a_slot_of_its_own_and_has_its_turn(prompt_of, slots, ran
 
 
 def test_a_row_that_stays_keeps_its_slot_and_knows_where_it_stood():
-    seats = Seats([7, 8, 9], [0, 1, 2], slots=2)
+    seats = RowScheduler([7, 8, 9], [0, 1, 2], slots=2)
     slots = [seat.slot for seat in seats.taken]
     seats.advance(5)
     seats.leave([True, False])
@@ -39,7 +39,7 @@ def test_a_row_that_stays_keeps_its_slot_and_knows_where_it_stood():
 
 
 def test_the_state_of_rows_past_the_last_seat_is_over():
-    seats = Seats([3, 4], [0, 0], slots=2)
+    seats = RowScheduler([3, 4], [0, 0], slots=2)
     row, prompt, tile, slot, own, place, position, live = seats.state([10], tile=16, rows=4)
     assert (row, prompt, tile, live) == ([3, 4, 0, 0], [0, 0, 0, 0], [2, 0, 0, 0], [1, 1, 0, 0])
     assert (slot, own, place, position) == ([0, 1, 0, 0], [0] * 4, [0] * 4, [9, 9, 0, 0])

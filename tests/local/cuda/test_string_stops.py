@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.local.cuda.string_stops import first_stop
-from egpo.local.sampling.stops import Stops
+from egpo.local.sampling.choose import Stops
+from egpo.local.sampling.cuda.row_scheduler import first_stop
 from tests.local.conftest import build_tokenizer
 
 TOKENIZER = build_tokenizer()

@@ -43,7 +43,7 @@ def rows_of(kind, num_words):
 @pytest.mark.parametrize("kind", ["spread", "peaked", "tied", "even", "one word"])
 @pytest.mark.parametrize("num_words", [7, 512, 2048, 5000])
 def test_the_words_that_stay_are_those_of_a_sort(gpu, kind, num_words, limits):
-    from egpo.local.cuda.kernels.truncate import truncate_logits
+    from egpo.local.sampling.cuda.kernels.truncate import truncate_logits
 
     logits_RV = rows_of(kind, num_words).to(gpu)
     probability_RV = torch.softmax(logits_RV, dim=-1)
@@ -55,7 +55,7 @@ def test_the_words_that_stay_are_those_of_a_sort(gpu, kind, num_words, limits):
 
 
 def test_words_that_stay_keep_their_logits(gpu):
-    from egpo.local.cuda.kernels.truncate import truncate_logits
+    from egpo.local.sampling.cuda.kernels.truncate import truncate_logits
 
     logits_RV = rows_of("spread", 5000).to(gpu)
     before_RV = logits_RV.clone()

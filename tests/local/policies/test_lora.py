@@ -7,8 +7,8 @@ from transformers import AutoModelForCausalLM
 
 from egpo.config.schema import Lora, Update
 from egpo.errors import InputError
-from egpo.local.policies.lora import adapter_state, adapters_off, add_adapters, load_adapter_state, merged_state
-from egpo.local.policies.packs import Sequences, pack_groups
+from egpo.local.models.lora import adapter_state, adapters_off, add_adapters, load_adapter_state, merged_state
+from egpo.local.models.packs import Sequences, pack_groups
 from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.update import update
 from tests.local.device import DEVICE
@@ -130,7 +130,7 @@ def test_the_head_is_left_alone(load):
 
 def test_without_peft_the_error_says_how_to_get_it(load, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    monkeypatch.setattr("egpo.local.policies.lora.find_spec", lambda name: None)
+    monkeypatch.setattr("egpo.local.models.lora.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"model.lora: adapters need peft; pip install peft"):
         add_adapters(load().model, Lora(), seed=0)
 

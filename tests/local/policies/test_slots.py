@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.local.policies.slots import compacted
+from egpo.local.models.caches import compacted
 
 
 @given(st.lists(st.booleans(), max_size=40))

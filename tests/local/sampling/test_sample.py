@@ -6,7 +6,7 @@ import torch
 from egpo.config.schema import Rollout
 from egpo.errors import EgpoWarning
 from egpo.local.draws import Draws
-from egpo.local.policies.attention import NAME
+from egpo.local.models.attention import NAME
 from egpo.local.rollouts import joined
 from egpo.local.sampling.sample import sample
 from egpo.rewards.verdict import Verdict

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.local.sampling.shares import row_shares
+from egpo.local.sampling.sample import row_shares
 
 counts = st.integers(1, 40)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from egpo.local.sampling.stops import Stops
+from egpo.local.sampling.choose import Stops
 from tests.local.conftest import build_tokenizer
 
 TOKENIZER = build_tokenizer()  # a token is a byte: every character beyond ASCII is several

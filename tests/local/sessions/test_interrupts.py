@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from egpo.local.sessions.interrupts import Interrupts, StepAbandoned
-from egpo.runs.interruption import RunInterruptedError
-from egpo.verl.launch.stops import Stops
+from egpo.errors import RunInterruptedError
+from egpo.local.training.session import Interrupts, StepAbandoned
+from egpo.verl.launch.watch import Stops
 
 BOTH = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
 FROM_SCHEDULERS = pytest.mark.parametrize("signum", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
@@ -66,7 +66,7 @@ def test_what_listened_before_listens_again():
 @BOTH
 def test_the_second_signal_ends_the_process_in_the_middle_of_anything(signum):
     code = (
-        "import os, signal, sys\nfrom egpo.local.sessions.interrupts import Interrupts\n"
+        "import os, signal, sys\nfrom egpo.local.training.session import Interrupts\n"
         "with Interrupts():\n"
         f"    os.kill(os.getpid(), {int(signum)})\n    print('first', flush=True)\n"
         f"    os.kill(os.getpid(), {int(signum)})\n    print('second', flush=True)\n"

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from egpo.local.sft.reading import read_examples
+from egpo.local.sft.examples import read_examples
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from egpo.errors import EgpoWarning, InputError, forget_warnings
-from egpo.local.sft.reading import REASONS, read_examples
+from egpo.local.sft.examples import REASONS, read_examples
 from tests.data.qwen3 import TEMPLATE as QWEN3
 from tests.local.sft.templates import CHATML, ENDLESS, MARKED, NO_HEADER, OPENS_THINKING, STRIPS_THINKING
 

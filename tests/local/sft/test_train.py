@@ -10,12 +10,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from egpo.config import SftConfig, load_config
-from egpo.errors import ConfigError, InputError, forget_warnings
+from egpo.errors import ConfigError, InputError, RunInterruptedError, forget_warnings
 from egpo.local.checkpoints.checkpoint import Checkpoints, SaveError
 from egpo.local.sft import session as sessions
-from egpo.local.sft.opening import open_quietly
-from egpo.local.sft.train import sft
-from egpo.runs.interruption import RunInterruptedError
+from egpo.local.sft.session import open_quietly, sft
 from tests.local.device import WORDS
 from tests.local.runs import contents
 

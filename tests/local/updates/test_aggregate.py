@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.local.updates.aggregate import token_weights
+from egpo.local.updates.losses import token_weights
 
 AGGREGATIONS = ("token_mean", "sequence_mean", "fixed_length")
 lengths = st.lists(st.integers(0, 50), min_size=1, max_size=20).map(torch.tensor)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from egpo.local.updates.kl import KL_ESTIMATORS, kl_per_response, less_kl
+from egpo.local.updates.losses import KL_ESTIMATORS, kl_per_response, less_kl
 
 
 def test_k1_and_k3_are_without_bias_and_k2_has_the_gradient():

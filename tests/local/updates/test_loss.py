@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from egpo.local.updates.loss import clipped_surrogate
+from egpo.local.updates.losses import clipped_surrogate
 
 
 def surrogate_of(ratio, advantage, **settings):

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from egpo.config.schema import Update
-from egpo.local.updates.schedule import learning_rate
+from egpo.local.updates.optimizer import learning_rate
 
 
 def rates(total=10, **settings):

@@ -4,8 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.local.updates.micro_batches import RowTokens
-from egpo.local.updates.shares import OwnGradients, row_shares
+from egpo.local.updates.gradients import OwnGradients, RowTokens, row_shares
 
 
 def row_tokens(lengths, group=2, prompt_length=3):

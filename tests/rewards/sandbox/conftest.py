@@ -6,7 +6,7 @@ import pytest
 
 from egpo.rewards.sandbox import Sandbox, sandbox_status
 from egpo.rewards.sandbox.audit import laid_out_bait
-from egpo.rewards.sandbox.bubblewrap import Bubblewrap
+from egpo.rewards.sandbox.tiers import Bubblewrap
 
 
 @pytest.fixture(scope="session")

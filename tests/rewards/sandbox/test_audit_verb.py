@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from egpo.cli.audit_sandbox import audit_sandbox
+from egpo.cli.audit import audit_sandbox
 from egpo.rewards.sandbox import audit
 from egpo.rewards.sandbox.audit import ATTEMPTS
 

@@ -10,7 +10,7 @@ from egpo.rewards.sandbox import Job, Limits, Sandbox, Scripts
 from egpo.rewards.sandbox.audit import try_to_escape
 from egpo.rewards.sandbox.escapes import ESCAPES, Attempt
 from egpo.rewards.sandbox.inside.containment import descendants
-from egpo.rewards.sandbox.limits_only import LimitsOnly
+from egpo.rewards.sandbox.tiers import LimitsOnly
 from tests.waiting import all_end, becomes_true
 
 

@@ -12,13 +12,13 @@ import pytest
 from egpo.rewards.code import judge_code
 from egpo.rewards.sandbox import Job, Limits, Sandbox, Scripts, cgroups, sandbox_status
 from egpo.rewards.sandbox.audit import AUDIT_LIMITS, judge_attempt, run_attempt
-from egpo.rewards.sandbox.bubblewrap import Bubblewrap
 from egpo.rewards.sandbox.cgroups import Cgroup, CgroupParent, find_cgroups, remove_stale
 from egpo.rewards.sandbox.choose import describe
 from egpo.rewards.sandbox.escapes import Attempt
 from egpo.rewards.sandbox.inside.containment import descendants
-from egpo.rewards.sandbox.limits import MEGABYTE, divided_memory
+from egpo.rewards.sandbox.job import MEGABYTE, divided_memory
 from egpo.rewards.sandbox.memory_attempts import HOLDS_MEMORY
+from egpo.rewards.sandbox.tiers import Bubblewrap
 from tests.waiting import all_end, becomes_true
 
 

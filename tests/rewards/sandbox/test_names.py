@@ -2,7 +2,7 @@
 
 import pytest
 
-from egpo.rewards.sandbox.names import names_in
+from egpo.rewards.sandbox.ground_truth import names_in
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.rewards.tool_calls.pairing import Pairing
+from egpo.rewards.tool_calls.judge import Pairing
 
 edges = st.integers(1, 5).flatmap(
     lambda n: st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=n, max_size=n)

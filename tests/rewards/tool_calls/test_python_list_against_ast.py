@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from egpo.rewards.tool_calls.calls import UnreadableError
 from egpo.rewards.tool_calls.python_list import listed_calls
-from egpo.rewards.tool_calls.reasons import UnreadableError
 
 PIECES = [
     "f", "g.h", "(", ")", "[", "]", "{", "}", ",", "=", ":", " ", "\n", "'", '"', "'''", '"""', "\\", "-", "+", ".",

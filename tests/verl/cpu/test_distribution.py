@@ -5,7 +5,7 @@ from importlib import metadata
 
 import pytest
 
-from egpo.verl.cpu.distribution import answer_for_vllm
+from egpo.verl.cpu.register import answer_for_vllm
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import distributed
 
-from egpo.verl.cpu.process_groups import distinct, drop_repeated_backends
+from egpo.verl.cpu.patches import distinct, drop_repeated_backends
 
 
 def test_a_group_that_torch_refuses_opens(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from egpo.errors import EgpoError
-from egpo.verl.cpu.replacements import replace
+from egpo.verl.cpu.patches import replace
 
 
 def test_replacing_twice_wraps_once():

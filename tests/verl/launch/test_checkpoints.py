@@ -4,7 +4,7 @@ import pytest
 
 from egpo.errors import InputError
 from egpo.runs.folder import RunFolder
-from egpo.verl.launch.checkpoints import VerlCheckpoints
+from egpo.verl.launch.mirror import VerlCheckpoints
 from tests.verl.launch.stand_in import save
 
 

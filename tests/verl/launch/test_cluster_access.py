@@ -1,6 +1,6 @@
 import pytest
 
-from egpo.verl.launch.cluster_access import cluster_access
+from egpo.verl.launch.command import cluster_access
 
 
 @pytest.fixture(autouse=True)

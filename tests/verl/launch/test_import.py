@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from egpo.config import Config, load_config, load_recipe
 from egpo.errors import InputError
 from egpo.verl.launch.dry_run import planned_command, planned_settings
-from egpo.verl.launch.hydra_words import spelt
+from egpo.verl.launch.hydra_overrides import spelt
+from egpo.verl.launch.override_files import VerlWords, parse_value, read_verl_file
+from egpo.verl.launch.recipe_import import import_verl
 from egpo.verl.launch.schema.known import schema
 from egpo.verl.launch.shell_words import commands
-from egpo.verl.launch.translation.inverse import import_verl
-from egpo.verl.launch.verl_words import VerlWords, parse_value, read_verl_file
 from tests.verl.launch.recipes import small
 
 REPOSITORY = Path(__file__).parents[3]

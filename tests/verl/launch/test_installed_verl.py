@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from egpo.verl.launch.hydra_words import spelt
+from egpo.verl.launch.hydra_overrides import spelt
 from egpo.verl.launch.schema.known import PATH, VERSION
 
 pytestmark = pytest.mark.verl

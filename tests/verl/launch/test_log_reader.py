@@ -2,7 +2,7 @@
 
 import pytest
 
-from egpo.verl.launch.log_reader import root_cause, stage_of
+from egpo.verl.launch.watch import root_cause, stage_of
 
 WORKER = """\
 \x1b[36m(TaskRunner pid=2111)\x1b[0m step 1 done

@@ -2,7 +2,7 @@
 
 import json
 
-from egpo.verl.launch.metric_feed import MetricFeed
+from egpo.verl.launch.mirror import MetricFeed
 
 
 def line(step, **data):

@@ -10,9 +10,8 @@ from egpo.runs.ledger import Ledger
 from egpo.runs.live import LiveView
 from egpo.runs.metrics import MetricStream
 from egpo.runs.trackers import open_trackers
-from egpo.verl.launch.metric_feed import StepFigures
-from egpo.verl.launch.mirror import Mirror
-from egpo.verl.launch.places import VerlPlaces
+from egpo.verl.launch.layout import VerlPlaces
+from egpo.verl.launch.mirror import Mirror, StepFigures
 from tests.verl.launch.recipes import small
 from tests.verl.launch.stand_in import save
 

@@ -6,9 +6,8 @@ import socket
 import pytest
 
 from egpo.errors import InputError
-from egpo.verl.launch.interpreter import Installed
-from egpo.verl.launch.preflight import require_context, require_devices, require_free_ports
-from egpo.verl.launch.translation.setting import Setting
+from egpo.verl.launch.preflight import Installed, require_context, require_devices, require_free_ports
+from egpo.verl.launch.resources import Setting
 from tests.verl.launch.recipes import small
 
 

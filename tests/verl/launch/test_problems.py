@@ -6,12 +6,12 @@ import pytest
 from transformers import AutoTokenizer
 
 from egpo.assets import resolve_model
-from egpo.data.parquet import read_rows
+from egpo.data.rows import read_rows
 from egpo.errors import InputError
 from egpo.runs.folder import RunFolder
 from egpo.tasks import load_task
 from egpo.verl.launch import task_reward
-from egpo.verl.launch.places import VerlPlaces
+from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import write_problems
 from egpo.verl.reward import compute_score
 from tests.verl.launch.recipes import small

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from egpo.verl.launch.command import MARK, Command
-from egpo.verl.launch.process import start
 from egpo.verl.launch.processes import (
     LaunchedProcesses,
     ProcessId,
     identified,
     remove_shared_memory,
     shared_memory_of,
+    start,
 )
 from tests.waiting import becomes_true
 
@@ -100,7 +100,7 @@ LAUNCHER = """
 import sys, time
 from pathlib import Path
 from egpo.verl.launch.command import Command
-from egpo.verl.launch.process import start
+from egpo.verl.launch.processes import start
 words = (sys.argv[1], "-c", "print('ready', flush=True); import time; time.sleep(600)")
 driver = start(Command(words, {}), Path(sys.argv[2]))
 print(driver.pid, flush=True)

@@ -14,9 +14,8 @@ from egpo.errors import EgpoError, InputError
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import read_metrics
 from egpo.runs.provenance import read_provenance
-from egpo.verl.launch.places import VerlPlaces
-from egpo.verl.launch.processes import LaunchedProcesses
-from egpo.verl.launch.record import LaunchRecord
+from egpo.verl.launch.layout import VerlPlaces
+from egpo.verl.launch.processes import LaunchedProcesses, LaunchRecord
 from egpo.verl.launch.train import train
 from tests.verl.launch.recipes import SMALL, small
 from tests.waiting import LIMIT_S, becomes_true

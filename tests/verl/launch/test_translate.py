@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from egpo.config.sections.algorithm import Algorithm
 from egpo.errors import ConfigError
 from egpo.runs.folder import RunFolder
-from egpo.verl.launch.places import VerlPlaces
+from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import planned_files
+from egpo.verl.launch.refusals import OURS_ALONE, refuse_what_verl_lacks
+from egpo.verl.launch.resources import tensor_parallel
 from egpo.verl.launch.schema.known import schema
-from egpo.verl.launch.translation.machine import tensor_parallel
-from egpo.verl.launch.translation.refusals import OURS_ALONE, refuse_what_verl_lacks
-from egpo.verl.launch.translation.translate import translate
+from egpo.verl.launch.translation import translate
 from egpo.verl.settings import read_settings
 from tests.verl.launch.recipes import small
 

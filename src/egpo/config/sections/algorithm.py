@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from egpo.config.sections.section import Count, Fraction, Positive, Section, raised
 from egpo.errors import Fault
+from egpo.sections import Count, Fraction, Positive, Section, raised
 
 Segment = Literal["thinking", "answer", "response"]
 

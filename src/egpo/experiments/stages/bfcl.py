@@ -10,8 +10,7 @@ from egpo.config.schema import Bfcl
 from egpo.errors import InputError
 from egpo.evals.bfcl.categories import parse_categories
 from egpo.evals.bfcl.job import Asked, PromptFormat
-from egpo.evals.bfcl.parity import training_instruction
-from egpo.evals.bfcl.run import Outcome, Wanted, evaluate_bfcl, evaluation_name
+from egpo.evals.bfcl.run import Outcome, Wanted, evaluate_bfcl, evaluation_name, training_instruction
 from egpo.evals.bfcl.targets import Target
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.job import Job

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from egpo.config import Config
 from egpo.evals.candidates import LocalCandidate
-from egpo.evals.evaluate import Exam, evaluate, set_paper
-from egpo.evals.store import write_evaluation
+from egpo.evals.evaluate import Exam, evaluate, set_paper, write_evaluation
 from egpo.experiments.answering import answering
 from egpo.experiments.exams import exams_of
 from egpo.experiments.experiment import Experiment
@@ -18,7 +17,7 @@ from egpo.experiments.prepared import data_digest
 from egpo.experiments.prints import digest_of, model_identity
 from egpo.experiments.screen import Screen
 from egpo.experiments.stages.bfcl import bfcl_jobs
-from egpo.runs.spoken_warnings import warnings_said_by
+from egpo.runs.live import warnings_said_by
 
 
 def jobs(experiment: Experiment, screen: Screen) -> list[Job]:

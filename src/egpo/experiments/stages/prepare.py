@@ -6,7 +6,7 @@ from pathlib import Path
 from egpo.config.schema import Convert
 from egpo.data import SplitRule, ToolStyle, convert
 from egpo.data.manifest import MANIFEST, read_manifest, verify
-from egpo.data.parquet import SPLITS
+from egpo.data.rows import SPLITS
 from egpo.errors import InputError
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.job import Job

@@ -6,7 +6,7 @@ from typing import Any
 
 from egpo.config import Config
 from egpo.evals.evaluate import Exam
-from egpo.evals.passk import default_ks
+from egpo.evals.intervals import default_ks
 from egpo.evals.responses import Sampling
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.job import Job
@@ -18,7 +18,7 @@ from egpo.probes.store import write_probe
 from egpo.probes.subject import find_subject
 from egpo.reports.evaluations import read_object
 from egpo.reports.probe import PROBE
-from egpo.runs.spoken_warnings import warnings_said_by
+from egpo.runs.live import warnings_said_by
 
 
 def jobs(experiment: Experiment, screen: Screen) -> list[Job]:

@@ -1,4 +1,6 @@
-"""Checkpoints, each complete or invisible.
+"""Which checkpoints stay.
+
+Checkpoints, each complete or invisible.
 
 checkpoints/global_step_N/actor/huggingface/      the model, as transformers and vLLM load it
                           actor/resume.safetensors  optimizer state, master weights, adapters
@@ -23,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from egpo.data.staging import StagingFolder, remove_abandoned
+from egpo.data.output import StagingFolder, remove_abandoned
 from egpo.errors import EgpoError, InputError, warn_once
 from egpo.files import UNFINISHED, fsync_path, write_atomically
 from egpo.local.checkpoints.manifest import (
@@ -33,9 +35,18 @@ from egpo.local.checkpoints.manifest import (
     read_manifest,
     verify_files,
     write_manifest,
+    write_tensors,
 )
-from egpo.local.checkpoints.retention import kept_steps
-from egpo.local.checkpoints.tensor_file import write_tensors
+
+
+def kept_steps(score_of: Mapping[int, float | None], *, keep_last: int, keep_best: int) -> set[int]:
+    """The last so many, and besides those of the highest scores; of equal scores the later. A checkpoint without a
+    score is never among the best."""
+    steps = sorted(score_of)
+    scored = [(score, step) for step, score in score_of.items() if score is not None]
+    best = sorted(scored, reverse=True)[:keep_best]
+    return {*steps[-keep_last:], *(step for _, step in best)}
+
 
 LATEST = "latest_checkpointed_iteration.txt"
 MODEL, TENSORS, STATE = "huggingface", "resume.safetensors", "state.json"

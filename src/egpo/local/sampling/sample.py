@@ -1,10 +1,13 @@
-"""Sampling: groups of responses, with the log-probability and the exact entropy of every token recorded on the way.
+"""Which rows each core samples. P problems, G rows of each.
+
+Sampling: groups of responses, with the log-probability and the exact entropy of every token recorded on the way.
 
 P problems, B rows, R rows still going, T tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -13,16 +16,27 @@ from egpo.config.schema import Rollout
 from egpo.errors import warn_once
 from egpo.local.draws import Draws
 from egpo.local.memory import OUT_OF_MEMORY, is_out_of_memory
-from egpo.local.policies.packs import Sequences, pack_groups
-from egpo.local.policies.policy import AnySlots, Policy
-from egpo.local.policies.prompts import prompt_tokens, require_room
-from egpo.local.policies.slots import compacted
+from egpo.local.models.caches import compacted
+from egpo.local.models.packs import Sequences, pack_groups
+from egpo.local.models.policy import AnySlots, Policy
+from egpo.local.models.prompts import prompt_tokens, require_room
 from egpo.local.rollouts import Rollouts
-from egpo.local.sampling.choose import Choice, Sampling, choose
-from egpo.local.sampling.shares import row_shares
-from egpo.local.sampling.stops import Stops
-from egpo.local.side_by_side import num_sides, require_wanted, side_by_side
+from egpo.local.sampling.choose import Choice, Sampling, Stops, choose
+from egpo.local.threads import num_sides, require_wanted, side_by_side
 from egpo.tasks import Problem, Task
+
+_FEWEST_ROWS = 8
+"""For a core of its own: fewer take nearly as long as these."""
+
+
+def row_shares(num_problems: int, group: int, sides: int) -> list[list[int]]:
+    """At most `sides` shares of rows 0 to P * G, in order and of like size. Whole groups, so that a prompt is computed
+    once; where there are fewer groups than sides, groups are cut."""
+    num_rows = num_problems * group
+    num_shares = max(1, min(sides, num_rows // _FEWEST_ROWS))
+    unit = group if num_problems >= num_shares else 1
+    bounds = [unit * (num_rows // unit * share // num_shares) for share in range(num_shares + 1)]
+    return [list(range(first, last)) for first, last in pairwise(bounds)]
 
 
 @torch.no_grad()
@@ -36,7 +50,7 @@ def sample(policy: Policy, task: Task, problems: Sequence[Problem], settings: Ro
     tables = _Tables(len(problems) * settings.n, settings.max_response_tokens, policy)
     batch = _Batch(policy, prompts, settings, uniform_BT, tables)
     if policy.decoder is not None:
-        from egpo.local.cuda.fill import fill
+        from egpo.local.sampling.cuda.decoder import fill
 
         fill(policy.decoder, batch, list(range(len(problems) * settings.n)))
     else:

@@ -1,13 +1,89 @@
-"""Examples in flat tables: machine integers, no Python object per token. E examples, S tokens of all of them."""
+"""Renderings to token ids, many at a time: each answer starts where its prompt ends, and ends with a stop token.
+
+Examples in flat tables: machine integers, no Python object per token. E examples, S tokens of all of them.
+
+A file of conversations, tokenised once, before anything is trained; what cannot be learned is counted.
+"""
 
 from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
-from egpo.local.sft.encoding import Encoded
+from egpo.data import Dropped
+from egpo.errors import InputError, warn_once
+from egpo.local.models.policy import Policy
+from egpo.local.sft.rendering import Answer, Conversation, Rendering, Template, read_conversations, renderings
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The tokens of an example, up to the last that is learned, and the `spans` (from, to) that are."""
+
+    tokens: list[int]
+    spans: tuple[tuple[int, int], ...]
+
+    @property
+    def num_learned(self) -> int:
+        """Nothing predicts the first token."""
+        return sum(end - max(start, 1) for start, end in self.spans)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """`stop_ids` end an answer: the last of them in it is the last token that is learned of it."""
+
+    tokenizer: PreTrainedTokenizerBase
+    stop_ids: frozenset[int]
+
+    def encode(self, renderings: Sequence[Rendering]) -> Iterator[list[Encoded]]:
+        """The examples of each rendering: one, unless the tokens of an answer change when the conversation goes on (a
+        token reaches over the end of a turn). Then every answer is one of its own, as where the text changes."""
+        answers = iter(self._answers([answer for rendering in renderings for answer in rendering.answers]))
+        for rendering in renderings:
+            own = [next(answers) for _ in rendering.answers]
+            joined = _joined(own)
+            yield [joined] if joined else own
+
+    def ends(self, encoded: Encoded) -> bool:
+        """Whether its last answer has a stop token: a model that learns from others never learns to stop."""
+        return encoded.tokens[-1] in self.stop_ids
+
+    def _answers(self, answers: Sequence[Answer]) -> list[Encoded]:
+        prompts = self._tokens([answer.prompt for answer in answers])
+        texts = self._tokens([answer.text for answer in answers])
+        return [self._answer(*three) for three in zip(answers, prompts, texts, strict=True)]
+
+    def _answer(self, answer: Answer, prompt: list[int], text: list[int]) -> Encoded:
+        start = len(prompt)
+        if text[:start] != prompt:
+            # A token of the whole text reaches over the end of the prompt. At inference none can.
+            text = prompt + self._tokens([answer.text[len(answer.prompt) :]])[0]
+        end = next((i + 1 for i in range(len(text) - 1, start - 1, -1) if text[i] in self.stop_ids), len(text))
+        return Encoded(text[:end], ((start, end),))
+
+    def _tokens(self, texts: list[str]) -> list[list[int]]:
+        """The template has written the special tokens already."""
+        if not texts:
+            return []
+        tokens: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return tokens
+
+
+def _joined(own: list[Encoded]) -> Encoded | None:
+    """One example for all answers of a conversation; none where the last one's tokens are not those of the others."""
+    last = own[-1]
+    if any(last.tokens[: len(one.tokens)] != one.tokens for one in own):
+        return None
+    return Encoded(last.tokens, tuple(span for one in own for span in one.spans))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,3 +151,92 @@ class ExampleTable:
 def _starts(length: Tensor) -> Tensor:
     """Where each begins, and at last where all end."""
     return torch.cat([length.new_zeros(1), length.cumsum(0)])
+
+
+REASONS = {
+    "no_assistant_turn": "no turn in which the assistant answers something, or no answer in the row",
+    "unknown_role": "a message without a role",
+    "not_text": "a message's content is neither text nor text parts",
+    "bad_tools": "its tools are not strict JSON, or one has no name",
+    "bad_calls": "a tool call without a name, or whose arguments are no object",
+    "template_refused": "the chat template raises an error on it",
+    "calls_not_written": "the chat template does not write its tool calls",
+    "not_a_continuation": "the template opens the assistant's turn with words that it does not keep",
+    "lone_surrogate": "text that is not Unicode",
+    "too_long": "more tokens than data.max_tokens, or than the model's context",
+}
+_AT_ONCE = 1024
+"""Conversations that are tokenised together."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What a file gave: examples in its order, and how many rows (or single answers of them) gave none, and why."""
+
+    examples: Examples
+    num_rows: int
+    dropped: Counter[str]
+
+
+def read_examples(path: Path, policy: Policy, max_tokens: int | None = None) -> Reading:
+    """Every conversation of the file. A file none of whose rows can be learned is an error that says why."""
+    reader = _Reader(policy, min(max_tokens or policy.context, policy.context))
+    for rows in _batches(read_conversations(path), _AT_ONCE):
+        reader.add(rows)
+    if not len(reader.table):
+        reasons = "; ".join(f"{count:,} times: {REASONS[reason]}" for reason, count in reader.dropped.most_common())
+        raise InputError(f"none of its rows can be learned ({reasons})", where=str(path), fix=_fix(reader.dropped))
+    if reader.num_endless:
+        warn_once(
+            f"endless {path}",
+            f"{path}: {reader.num_endless:,} examples do not end with a stop token of the model, which will not learn "
+            "to stop from them; is the token at the end of the chat template's turns the tokenizer's eos_token?",
+        )
+    return Reading(reader.table.examples(), reader.num_rows, reader.dropped)
+
+
+class _Reader:
+    """Rows in, a growing table of examples and counts out."""
+
+    def __init__(self, policy: Policy, longest: int) -> None:
+        self._template = Template(policy.tokenizer, policy.template)
+        self._encoder = Encoder(policy.tokenizer, policy.stop_ids)
+        self._longest = longest
+        self.table, self.dropped = ExampleTable(), Counter[str]()
+        self.num_rows = self.num_endless = 0
+
+    def add(self, rows: list[Conversation | Dropped]) -> None:
+        found = [(self.num_rows + i, one) for i, row in enumerate(rows) for one in self._rendered(row)]
+        self.num_rows += len(rows)
+        self.dropped.update(one.reason for _, one in found if isinstance(one, Dropped))
+        kept = [(row, one) for row, one in found if isinstance(one, Rendering)]
+        encoded = self._encoder.encode([rendering for _, rendering in kept])
+        for (row, _), examples in zip(kept, encoded, strict=True):
+            for example in examples:
+                self._keep(example, row)
+
+    def _rendered(self, row: Conversation | Dropped) -> Iterable[Rendering | Dropped]:
+        return [row] if isinstance(row, Dropped) else renderings(row, self._template)
+
+    def _keep(self, example: Encoded, row: int) -> None:
+        if len(example.tokens) > self._longest:
+            self.dropped["too_long"] += 1
+            return
+        if not example.num_learned:
+            self.dropped["no_assistant_turn"] += 1
+            return
+        self.num_endless += not self._encoder.ends(example)
+        self.table.add(example, row)
+
+
+def _fix(dropped: Counter[str]) -> str:
+    most = dropped.most_common(1)[0][0]
+    return {"too_long": "raise data.max_tokens, or take a model of a longer context"}.get(most, "see docs/sft.md")
+
+
+def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    stream = iter(items)
+    while batch := list(islice(stream, size)):
+        yield batch

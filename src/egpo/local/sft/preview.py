@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from egpo.local.sft.batches import cut_by_tokens
 from egpo.local.sft.examples import Examples
-from egpo.local.sft.packing import cut_by_tokens
 from egpo.local.sft.run import SftRun
 
 

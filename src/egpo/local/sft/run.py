@@ -1,20 +1,66 @@
-"""What lives as long as a supervised run, and its one step."""
+"""The loss over learned tokens, and its gradient. N tokens of a pack, M learned ones, D hidden.
+
+What lives as long as a supervised run, and its one step.
+"""
 
 import math
 from dataclasses import dataclass, field
 
+import torch
+from torch import Tensor
+
 from egpo.advantages.signals import Metrics
 from egpo.config import SftConfig
-from egpo.local.policies.load import load_policy
-from egpo.local.policies.lora import add_adapters
-from egpo.local.policies.policy import Policy
-from egpo.local.sft.batches import Batch, plan
-from egpo.local.sft.data import TrainingData, load_data
-from egpo.local.sft.gradients import accumulate, mean_nll
-from egpo.local.stages import Stages
-from egpo.local.updates.budget import TokenBudget, budget_for
-from egpo.local.updates.optimizer import Optimizer
-from egpo.local.updates.schedule import learning_rate
+from egpo.local.models.load import load_policy
+from egpo.local.models.lora import add_adapters
+from egpo.local.models.policy import Policy
+from egpo.local.run import Stages
+from egpo.local.sft.batches import Batch, Part, TrainingData, cut_by_tokens, load_data, pack_examples, plan
+from egpo.local.sft.examples import Examples
+from egpo.local.updates.budget import TokenBudget, budget_for, within_memory
+from egpo.local.updates.optimizer import Optimizer, learning_rate
+from egpo.token_stats import token_stats
+
+
+def nll_sum(policy: Policy, examples: Examples, part: Part) -> Tensor:
+    """Minus the log-probability of the part's learned tokens, summed; with a gradient where gradients are on."""
+    pack = pack_examples(examples, part, policy.device)
+    hidden_MD = policy.hidden(pack)[pack.source_M]
+    logp_M, _ = token_stats(hidden_MD, policy.head_VD, pack.target_M)
+    return -logp_M.sum()
+
+
+def accumulate(policy: Policy, optimizer: Optimizer, examples: Examples, chosen: Tensor, budget: TokenBudget) -> float:
+    """The gradient of the mean over all learned tokens of the chosen examples, into the optimizer; that mean.
+
+    Every token has the same weight, whichever example or part it stands in: cuts change the result by rounding alone.
+    """
+    num_learned = int(examples.num_learned_E[chosen].sum())
+
+    def work(part: Part) -> Tensor:
+        loss = nll_sum(policy, examples, part) / num_learned
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    losses = within_memory(
+        budget,
+        cut=lambda tokens: cut_by_tokens(chosen, examples.length_E, tokens),
+        work=work,
+        undo=optimizer.forget_gradients,
+    )
+    return float(torch.stack(losses).sum())
+
+
+@torch.no_grad()
+def mean_nll(policy: Policy, examples: Examples, budget: TokenBudget) -> float:
+    """The mean over all learned tokens of all examples: the evaluation loss."""
+    losses = within_memory(
+        budget,
+        cut=lambda tokens: cut_by_tokens(torch.arange(len(examples)), examples.length_E, tokens),
+        work=lambda part: nll_sum(policy, examples, part).double(),
+        undo=lambda: None,
+    )
+    return float(torch.stack(losses).sum()) / int(examples.num_learned_E.sum())
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@ import torch
 
 from egpo.errors import EgpoError, warn_once
 from egpo.local.memory import OUT_OF_MEMORY, is_out_of_memory
-from egpo.local.policies.policy import Policy
+from egpo.local.models.policy import Policy
 
 
 class Part(Protocol):
@@ -53,7 +53,7 @@ def budget_for(wanted: int | None, policy: Policy) -> TokenBudget:
 
 def _suited(policy: Policy) -> int:
     if policy.path == "fused":
-        from egpo.local.cuda.activations import tokens_that_fit
+        from egpo.local.models.cuda.packed import tokens_that_fit
 
         return tokens_that_fit(policy.model)
     return 16_384 if policy.device.type == "cuda" else 2_048

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from egpo.config.sections.model import Model
-from egpo.local.policies.load import load_policy
-from egpo.local.policies.lora import adapters_off
-from egpo.local.policies.packs import pack_groups
-from egpo.local.policies.policy import Policy
+from egpo.config.sections.training import Model
+from egpo.local.models.load import load_policy
+from egpo.local.models.lora import adapters_off
+from egpo.local.models.packs import pack_groups
+from egpo.local.models.policy import Policy
 from egpo.local.rollouts import Rollouts
 from egpo.local.updates.budget import TokenBudget, within_memory
-from egpo.local.updates.micro_batches import MicroBatch, RowTokens, micro_batches
+from egpo.local.updates.gradients import MicroBatch, RowTokens, micro_batches
 from egpo.token_stats import token_stats
 
 

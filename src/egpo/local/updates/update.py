@@ -1,4 +1,7 @@
-"""The policy update: epochs over a batch of rollouts, an optimizer step per mini-batch. B rows, T tokens."""
+"""What an update did, under verl's names.
+
+The policy update: epochs over a batch of rollouts, an optimizer step per mini-batch. B rows, T tokens.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -8,20 +11,74 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from egpo.advantages.signals import Metrics
 from egpo.config import Config
-from egpo.config.sections.update import Update
+from egpo.config.sections.training import Update
 from egpo.local.draws import Draws
-from egpo.local.policies.policy import Policy
+from egpo.local.models.policy import Policy
 from egpo.local.rollouts import Rollouts
-from egpo.local.side_by_side import num_sides, require_wanted, side_by_side
-from egpo.local.updates.aggregate import token_weights
+from egpo.local.threads import num_sides, require_wanted, side_by_side
 from egpo.local.updates.budget import TokenBudget, budget_for, within_memory
-from egpo.local.updates.gradients import LossSums, Targets, loss_of
-from egpo.local.updates.micro_batches import MicroBatch, RowTokens, micro_batches
-from egpo.local.updates.optimizer import Optimizer
-from egpo.local.updates.schedule import learning_rate
-from egpo.local.updates.shares import OwnGradients, row_shares
-from egpo.local.updates.update_stats import OptimizerStep, UpdateStats
+from egpo.local.updates.gradients import (
+    LossSums,
+    MicroBatch,
+    OwnGradients,
+    RowTokens,
+    Targets,
+    loss_of,
+    micro_batches,
+    row_shares,
+)
+from egpo.local.updates.losses import token_weights
+from egpo.local.updates.optimizer import Optimizer, learning_rate
+
+
+@dataclass(frozen=True)
+class OptimizerStep:
+    """One mini-batch. `num_tokens` counts all its response tokens, `sums` only those of rows that needed a pass."""
+
+    sums: LossSums
+    num_tokens: int
+    grad_norm: float
+
+    @property
+    def applied(self) -> bool:
+        """A gradient that is not finite changes nothing."""
+        return math.isfinite(self.grad_norm)
+
+
+@dataclass(frozen=True)
+class UpdateStats:
+    """`has_kl`: KL was a term of the loss."""
+
+    lr: float
+    steps: tuple[OptimizerStep, ...]
+    has_kl: bool
+
+    @property
+    def num_skipped(self) -> int:
+        return sum(not step.applied for step in self.steps)
+
+    def metrics(self) -> Metrics:
+        """Means over the optimizer steps that were applied, or over their tokens. What has no data is left out."""
+        metrics = {"actor/lr": self.lr, "actor/skipped_updates": float(self.num_skipped)}
+        applied = [step for step in self.steps if step.applied]
+        if not applied:
+            return metrics
+        sums = sum((step.sums for step in applied), start=LossSums())
+        num_tokens = max(1, sum(step.num_tokens for step in applied))
+        metrics |= {
+            "actor/pg_loss": float(sums.pg_loss) / len(applied),
+            "actor/grad_norm": sum(step.grad_norm for step in applied) / len(applied),
+            # Advantage 0 is never clipped, so rows without a pass count here.
+            "actor/pg_clipfrac": float(sums.clipped) / num_tokens,
+            "actor/pg_clipfrac_lower": float(sums.capped) / num_tokens,
+        }
+        if sums.num_tokens:
+            metrics["actor/ppo_kl"] = float(sums.minus_log_ratio) / float(sums.num_tokens)
+        if sums.num_tokens and self.has_kl:
+            metrics["actor/kl"] = float(sums.kl) / float(sums.num_tokens)
+        return metrics
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,246 @@
-r"""What an answer says by its notation, and math-verify passes over: case, units, number bases, kinds of brackets.
+"""One spelling for a short LaTeX answer, and what can be said of it without a computer algebra system.
+
+What an answer says by its notation, and math-verify passes over: case, units, number bases, kinds of brackets.
 
 Only where both sides say it and differ, but for a base, which one side alone may not leave out.
 """
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from egpo.rewards.answers import CHANGING_WORD, NUMBER_WORD, plain_number
+
+MAX_CHARACTERS = 1000
+MAX_DEPTH = 12
+"""Of brackets. Parsing time explodes with it: ten pairs of braces take 0.7 s, twenty took 90 s."""
+
+_WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+_REWRITES = (
+    (re.compile(r"\\(?:left|right)(?![A-Za-z])|\\!"), ""),
+    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    # `1{,}000`, `1\,000` and `1 000` are one number, as long as thousands are what they group.
+    (
+        re.compile(r"(?<![0-9.,])([0-9]{1,3})((?:(?:\{,\}|\\[,;:]|[ ~])[0-9]{3})+)(?![0-9])"),
+        lambda m: m[1] + _digits(m[2]),
+    ),
+    (re.compile(r"(?:\\[,;: ]|\\q?quad(?![A-Za-z])|~|\s)+"), " "),
+    # `2 1/2` is two and a half; math-verify reads (2 + 1)/2.
+    (re.compile(r"(?<![0-9.,/])([0-9]+) ([0-9]+)/([0-9]+)(?![0-9.])"), r"\1\\frac{\2}{\3}"),
+    (re.compile(r" (?![0-9A-Za-z])|(?<![0-9A-Za-z]) "), ""),
+)
+_PLAIN_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\{([^{}\\0-9]*)\}")
+# Of two letters: names of lines (`AC`), and what is English and no likely product.
+_WORD = re.compile(
+    r"[A-Za-z]{3}[A-Za-z '-]*|[A-Z]{2}|(?i:am|an|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|pm|so|to|up|us|we)"
+)
+_FRACTION = re.compile(r"(-?)(?:\\frac\{(-?[0-9]{1,40})\}\{([0-9]{1,40})\}|([0-9]{1,40})/([0-9]{1,40})|([0-9]{1,40}))")
+# math-verify adds up `5 6`, `5\ldots 6` and `5\phantom{6}`.
+_SIDE_BY_SIDE = re.compile(r"[0-9](?: [0-9]|\\(?:[lcd]?dots|[hv]?phantom)(?![A-Za-z]))")
+
+MAX_EXPONENT = 300
+"""Of a number like `1e300` within a larger answer, which is written out for math-verify."""
+_DECIMAL = r"[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++"
+_SCIENTIFIC = re.compile(rf"(?<![A-Za-z0-9.\\])({_DECIMAL})([eE])([+-]?)([0-9]{{1,9}})(?![0-9A-Za-z.^_{{])")
+# `0.1\overline{6}`, `0.1\bar6`, `0.1\dot{6}`; `0.(6)`; `0.166\ldots` where the last digit stands three times and more.
+_REPEATING = re.compile(
+    r"(?<![0-9.])([0-9]*)\.(?:([0-9]*)\\(?:overline|bar|dot) ?(?:\{([0-9]+)\}|([0-9]))|()\(([0-9]+)\)"
+    r"|([0-9]*?)(([0-9])\9\9++)(?:\\[ld]?dots(?![A-Za-z])|\.\.\.|…))"
+)
+_POWERS = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
+_SCALED = re.compile(
+    rf"(?<![0-9.A-Za-z])({_DECIMAL})(?: ?(\\(?:text|textrm|mathrm|mbox)\{{) ?| )({'|'.join(_POWERS)})s?(?![A-Za-z])"
+)
+_TEXT_GROUP = re.compile(
+    r"\\(?:text[a-z]*|math(?:rm|bf|it|sf|tt)|[mh]box|emph|operatorname)\*? ?\{((?:[^{}]|\{[^{}]*\})*+)\}"
+)
+_EMPTY_TEXT = re.compile(r"\\(?:text|textrm|mathrm|mbox)\{ *\}")
+_BESIDE_WORD = re.compile(r"\\text(?:rm)?\{ ?(or|and) ?([-+]?[0-9.]+) ?\}")
+_STARTS_WITH_NUMBER = re.compile(r"[-+−$\\]*[0-9.]")
+_UNIT_POWER = re.compile(r"(?<=[A-Za-z])\^?\{?-?[123]\}?(?![0-9])|[²³]")
+_NUMERALS = re.compile(r"[0-9.,]*[0-9]|[^\x00-\x7f]")
+_SHORT_FRACTION = re.compile(r"\\frac ?(?:([0-9])|\{([^{}]*)\}) ?(?:([0-9])|\{([^{}]*)\})")
+# math-verify adds up `\frac{1}{2}\frac{1}{3}`, as it does the two parts of `2\frac{1}{3}`.
+_FRACTIONS_SIDE_BY_SIDE = re.compile(r"(\\frac\{[^{}]*\}\{[^{}]*\})(?=\\frac)")
+_STYLE = re.compile(
+    r"\\(?:(?:display|text|script|scriptscript)style|tiny|small|normalsize|large|Large|huge|bf|rm|it)(?![A-Za-z]) ?"
+)
+_MEMBER = re.compile(r"[A-Za-z]\\in(?![A-Za-z]) ?")
+_EULER = re.compile(r"(?<![A-Za-z])e(?![A-Za-z])")
+_ANY_COMMAND = re.compile(r"\\[A-Za-z]+")
+
+
+def _digits(text: str) -> str:
+    return "".join(re.findall(r"[0-9]+", text))
+
+
+def normal_form(latex: str) -> str:
+    """The answer without its wrapping, spacing and synonyms. Equal forms are equal answers; unequal ones may be too."""
+    body = latex.strip()
+    if not (body.endswith("...") and _REPEATING.search(body)):
+        body = body.rstrip(".").rstrip()
+    for opening, closing in _WRAPPERS:
+        if body.startswith(opening) and body.endswith(closing) and len(body) >= len(opening) + len(closing):
+            body = body[len(opening) : len(body) - len(closing)]
+    for pattern, replacement in _REWRITES:
+        body = pattern.sub(replacement, body)
+    return body.strip()
+
+
+def as_word(form: str) -> str | None:
+    r"""The word that an answer is, in lower case, or None: `\text{…}` without digits, three letters and more,
+    two capitals, or an English word of two letters.
+
+    Words are compared letter by letter. A computer algebra system takes them for products, and `east` for `seat`.
+    """
+    found = _PLAIN_TEXT.fullmatch(form)
+    if found:
+        return bare_word(found[1]) or None
+    return bare_word(form) if _WORD.fullmatch(form) else None
+
+
+def bare_word(text: str) -> str:
+    """In lower case, without the parentheses of `(A)` and a full stop."""
+    return text.strip(" ().").casefold()
+
+
+def as_fraction(form: str) -> Fraction | None:
+    r"""An integer or a quotient of two, as `\frac{3}{4}`, `3/4` or `3`. Decimals are rounded ones, and not exact."""
+    found = _FRACTION.fullmatch(form)
+    if found is None:
+        return None
+    sign, latex_top, latex_bottom, top, bottom, whole = found.groups()
+    denominator = int(latex_bottom or bottom or 1)
+    return Fraction(int(sign + "1") * int(latex_top or top or whole), denominator) if denominator else None
+
+
+@dataclass(frozen=True)
+class Value:
+    """A rational number, and whether it was written as a decimal, which may be a rounded one."""
+
+    exact: Fraction
+    decimal: bool
+
+
+def as_value(form: str) -> Value | None:
+    """The number that a spelled-out form is and nothing else; exact, so that `1e-400` is not zero."""
+    number = plain_number(form)
+    if number is not None:
+        return Value(Fraction(number), "." in number)
+    quotient = as_fraction(form)
+    if quotient is not None:
+        return Value(quotient, decimal=False)
+    negative = form.startswith(("-", "−"))
+    found = _SCIENTIFIC.fullmatch(form, 1 if negative else 0)
+    if found is None or len(form) > MAX_CHARACTERS or len(found[4]) > 4:
+        return None
+    value = _power_of_ten(found)
+    return Value(-value if negative else value, decimal=True)
+
+
+def _power_of_ten(found: re.Match[str]) -> Fraction:
+    return Fraction(found[1]) * Fraction(10) ** int(found[3] + found[4])
+
+
+def spell_out(form: str, gold: str | None = None) -> str:
+    r"""The same answer in LaTeX that math-verify reads rightly: `0.\overline{3}` as `\frac{1}{3}`, `1.5e3` as `1500`,
+    `2\text{ million}` as `2000000`, `\text{5 cm}` as `5 cm`, `5\text{ or 6}` as `5\text{ or }6`, `\frac12` as
+    `\frac{1}{2}`, `x\in[1,2]` as `[1,2]`.
+
+    `2e-3` may be two thousandths or Euler's number twice, less three: the former in an answer to a `gold` without e.
+    """
+    whole = _TEXT_GROUP.fullmatch(form)
+    if whole and _STARTS_WITH_NUMBER.match(whole[1].strip()):
+        form = normal_form(whole[1])
+    form = _MEMBER.sub("", _STYLE.sub(" ", form).strip(), count=1) if "\\" in form else form
+    form = _FRACTIONS_SIDE_BY_SIDE.sub(r"\1\\cdot ", _SHORT_FRACTION.sub(_in_braces, form))
+    has_euler = gold is None or _EULER.search(_ANY_COMMAND.sub(" ", _SCIENTIFIC.sub(" ", gold))) is not None
+    form = _REPEATING.sub(_as_quotient, form)
+    form = _SCIENTIFIC.sub(_written_out(has_euler), form)
+    form = _EMPTY_TEXT.sub("", _SCALED.sub(_scaled, form))
+    return _BESIDE_WORD.sub(r"\\text{ \1 }\2", form)
+
+
+def _in_braces(found: re.Match[str]) -> str:
+    top, bottom = found[1] or found[2] or "", found[3] or found[4] or ""
+    return rf"\frac{{{top}}}{{{bottom}}}"
+
+
+def _as_quotient(found: re.Match[str]) -> str:
+    whole, fixed = found[1], found[2] or found[7] or ""
+    repeated = found[3] or found[4] or found[6] or found[9]
+    if len(found[0]) > MAX_CHARACTERS // 4:
+        return found[0]
+    shift = 10 ** len(fixed)
+    value = Fraction(int(whole + fixed or "0"), shift) + Fraction(int(repeated), (10 ** len(repeated) - 1) * shift)
+    latex = rf"\frac{{{value.numerator}}}{{{value.denominator}}}" if value.denominator > 1 else str(value.numerator)
+    return f"({latex})" if found.string.startswith("^", found.end()) else latex
+
+
+def _written_out(has_euler: bool) -> Callable[[re.Match[str]], str]:
+    def write(found: re.Match[str]) -> str:
+        mantissa, letter, sign, exponent = found.groups()
+        may_be_euler = letter == "e" and sign and mantissa.isdigit() and mantissa != "1" and len(exponent) == 1
+        if (may_be_euler and has_euler) or int(exponent) > MAX_EXPONENT or len(mantissa) > MAX_CHARACTERS // 4:
+            return found[0]
+        return _decimal(_power_of_ten(found))
+
+    return write
+
+
+def _scaled(found: re.Match[str]) -> str:
+    number = _decimal(Fraction(found[1]) * 10 ** _POWERS[found[3]])
+    return number + (found[2] or "")
+
+
+def _decimal(value: Fraction) -> str:
+    """A fraction over a power of ten, without an exponent."""
+    places = 0
+    while value.denominator > 1:
+        value, places = value * 10, places + 1
+    digits = str(value.numerator).rjust(places + 1, "0")
+    return f"{digits[:-places]}.{digits[-places:]}" if places else digits
+
+
+def has_number_in_text(answer: str, gold: str) -> bool:
+    r"""`5\text{ or 6}`, `5\text{ and six}`, `5\text{ squared}`: math-verify passes over text, and reads 5.
+
+    A base (`101_{\text{two}}`), a power of a unit (`\text{ cm^2}`) and what the ground truth says as well are allowed.
+    """
+    said = _numbers_in_text(answer)
+    return bool(said) and sorted(said) != sorted(_numbers_in_text(gold))
+
+
+def _numbers_in_text(form: str) -> list[str]:
+    said: list[str] = []
+    for group in _TEXT_GROUP.finditer(form):
+        if form.endswith(("_", "_{"), 0, group.start()):
+            continue
+        words = _UNIT_POWER.sub("", group[1])
+        said += [mark for mark in _NUMERALS.findall(words) if any(map(str.isnumeric, mark))]
+        said += [found[0].casefold() for found in NUMBER_WORD.finditer(words)]
+        changing = CHANGING_WORD.match(words)
+        if changing and group.start() > 0 and form[group.start() - 1] not in "({[,=+-":
+            said.append(changing[0].strip().casefold())
+    return said
+
+
+def is_too_complex(latex: str) -> bool:
+    """Whether the answer is too long or too deep for a parser that takes exponential time."""
+    if len(latex) > MAX_CHARACTERS:
+        return True
+    depth = deepest = 0
+    for character in latex:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, depth)
+    return deepest > MAX_DEPTH
+
+
+def has_numbers_side_by_side(form: str) -> bool:
+    r"""`5 15`, `5\ldots 15`: two answers, which math-verify would add up to 20."""
+    return _SIDE_BY_SIDE.search(form) is not None
+
 
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\{[^{}]*\}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")

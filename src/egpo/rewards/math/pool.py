@@ -5,8 +5,11 @@ without a limit. So it runs in processes of its own, started lazily, killed when
 The limit is on processor time, so that a loaded machine judges as an idle one does; the wall clock only ends a worker
 that hardly gets to run.
 They are new interpreters, not forks: a fork of a process with torch's threads in it may hang.
+
+The pool that every caller in a process shares, made when it is first asked for.
 """
 
+import atexit
 import json
 import os
 import select
@@ -217,3 +220,35 @@ class MathPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_pool: MathPool | None = None
+_lock = threading.Lock()
+
+
+def shared_pool() -> MathPool:
+    """The pool in use; one of two workers where none was set."""
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = MathPool()
+        return _pool
+
+
+def use_pool(pool: MathPool | None) -> None:
+    """Share this pool from now on (None: a new one, when it is needed), and close the one before."""
+    global _pool
+    with _lock:
+        before, _pool = _pool, pool
+    if before is not None and before is not pool:
+        before.close()
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+atexit.register(use_pool, None)
+# A fork may happen while another thread holds the lock, and would wait for that thread for ever.
+os.register_at_fork(after_in_child=_renew_lock)

@@ -8,8 +8,7 @@ from egpo.rewards.sandbox.choose import (
     sandbox_status,
     working_sandbox,
 )
-from egpo.rewards.sandbox.job import Checks, Job, Outcome, Report, Scripts
-from egpo.rewards.sandbox.limits import Limits
+from egpo.rewards.sandbox.job import Checks, Job, Limits, Outcome, Report, Scripts
 
 __all__ = [
     "Checks",

@@ -16,10 +16,9 @@ from pathlib import Path
 
 from egpo.rewards.sandbox.choose import Sandbox
 from egpo.rewards.sandbox.escapes import ESCAPES, GOT_THROUGH, Attempt
-from egpo.rewards.sandbox.job import Checks, Job, Report, Scripts
-from egpo.rewards.sandbox.limits import MEGABYTE, Limits
+from egpo.rewards.sandbox.job import MEGABYTE, Checks, Job, Limits, Report, Scripts
 from egpo.rewards.sandbox.memory_attempts import HOLDS_MEMORY
-from egpo.rewards.sandbox.root import interpreter
+from egpo.rewards.sandbox.tiers import interpreter
 
 ATTEMPTS = (*ESCAPES, *HOLDS_MEMORY)
 AUDIT_LIMITS = Limits(cpu_s=1, total_s=20.0, memory_mb=256, processes=8, tmp_mb=32, file_mb=16, files=1000)

@@ -6,13 +6,11 @@ from functools import lru_cache
 from typing import Protocol
 
 from egpo.errors import EgpoError, InputError, nearest
-from egpo.rewards.sandbox.bubblewrap import NOT_INSTALLED, OLDEST, Bubblewrap, bubblewrap_version
 from egpo.rewards.sandbox.cgroups import find_cgroups
 from egpo.rewards.sandbox.http import HttpSandbox
-from egpo.rewards.sandbox.job import Job, Report, Scripts
-from egpo.rewards.sandbox.limits import Limits
-from egpo.rewards.sandbox.limits_only import LimitsOnly
+from egpo.rewards.sandbox.job import Job, Limits, Report, Scripts
 from egpo.rewards.sandbox.seccomp import one_process_filter
+from egpo.rewards.sandbox.tiers import NOT_INSTALLED, OLDEST, Bubblewrap, LimitsOnly, bubblewrap_version
 
 VARIABLE = "EGPO_SANDBOX"
 PACKAGES_VARIABLE = "EGPO_SANDBOX_PACKAGES"

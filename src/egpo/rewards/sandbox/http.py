@@ -12,8 +12,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
 
-from egpo.rewards.sandbox.job import Job, Place, Report, framed, frames, read_outcomes
-from egpo.rewards.sandbox.limits import Limits
+from egpo.rewards.sandbox.job import Job, Limits, Place, Report, framed, frames, read_outcomes
 from egpo.rewards.sandbox.payload import as_text
 
 _ATTEMPTS = 3

@@ -1,19 +1,89 @@
-"""Starts a local supervisor, feeds it a job, and holds the whole of it to its time and memory."""
+"""Feeds a process and collects what it says, a slice of time at a time.
+
+`Popen.communicate` with a time-out cannot be used for this: called again, it forgets the input that it had not sent.
+
+Starts a local supervisor, feeds it a job, and holds the whole of it to its time and memory.
+"""
 
 import os
+import selectors
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import IO
 
 from egpo.errors import how_it_ended
 from egpo.rewards.sandbox.cgroups import CgroupParent
 from egpo.rewards.sandbox.inside.containment import descendants
-from egpo.rewards.sandbox.job import Job, Place, Report, framed, frames, has_started, read_outcomes
-from egpo.rewards.sandbox.limits import MEGABYTE
+from egpo.rewards.sandbox.job import MEGABYTE, Job, Place, Report, framed, frames, has_started, read_outcomes
 from egpo.rewards.sandbox.payload import BOOTSTRAP, compiled
-from egpo.rewards.sandbox.pump import Pump
+
+_ERROR_TAIL = 4000
+
+
+class Pump:
+    """Moves bytes between us and `process`. Nothing blocks for longer than the time it is given."""
+
+    def __init__(self, process: subprocess.Popen[bytes], content: bytes) -> None:
+        self.process = process
+        self.unsent = memoryview(content)
+        self.out, self.err = bytearray(), bytearray()
+        self.selector = selectors.DefaultSelector()
+        for stream, event in (
+            (process.stdin, selectors.EVENT_WRITE),
+            (process.stdout, selectors.EVENT_READ),
+            (process.stderr, selectors.EVENT_READ),
+        ):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            self.selector.register(stream, event)
+
+    @property
+    def finished(self) -> bool:
+        """The process has closed its output and its errors."""
+        streams = [key.fileobj for key in self.selector.get_map().values()]
+        return self.process.stdout not in streams and self.process.stderr not in streams
+
+    def move(self, seconds: float) -> None:
+        """Move what can be moved, waiting this long for the first byte."""
+        for key, _ in self.selector.select(seconds):
+            stream = key.fileobj
+            assert not isinstance(stream, int)
+            if stream is self.process.stdin:
+                self._send()
+            else:
+                self._receive(stream)  # type: ignore[arg-type]
+
+    def _send(self) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.unsent = self.unsent[os.write(self.process.stdin.fileno(), self.unsent[: 1 << 16]) :]
+        except BrokenPipeError:
+            self.unsent = self.unsent[:0]
+        if not self.unsent:
+            self._close(self.process.stdin)
+
+    def _receive(self, stream: IO[bytes]) -> None:
+        content = os.read(stream.fileno(), 1 << 16)
+        if not content:
+            self._close(stream)
+        elif stream is self.process.stdout:
+            self.out += content
+        else:
+            self.err = (self.err + content)[-_ERROR_TAIL:]
+
+    def _close(self, stream: IO[bytes]) -> None:
+        self.selector.unregister(stream)
+        stream.close()
+
+    def close(self) -> None:
+        """Let go of everything, sent or not."""
+        for key in list(self.selector.get_map().values()):
+            self._close(key.fileobj)  # type: ignore[arg-type]
+        self.selector.close()
+
 
 _TICK_S = 0.1
 _PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -1,14 +1,97 @@
-"""The calls of an answer, whichever syntax it uses."""
+"""Hermes and Qwen syntax: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, with any text around.
+
+Calls written in no syntax that is read: attempts, which are neither right answers nor refusals.
+
+The calls of an answer, whichever syntax it uses.
+"""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from egpo.call_bounds import MAX_CALLS_CHARS
-from egpo.rewards.tool_calls.attempts import is_attempt
-from egpo.rewards.tool_calls.calls import Call
-from egpo.rewards.tool_calls.hermes import CLOSE, OPEN, tagged_calls
-from egpo.rewards.tool_calls.python_list import listed_calls, starts_like_calls
-from egpo.rewards.tool_calls.reasons import UnreadableError
+from egpo.rewards.tool_calls.calls import Call, UnreadableError, call_from_json, decode_at, may_be_deep
+from egpo.rewards.tool_calls.python_list import is_bare_calls, listed_calls, starts_like_a_call, starts_like_calls
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_END = re.compile(r"\s*+</tool_call>")
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """One tagged call and the stretch of text that it takes, tags included."""
+
+    call: Call
+    start: int
+    end: int
+
+
+def tagged_calls(text: str) -> Iterator[Tagged]:
+    """Every tagged call, first to last; UnreadableError at the first one that is not whole.
+
+    The JSON value is decoded where it stands and says itself where it ends, so a tag inside an argument is only text.
+    """
+    deep = may_be_deep(text)
+    start = text.find(OPEN)
+    while start >= 0:
+        value, end = _decode_body(text, start, deep)
+        closing = _END.match(text, end)
+        if closing is None:
+            raise _broken(text, end)
+        yield Tagged(call_from_json(value), start, closing.end())
+        start = text.find(OPEN, closing.end())
+
+
+def _decode_body(text: str, start: int, deep: bool) -> tuple[object, int]:
+    try:
+        return decode_at(text, start + len(OPEN), deep=deep)
+    except UnreadableError as error:
+        raise _broken(text, start) if error.reason == "malformed_call" else error from None
+
+
+def _broken(text: str, start: int) -> UnreadableError:
+    return UnreadableError("malformed_call" if text.find(CLOSE, start) >= 0 else "unclosed_call")
+
+
+_FOREIGN_MARKS = (
+    "[TOOL_CALLS]",
+    "<function=",
+    "<function_call>",
+    "<tool_calls>",
+    "<|tool_call|>",
+    "<|tool_calls_section_begin|>",
+    "<|python_tag|>",
+    "<｜tool▁calls▁begin｜>",
+)
+"""With which other models' templates open their calls."""
+
+_JSON_START = re.compile(r'(?:\[\s*+)?+\{\s*+"')
+_JSON_NAME = re.compile(r'"name"\s*+:\s*+"')
+_JSON_ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*+:')
+
+
+def is_attempt(text: str) -> bool:
+    """Whether an answer in which no call was found is one all the same: calls without their list, in backticks or
+    not; the JSON of a call without its tags, whatever the order of its keys; or another model's syntax.
+
+    Prose stays prose, also where it mentions `f(a=1)` or has parentheses.
+    """
+    if any(mark in text for mark in _FOREIGN_MARKS):
+        return True
+    if _JSON_START.match(text):
+        return _JSON_NAME.search(text) is not None and _JSON_ARGUMENTS.search(text) is not None
+    if not text.endswith((")", "`", ";", ",")) or len(text) > MAX_CALLS_CHARS:
+        return False
+    bare = _without_backticks(text)
+    return is_bare_calls(bare) or (bare.endswith(")") and starts_like_a_call(bare) and "\n" not in bare)
+
+
+def _without_backticks(text: str) -> str:
+    """Those around each line; any other stays, and makes prose of the line."""
+    if "`" not in text:
+        return text.strip()
+    return "\n".join(line.strip().strip("`").strip() for line in text.splitlines()).strip()
+
 
 _FENCED = re.compile(r"```(?:[\w+-]*+\s++)?+(.*)```", re.DOTALL)
 _EMPTY_LIST = re.compile(r"\[\s*+\]")

@@ -6,8 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from egpo.errors import InputError
-from egpo.rewards.tool_calls.json_values import decode
-from egpo.rewards.tool_calls.reasons import UnreadableError
+from egpo.rewards.tool_calls.calls import UnreadableError, decode
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "null": (type(None),),

@@ -1,4 +1,7 @@
-"""The process that trains: its words and its environment."""
+"""A Ray cluster that is joined may ask for a token: `ray start` turns that on by itself, and `ray.init` does not.
+
+The process that trains: its words and its environment.
+"""
 
 import os
 import shlex
@@ -9,10 +12,21 @@ from pathlib import Path
 from egpo.config import Config
 from egpo.rewards.sandbox.choose import VARIABLE as SANDBOX_VARIABLE
 from egpo.verl.cpu import settings as cpu
-from egpo.verl.dump_period import VARIABLE as DUMPS_VARIABLE
-from egpo.verl.launch.cluster_access import cluster_access
-from egpo.verl.launch.hydra_words import word
-from egpo.verl.launch.translation.setting import Setting
+from egpo.verl.launch.hydra_overrides import word
+from egpo.verl.launch.resources import Setting
+from egpo.verl.settings import VARIABLE as DUMPS_VARIABLE
+
+_MODE = "RAY_AUTH_MODE"
+_TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+def cluster_access(address: str | None) -> Mapping[str, str]:
+    """What joining adds to the environment: the token's mode, where there is a token and nobody chose the mode."""
+    if address is None or _MODE in os.environ:
+        return {}
+    has_token = any(name in os.environ for name in _TOKENS) or (Path.home() / ".ray" / "auth_token").is_file()
+    return {_MODE: "token"} if has_token else {}
+
 
 MARK = "EGPO_LAUNCH"
 """In the environment of every process of a launch: by it they are found again, whoever their parent has become."""

@@ -6,16 +6,16 @@ from textwrap import wrap
 
 from egpo.config import Config
 from egpo.runs.folder import RunFolder
-from egpo.verl.launch.checkpoints import VerlCheckpoints
 from egpo.verl.launch.command import MARK, METRICS_VARIABLE, Command, command
-from egpo.verl.launch.hydra_words import spelt
-from egpo.verl.launch.interpreter import verl_python
-from egpo.verl.launch.places import VerlPlaces
+from egpo.verl.launch.hydra_overrides import spelt
+from egpo.verl.launch.layout import VerlPlaces
+from egpo.verl.launch.mirror import VerlCheckpoints
+from egpo.verl.launch.preflight import verl_python
 from egpo.verl.launch.problems import LIMIT, planned_files
+from egpo.verl.launch.refusals import refuse_what_verl_lacks, unheeded
+from egpo.verl.launch.resources import Setting
 from egpo.verl.launch.schema.known import VERSION, schema
-from egpo.verl.launch.translation.refusals import refuse_what_verl_lacks, unheeded
-from egpo.verl.launch.translation.setting import Setting
-from egpo.verl.launch.translation.translate import translate
+from egpo.verl.launch.translation import translate
 
 _ABSENT = object()
 HEADS = ("key of verl's", "its default", "here", "because of")

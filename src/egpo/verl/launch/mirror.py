@@ -1,19 +1,131 @@
-"""A verl run in our run folder, step by step: metrics, health, rollouts, and which checkpoints stay."""
+"""verl's figures of a step, as its file logger writes them: `{"step": N, "data": {name: figure}}` a line.
 
+verl's checkpoints in our run folder: which are whole, and which one a run goes on from.
+
+A verl run in our run folder, step by step: metrics, health, rollouts, and which checkpoints stay.
+"""
+
+import json
+import math
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from egpo.config import Config
+from egpo.errors import InputError
+from egpo.files import write_atomically
 from egpo.runs.folder import RunFolder
 from egpo.runs.ledger import Ledger
 from egpo.runs.metrics import MetricStream, read_metrics
 from egpo.runs.readings import REWARD, validation_accuracy
-from egpo.verl.launch.checkpoints import VerlCheckpoints
-from egpo.verl.launch.metric_feed import MetricFeed, StepFigures
-from egpo.verl.launch.places import VerlPlaces
+from egpo.verl.launch.layout import VerlPlaces
+
+RENAMED = {"actor/kl_loss": "actor/kl", "actor/reward_kl_penalty": "actor/kl"}
+"""verl's names for what every engine of ours calls otherwise."""
+_NO_CLOCK = ("perf/total_num_tokens",)
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """What the clock says has a file of its own, as under the local engine."""
+
+    step: int
+    metrics: Mapping[str, float]
+    timings: Mapping[str, float]
+
+
+class MetricFeed:
+    """New lines of the file, each once. A line counts once its newline is there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._position = path, 0
+
+    def new(self) -> Iterator[StepFigures]:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._position += len(line)
+                yield _figures(json.loads(line))
+
+
+def _figures(line: Mapping[str, Any]) -> StepFigures:
+    """Numbers only: what is not finite comes as null."""
+    known = {RENAMED.get(name, name): value for name, value in line["data"].items() if _is_number(value)}
+    timings = {name: value for name, value in known.items() if _depends_on_the_machine(name)}
+    metrics = {name: value for name, value in known.items() if name not in timings}
+    return StepFigures(int(line["step"]), metrics, timings)
+
+
+def _depends_on_the_machine(name: str) -> bool:
+    """Seconds, throughput, memory: `timing_s/step`, `perf/throughput`, `actor/perf/cpu_memory_used_gb`."""
+    return name.startswith("timing_") or ("perf/" in name and name not in _NO_CLOCK)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass(frozen=True)
+class VerlCheckpoints:
+    """`global_step_N/actor/model_world_size_W_rank_R.pt` for each of `ranks`; verl writes the latest's number last."""
+
+    folder: RunFolder
+    ranks: int
+
+    def complete_steps(self) -> list[int]:
+        """In order. What is newer than the latest that verl names was cut off while it was written."""
+        latest = self._latest()
+        return [step for step in self._steps() if step <= latest and self._is_whole(step)]
+
+    def has_after(self, step: int) -> bool:
+        """Of a later step, whole or still being written."""
+        return any(later > step for later in self._steps())
+
+    def choose(self, step: int | None) -> int:
+        """The newest, or that of `step`; 0 where there is none yet. An InputError names those that there are."""
+        there = self.complete_steps()
+        if step is None:
+            return there[-1] if there else 0
+        if step not in there:
+            known = f"there are those of steps {', '.join(map(str, there))}" if there else "there is none yet"
+            where = str(self.folder.checkpoints)
+            raise InputError(f"no whole checkpoint of step {step}", where=where, fix=known)
+        return step
+
+    def forget_after(self, step: int) -> None:
+        """Later ones go, whole or not: the run is about to write them again."""
+        for later in self._steps():
+            if later > step:
+                shutil.rmtree(self.folder.checkpoint_of(later))
+        if step:
+            write_atomically(self.folder.latest, str(step))
+        else:
+            self.folder.latest.unlink(missing_ok=True)
+
+    def _steps(self) -> list[int]:
+        names = [path.name.removeprefix("global_step_") for path in self.folder.checkpoints.glob("global_step_*")]
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def _latest(self) -> int:
+        """0 before the first. verl writes the number in place, after all else of a checkpoint: where a crash left none
+        in the file, every checkpoint that has its files is whole."""
+        if not self.folder.latest.exists():
+            return 0
+        number = self.folder.latest.read_text(encoding="utf-8", errors="replace").strip()
+        return int(number) if number.isdecimal() else max(self._steps(), default=0)
+
+    def _is_whole(self, step: int) -> bool:
+        folder: Path = self.folder.checkpoint_of(step)
+        names = [f"model_world_size_{self.ranks}_rank_{rank}.pt" for rank in range(self.ranks)]
+        return (folder / "data.pt").is_file() and all((folder / "actor" / name).is_file() for name in names)
 
 
 class Mirror:

@@ -8,27 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from egpo.config import Config, config_to_yaml
-from egpo.rewards.visible_tags import require_visible_tags
+from egpo.rewards.scoring import require_visible_tags
 from egpo.runs.folder import RunFolder
-from egpo.runs.ledger import Ledger
+from egpo.runs.ledger import NOTHING_YET, Ledger, rewind
 from egpo.runs.live import LiveView
 from egpo.runs.provenance import Provenance, describe_launch, record_resumption, write_provenance
-from egpo.runs.rewinding import NOTHING_YET, rewind
 from egpo.runs.trackers import open_trackers
 from egpo.tasks import Task, load_task
-from egpo.tasks.sandboxed import sandbox_tier
+from egpo.tasks.load import sandbox_tier
 from egpo.tasks.sourced import SourcedTask
-from egpo.verl.launch.checkpoints import VerlCheckpoints
-from egpo.verl.launch.interpreter import Installed, ask_interpreter
-from egpo.verl.launch.mirror import Mirror, adopt_figures, move_rollouts, recorded_steps
-from egpo.verl.launch.places import VerlPlaces
-from egpo.verl.launch.preflight import require_context, require_devices, require_free_ports, require_verl
+from egpo.verl.launch.layout import VerlPlaces
+from egpo.verl.launch.mirror import Mirror, VerlCheckpoints, adopt_figures, move_rollouts, recorded_steps
+from egpo.verl.launch.preflight import (
+    Installed,
+    ask_interpreter,
+    load_tokenizer,
+    require_context,
+    require_devices,
+    require_free_ports,
+    require_verl,
+)
 from egpo.verl.launch.problems import ProblemFiles, chosen_problems, write_problems
-from egpo.verl.launch.record import end_leftovers
-from egpo.verl.launch.tokenizer import load_tokenizer
-from egpo.verl.launch.translation.model import model_place
-from egpo.verl.launch.translation.setting import Setting
-from egpo.verl.launch.translation.translate import translate
+from egpo.verl.launch.processes import end_leftovers
+from egpo.verl.launch.resources import Setting, model_place
+from egpo.verl.launch.translation import translate
 
 
 @dataclass(frozen=True, eq=False)

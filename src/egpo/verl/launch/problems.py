@@ -10,13 +10,12 @@ from egpo.chat_templates import render
 from egpo.config import Config
 from egpo.data.manifest import data_digest
 from egpo.data.output import StagedFiles
-from egpo.data.parquet import write_parquet
-from egpo.data.rows import Row
+from egpo.data.rows import Row, write_parquet
 from egpo.errors import InputError
 from egpo.tasks import Problem, Task, load_task
 from egpo.tasks.load import data_source_of
 from egpo.tasks.sourced import SourcedTask
-from egpo.verl.launch.places import VerlPlaces
+from egpo.verl.launch.layout import VerlPlaces
 
 LIMIT = "rollout.max_prompt_tokens"
 UNMEASURED = 512

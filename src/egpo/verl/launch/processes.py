@@ -1,19 +1,69 @@
-"""The processes of a launch: who they are, and that none is left.
+"""verl's process: it ends with its launcher, and a terminal's Ctrl-C does not reach it first.
+
+The processes of a launch: who they are, and that none is left.
 
 verl starts Ray, which starts workers, which start vLLM; some change their session, some outlive their parent. A process
 belongs to a launch if it carries the launch's mark in its environment, is in the session of the living driver, or
 descends from one that belongs. They are ended by id, and never by name; who started us never belongs.
+
+`verl/launch.json`: which processes work on a run, for whoever comes after a launcher that was killed.
 """
 
+import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from egpo.verl.launch.command import MARK
+from egpo.errors import EgpoError
+from egpo.files import write_atomically
+from egpo.verl.launch.command import MARK, Command
+from egpo.verl.launch.layout import VerlPlaces
+
+# prctl(PR_SET_PDEATHSIG, SIGTERM): a launcher killed with -9 can end nobody. No signal comes for one that was gone
+# before it was asked for, hence the pipe, whose other end is gone with the launcher. The parent's id would not do:
+# `verl.python` may be a script that starts the interpreter as a child, or in a container; one that hands no pipe down
+# goes without. A shell's background jobs ignore SIGINT, which is how verl is asked to end.
+_ENDS_WITH_LAUNCHER = """
+import ctypes, os, select, signal, sys
+pipe, words = int(sys.argv[1]), sys.argv[2:]
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+try:
+    if select.select([pipe], [], [], 0)[0]:
+        sys.exit("the launcher is gone")
+    os.close(pipe)
+except OSError:
+    pass
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(words[0], words)
+"""
+
+
+def start(command: Command, log: Path) -> subprocess.Popen[bytes]:
+    """In a session of its own; what it says goes to the end of `log`."""
+    python = command.words[0]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    pipe, _ = os.pipe()  # the other end stays open as long as we live, and nobody inherits it
+    try:
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [python, "-c", _ENDS_WITH_LAUNCHER, str(pipe), *command.words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | dict(command.environment),
+                start_new_session=True,
+                pass_fds=[pipe],
+            )
+    except OSError as error:
+        raise EgpoError(f"verl cannot be started ({error.strerror})", where=python, fix="check verl.python") from error
+    finally:
+        os.close(pipe)
+
 
 _PROC = Path("/proc")
 _DRIVER_S, _REST_S, _KILL_S = 20.0, 3.0, 10.0
@@ -150,3 +200,59 @@ def remove_shared_memory(paths: Iterable[str]) -> None:
     for path in set(paths) - in_use:
         with suppress(OSError):
             os.unlink(path)
+
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class LaunchRecord:
+    """`boot`: process numbers mean nothing after the machine was started again."""
+
+    launch_id: str
+    boot: str
+    processes: tuple[ProcessId, ...] = ()
+    shared_memory: tuple[str, ...] = ()
+
+    def write(self, path: Path) -> None:
+        values = vars(self) | {"processes": [[one.pid, one.start] for one in self.processes]}
+        write_atomically(path, json.dumps(values, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> "LaunchRecord":
+        values = json.loads(path.read_text(encoding="utf-8"))
+        processes = tuple(ProcessId(*one) for one in values["processes"])
+        return cls(**{**values, "processes": processes, "shared_memory": tuple(values["shared_memory"])})
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """How many processes were still at work, and where the figures lie that nobody has taken over yet."""
+
+    num_processes: int
+    metrics: Path
+
+
+def boot_id() -> str:
+    return _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else ""
+
+
+def end_leftovers(places: VerlPlaces) -> Leftovers | None:
+    """Ends what a killed launcher of this run left at work, and frees its memory; None where none was killed.
+
+    The run's lock is held by now: no launcher of it is alive.
+    """
+    if not places.launch.exists():
+        return None
+    record = LaunchRecord.read(places.launch)
+    num_left = 0
+    if record.boot == boot_id():
+        left = LaunchedProcesses(record.launch_id, record.processes)
+        num_left = len(left.look())
+        left.end()
+        remove_shared_memory(record.shared_memory)
+    return Leftovers(num_left, places.metrics_of(record.launch_id))
+
+
+def described(launch_id: str, processes: Iterable[ProcessId], shared: Iterable[str]) -> LaunchRecord:
+    return LaunchRecord(launch_id, boot_id(), tuple(sorted(processes)), tuple(sorted(shared)))

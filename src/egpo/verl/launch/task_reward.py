@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from egpo.tasks import Task, load_task
-from egpo.tasks.judging import judge_texts
+from egpo.tasks.protocol import judge_texts
 
 
 def compute_score(

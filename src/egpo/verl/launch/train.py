@@ -5,18 +5,14 @@ import shlex
 from pathlib import Path
 
 from egpo.config import Config
-from egpo.errors import EgpoError, how_it_ended
-from egpo.runs.interruption import RunInterruptedError
-from egpo.runs.live import LiveView
-from egpo.runs.spoken_warnings import warnings_said_by
-from egpo.verl.launch.checkpoints import VerlCheckpoints
+from egpo.errors import EgpoError, RunInterruptedError, how_it_ended
+from egpo.runs.live import LiveView, warnings_said_by
 from egpo.verl.launch.command import command
-from egpo.verl.launch.log_reader import root_cause
+from egpo.verl.launch.mirror import VerlCheckpoints
 from egpo.verl.launch.opening import Launch, new_launch, resumed_launch
-from egpo.verl.launch.process import start
-from egpo.verl.launch.stops import Stops
-from egpo.verl.launch.translation.refusals import refuse_what_verl_lacks, unheeded
-from egpo.verl.launch.watch import Ending, Watch
+from egpo.verl.launch.processes import start
+from egpo.verl.launch.refusals import refuse_what_verl_lacks, unheeded
+from egpo.verl.launch.watch import Ending, Stops, Watch, root_cause
 
 USUAL_PATIENCE_MINUTES = {"cuda": 120.0, "cpu": 10.0}
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import Qwen3Config
 
-from egpo.local.policies.lean.block_slots import BlockSlots
-from egpo.local.policies.packs import Sequences, pack_groups
+from egpo.local.models.caches import BlockSlots
+from egpo.local.models.packs import Sequences, pack_groups
 from egpo.native.library import kernels, why_no_kernels
 from tests.local.policies.lean.test_decoder import SHAPES, SIZES, policy_of
 

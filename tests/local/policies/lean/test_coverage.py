@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from egpo.local.policies.lean.coverage import why_not_lean
-from egpo.local.policies.slots import Slots
+from egpo.local.models.architectures import why_not_lean
+from egpo.local.models.caches import Slots
 from tests.local.conftest import CONFIGS
 from tests.local.policies.lean.test_decoder import SIZES
 

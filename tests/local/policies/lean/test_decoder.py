@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from egpo.config.schema import Lora
-from egpo.local.policies.attention import NAME
-from egpo.local.policies.lean import decoding
-from egpo.local.policies.lean.block_slots import BlockSlots
-from egpo.local.policies.lora import add_adapters
-from egpo.local.policies.packs import Sequences, pack_groups
-from egpo.local.policies.policy import Policy
-from egpo.local.policies.slots import compacted
+from egpo.local.models import cpu_decoding
+from egpo.local.models.attention import NAME
+from egpo.local.models.caches import BlockSlots, compacted
+from egpo.local.models.lora import add_adapters
+from egpo.local.models.packs import Sequences, pack_groups
+from egpo.local.models.policy import Policy
 from egpo.native import library
 
 SIZES = {
@@ -169,7 +168,7 @@ def weights(request):
     """Where both ways of products with weights are there, both are tried."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param != "packed":
-            patch.setattr(decoding, "_MOST_PACKED", 0)
+            patch.setattr(cpu_decoding, "_MOST_PACKED", 0)
         yield
 
 

@@ -1,1 +1,0 @@
-"""The common decoder shapes on a GPU: fused layers for training, captured graphs for sampling."""

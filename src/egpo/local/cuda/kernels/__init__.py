@@ -1,1 +1,0 @@
-"""Triton kernels, each beside the function that calls it. All sums are in float32, whatever the tensors hold."""

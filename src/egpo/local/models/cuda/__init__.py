@@ -1,0 +1,1 @@
+"""Fused layers for training on one GPU."""

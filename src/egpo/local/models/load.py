@@ -1,0 +1,183 @@
+"""From a model folder to a policy, or to an error that says what the folder lacks."""
+
+import os
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from egpo.config.machine import require_model_place
+from egpo.config.schema import Model
+from egpo.errors import InputError
+from egpo.local.models.attention import NAME
+from egpo.local.models.policy import Policy
+from egpo.local.models.self_check import require_agreement
+from egpo.local.progress_bars import without_progress_bars
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load_policy(settings: Model, seed: int = 0) -> Policy:
+    """The model on its device, in its dtype, without dropout, checked against its own plain forward pass."""
+    where = f"model {settings.path}"
+    folder = _folder(require_model_place(settings.path, where), where)
+    tokenizer = _tokenizer(folder, where)
+    device = choose_device(settings.device)
+    if settings.deterministic and device.type == "cuda":
+        _be_deterministic()
+    dtype = _DTYPES.get(settings.dtype, torch.bfloat16 if device.type == "cuda" else torch.float32)
+    model = _model(folder, settings, dtype, seed, where).to(device)
+    _switch_off_dropout(model)
+    if settings.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    policy = Policy(
+        model=model,
+        tokenizer=tokenizer,
+        context=_context(model),
+        stop_ids=_stop_ids(model, tokenizer, where),
+        pad_id=_pad_id(tokenizer),
+        template=dict(settings.template),
+    )
+    _require_vocabulary(policy, where)
+    require_agreement(policy, where)
+    return policy
+
+
+def choose_device(wanted: str) -> torch.device:
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise InputError("no GPU that torch can use", where="model.device=cuda", fix="`egpo doctor` says why; or cpu")
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda":
+        # cuDNN's attention makes a plan for every new shape, and packs have a new shape each: three times as slow.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    return torch.device(wanted)
+
+
+def _be_deterministic() -> None:
+    """For the whole process. cuBLAS reads its variable when it is first used, which is after this."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+
+
+def _folder(path: str, where: str) -> str:
+    """A local folder is checked here: transformers would ask the hub for its name."""
+    local = Path(path).expanduser()
+    if local.is_dir():
+        if not (local / "config.json").is_file():
+            held = ", ".join(sorted(entry.name for entry in local.iterdir())[:4]) or "nothing"
+            raise InputError(
+                f"not a model folder: no config.json in it (it holds {held})",
+                where=where,
+                fix="give what `save_pretrained` wrote; in a run: checkpoints/global_step_N/actor/huggingface",
+            )
+        return str(local)
+    return path
+
+
+def _tokenizer(folder: str, where: str) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise InputError(f"no tokenizer: {_first_line(error)}", where=where, fix=_fix_for(folder, error)) from error
+    if not tokenizer.chat_template:
+        raise InputError(
+            "the tokenizer has no chat template",
+            where=where,
+            fix="put a chat_template.jinja into the model folder (copy it from the chat version of the model)",
+        )
+    return tokenizer
+
+
+def _model(folder: str, settings: Model, dtype: torch.dtype, seed: int, where: str) -> PreTrainedModel:
+    try:
+        if settings.init == "random":
+            return _random_model(folder, dtype, seed)
+        with without_progress_bars():
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, attn_implementation=NAME, trust_remote_code=False
+            )
+    except UnpicklingError as error:
+        fix = "save the weights as safetensors, on a machine where the code in the file may run"
+        what = "its weights are a pickle that holds more than tensors: it could run code, so it is not loaded"
+        raise InputError(what, where=where, fix=fix) from error
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        raise InputError(f"cannot be loaded: {_first_line(error)}", where=where, fix=_fix_for(folder, error)) from error
+    return model
+
+
+def _random_model(folder: str, dtype: torch.dtype, seed: int) -> PreTrainedModel:
+    """Weights by the model's own initialisation, the same for the same seed."""
+    state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        AutoConfig.from_pretrained(folder, trust_remote_code=False),
+        dtype=dtype,
+        attn_implementation=NAME,
+        trust_remote_code=False,
+    )
+    torch.set_rng_state(state)
+    return model
+
+
+def _switch_off_dropout(model: PreTrainedModel) -> None:
+    """For good: the ratio of two different networks means nothing."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
+    model.train()
+
+
+def _context(model: PreTrainedModel) -> int:
+    """The longest sequence; a model without such a bound has a very long one."""
+    longest: int | None = getattr(model.config, "max_position_embeddings", None)
+    return longest or 1 << 30
+
+
+def _stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, where: str) -> frozenset[int]:
+    """Every token that the model's files call an end."""
+    generation: Any = model.generation_config
+    named = (generation and generation.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id)
+    ids = frozenset(id for ids in named if ids is not None for id in (ids if isinstance(ids, list) else [ids]))
+    if not ids:
+        raise InputError(
+            "no end token, in the tokenizer, the config or the generation config",
+            where=where,
+            fix="set eos_token in tokenizer_config.json",
+        )
+    return ids
+
+
+def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Fills tables only: no model ever sees it, so the end token will do where there is none."""
+    for token in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if token is not None:
+            return int(token)
+    return 0
+
+
+def _require_vocabulary(policy: Policy, where: str) -> None:
+    num_known, num_rows = len(policy.tokenizer), policy.model.get_input_embeddings().weight.shape[0]
+    if num_known > num_rows:
+        raise InputError(
+            f"the tokenizer has {num_known} tokens and the model {num_rows}",
+            where=where,
+            fix="use the tokenizer that the model was trained with, or resize the model's embeddings",
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+def _fix_for(folder: str, error: Exception) -> str:
+    if "trust_remote_code" in str(error):
+        return "egpo never runs code from a model folder: use a version of the model whose classes are in transformers"
+    if os.path.isdir(folder):
+        return "is the folder whole? it needs config.json, weights and tokenizer files"
+    return "give a folder on this machine, or a name of the hub and a network"

@@ -1,1 +1,0 @@
-"""The model as the engine computes it: loaded, packed, cached, adapted."""

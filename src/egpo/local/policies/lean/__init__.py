@@ -1,1 +1,0 @@
-"""The common decoder shapes on a CPU, over the model's own modules, with fewer passes over memory."""

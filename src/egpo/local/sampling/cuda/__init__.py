@@ -1,0 +1,1 @@
+"""Sampling on one GPU with captured CUDA graphs."""

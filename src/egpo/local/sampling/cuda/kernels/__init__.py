@@ -1,0 +1,1 @@
+"""Triton kernels for sampling one token per row."""

@@ -1,0 +1,151 @@
+"""Top-k, top-p and min-p without sorting. A row's probabilities are searched for the value at which the words that
+have as much or more reach a number, or a share of the whole: floats that are not negative are in the order of their
+bits, and every pass over the row finds two of these. R rows, V vocabulary.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from egpo.local.sampling.choose import WHOLE, Sampling
+
+_BLOCK, _WARPS = 2048, 16
+# A probability has 30 bits: none is as high as 2.
+_PASSES = tl.constexpr(15)
+_FLOAT_WHOLE = tl.constexpr(float(WHOLE))
+
+
+@triton.jit
+def _load(row, start, num_words, BLOCK: tl.constexpr):
+    """A block's probabilities and their bits; beyond the row, both are negative."""
+    word = start + tl.arange(0, BLOCK)
+    probability = tl.load(row + word, mask=word < num_words, other=-1.0)
+    return probability, probability.to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def _amounts(probability, unit, COUNT: tl.constexpr):
+    """What each word adds: one, or its share in integers, whose sums are exact in any order."""
+    return tl.full(probability.shape, 1, tl.int64) if COUNT else (probability.to(tl.float64) * unit).to(tl.int64)
+
+
+@triton.jit
+def _value_that_reaches(goal, row, num_words, floor, unit, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    """The bits of the highest value such that the words of as much or more reach the goal together; 0 where those from
+    the floor up, which alone are counted, do not."""
+    value = tl.full((), 0, tl.int32)
+    step = tl.full((), 1 << 28, tl.int32)
+    for _ in range(_PASSES):
+        first, second, third = tl.zeros((BLOCK,), tl.int64), tl.zeros((BLOCK,), tl.int64), tl.zeros((BLOCK,), tl.int64)
+        for start in range(0, num_words, BLOCK):
+            probability, bits = _load(row, start, num_words, BLOCK)
+            amount = _amounts(probability, unit, COUNT)
+            first += tl.where(bits >= tl.maximum(value + step, floor), amount, 0)
+            second += tl.where(bits >= tl.maximum(value + 2 * step, floor), amount, 0)
+            third += tl.where(bits >= tl.maximum(value + 3 * step, floor), amount, 0)
+        reached = (tl.sum(first, 0) >= goal).to(tl.int32) + (tl.sum(second, 0) >= goal) + (tl.sum(third, 0) >= goal)
+        value += reached * step
+        step = step // 4
+    return value
+
+
+@triton.jit
+def _above_and_equal(value, row, num_words, unit, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    """What the words above the value add up to, and how many have just that."""
+    above, equal = tl.zeros((BLOCK,), tl.int64), tl.zeros((BLOCK,), tl.int64)
+    for start in range(0, num_words, BLOCK):
+        probability, bits = _load(row, start, num_words, BLOCK)
+        above += tl.where(bits > value, _amounts(probability, unit, COUNT), 0)
+        equal += (bits == value).to(tl.int64)
+    return tl.sum(above, 0), tl.sum(equal, 0)
+
+
+@triton.jit
+def _mass_above(value, row, num_words, BLOCK: tl.constexpr):
+    mass = tl.zeros((BLOCK,), tl.float64)
+    for start in range(0, num_words, BLOCK):
+        probability, bits = _load(row, start, num_words, BLOCK)
+        mass += tl.where(bits > value, probability, 0.0).to(tl.float64)
+    return tl.sum(mass, 0)
+
+
+@triton.jit
+def _highest(row, num_words, BLOCK: tl.constexpr):
+    highest = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, num_words, BLOCK):
+        probability, _ = _load(row, start, num_words, BLOCK)
+        highest = tl.maximum(highest, probability)
+    return tl.max(highest, 0)
+
+
+@triton.jit
+def _top_k_border(top_k, row, num_words, BLOCK: tl.constexpr):
+    """`lowest`, `spare`, `equal`: words above `lowest` stay, and the first `spare` of the `equal` ones at it."""
+    lowest = _value_that_reaches(top_k, row, num_words, 0, 1.0, True, BLOCK)
+    above, equal = _above_and_equal(lowest, row, num_words, 1.0, True, BLOCK)
+    return lowest, top_k - above, equal
+
+
+@triton.jit
+def _top_p_border(goal, lowest, spare, equal, row, num_words, BLOCK: tl.constexpr):
+    """The border of those that hold the goal together, among the words that stay by the border given."""
+    border = tl.maximum(lowest, 0).to(tl.float32, bitcast=True).to(tl.float64)
+    mass = _mass_above(lowest, row, num_words, BLOCK) + border * tl.minimum(spare, equal).to(tl.float64)
+    unit = _FLOAT_WHOLE / tl.maximum(mass, 1e-200)
+    value = tl.maximum(_value_that_reaches(goal, row, num_words, lowest + 1, unit, False, BLOCK), lowest)
+    above, equal = _above_and_equal(value, row, num_words, unit, False, BLOCK)
+    share = (value.to(tl.float32, bitcast=True).to(tl.float64) * unit).to(tl.int64)
+    missing = tl.cdiv(goal - above, tl.maximum(share, 1))
+    return value, tl.where(value == lowest, tl.minimum(spare, missing), missing), equal
+
+
+@triton.jit
+def _leave_out(logit, row, num_words, lowest, spare, equal, least, BLOCK: tl.constexpr):
+    """-inf for every word beyond the border, or with less than `least`; how much the others hold."""
+    seen, held = tl.full((), 0, tl.int64), tl.zeros((BLOCK,), tl.float64)
+    for start in range(0, num_words, BLOCK):
+        word = start + tl.arange(0, BLOCK)
+        probability, bits = _load(row, start, num_words, BLOCK)
+        tied = bits == lowest
+        if equal > spare:
+            rank = seen + tl.cumsum(tied.to(tl.int32), 0)
+            seen += tl.sum(tied.to(tl.int64), 0)
+            tied = tied & (rank <= spare)
+        kept = ((bits > lowest) | tied) & (probability >= least)
+        tl.store(logit + word, float("-inf"), mask=(word < num_words) & (kept == 0))
+        held += tl.where(kept, probability, 0.0).to(tl.float64)
+    return tl.sum(held, 0)
+
+
+@triton.jit
+def _truncate_kernel(
+    logit, probability, held, num_words, top_k, goal, min_p,
+    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    index = tl.program_id(0).to(tl.int64)
+    row = probability + index * num_words
+    lowest, spare, equal = tl.full((), -1, tl.int32), tl.full((), 0, tl.int64), tl.full((), 0, tl.int64)
+    least = tl.full((), 0.0, tl.float32)
+    if TOP_K:
+        lowest, spare, equal = _top_k_border(top_k, row, num_words, BLOCK)
+    if TOP_P:
+        lowest, spare, equal = _top_p_border(goal, lowest, spare, equal, row, num_words, BLOCK)
+    if MIN_P:
+        least = min_p * _highest(row, num_words, BLOCK)
+    total = _leave_out(logit + index * num_words, row, num_words, lowest, spare, equal, least, BLOCK)
+    tl.store(held + index, total.to(tl.float32))
+
+
+def truncate_logits(logits_RV: Tensor, probability_RV: Tensor, sampling: Sampling) -> Tensor:
+    """-inf for every word that `sampling.choose.kept_tokens` leaves out, in place; (R,): how much the others hold."""
+    rows, num_words = logits_RV.shape
+    held_R = torch.empty(rows, device=logits_RV.device)
+    _truncate_kernel[(rows,)](
+        logits_RV, probability_RV, held_R, num_words, sampling.top_k, math.ceil(sampling.top_p * WHOLE), sampling.min_p,
+        TOP_K=sampling.top_k > 0, TOP_P=sampling.top_p < 1, MIN_P=sampling.min_p > 0,
+        BLOCK=min(_BLOCK, triton.next_power_of_2(num_words)), num_warps=_WARPS,
+    )  # fmt: skip
+    return held_R

@@ -1,0 +1,127 @@
+"""One token for every row: choose it from the last hidden state, record it, and compute the next one. Everything it
+reads and writes has one place for good, so that it can be captured. R rows, D hidden, V vocabulary.
+
+The step of one token as captured graphs: one for each number of rows in use, for as long as the room stands.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from egpo.local.memory import is_out_of_memory
+from egpo.local.models.cuda.kernels.elementwise import add_rms_norm, swiglu
+from egpo.local.models.cuda.kernels.heads import CachePlaces, Rotation, split_heads_into
+from egpo.local.sampling.choose import Choice, Sampling, choose
+from egpo.local.sampling.cuda.decode_buffers import DecodeBuffers
+from egpo.local.sampling.cuda.kernels.attention import LayerCache, attend_new
+from egpo.local.sampling.cuda.kernels.choose import draw_tokens, record
+from egpo.local.sampling.cuda.kernels.truncate import truncate_logits
+from egpo.local.sampling.cuda.weights import DecoderWeights, LayerWeights
+
+
+def next_token(weights: DecoderWeights, room: DecodeBuffers, rows: int, sampling: Sampling) -> None:
+    """For the first `rows` rows of the room. Rows that are over change nothing but their own hidden state."""
+    state = room.row_state(rows)
+    hidden_RD = room.hidden_RD[:rows]
+    uniform_R = room.uniform_BT[state.row_R, state.own_R.clamp(max=room.size.new_tokens - 1)]
+    choice = _choice(_logits(hidden_RD, weights.head_VD), uniform_R, sampling)
+    record(choice, room.tables, state, room.stop_ids, room.limit_1)
+    hidden_RD.copy_(_hidden(weights, room, rows, choice.token_R))
+
+
+def _choice(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> Choice:
+    if sampling.temperature == 0:
+        return choose(logits_RV, uniform_R, sampling)
+    if not sampling.truncates:
+        return draw_tokens(logits_RV, uniform_R, sampling.temperature)
+    probability_RV = torch.softmax(logits_RV / sampling.temperature, dim=-1)
+    held_R = truncate_logits(logits_RV, probability_RV, sampling)
+    choice = draw_tokens(logits_RV, uniform_R, sampling.temperature)
+    # Of the whole vocabulary: what was drawn from holds this much of it.
+    return replace(choice, logp_R=choice.logp_R + held_R.log())
+
+
+def _logits(hidden_RD: Tensor, head_VD: Tensor) -> Tensor:
+    if hidden_RD.is_cuda and hidden_RD.dtype != torch.float32:
+        return torch.mm(hidden_RD, head_VD.T, out_dtype=torch.float32)
+    return hidden_RD.float() @ head_VD.float().T
+
+
+def _hidden(weights: DecoderWeights, room: DecodeBuffers, rows: int, token_R: Tensor) -> Tensor:
+    rotation = Rotation(room.cos, room.sin, room.of_state("position", rows))
+    hidden_RD, update_RD = weights.embedding_VD[token_R], None
+    for layer, cache in zip(weights.layers, room.layers, strict=True):
+        hidden_RD, update_RD = _layer(layer, cache, weights, room, rows, rotation, hidden_RD, update_RD)
+    return add_rms_norm(hidden_RD, update_RD, weights.norm, weights.eps)[1]
+
+
+def _layer(
+    layer: LayerWeights,
+    cache: LayerCache,
+    weights: DecoderWeights,
+    room: DecodeBuffers,
+    rows: int,
+    rotation: Rotation,
+    hidden_RD: Tensor,
+    update_RD: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """As `packed._layer`, with the new keys and values put into the cache."""
+    places = room.places(rows)
+    hidden_RD, normed_RD = add_rms_norm(hidden_RD, update_RD, layer.first_norm, layer.eps)
+    joint_RA = linear(normed_RD, layer.joint, layer.joint_bias)
+    query_RHd = split_heads_into(
+        (cache.keys, cache.values), joint_RA, weights.heads, rotation, layer.head_norms,
+        CachePlaces(places.slot_R, places.place_R, places.live_R),
+    )  # fmt: skip
+    update_RD = linear(attend_new(query_RHd, cache, places, layer.scale), layer.out)
+    hidden_RD, normed_RD = add_rms_norm(hidden_RD, update_RD, layer.second_norm, layer.eps)
+    return hidden_RD, linear(swiglu(linear(normed_RD, layer.gate_up)), layer.down)
+
+
+_WARM_UPS = 2
+
+
+class TokenGraphs:
+    def __init__(self, weights: DecoderWeights, room: DecodeBuffers) -> None:
+        self._weights, self._room = weights, room
+        self._graphs: dict[tuple[int, Sampling], torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle() if room.hidden_RD.is_cuda else None
+
+    @torch.no_grad()
+    def replay(self, rows: int, sampling: Sampling, times: int) -> None:
+        """`times` more tokens for the first `rows` rows: a size of `seats.bucket`."""
+        if self._pool is None:  # Triton's interpreter, on a CPU
+            for _ in range(times):
+                next_token(self._weights, self._room, rows, sampling)
+            return
+        graph = self._graphs.get((rows, sampling)) or self._capture(rows, sampling)
+        for _ in range(times):
+            graph.replay()
+
+    def _capture(self, rows: int, sampling: Sampling) -> torch.cuda.CUDAGraph:
+        """Warmed up and captured with every row over, so that nothing is recorded."""
+        live_R, hidden_RD = self._room.of_state("live", rows), self._room.hidden_RD[:rows]
+        kept = live_R.clone(), hidden_RD.clone()
+        live_R.zero_()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UPS):
+                next_token(self._weights, self._room, rows, sampling)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # The outer block gives the stream back where a capture that failed cannot even be ended.
+            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, pool=self._pool):
+                next_token(self._weights, self._room, rows, sampling)
+        except RuntimeError as error:
+            cause = error.__context__
+            if cause is not None and is_out_of_memory(cause):  # hidden by the error of the end
+                raise cause from None
+            raise
+        live_R.copy_(kept[0])
+        hidden_RD.copy_(kept[1])
+        self._graphs[rows, sampling] = graph
+        return graph

@@ -1,0 +1,1 @@
+"""A run while it is trained: opening, checks before the first step, sessions."""

@@ -1,0 +1,112 @@
+"""A recipe tried out: everything is loaded, a small step is taken, and nothing is kept."""
+
+import time
+from dataclasses import dataclass
+from itertools import islice
+
+from egpo.config import Config
+from egpo.local.checkpoints.checkpoint import room_for
+from egpo.local.models.prompts import prompt_text, prompt_tokens
+from egpo.local.run import Run
+from egpo.local.step import StepOutcome, step
+from egpo.local.training.opening import open_seeded, run_folder
+from egpo.local.training.preflight import check_before_training, checkpoint_bytes, size_text
+
+_PROMPTS_OF_THE_STEP = 2
+_PROMPTS_COUNTED = 1_000
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that training holds all the time; activations and the cache of keys and values come on top."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+    @classmethod
+    def of(cls, run: Run) -> "Memory":
+        weights = sum(weight.numel() * weight.element_size() for weight in run.policy.model.parameters())
+        trained = sum(weight.numel() for weight in run.policy.model.parameters() if weight.requires_grad)
+        # Gradients are summed in float32, whatever the weights are kept in.
+        return cls(weights, 4 * trained, checkpoint_bytes(run) - weights)
+
+
+def dry_run(config: Config) -> str:
+    """What the recipe comes to, as text: data, prompt, memory, disk, and what a step costs."""
+    few = min(_PROMPTS_OF_THE_STEP, config.rollout.prompts)
+    small = config.model_copy(update={"rollout": config.rollout.model_copy(update={"prompts": few})})
+    run = open_seeded(small)
+    sandbox = check_before_training(run)
+    described = [*_recipe(config), *_model(run), *_data(run), *_disk(run, config)]
+    described += [("sandbox", sandbox)] if sandbox else []
+    # The first one warms up: memory, threads, workers that judge.
+    step(run, 0)
+    run.stages.take()
+    start = time.perf_counter()
+    outcome = step(run, 1)
+    described += _cost(run, config, time.perf_counter() - start)
+    lines = [f"{name:<10}{text}" for name, text in described]
+    return "\n".join([*lines, "", *_example(run, outcome), "", "Nothing was kept. Start it without --dry-run."])
+
+
+def _recipe(config: Config) -> list[tuple[str, str]]:
+    batch = f"{config.rollout.prompts} problems x {config.rollout.n} responses"
+    chosen = f"{config.algorithm.estimator} on {config.task.name}"
+    return [("run", f"{run_folder(config).path}: {chosen}, {config.steps} steps of {batch}")]
+
+
+def _model(run: Run) -> list[tuple[str, str]]:
+    weights = list(run.policy.model.parameters())
+    total, trained = (sum(w.numel() for w in some) for some in (weights, [w for w in weights if w.requires_grad]))
+    memory = Memory.of(run)
+    held = {"weights": memory.weights, "gradients": memory.gradients, "optimizer": memory.optimizer}
+    parts = ", ".join(f"{name} {size_text(size)}" for name, size in held.items())
+    dtype = str(run.policy.model.dtype).removeprefix("torch.")
+    return [
+        (
+            "model",
+            f"{run.config.model.path}: {total:,} parameters, {trained:,} trained, {dtype} on {run.policy.device}",
+        ),
+        ("memory", f"{parts}; {size_text(sum(held.values()))} before activations and the cache of keys and values"),
+    ]
+
+
+def _data(run: Run) -> list[tuple[str, str]]:
+    problems = run.task.problems("train")
+    lengths = [len(ids) for ids in prompt_tokens(run.policy, run.task, list(islice(problems, _PROMPTS_COUNTED)))]
+    limits = f"{run.config.rollout.max_response_tokens} for a response, {run.policy.context} in the model's context"
+    return [("data", f"{len(problems):,} problems; prompts of {min(lengths)} to {max(lengths)} tokens, {limits}")]
+
+
+def _disk(run: Run, config: Config) -> list[tuple[str, str]]:
+    need = checkpoint_bytes(run)
+    return [("disk", f"{size_text(need)} a checkpoint, room for {room_for(run_folder(config).path, need):,}")]
+
+
+def _cost(run: Run, config: Config, seconds: float) -> list[tuple[str, str]]:
+    """In proportion to the problems: an upper bound, since larger batches use the machine better."""
+    taken = run.config.rollout.prompts
+    stages = ", ".join(f"{name} {spent:.2f} s" for name, spent in run.stages.take().items())
+    whole = seconds * config.rollout.prompts / taken
+    return [
+        ("step", f"{seconds:.2f} s for {taken} problems x {config.rollout.n} responses ({stages})"),
+        ("cost", f"at most about {whole:.1f} s a step, {whole * config.steps / 60:.0f} minutes for {config.steps}"),
+    ]
+
+
+def _example(run: Run, outcome: StepOutcome) -> list[str]:
+    rollouts, verdict = outcome.batch.rollouts, outcome.batch.verdicts[0]
+    problem, tokens = rollouts.problems[0], len(rollouts.prompts[0])
+    return [
+        f"The prompt as the model sees it ({tokens} tokens):",
+        _visible(prompt_text(run.policy, run.task, problem)),
+        "",
+        f"A response ({int(rollouts.length_B[0])} tokens; reward {verdict.reward:g}, {verdict.reason}):",
+        _visible(rollouts.texts[0]),
+    ]
+
+
+def _visible(text: str) -> str:
+    """What a model writes may hold anything, control sequences for the terminal too."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

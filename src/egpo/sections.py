@@ -1,0 +1,168 @@
+"""What all sections share: strictness, the kinds of numbers, and a fault between two keys.
+
+pydantic's errors, said the way this project says them: place, fault, fix.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from egpo.errors import Fault, nearest, shortened
+from egpo.files import path_fault
+
+KeyPath = tuple[str, ...]
+"""The place of a setting: `update.lr` is ("update", "lr")."""
+
+LARGEST_COUNT = 2**31 - 1
+"""Larger counts overflow the 32-bit integers of the libraries below, or could never be finished."""
+
+
+def _usable_path(text: str) -> str:
+    if fault := path_fault(text):
+        raise PydanticCustomError("path", "{text}", {"text": f"it must be {fault}"})
+    return text
+
+
+Positive = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
+CountOrZero = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+Every = CountOrZero
+"""A period in steps; 0 is never."""
+PathText = Annotated[str, Field(min_length=1), AfterValidator(_usable_path)]
+"""A path, or a name that is looked up as a path first."""
+Words = Annotated[tuple[str, ...], Field(strict=False)]
+RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+RunsFolder = PathText
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class Section(BaseModel):
+    """Unknown keys are faults, values keep their types, and nothing changes after loading."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+def raised(fault: Fault) -> PydanticCustomError:
+    """A fault between fields, in the form that pydantic collects; `where` is the field to blame."""
+    return PydanticCustomError("between_fields", "{text}", {"fault": fault, "text": str(fault)})
+
+
+_LONGEST_OVERRIDE = 200
+_KINDS = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "model_type": "a section of keys and values",
+    "dict_type": "a section of keys and values",
+    "tuple_type": "a list",
+    "finite_number": "a finite number",
+}
+
+
+def faults_of(error: ValidationError, root: type[BaseModel], place_of: "PlaceOf") -> list[Fault]:
+    """All of them, in the order of the schema."""
+    return list(dict.fromkeys(_fault(details, root, place_of) for details in error.errors()))
+
+
+class PlaceOf:
+    """Where a value came from: the file, its line and section, or the override that set it. `set_at` has the place
+    (`file:line`) of each key that stands in a file; what is in none is looked for in `where`."""
+
+    def __init__(self, where: str, set_at: dict[KeyPath, str], override_of: dict[KeyPath, str]) -> None:
+        self.where, self.set_at, self.override_of = where, set_at, override_of
+
+    def __call__(self, path: KeyPath) -> str:
+        if path in self.override_of:
+            return _override(self.override_of[path])
+        for set_path, override in reversed(self.override_of.items()):
+            if path and (set_path[: len(path)] == path or path[: len(set_path)] == set_path):
+                return _override(override)
+        place = next((self.set_at[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.set_at), self.where)
+        section = f" [{'.'.join(path[:-1])}]" if len(path) > 1 else ""
+        return f"{place}{section}"
+
+
+def _override(text: str) -> str:
+    return f"override `{text if len(text) <= _LONGEST_OVERRIDE else text[:_LONGEST_OVERRIDE] + '...'}`"
+
+
+def _fault(details: ErrorDetails, root: type[BaseModel], place_of: PlaceOf) -> Fault:
+    path = tuple(part for part in details["loc"] if isinstance(part, str))
+    key = (path[-1] if len(path[-1]) <= 60 else f"{path[-1][:57]}...") if path else "a key"
+    kind, context = details["type"], details.get("ctx", {})
+    if kind == "between_fields":
+        fault: Fault = context["fault"]
+        return Fault(fault.what, place_of((*path, fault.where)), fault.fix)
+    if kind == "extra_forbidden":
+        return Fault(f"unknown key `{key}`", place_of(path), _advice_for_unknown(path, root))
+    if kind == "missing" and isinstance(details["loc"][-1], str):
+        name = ".".join(_first_required(path, root))
+        return Fault(f"`{name}` is missing", place_of(path), f"set it in the recipe, or as {name}=...")
+    if kind in ("missing", "too_long"):
+        return Fault(f"`{key}` has too {'few' if kind == 'missing' else 'many'} values", place_of(path), "it takes two")
+    if kind == "literal_error":
+        choices = [choice.strip("' ") for choice in context["expected"].replace(" or ", ", ").split(", ")]
+        return Fault(f"`{key}` is `{details['input']}`", place_of(path), nearest(str(details["input"]), choices))
+    return Fault(f"`{key}` is {_shown(details['input'])}", place_of(path), _wanted(details))
+
+
+def _wanted(details: ErrorDetails) -> str:
+    if details["type"] in _KINDS:
+        return f"it must be {_KINDS[details['type']]}"
+    message = details["msg"][0].lower() + details["msg"][1:]
+    return message.replace("input should", "it must").replace("string should", "it must")
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == "":
+        return "empty"
+    if isinstance(value, str):
+        return shortened(value)
+    text = repr(value) if isinstance(value, list | dict) else str(value).lower() if value is True else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _advice_for_unknown(path: KeyPath, root: type[BaseModel]) -> str:
+    """The nearest key of that section; a key that stands in another section is named with it."""
+    *sections, key = path
+    known = {*_section(root, sections).model_fields, *(() if sections else ("include",))}
+    elsewhere = [".".join(place) for place in _all_keys(root) if place[-1] == key]
+    if elsewhere and "did you mean" not in nearest(key, known):
+        return f"did you mean `{elsewhere[0]}`?"
+    return nearest(key, known)
+
+
+def _first_required(path: KeyPath, root: type[BaseModel]) -> KeyPath:
+    """A missing section is mended by its first required key."""
+    section = _subsection(_section(root, list(path[:-1])), path[-1])
+    if section is None:
+        return path
+    return (*path, next(name for name, field in section.model_fields.items() if field.is_required()))
+
+
+def _section(root: type[BaseModel], path: list[str]) -> type[BaseModel]:
+    for part in path:
+        section = _subsection(root, part)
+        assert section is not None
+        root = section
+    return root
+
+
+def _subsection(parent: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The section under that name, optional or not; none where a plain value stands."""
+    annotation = parent.model_fields[name].annotation
+    options = [annotation, *get_args(annotation)]
+    return next((one for one in options if isinstance(one, type) and issubclass(one, BaseModel)), None)
+
+
+def _all_keys(root: type[BaseModel], path: KeyPath = ()) -> Iterator[KeyPath]:
+    for name in root.model_fields:
+        yield (*path, name)
+        if section := _subsection(root, name):
+            yield from _all_keys(section, (*path, name))

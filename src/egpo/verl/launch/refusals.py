@@ -1,0 +1,147 @@
+"""What verl cannot do of a recipe: said before anything starts, and never silently dropped."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from math import isqrt
+from typing import Any
+
+from egpo.config import Config
+from egpo.errors import ConfigError, Fault
+from egpo.verl.checks import plan_of
+from egpo.verl.launch.resources import Setting, merged, tensor_parallel
+from egpo.verl.launch.schema.known import ignored_keys, schema
+from egpo.verl.launch.schema.snapshot import leaves
+from egpo.verl.launch.translation import algorithm_settings, rollout_settings
+
+_LOCAL = "leave it out, or train with engine=local"
+OURS_ALONE = {
+    "trainer.device": "verl.device",
+    "trainer.n_gpus_per_node": "verl.gpus",
+    "trainer.nnodes": "verl.nodes",
+    "ray_kwargs.ray_init.address": "verl.address",
+    "trainer.total_training_steps": "steps",
+    "trainer.logger": "watch.trackers",
+    "trainer.default_local_dir": "runs, or name",
+    "trainer.rollout_data_dir": "runs, or name",
+    "trainer.resume_mode": "--resume",
+    "trainer.resume_from_path": "--resume-from",
+}
+"""Keys of verl's that the launcher acts upon, and what to set in their place. Set apart from ours, it would look for
+checkpoints of another number of ranks, or wait for figures in a file that nobody writes."""
+
+
+def refuse_what_verl_lacks(config: Config) -> None:
+    """Every fault at once."""
+    values = dict(leaves(config.verl.raw))
+    raw = list(values)
+    faults = [
+        *_lacking(config),
+        *_indivisible(config),
+        *_contradicting(raw),
+        *_running_code_of_models(values),
+        *ignored_keys(raw),
+        *_plugin(config),
+    ]
+    if faults:
+        raise ConfigError(faults)
+
+
+def unheeded(config: Config) -> list[str]:
+    """Settings of the recipe that change nothing under verl: not wrong, and so no fault. One line each."""
+    return [f"No effect under verl: {setting}: {reason}." for setting, reason in _unheeded(config)]
+
+
+def _unheeded(config: Config) -> Iterator[tuple[str, str]]:
+    algorithm, raw = config.algorithm, dict(leaves(config.verl.raw))
+    if config.model.device != "auto":
+        yield "model.device", "set verl.device"
+    if config.model.dtype == "bfloat16" and config.verl.device == "cuda":
+        yield "model.dtype=bfloat16", "verl keeps float32 weights and computes in bfloat16 anyway"
+    if algorithm.constant_groups == "replace" and "max_refills" in algorithm.model_fields_set:
+        yield "algorithm.max_refills", "verl samples until the step is full"
+    for key in raw:
+        if key.startswith("critic.") and raw.get("critic.enable") is not True:
+            yield f"verl.{key}", f"`{algorithm.estimator}` trains no critic"
+        elif key in ("algorithm.gamma", "algorithm.lam"):
+            yield f"verl.{key}", f"it belongs to GAE, and the estimator is `{algorithm.estimator}`"
+
+
+def _plugin(config: Config) -> list[Fault]:
+    """What the plug-in would refuse inside verl, minutes later: found by its own checks, on verl's defaults with the
+    settings of this recipe."""
+    settings = merged(
+        [
+            *rollout_settings(config, 0),
+            *algorithm_settings(config),
+            *(Setting(key, value, "verl") for key, value in leaves(config.verl.raw)),
+        ]
+    )
+    try:
+        plan_of(_tree({**schema().defaults, **{one.key: one.value for one in settings}}))
+    except ConfigError as error:
+        return [replace(fault, where=f"verl.{fault.where}") for fault in error.faults]
+    return []
+
+
+def _tree(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as sections."""
+    root: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, last = key.split(".")
+        place = root
+        for section in sections:
+            held = place.get(section)
+            place[section] = held if isinstance(held, dict) else {}
+            place = place[section]
+        place[last] = value
+    return root
+
+
+def _contradicting(raw: Iterable[str]) -> Iterator[Fault]:
+    for key in raw:
+        if key in OURS_ALONE:
+            yield Fault(f"the launcher sets `{key}` itself", f"verl.{key}", f"set {OURS_ALONE[key]}")
+
+
+def _running_code_of_models(values: Mapping[str, Any]) -> Iterator[Fault]:
+    for key, value in values.items():
+        if key.rpartition(".")[2].lstrip("+").replace("-", "_") == "trust_remote_code" and value not in (False, None):
+            fix = "leave it out, and use a version of the model whose classes are in transformers"
+            yield Fault("code from a model folder is never run", f"verl.{key}", fix)
+
+
+def _lacking(config: Config) -> Iterator[Fault]:
+    rollout = config.rollout
+    if config.model.init == "random":
+        yield Fault("verl trains pretrained weights only", "model.init", "save a random model, and give its folder")
+    if config.model.deterministic:
+        yield Fault("two runs of verl differ: vLLM's order of arrival is not determined", "model.deterministic", _LOCAL)
+    if rollout.min_p:
+        yield Fault("verl's sampling has no min_p", "rollout.min_p", f"use rollout.top_p; {_LOCAL}")
+    if rollout.stop:
+        yield Fault("verl's sampling has no stop strings", "rollout.stop", _LOCAL)
+    if rollout.stop_tokens:
+        fix = "name them as `eos_token_id` in the model's generation_config.json, which vLLM reads"
+        yield Fault("verl's sampling has no stop tokens", "rollout.stop_tokens", fix)
+    if config.update.schedule == "linear":
+        yield Fault("verl's schedules are constant and cosine", "update.schedule", "choose one of them")
+    if config.algorithm.constant_groups == "drop":
+        fix = "`keep`, or `replace`, under which verl samples further problems in their place"
+        yield Fault("verl counts every group in the mean of the loss", "algorithm.constant_groups", fix)
+
+
+def _indivisible(config: Config) -> Iterator[Fault]:
+    prompts, mini_batch = config.rollout.prompts, config.update.mini_batch or config.rollout.prompts
+    rows, ranks = mini_batch * config.rollout.n, config.verl.ranks
+    if prompts % mini_batch:
+        small = [size for size in range(1, isqrt(prompts) + 1) if prompts % size == 0]
+        divisors = ", ".join(map(str, sorted({*small, *(prompts // size for size in small)})))
+        yield Fault(
+            f"{prompts} problems do not divide into parts of {mini_batch}", "update.mini_batch", f"one of {divisors}"
+        )
+    if rows % ranks:
+        fix = "choose rollout.prompts, update.mini_batch and rollout.n so that the ranks share them equally"
+        yield Fault(f"{rows} responses per update do not divide among {ranks} ranks", "verl.gpus", fix)
+    if config.verl.gpus % (parallel := tensor_parallel(config)):
+        what = f"{config.verl.gpus} GPUs do not divide into groups of {parallel}"
+        yield Fault(what, "verl.tensor_parallel", "choose a divisor of verl.gpus")

@@ -1,1 +1,0 @@
-"""Our recipe in verl's words: one file a section."""
