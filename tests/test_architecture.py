@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "user_code": {"errors"},
     "native": {"errors", "files"},
     "__main__": {"cli"},
-    "config": LEAVES,
+    "config": LEAVES | {"advantages"},
     "rewards": LEAVES,
     "segments": LEAVES,
     "advantages": LEAVES,
@@ -50,7 +50,8 @@ MAY_IMPORT = {
     "local": LEAVES | {"config", "tasks", "rewards", "data", "advantages", "segments", "token_stats", "runs"},
     "evals": LEAVES | {"config", "tasks", "rewards", "runs", "local", "serving"},
     "probes": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "reports"},
-    "demos": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "probes", "reports", "experiments"},
+    "demos": LEAVES
+    | {"config", "tasks", "data", "runs", "local", "evals", "probes", "reports", "experiments", "advantages"},
     "verl": LEAVES | {"config", "tasks", "rewards", "advantages", "segments", "data", "runs"},
     "merges": LEAVES | {"config", "data", "runs", "local"},
     "comparisons": LEAVES | {"data", "runs", "evals"},

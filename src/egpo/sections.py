@@ -1,15 +1,16 @@
-"""What all sections share: strictness, the kinds of numbers, and a fault between two keys.
+"""Sections of settings: strict pydantic models, the kinds of numbers in them, and their errors as faults.
 
-pydantic's errors, said the way this project says them: place, fault, fix.
+A section refuses unknown keys and wrong types. `faults_of` turns pydantic's errors into this project's own: where, what
+is wrong, how to fix it, with the nearest right key. Torch-free, like all of the configuration.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from egpo.errors import Fault, nearest, shortened
+from egpo.errors import ConfigError, Fault, nearest, shortened
 from egpo.files import path_fault
 
 KeyPath = tuple[str, ...]
@@ -37,6 +38,8 @@ Words = Annotated[tuple[str, ...], Field(strict=False)]
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 RunsFolder = PathText
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Segment = Literal["thinking", "answer", "response"]
+"""A part of a response: see `egpo.segments`."""
 
 
 class Section(BaseModel):
@@ -63,6 +66,17 @@ _KINDS = {
     "tuple_type": "a list",
     "finite_number": "a finite number",
 }
+
+
+SectionType = TypeVar("SectionType", bound=Section)
+
+
+def checked(section: type[SectionType], where: str, **values: Any) -> SectionType:
+    """Return the section made of `values`; a ConfigError with every fault if one of them is out of bounds."""
+    try:
+        return section.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(faults_of(error, section, PlaceOf(where, {}, {}))) from error
 
 
 def faults_of(error: ValidationError, root: type[BaseModel], place_of: "PlaceOf") -> list[Fault]:
@@ -124,7 +138,13 @@ def _shown(value: Any) -> str:
         return "empty"
     if isinstance(value, str):
         return shortened(value)
-    text = repr(value) if isinstance(value, list | dict) else str(value).lower() if value is True else str(value)
+    text = (
+        repr(value)
+        if isinstance(value, list | dict)
+        else str(value).lower()
+        if value is True
+        else str(value).removesuffix(".0")
+    )
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -60,7 +60,7 @@ def test_missing_nll_and_missing_correctness_are_named():
         ({"alpha": -2.0}, "`alpha` is -2; it must be greater than 1"),
         ({"alpha": 1.0}, "`alpha` is 1"),
         ({"alpha": float("nan")}, "`alpha` is nan"),
-        ({"lam": -0.1}, "`lam` is -0.1; it must not be negative"),
+        ({"lam": -0.1}, "`lam` is -0.1; it must be greater than 0"),
         ({"lam": 2.0}, "`lam` 2 is not less than `alpha` 2"),
         ({"form": "clip"}, "`form` is `clip`"),
     ],

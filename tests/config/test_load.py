@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import math
 
 import jsonschema
 import pytest
@@ -12,8 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from egpo.advantages import ESTIMATORS, Signals, egpo, egpo_calibrated
+from egpo.advantages.egpo import EgpoSettings
+from egpo.advantages.egpo_calibrated import EgpoCalibratedSettings
 from egpo.config import Config, config_schema, config_to_yaml, load_config
-from egpo.config.schema import Egpo, EgpoCalibrated
 from egpo.config.yaml_text import dump_yaml, parse_scalar, parse_yaml
 from egpo.errors import ConfigError
 from egpo.files import path_fault
@@ -174,7 +174,7 @@ def test_a_config_does_not_change_after_loading(tmp_path):
 def test_the_defaults_are_those_of_the_estimators(tmp_path):
     for name, estimate in ESTIMATORS.items():
         settings = load_config(write(tmp_path, MINIMAL), [f"algorithm.estimator={name}"]).algorithm.settings
-        parameters = inspect.signature(estimate).parameters
+        parameters = inspect.signature(estimate.function).parameters
         assert settings == {key: p.default for key, p in parameters.items() if key not in {"signals", "metrics"}}
 
 
@@ -183,16 +183,18 @@ NUMBERS = st.sampled_from([-1.0, 0.0, 1e-9, 0.4, 0.999, 1.0, 1.001, 2.0, 5.0, fl
 
 @given(NUMBERS, NUMBERS, st.sampled_from(["clip_entropy", "clip_bonus", "clip"]))
 def test_config_and_estimator_agree_on_egpo(lam, alpha, form):
-    """But for lam = 0 and an infinite alpha, which the function allows as limits and a recipe has no use for."""
+    """Except for lam = 0: the function allows it as the limit that equals grpo, a recipe refuses it."""
     refused = _refuses(lambda: egpo(SIGNALS, lam=lam, alpha=alpha, form=form))
-    in_recipe = _refuses(lambda: Egpo(lam=lam, alpha=alpha, form=form))
-    assert in_recipe == (refused or lam == 0 or not math.isfinite(alpha))
+    in_recipe = _refuses(lambda: EgpoSettings(lam=lam, alpha=alpha, form=form))
+    assert in_recipe == (refused or lam == 0)
 
 
 @given(NUMBERS, NUMBERS, NUMBERS, st.sampled_from(["both", "x"]), st.sampled_from(["entropy", "x"]))
 def test_config_and_estimator_agree_on_egpo_calibrated(low, high, eps, sides, measure):
     settings = {"lambda_min": low, "lambda_max": high, "eps": eps, "sides": sides, "measure": measure}
-    assert _refuses(lambda: EgpoCalibrated(**settings)) == _refuses(lambda: egpo_calibrated(SIGNALS, **settings))
+    assert _refuses(lambda: EgpoCalibratedSettings(**settings)) == _refuses(
+        lambda: egpo_calibrated(SIGNALS, **settings)
+    )
 
 
 SIGNALS = Signals([1.0, 0.0], [0, 0], entropy_B=[0.5, 0.5])

@@ -1,44 +1,113 @@
-"""Advantage estimators: tensors in, tensors out. One file a formula; `ESTIMATORS` names them.
+"""Advantage estimators: rewards and measurements of a batch in, one advantage per response out.
+
+    signals.py           Signals, what an estimator sees; Groups, sums within groups
+    grpo.py              the reward compared with the group
+    egpo.py              plus a clipped bonus for the entropy of the thinking
+    egpo_calibrated.py   times the confidence relative to the group
+
+To add an estimator, write its file (settings class and function, see `egpo.py`) and add a row to ESTIMATORS. Recipes,
+verl's keys, the translation to verl, the demo and the documentation read this table. An estimator outside the package
+is named `module:name`, where the name is an `Estimator` or a plain function `f(signals, **settings) -> advantage_B`.
+Importing this package does not import torch.
 
 >>> signals = Signals(reward_B=[1.0, 0.0], group_B=["a", "a"])
 >>> ESTIMATORS["grpo"](signals)
 tensor([ 0.7071, -0.7071])
 """
 
+from __future__ import annotations
+
+import inspect
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor
-
-from egpo.advantages.egpo import egpo
-from egpo.advantages.egpo_calibrated import egpo_calibrated
-from egpo.advantages.grpo import grpo
+from egpo.advantages.egpo import EgpoSettings, egpo
+from egpo.advantages.egpo_calibrated import EgpoCalibratedSettings, egpo_calibrated
+from egpo.advantages.grpo import GrpoSettings, grpo
 from egpo.advantages.signals import Metrics, Signals
 from egpo.errors import InputError, nearest
+from egpo.sections import Section, Segment
+from egpo.user_code import import_user_code
 
-__all__ = ["ESTIMATORS", "Signals", "egpo", "egpo_calibrated", "estimator_named", "explain", "grpo", "over_tokens"]
+if TYPE_CHECKING:
+    from torch import Tensor
 
-ESTIMATORS: dict[str, Callable[..., Tensor]] = {
-    "grpo": grpo,
-    "egpo": egpo,
-    "egpo_calibrated": egpo_calibrated,
+__all__ = [
+    "ESTIMATORS",
+    "Estimator",
+    "Signals",
+    "egpo",
+    "egpo_calibrated",
+    "estimator_named",
+    "explain",
+    "grpo",
+    "over_tokens",
+]
+
+FORM = "give an egpo.advantages.Estimator, or a function f(signals, **settings) that returns advantage_B"
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """One row of the table. Calling it calls its function: `ESTIMATORS["egpo"](signals, lam=0.4)`."""
+
+    function: Callable[..., Tensor]
+    """`f(signals, *, normalize, metrics, **settings) -> advantage_B`."""
+    settings: type[Section] | None = None
+    """Its settings with their bounds. A field `entropy_mode` chooses the segment. None: any settings, unchecked."""
+    segment: Segment | None = None
+    """The segment whose entropy it reads unless `entropy_mode` says otherwise. None: it reads no entropy."""
+    level: Literal["response"] = "response"
+    """One advantage per response. (Token-level estimators, one advantage per token, will be `token`.)"""
+
+    def __call__(self, signals: Signals, **settings: Any) -> Tensor:
+        return self.function(signals, **settings)
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "grpo": Estimator(grpo, GrpoSettings),
+    "egpo": Estimator(egpo, EgpoSettings, "thinking"),
+    "egpo_calibrated": Estimator(egpo_calibrated, EgpoCalibratedSettings, "answer"),
 }
 
 
-def estimator_named(name: str) -> Callable[..., Tensor]:
-    """The estimator, or an error that names the nearest one."""
+def estimator_named(name: str) -> Estimator:
+    """Return the estimator of that name, or of that `module:name`; an unknown name is an error with the nearest one."""
+    if ":" in name:
+        return _from_outside(name)
     if name not in ESTIMATORS:
         raise InputError(f"unknown estimator `{name}`", fix=nearest(name, ESTIMATORS))
     return ESTIMATORS[name]
 
 
 def explain(name: str, signals: Signals, **settings: Any) -> Metrics:
-    """What the estimator does to this batch. A figure without data (no row measured, say) is left out."""
+    """Return the estimator's metrics for this batch. A metric without data (no row measured, say) is left out."""
     metrics: Metrics = {}
     estimator_named(name)(signals, **settings, metrics=metrics)
     return metrics
 
 
 def over_tokens(advantage_B: Tensor, mask_BT: Tensor) -> Tensor:
-    """The advantage of a response, at each of its tokens, and 0 outside the mask. Returns are the same tensor."""
+    """Return each response's advantage at each of its tokens, and 0 outside the mask. Returns are the same tensor."""
     return advantage_B.unsqueeze(-1) * mask_BT
+
+
+def _from_outside(name: str) -> Estimator:
+    """Import `module:name`. A plain function reads the entropy of the whole response; an Estimator says its segment."""
+    module_name, _, attribute = name.partition(":")
+    where = f"estimator {name}"
+    found = getattr(import_user_code(module_name, where), attribute, None)
+    if isinstance(found, Estimator):
+        return found
+    if not callable(found):
+        raise InputError(f"`{module_name}` has no estimator `{attribute}`", where=where, fix=FORM)
+    accepted = inspect.signature(found).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
+
+    def function(signals: Signals, **settings: Any) -> Tensor:
+        ours = {key for key in ("normalize", "metrics") if key not in accepted and not takes_any}
+        result: Tensor = found(signals, **{key: value for key, value in settings.items() if key not in ours})
+        return result
+
+    return Estimator(function, segment="response")

@@ -1,13 +1,38 @@
 """EGPO, additive (Hao et al. 2025, arXiv:2508.05118): GRPO's advantage plus a clipped bonus for entropy."""
 
-import torch
-from torch import Tensor
+from __future__ import annotations
 
-from egpo.advantages.groups import Groups
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, model_validator
+
 from egpo.advantages.grpo import grpo
-from egpo.advantages.measures import describe, measured
-from egpo.advantages.settings import egpo_faults, refuse
-from egpo.advantages.signals import Metrics, Signals
+from egpo.advantages.signals import Groups, Metrics, Signals, describe, measured
+from egpo.errors import Fault
+from egpo.sections import Positive, Section, Segment, checked, raised
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class EgpoSettings(Section):
+    """0 < lam < alpha and alpha > 1: the bonus, at most lam / alpha (or 1 / alpha) of |A|, never changes a sign."""
+
+    lam: Positive = 0.4
+    """Strength of the bonus; less than alpha. (0 would be grpo.)"""
+    alpha: Annotated[float, Field(gt=1)] = 2.0
+    """The cap of the bonus is |A| / alpha."""
+    form: Literal["clip_entropy", "clip_bonus"] = "clip_entropy"
+    """`clip_entropy`: lam * clip(H, cap). `clip_bonus`, the paper's equation: min(lam * H, cap)."""
+    entropy_mode: Segment = "thinking"
+    """The segment whose entropy counts: thinking, answer or response."""
+
+    @model_validator(mode="after")
+    def _keeps_signs(self) -> EgpoSettings:
+        if not self.lam < self.alpha:
+            what = f"`lam` {self.lam:g} is not less than `alpha` {self.alpha:g}"
+            raise raised(Fault(what, "lam", "a bonus of that size would change the sign of advantages"))
+        return self
 
 
 def egpo(
@@ -19,16 +44,17 @@ def egpo(
     normalize: bool = True,
     metrics: Metrics | None = None,
 ) -> Tensor:
-    """GRPO, plus a bonus for reasoning that kept its options open.
+    """Return GRPO's advantage plus a bonus for thinking with high entropy.
 
         A'[i] = A[i] + lam * clip(H[i], -|A[i]| / alpha, |A[i]| / alpha)     form="clip_entropy"
         A'[i] = A[i] + min(lam * H[i], |A[i]| / alpha)                       form="clip_bonus", the paper's equation
 
-    The bonus never turns a sign (lam < alpha, alpha > 1). Where A is 0 it is 0: a group that agrees teaches nothing,
-    under EGPO too. With A < 0 it shrinks the penalty, so a group no longer sums to zero. H is the entropy of the
-    thinking segment; a response without one gets no bonus. lam = 0 is GRPO to the bit.
+    The bonus never changes a sign (lam < alpha, alpha > 1). Where A is 0 it is 0: a group whose rewards are all equal
+    has no gradient under EGPO either. With A < 0 it shrinks the penalty, so a group no longer sums to zero. H is the
+    entropy of the thinking segment; a response without one gets no bonus. lam = 0 is GRPO to the bit.
     """
-    refuse(egpo_faults(lam, alpha, form), where="estimator `egpo`")
+    # lam = 0 is allowed here, where it is a law, and refused in recipes, where `grpo` says the same.
+    checked(EgpoSettings, "estimator `egpo`", lam=lam if lam != 0 else 0.4, alpha=alpha, form=form)
     entropy_B = measured(signals, "egpo")
     base_B = grpo(signals, normalize=normalize, metrics=metrics)
     cap_B = base_B.double().abs() / alpha
@@ -38,12 +64,12 @@ def egpo(
     bonus_B = (lam * clipped_B if form == "clip_entropy" else clipped_B).to(base_B.dtype)
     if metrics is not None:
         describe(entropy_B, Groups.of(signals.group_B), "entropy", metrics)
-        _describe_bonus(bonus_B, capped_B, torch.isfinite(entropy_B) & (base_B != 0), metrics)
+        _describe_bonus(bonus_B, capped_B, entropy_B.isfinite() & (base_B != 0), metrics)
     return base_B + bonus_B
 
 
 def _describe_bonus(bonus_B: Tensor, capped_B: Tensor, eligible_B: Tensor, metrics: Metrics) -> None:
-    """How often the cap decided is asked of the rows that have both an advantage and an entropy."""
+    """Report the bonus over all rows, and the fraction at the cap among rows with an advantage and an entropy."""
     if len(bonus_B):
         metrics["egpo/bonus/mean"] = float(bonus_B.mean())
         metrics["egpo/bonus/max"] = float(bonus_B.max())

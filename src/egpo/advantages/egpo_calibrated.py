@@ -1,16 +1,36 @@
 """EGPO, calibrated (Zhao et al. 2026, arXiv:2602.22751): the advantage scaled by confidence against the group."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
-from torch import Tensor
+from pydantic import Field
 
-from egpo.advantages.groups import Groups
 from egpo.advantages.grpo import grpo
-from egpo.advantages.measures import describe, measured
-from egpo.advantages.settings import calibration_faults, refuse
-from egpo.advantages.signals import Metrics, Signals
+from egpo.advantages.signals import Groups, Metrics, Signals, describe, measured
 from egpo.errors import InputError
+from egpo.sections import Fraction, Positive, Section, Segment, checked
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class EgpoCalibratedSettings(Section):
+    """0 <= lambda_min <= 1 <= lambda_max < inf and eps > 0: a weight neither changes a sign nor grows without bound."""
+
+    lambda_min: Fraction = 0.5
+    """Lowest weight."""
+    lambda_max: Annotated[float, Field(ge=1)] = 2.0
+    """Highest weight."""
+    eps: Positive = 1e-6
+    """Added to the entropy, so that the ratio is finite where the entropy is 0."""
+    sides: Literal["both", "asymmetric", "positive_only"] = "both"
+    """`both`; `asymmetric`: right rows in [1, lambda_max], wrong in [lambda_min, 1]; `positive_only`: wrong rows 1."""
+    measure: Literal["entropy", "nll"] = "entropy"
+    """`entropy`, exact; `nll`, the mean of -log p of the sampled tokens."""
+    entropy_mode: Segment = "answer"
+    """The segment that is measured: thinking, answer or response."""
 
 
 def egpo_calibrated(
@@ -24,27 +44,35 @@ def egpo_calibrated(
     normalize: bool = True,
     metrics: Metrics | None = None,
 ) -> Tensor:
-    """GRPO, times how confident the response was against its group.
+    """Return GRPO's advantage times the response's confidence relative to its group.
 
         A'[i] = A[i] * clip(mean_g(H) / (H[i] + eps), lambda_min, lambda_max)
 
     sides="both": a confident wrong answer is punished more. "asymmetric": right rows are clipped to [1, lambda_max],
     wrong ones to [lambda_min, 1]. "positive_only": wrong rows keep weight 1. measure="nll" takes the mean of -log p of
-    the sampled tokens in the place of H. A row whose segment is empty or not finite has weight 1 and is left out of its
+    the sampled tokens instead of H. A row whose segment is empty or not finite has weight 1 and is left out of its
     group's mean. A group whose H all lie far under eps has weight lambda_min. lambda_min = lambda_max = 1 is GRPO to
     the bit.
     """
-    refuse(calibration_faults(lambda_min, lambda_max, eps, sides, measure), where="estimator `egpo_calibrated`")
+    checked(
+        EgpoCalibratedSettings,
+        "estimator `egpo_calibrated`",
+        lambda_min=lambda_min,
+        lambda_max=lambda_max,
+        eps=eps,
+        sides=sides,
+        measure=measure,
+    )
     value_B = measured(signals, "egpo_calibrated", measure)
     groups = Groups.of(signals.group_B)
     # Rounding can leave the entropy of certain tokens below 0; past -eps the ratio would turn negative.
     certain_B = value_B.clamp(min=0.0)
-    ratio_B = groups.rows(groups.mean_where(torch.isfinite(certain_B), certain_B)) / (certain_B + eps)
+    ratio_B = groups.rows(groups.mean_where(certain_B.isfinite(), certain_B)) / (certain_B + eps)
     bounds = _bounds(signals, sides, lambda_min, lambda_max)
     weight_B = ratio_B.clamp(bounds.low_B, bounds.high_B).nan_to_num(nan=1.0)
     if metrics is not None:
         describe(value_B, groups, measure, metrics)
-        _describe_weights(weight_B, ratio_B[torch.isfinite(ratio_B)], metrics)
+        _describe_weights(weight_B, ratio_B[ratio_B.isfinite()], metrics)
     base_B = grpo(signals, normalize=normalize, metrics=metrics)
     return base_B * weight_B.to(base_B.dtype)
 
@@ -56,8 +84,8 @@ class _Bounds:
 
 
 def _bounds(signals: Signals, sides: str, lambda_min: float, lambda_max: float) -> _Bounds:
-    low_B = torch.full_like(signals.reward_B, lambda_min, dtype=torch.float64)
-    high_B = torch.full_like(low_B, lambda_max)
+    low_B = signals.reward_B.double().new_full(signals.reward_B.shape, lambda_min)
+    high_B = low_B.new_full(low_B.shape, lambda_max)
     if sides == "both":
         return _Bounds(low_B, high_B)
     if signals.correct_B is None:
@@ -73,7 +101,7 @@ def _bounds(signals: Signals, sides: str, lambda_min: float, lambda_max: float) 
 
 
 def _describe_weights(weight_B: Tensor, ratio_K: Tensor, metrics: Metrics) -> None:
-    """The weights over all rows, and the largest ratio before the clip."""
+    """Report the weights over all rows, and the largest ratio before the clip."""
     if len(weight_B):
         metrics["egpo/weight/mean"] = float(weight_B.mean())
         metrics["egpo/weight/std"] = float(weight_B.std(correction=0))

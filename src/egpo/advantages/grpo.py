@@ -1,26 +1,33 @@
-"""GRPO (Shao et al. 2024, arXiv:2402.03300): a response is as good as it is better than its group."""
+"""GRPO (Shao et al. 2024, arXiv:2402.03300): the reward compared with the group of responses to the same problem."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from egpo.advantages.groups import Groups
-from egpo.advantages.signals import Metrics, Signals
+from egpo.advantages.signals import Groups, Metrics, Signals
 from egpo.errors import warn_once
+from egpo.sections import Section
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EPS = 1e-6  # verl's; TRL adds 1e-4
-# Rewards within so many roundings of each other are one reward, summed in another order.
 SAME_ROUNDINGS = 8
+"""Rewards that differ by at most this many roundings count as equal: the same sum, taken in another order."""
+
+
+class GrpoSettings(Section):
+    """`grpo` has no settings of its own; `algorithm.normalize` applies to every estimator."""
 
 
 def grpo(signals: Signals, *, normalize: bool = True, metrics: Metrics | None = None) -> Tensor:
-    """The reward against its group's mean, in units of the group's standard deviation.
+    """Return the reward minus its group's mean, in units of the group's standard deviation.
 
         A[i] = (r[i] - mean_g) / (std_g + 1e-6)        std_g: the sample estimate (G - 1)
         A[i] = r[i] - mean_g                           normalize=False
 
-    A group that agrees gives exactly 0. A group of one row has nothing to compare with: A = r, as in verl.
+    A group whose rewards are all equal gives exactly 0. A group of one row: A = r, as in verl.
     """
     standing = _compare_within_groups(signals)
     _warn_of_groups_of_one(standing.alone_P)
@@ -40,6 +47,8 @@ class _Standing:
 
 
 def _compare_within_groups(signals: Signals) -> _Standing:
+    import torch
+
     # float64: in float32 the mean of sixteen rewards of 0.9 is not 0.9, and 0 / 1e-6 becomes -0.056.
     reward_B = signals.reward_B.double()
     groups = Groups.of(signals.group_B)

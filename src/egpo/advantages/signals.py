@@ -1,17 +1,25 @@
-"""What an estimator sees of a batch: one row a response. B rows, in any order."""
+"""What an estimator sees of a batch, and sums within groups. B rows (one per response, in any order), P groups.
+
+torch is imported inside the functions: recipes are checked without it, and the table of estimators is part of that.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from torch import Tensor
+from egpo.errors import InputError, warn_once
 
-from egpo.errors import InputError
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 Metrics = dict[str, float]
-"""Where an estimator writes what it did, under the names that every engine logs."""
+"""What an estimator reports about a batch, under the metric names of docs/metrics.md."""
+
+LOW_COVERAGE = 0.05
+"""Warn when a smaller fraction of the responses has the segment that is measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +57,79 @@ class Signals:
             object.__setattr__(self, name, value)
 
 
+@dataclass(frozen=True)
+class Groups:
+    """The group of each row, numbered 0 to P - 1, and the group sizes. Sums need no loop over groups."""
+
+    index_B: Tensor
+    size_P: Tensor
+
+    @classmethod
+    def of(cls, group_B: Tensor) -> Groups:
+        """Number the groups by their ids."""
+        import torch
+
+        _, index_B, size_P = torch.unique(group_B, return_inverse=True, return_counts=True)
+        return cls(index_B, size_P)
+
+    def sum(self, value_B: Tensor) -> Tensor:
+        return value_B.new_zeros(len(self.size_P)).index_add_(0, self.index_B, value_B)
+
+    def max(self, value_B: Tensor) -> Tensor:
+        lowest_P = value_B.new_full((len(self.size_P),), float("-inf"))
+        return lowest_P.scatter_reduce_(0, self.index_B, value_B, "amax")
+
+    def min(self, value_B: Tensor) -> Tensor:
+        return -self.max(-value_B)
+
+    def mean_where(self, known_B: Tensor, value_B: Tensor) -> Tensor:
+        """Return the mean over each group's known rows; NaN for a group without any."""
+        return self.sum(value_B.masked_fill(~known_B, 0.0)) / self.sum(known_B.to(value_B.dtype))
+
+    def rows(self, value_P: Tensor) -> Tensor:
+        """Return each group's value at each of its rows."""
+        return value_P[self.index_B]
+
+
+def measured(signals: Signals, estimator: str, measure: str = "entropy") -> Tensor:
+    """Return the measure per row (float64), NaN where the segment is empty or the value is not finite."""
+    value_B = signals.entropy_B if measure == "entropy" else signals.nll_B
+    if value_B is None:
+        raise InputError(
+            f"`{measure}_B` is missing",
+            where=f"estimator `{estimator}`",
+            fix=f"give Signals({measure}_B=...), the mean {measure} over the segment of each response",
+        )
+    value_B = value_B.double().masked_fill(~value_B.isfinite(), float("nan"))
+    _warn_of_low_coverage(value_B, estimator)
+    return value_B
+
+
+def describe(value_B: Tensor, groups: Groups, measure: str, metrics: Metrics) -> None:
+    """Write coverage and the mean of the measure (over responses, over groups) to `metrics`; skip what has no data."""
+    known_B = value_B.isfinite()
+    if len(value_B):
+        metrics["egpo/segment/coverage"] = float(known_B.double().mean())
+    if bool(known_B.any()):
+        mean_P = groups.mean_where(known_B, value_B)
+        metrics[f"egpo/{measure}/seq_mean"] = float(value_B[known_B].mean())
+        metrics[f"egpo/{measure}/group_mean"] = float(mean_P[mean_P.isfinite()].mean())
+
+
+def _warn_of_low_coverage(value_B: Tensor, estimator: str) -> None:
+    """Warn when hardly any response has the segment: every other row falls back to GRPO, unnoticed in earlier work."""
+    coverage = float(value_B.isfinite().double().mean()) if len(value_B) else 1.0
+    if coverage < LOW_COVERAGE:
+        warn_once(
+            f"coverage of {estimator}",
+            f"estimator `{estimator}`: {coverage:.0%} of {len(value_B)} responses have the segment it measures, "
+            "so it acts as grpo; check the tag pair, and tell segment_masks which prompts open the tag (opened_B)",
+        )
+
+
 def _row(name: str, value: Any) -> Tensor:
+    import torch
+
     try:
         row = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -66,45 +146,55 @@ def _optional_row(name: str, value: Any, device: torch.device) -> Tensor | None:
 
 
 def _finite_rewards(reward_B: Tensor) -> Tensor:
-    """Rewards in float32, or float64 where they came so. A reward that is no number is a fault of its checker."""
+    """Return rewards as float32 (float64 stays); a reward that is not finite is an error of its checker."""
+    import torch
+
     if reward_B.dtype != torch.float64:
         reward_B = reward_B.float()
-    bad_B = ~torch.isfinite(reward_B)
+    bad_B = ~reward_B.isfinite()
     if bool(bad_B.any()):
         row = int(bad_B.nonzero()[0])
         raise InputError(
             f"{int(bad_B.sum())} of {len(reward_B)} rewards are not finite; row {row} is {float(reward_B[row])}",
             where="Signals",
-            fix="mend the reward function, or give a failed check a reward of its own",
+            fix="fix the reward function, or leave out responses whose check failed",
         )
     return reward_B
 
 
 def _right_or_wrong(correct_B: Tensor | None) -> Tensor | None:
-    """A shaped score is not correctness: only 0 and 1 are."""
+    """Refuse shaped scores: correctness is 0 or 1."""
     if correct_B is None:
         return None
     if not bool(((correct_B == 0) | (correct_B == 1)).all()):
         raise InputError(
-            "correct_B holds more than 0 and 1", where="Signals", fix="say fully right or not, per response"
+            "correct_B holds more than 0 and 1",
+            where="Signals",
+            fix="give 1 for a fully correct response, else 0",
         )
     return correct_B.bool()
 
 
 def _group_ids(group: Any) -> Tensor:
-    """Integer ids as they are; any other hashable ids (verl's uids are an object array of strings) numbered."""
+    """Return integer ids as they are, and number any other hashable ids (verl's uids are an array of strings)."""
+    import numpy as np
+    import torch
+
     if isinstance(group, np.ndarray) and group.dtype.kind in "iub":
         group = torch.as_tensor(np.ascontiguousarray(group))
-    ids_B = group if isinstance(group, Tensor) else _numbered(group)
+    ids_B = group if isinstance(group, torch.Tensor) else _numbered(group)
     if ids_B.is_floating_point() or ids_B.is_complex():
         raise InputError(f"group_B has dtype {ids_B.dtype}", where="Signals", fix="give integer or string ids")
     return ids_B.detach().long()
 
 
 def _numbered(group: Iterable[Hashable]) -> Tensor:
-    """Ids of any kind, numbered in order of appearance; a 0-d tensor or numpy scalar is taken as its value."""
+    """Number ids of any kind in order of appearance; a 0-d tensor or numpy scalar counts as its value."""
+    import numpy as np
+    import torch
+
     number_of: dict[Hashable, int] = {}
-    names = [name.item() if isinstance(name, Tensor | np.generic) else name for name in group]
+    names = [name.item() if isinstance(name, torch.Tensor | np.generic) else name for name in group]
     if any(isinstance(name, float) for name in names):
         raise InputError("group_B holds fractions", where="Signals", fix="give integer or string ids")
     try:

@@ -124,6 +124,7 @@ def schema(
 
 def _checked_whole(path: str | None, overrides: list[str]) -> "Config | SftConfig":
     """The recipe with every fault of its keys and of its tasks in one ConfigError."""
+    from egpo.config import Config
     from egpo.config.load import check_values, read_values
     from egpo.errors import ConfigError
 
@@ -135,6 +136,8 @@ def _checked_whole(path: str | None, overrides: list[str]) -> "Config | SftConfi
         raise ConfigError([*error.faults, *faults]) from error
     if faults:
         raise ConfigError(faults)
+    if isinstance(config, Config):
+        config.algorithm.check_estimator()
     return config
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from egpo.config.sections.algorithm import Algorithm, Egpo, EgpoCalibrated, Segment
+from egpo.config.sections.algorithm import Algorithm
 from egpo.config.sections.experiment import Bfcl, Convert, Eval, Prepare, Probe, Verl
 from egpo.config.sections.training import (
     Checkpoints,
@@ -32,8 +32,6 @@ __all__ = [
     "Checkpoints",
     "Config",
     "Convert",
-    "Egpo",
-    "EgpoCalibrated",
     "Eval",
     "Lora",
     "Model",
@@ -42,7 +40,6 @@ __all__ = [
     "Probe",
     "Rollout",
     "Section",
-    "Segment",
     "Segments",
     "Task",
     "Trackers",

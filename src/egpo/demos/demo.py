@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from egpo.demos.plan import ESTIMATORS, DemoFolder, Plan, demo_config
+from egpo.advantages import ESTIMATORS
+from egpo.demos.plan import DemoFolder, Plan, demo_config
 from egpo.demos.probing import forecast_and_outcome, probe_base, show_probe_in
 from egpo.demos.stages import evaluate_models, prepare_data, train_run
 from egpo.evals.evaluate import StoredEvaluation
@@ -29,7 +30,7 @@ def run_demo(folder: DemoFolder, plan: Plan, screen: Screen) -> Demo:
     start = time.monotonic()
     folder.claim(plan)
     configs = {estimator: demo_config(folder, plan, estimator) for estimator in ESTIMATORS}
-    first = configs[ESTIMATORS[0]]
+    first = configs["grpo"]
     screen.say(f"1/5 data: Countdown, {first.task.settings['train']:,} problems to learn from -> {folder.data}")
     prepare_data(first, folder)
     screen.say(f"2/5 probe: is there something to learn? {plan.probe_problems} problems, {plan.probe_n} responses each")

@@ -12,7 +12,6 @@ from egpo.runs.folder import RunFolder
 RECIPE = Path(__file__).parent / "countdown.yaml"
 BASE = "egpo-tiny"
 _MOST_VALIDATED = 64  # a curve to look at; the evaluation has the figures
-ESTIMATORS = ("grpo", "egpo", "egpo_calibrated")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from egpo.advantages import Signals, grpo
-from egpo.advantages.groups import Groups
+from egpo.advantages.signals import Groups
 from egpo.local.draws import Draws
 from egpo.local.rollouts import Rollouts, joined
 from egpo.local.run import Run

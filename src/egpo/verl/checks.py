@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from egpo.errors import ConfigError, Fault, nearest
-from egpo.verl.settings import ESTIMATORS, Settings, read_settings
+from egpo.verl.settings import Settings, is_ours, read_settings
 
 
 def refuse_ours(trainer: Any, fix: str, fed: type | None = None) -> None:
@@ -47,7 +47,7 @@ def refuse_ours_apart(main_ppo: Any, fix: str) -> None:
 
 def _refuse(config: Any, who: str, fix: str) -> None:
     estimator = str(config.algorithm.adv_estimator)
-    if estimator in ESTIMATORS:
+    if is_ours(estimator):
         what = f"{who} does not feed `{estimator}` the entropy it needs"
         raise ConfigError([Fault(what, "algorithm.adv_estimator", fix)])
 

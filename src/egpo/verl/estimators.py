@@ -3,7 +3,7 @@
 verl hands an estimator rewards, mask and uids, and no entropy. The trainer that does have it lays it beside the call.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -82,7 +82,7 @@ def _as_verl_calls_it(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
     return advantage_and_returns
 
 
-def register_estimators(core_algos: ModuleType) -> None:
-    """verl's own names stay as they are."""
-    for name in ESTIMATORS:
+def register_estimators(core_algos: ModuleType, names: Iterable[str] = ESTIMATORS) -> None:
+    """Register estimators with verl by name. verl's own keep their names and their code."""
+    for name in names:
         core_algos.register_adv_est(name)(_as_verl_calls_it(name))

@@ -11,13 +11,14 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from typing import Any, cast
 
 from packaging.specifiers import SpecifierSet
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError, create_model
 
+from egpo.advantages import ESTIMATORS as TABLE
+from egpo.advantages import estimator_named
 from egpo.config.old_spellings import OLD_KEYS, present_value
-from egpo.config.sections.algorithm import Egpo, EgpoCalibrated
 from egpo.config.sections.training import Segments
 from egpo.errors import ConfigError, EgpoError, Fault, nearest, notify_once
 from egpo.sections import PlaceOf, faults_of
@@ -30,24 +31,39 @@ OLDER_SIBLINGS = {old: new for old, new in _OLD.items() if "." not in old}
 """Older keys beside `algorithm.egpo`."""
 
 
-class _Measured(Segments):
-    """What holds whatever the estimator: `tags`, and"""
+class _CommonKeys(Segments):
+    """Keys under `algorithm.egpo` that do not depend on the estimator: `tags`, and:"""
 
     record: str | None = None
     """A folder: each step's batch is written there, with the advantages that verl used."""
 
 
-class _EgpoKeys(Egpo, _Measured):
-    pass
+class _AnyKeys(_CommonKeys):
+    """For an estimator outside the package without a settings class: its own keys are not checked."""
+
+    model_config = ConfigDict(extra="allow")
 
 
-class _CalibratedKeys(EgpoCalibrated, _Measured):
-    pass
-
-
-_KEYS: dict[str, type[_Measured]] = {"egpo": _EgpoKeys, "egpo_calibrated": _CalibratedKeys}
-ESTIMATORS = tuple(_KEYS)
+VERLS_OWN = ("grpo",)
+"""Estimators that verl has itself, under the same name."""
+ESTIMATORS = tuple(name for name in TABLE if name not in VERLS_OWN)
 """The names that the plug-in adds to verl's."""
+
+
+def is_ours(estimator: str) -> bool:
+    """Tell whether the plug-in computes this estimator: one of the table, or `module:name`."""
+    return estimator in ESTIMATORS or ":" in estimator
+
+
+def _keys_of(estimator: str) -> type[_CommonKeys]:
+    """Return the section of keys under `algorithm.egpo` for an estimator; verl's own have the common keys alone."""
+    if not is_ours(estimator):
+        return _CommonKeys
+    settings = estimator_named(estimator).settings
+    if settings is None:
+        return _AnyKeys
+    bases: Any = (settings, _CommonKeys)
+    return cast(type[_CommonKeys], create_model("Keys", __base__=bases))
 
 
 @dataclass(frozen=True)
@@ -66,7 +82,7 @@ class Settings:
 
     @property
     def ours(self) -> bool:
-        return self.estimator in ESTIMATORS
+        return is_ours(self.estimator)
 
 
 def read_settings(algorithm: Mapping[str, Any]) -> Settings:
@@ -80,7 +96,7 @@ def read_settings(algorithm: Mapping[str, Any]) -> Settings:
     faults += contradictions
     strangers = {key: fault for key in keys if (fault := _of_another_estimator(key, estimator))}
     faults += strangers.values()
-    section = _KEYS.get(estimator, _Measured)
+    section = _keys_of(estimator)
     try:
         made = section.model_validate({key: value for key, value in keys.items() if key not in strangers})
     except ValidationError as error:
@@ -90,17 +106,23 @@ def read_settings(algorithm: Mapping[str, Any]) -> Settings:
     return _settings(estimator, made, algorithm)
 
 
-def _settings(estimator: str, made: _Measured, algorithm: Mapping[str, Any]) -> Settings:
+def _settings(estimator: str, made: _CommonKeys, algorithm: Mapping[str, Any]) -> Settings:
     own = made.model_dump(exclude={"tags", "record", "entropy_mode"})
     normalize = bool(algorithm.get("norm_adv_by_std_in_grpo", True))
     return Settings(
         estimator=estimator,
-        asked=estimator in ESTIMATORS or any(key.startswith("egpo") for key in algorithm),
-        segment=getattr(made, "entropy_mode", None),
+        asked=is_ours(estimator) or any(key.startswith("egpo") for key in algorithm),
+        segment=_segment(estimator, made),
         arguments={"normalize": normalize, **own},
         tags=made.tags,
         record=made.record,
     )
+
+
+def _segment(estimator: str, made: _CommonKeys) -> str | None:
+    """Return the segment that the estimator measures; None under one of verl's own."""
+    default = estimator_named(estimator).segment if is_ours(estimator) else None
+    return default and getattr(made, "entropy_mode", default)
 
 
 def _modern(algorithm: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
@@ -124,9 +146,10 @@ def _modern(algorithm: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dic
 
 def _of_another_estimator(key: str, estimator: str) -> Fault | None:
     """`lam` under egpo_calibrated has a nearest key there, and means something else."""
-    if key in _KEYS.get(estimator, _Measured).model_fields:
+    section = _keys_of(estimator)
+    if section is _AnyKeys or key in section.model_fields:
         return None
-    owner = next((name for name, section in _KEYS.items() if key in section.model_fields), None)
+    owner = next((name for name in ESTIMATORS if key in _keys_of(name).model_fields), None)
     if owner is None:
         return None
     return Fault(
@@ -138,14 +161,14 @@ def _of_another_estimator(key: str, estimator: str) -> Fault | None:
 
 def _misplaced(algorithm: Mapping[str, Any], estimator: str) -> Iterator[Fault]:
     """Keys beside `algorithm.egpo` that verl would accept, and nobody would read."""
-    if estimator.startswith("egpo") and estimator not in ESTIMATORS:
+    if estimator.startswith("egpo") and not is_ours(estimator):
         yield Fault(f"unknown estimator `{estimator}`", "algorithm.adv_estimator", nearest(estimator, ESTIMATORS))
     for key in algorithm:
         if key == "egpo_calibrated":
             yield Fault("there is no section `egpo_calibrated`", "algorithm", f"its settings too stand under {WHERE}")
         elif key.startswith("egpo") and key not in ("egpo", *OLDER_SIBLINGS):
             yield Fault(f"unknown key `{key}`", "algorithm", nearest(key, ["egpo", *OLDER_SIBLINGS]))
-    if estimator in ESTIMATORS and algorithm.get("lam", 1.0) != 1.0:
+    if is_ours(estimator) and algorithm.get("lam", 1.0) != 1.0:
         what = f"`algorithm.lam` is {algorithm['lam']}: that is GAE's lambda, which `{estimator}` does not have"
         yield Fault(what, "algorithm", f"+{WHERE}.lam={algorithm['lam']}")
 

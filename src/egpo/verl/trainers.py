@@ -25,6 +25,7 @@ import transfer_queue as tq
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync
 
 from egpo.errors import EgpoError
@@ -34,7 +35,7 @@ from egpo.segments.tags import TokenTexts
 from egpo.verl.checks import PREFIX, check_data_sources, plan_of
 from egpo.verl.dumps import FIELDS as DUMPED_FIELDS
 from egpo.verl.dumps import Dumped, rollout_records
-from egpo.verl.estimators import Feed, feeding
+from egpo.verl.estimators import Feed, feeding, register_estimators
 from egpo.verl.measures import cut_off, measure, spellable, step_metrics
 from egpo.verl.rows import FIELDS, find_responses, rows_of
 from egpo.verl.settings import is_due
@@ -129,6 +130,8 @@ class Fed:
 
     def __init__(self, config: DictConfig) -> None:
         self.plan = plan_of(OmegaConf.to_container(config, resolve=True))
+        if ":" in self.plan.settings.estimator:
+            register_estimators(core_algos, [self.plan.settings.estimator])
         # verl compares the mode with its own names.
         config.trainer.v1.trainer_mode = self.plan.mode
         super().__init__(config)  # type: ignore[call-arg]

@@ -1,76 +1,90 @@
-"""How rewards become advantages."""
+"""How rewards become advantages. Estimators and their settings come from the table `egpo.advantages.ESTIMATORS`."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, create_model, model_validator
+from pydantic_core import PydanticKnownError
 
+from egpo.advantages import ESTIMATORS, estimator_named
 from egpo.errors import Fault
-from egpo.sections import Count, Fraction, Positive, Section, raised
+from egpo.sections import Count, Section, Segment, checked, raised
 
-Segment = Literal["thinking", "answer", "response"]
-
-
-class Egpo(Section):
-    lam: Positive = 0.4
-    """Strength of the bonus, less than alpha. (At 0 it is grpo: then say so.)"""
-    alpha: Annotated[float, Field(gt=1)] = 2.0
-    """The cap is |A| / alpha."""
-    form: Literal["clip_entropy", "clip_bonus"] = "clip_entropy"
-    """`clip_entropy`: lam * clip(H, cap). `clip_bonus`, the paper's equation: min(lam * H, cap)."""
-    entropy_mode: Segment = "thinking"
-    """The segment whose entropy counts."""
-
-    @model_validator(mode="after")
-    def _no_sign_turns(self) -> "Egpo":
-        if not self.lam < self.alpha:
-            what = f"`lam` {self.lam:g} is not less than `alpha` {self.alpha:g}"
-            raise raised(Fault(what, "lam", "a bonus of that size turns signs"))
-        return self
+_SECTIONS = {name: row.settings for name, row in ESTIMATORS.items() if row.settings and row.settings.model_fields}
 
 
-class EgpoCalibrated(Section):
-    lambda_min: Fraction = 0.5
-    """Lowest weight."""
-    lambda_max: Annotated[float, Field(ge=1)] = 2.0
-    """Highest weight."""
-    eps: Positive = 1e-6
-    """Keeps the ratio finite where the entropy is 0."""
-    sides: Literal["both", "asymmetric", "positive_only"] = "both"
-    """`both`; `asymmetric`: right rows in [1, lambda_max], wrong in [lambda_min, 1]; `positive_only`: wrong rows 1."""
-    measure: Literal["entropy", "nll"] = "entropy"
-    """`entropy`, exact; `nll`, the mean of -log p of the sampled tokens."""
-    entropy_mode: Segment = "answer"
-    """The segment that is measured."""
+def _known(name: str) -> str:
+    if ":" not in name and name not in ESTIMATORS:
+        raise PydanticKnownError("literal_error", {"expected": ", ".join(f"'{known}'" for known in ESTIMATORS)})
+    return name
 
 
-class Algorithm(Section):
-    estimator: Literal["grpo", "egpo", "egpo_calibrated"] = "grpo"
-    """How rewards become advantages."""
+EstimatorName = Annotated[
+    str,
+    AfterValidator(_known),
+    WithJsonSchema({"type": "string", "anyOf": [{"enum": list(ESTIMATORS)}, {"pattern": "^[^:]+:[^:]+$"}]}),
+]
+
+
+class AlgorithmFields(Section):
+    """What holds for every estimator."""
+
+    estimator: EstimatorName = "grpo"
+    """How rewards become advantages: a name of the table, or `module:name` of an estimator outside the package."""
     normalize: bool = True
     """Divide by the group's standard deviation."""
     constant_groups: Literal["keep", "drop", "replace"] = "keep"
-    """Groups whose rewards agree teach nothing. `keep`: they count in the mean of the loss. `drop`: they do not.
-    `replace`: further problems are sampled in their place (dynamic sampling)."""
+    """What happens to groups whose rewards are all equal, which have no gradient. `keep`: they count in the mean of the
+    loss. `drop`: they do not. `replace`: further problems are sampled in their place (dynamic sampling)."""
     max_refills: Count = 3
-    """Under `replace`: so many further rounds of sampling at most; then the step goes on with what there is."""
-    egpo: Egpo = Egpo()
-    """Settings of the estimator `egpo`."""
-    egpo_calibrated: EgpoCalibrated = EgpoCalibrated()
-    """Settings of the estimator `egpo_calibrated`."""
+    """Under `replace`: the largest number of further rounds of sampling; then the step continues with what it has."""
+    estimator_settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings of an estimator outside the package (`module:name`)."""
+
+    @model_validator(mode="after")
+    def _settings_stand_where_they_are_read(self) -> "AlgorithmFields":
+        if self.estimator_settings and ":" not in self.estimator:
+            what = f"`estimator_settings` are given, and the estimator is `{self.estimator}`"
+            fix = f"settings of `{self.estimator}` stand under algorithm.{self.estimator}"
+            raise raised(Fault(what, "estimator_settings", fix))
+        return self
+
+    def check_estimator(self) -> None:
+        """Import an estimator outside the package and check its settings; InputError if something is wrong."""
+        _ = self.settings
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The keyword arguments of the chosen estimator."""
-        if self.estimator == "grpo":
-            return {"normalize": self.normalize}
-        chosen: Section = self.egpo if self.estimator == "egpo" else self.egpo_calibrated
-        return {"normalize": self.normalize} | chosen.model_dump(exclude={"entropy_mode"})
+        """Keyword arguments of the chosen estimator."""
+        return {"normalize": self.normalize} | {k: v for k, v in self.own_settings.items() if k != "entropy_mode"}
+
+    @property
+    def own_settings(self) -> dict[str, Any]:
+        """Settings of the chosen estimator, `entropy_mode` included. A fault in an outside one's: ConfigError."""
+        if self.estimator in _SECTIONS:
+            section: Section = getattr(self, self.estimator)
+            return section.model_dump()
+        row = estimator_named(self.estimator)
+        if row.settings is None:
+            return dict(self.estimator_settings)
+        return checked(row.settings, "algorithm.estimator_settings", **self.estimator_settings).model_dump()
 
     @property
     def segment(self) -> Segment | None:
-        """The segment that the chosen estimator measures; none under grpo."""
-        modes: dict[str, Segment] = {
-            "egpo": self.egpo.entropy_mode,
-            "egpo_calibrated": self.egpo_calibrated.entropy_mode,
-        }
-        return modes.get(self.estimator)
+        """The segment that the chosen estimator measures; None if it measures none (grpo)."""
+        row = estimator_named(self.estimator)
+        chosen: Segment | None = self.own_settings.get("entropy_mode", row.segment)
+        return chosen if row.segment is not None else None
+
+
+if TYPE_CHECKING:
+    Algorithm = AlgorithmFields
+else:
+    Algorithm = create_model(
+        "Algorithm",
+        __base__=AlgorithmFields,
+        __module__=__name__,
+        **{
+            name: (section, Field(default=section(), description=f"Settings of the estimator `{name}`."))
+            for name, section in _SECTIONS.items()
+        },
+    )

@@ -25,6 +25,7 @@ _PROMPTS_LOOKED_AT = 10_000
 
 def check_before_training(run: Run) -> str | None:
     """An InputError where training would fail or teach nothing; the tier of the sandbox, where programs will run."""
+    run.config.algorithm.check_estimator()
     require_tags_in_text(run.policy.tokenizer, run.config.segments.tags, run.task)
     problems = list(islice(run.task.problems("train"), _PROMPTS_LOOKED_AT))
     _require_prompts_fit(run, problems)

@@ -14,15 +14,14 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from egpo.advantages import ESTIMATORS, estimator_named
 from egpo.assets import MODELS
 from egpo.config import Config
 from egpo.config.old_spellings import OLD_KEYS, present_value
-from egpo.config.sections.algorithm import Egpo, EgpoCalibrated
 from egpo.config.sections.experiment import SECTIONS
 from egpo.config.sections.training import Trackers
 from egpo.errors import ConfigError, InputError
 from egpo.runs.folder import RunFolder
-from egpo.sections import Section
 from egpo.tasks.load import TASKS
 from egpo.verl.launch.hydra_overrides import spelt
 from egpo.verl.launch.layout import VerlPlaces
@@ -40,6 +39,9 @@ from egpo.verl.launch.translation import (
     USUAL_MICRO_TOKENS,
     translate,
 )
+from egpo.verl.settings import is_ours
+
+EGPO = "algorithm.egpo."
 
 TEMPLATE = "data.apply_chat_template_kwargs."
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
@@ -220,7 +222,7 @@ class _Reader:
         """An estimator that is not ours goes below `verl:`; without any, verl takes `gae`."""
         estimator = self.given.setdefault("algorithm.adv_estimator", schema().defaults["algorithm.adv_estimator"])
         found: dict[str, Any] = {}
-        if estimator in ("grpo", "egpo", "egpo_calibrated"):
+        if estimator in ESTIMATORS or ":" in estimator:
             found["estimator"] = estimator
         if self.given.get("trainer.v1.trainer_mode") == TRAINER_MODE.removeprefix("egpo_"):
             self.taken.add("trainer.v1.trainer_mode")  # the same trainer; ours logs more
@@ -228,15 +230,18 @@ class _Reader:
         found["normalize"] = self.effective(key, "algorithm.normalize")
         if self.given.get("algorithm.filter_groups.enable"):
             found["constant_groups"] = "replace"
-        if estimator in ("egpo", "egpo_calibrated"):
-            found[estimator] = self._estimator_settings(estimator)
+        if is_ours(estimator):
+            home = "estimator_settings" if ":" in estimator else estimator
+            found[home] = self._estimator_settings(estimator)
         return found
 
     def _estimator_settings(self, estimator: str) -> dict[str, Any]:
-        section: type[Section] = Egpo if estimator == "egpo" else EgpoCalibrated
+        section = estimator_named(estimator).settings if ":" not in estimator else None
+        given = [key.removeprefix(EGPO) for key in self.given if key.startswith(EGPO)]
+        names = section.model_fields if section else [name for name in given if name not in ("tags", "record")]
         found = {}
-        for name in section.model_fields:
-            if (key := f"algorithm.egpo.{name}") in self.given:
+        for name in names:
+            if (key := f"{EGPO}{name}") in self.given:
                 self.given[key] = present_value(key, self.given[key])
                 found[name] = self.given[key]
         return found

@@ -27,6 +27,7 @@ from egpo.verl.launch.resources import (
     platform_settings,
 )
 from egpo.verl.launch.schema.snapshot import leaves
+from egpo.verl.settings import is_ours
 
 TRAINER_MODE = "egpo_sync"
 """verl's synchronous trainer, and every metric of ours besides. It serves verl's own `grpo`, too."""
@@ -39,10 +40,10 @@ def algorithm_settings(config: Config) -> Iterator[Setting]:
     yield Setting("algorithm.norm_adv_by_std_in_grpo", algorithm.normalize, "algorithm.normalize")
     yield Setting("trainer.v1.trainer_mode", TRAINER_MODE, "algorithm.estimator")
     yield Setting("algorithm.egpo.tags", list(config.segments.tags), "segments.tags")
-    chosen = {"egpo": algorithm.egpo, "egpo_calibrated": algorithm.egpo_calibrated}.get(algorithm.estimator)
-    if chosen is not None:
-        for name, value in chosen.model_dump().items():
-            yield Setting(f"algorithm.egpo.{name}", value, f"algorithm.{algorithm.estimator}.{name}")
+    if is_ours(algorithm.estimator):
+        home = "estimator_settings" if ":" in algorithm.estimator else algorithm.estimator
+        for name, value in algorithm.own_settings.items():
+            yield Setting(f"algorithm.egpo.{name}", value, f"algorithm.{home}.{name}")
     if algorithm.constant_groups == "replace":
         yield Setting("algorithm.filter_groups.enable", True, "algorithm.constant_groups")
         yield Setting("algorithm.filter_groups.metric", "reward", "algorithm.constant_groups")
