@@ -5,7 +5,7 @@ import torch
 
 from egpo.errors import EgpoError, EgpoWarning
 from egpo.local.memory import is_out_of_memory
-from egpo.local.updates.budget import TokenBudget, within_memory
+from egpo.local.updates.micro_batches import TokenBudget, within_memory
 
 
 @dataclass(frozen=True)

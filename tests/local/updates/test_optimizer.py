@@ -171,5 +171,5 @@ def test_forgotten_gradients_are_gone_from_masters_too():
     net = network(torch.bfloat16)
     optimizer = Optimizer(net.named_parameters(), SETTINGS)
     backward(net, 0)
-    optimizer.forget_gradients()
+    optimizer.discard_gradients()
     assert optimizer.step(1e-3) == 0
