@@ -46,7 +46,7 @@ class LayerParts:
 
     @property
     def linears(self) -> tuple[Any, ...]:
-        """The seven projections, in the order in which `layer_t` of decode.c lists them."""
+        """The seven projections, queries, keys and values first: the order of `layer_t` in decode.c."""
         return self.query, self.key, self.value, self.out, self.gate, self.up, self.down
 
 
@@ -165,13 +165,10 @@ def _adapter(model: PreTrainedModel) -> str | None:
 
 def _other_bias(model: PreTrainedModel) -> str | None:
     row = _architecture(model)
-    for layer in layers_of(model):
-        with_bias = [part for part in layer.linears if part.bias is not None]
-        if len(with_bias) > (3 if row is not None and row.qkv_bias else 0) or any(
-            part in with_bias for part in (layer.out, layer.gate, layer.up, layer.down)
-        ):
-            return "a layer has a bias beyond those of queries, keys and values"
-    return None
+    first = 3 if row is not None and row.qkv_bias else 0
+    linears = (part for layer in layers_of(model) for part in layer.linears[first:])
+    has_bias = any(part.bias is not None for part in linears)
+    return "a layer has a bias beyond those of queries, keys and values" if has_bias else None
 
 
 def _sliding_window(model: PreTrainedModel) -> str | None:

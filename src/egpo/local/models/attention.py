@@ -39,7 +39,7 @@ def attend(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it: (1, H, N, d) to (1, N, H, d) over a pack, (R, H, 1, d) to (R, 1, H, d) else."""
+    """Attention as transformers calls it: (1, H, N, d) of a pack to (1, N, H, d), or (R, H, 1, d) to (R, 1, H, d)."""
     if layout is None:
         raise InputError(
             f"{type(module).__name__} does not pass the engine's keyword arguments on to its attention",

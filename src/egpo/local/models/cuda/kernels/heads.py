@@ -226,7 +226,7 @@ class _SplitHeads(torch.autograd.Function):
 
 @dataclass(frozen=True, eq=False)
 class CachePlaces:
-    """Where the new token of each row is stored: its slot, and its place there. Rows that are not live store nothing."""
+    """Where the new token of each row is stored: its slot, and its place there. A row that is not live has none."""
 
     slot_R: Tensor
     place_R: Tensor
