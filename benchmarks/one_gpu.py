@@ -32,7 +32,7 @@ import _gpu_job as jobs
 import _trl_gpu_peer as trl
 from egpo.config import Config
 from egpo.local.draws import Draws
-from egpo.local.models import load
+from egpo.local.models import loading
 from egpo.local.run import Run, Stages, open_run
 from egpo.local.step import step
 from interleaved import Timing
@@ -43,7 +43,7 @@ Seconds = dict[str, float]
 def open_job(job: jobs.Job, **sections: dict[str, object]) -> Run:
     """The run of a job, its weights drawn on the GPU: on a CPU that alone takes a minute. `sections` of a recipe are
     added to what the job says."""
-    load._random_model = lambda folder, dtype, seed: _named_model(job)
+    loading._random_model = lambda folder, dtype, seed: _named_model(job)
     with TemporaryDirectory() as folder:
         jobs.save(job, Path(folder))
         config = Config.model_validate(
@@ -61,7 +61,7 @@ def open_job(job: jobs.Job, **sections: dict[str, object]) -> Run:
 
 def _named_model(job: jobs.Job) -> torch.nn.Module:
     model = jobs.make_model(job)
-    model.set_attn_implementation(load.NAME)
+    model.set_attn_implementation(loading.ATTENTION_NAME)
     return model
 
 

@@ -13,7 +13,7 @@ from egpo.config.schema import Model
 from egpo.evals.evaluate import Exam, evaluate, set_paper
 from egpo.evals.local_model import LocalModel
 from egpo.evals.responses import Sampling
-from egpo.local.models.load import load_policy
+from egpo.local.models.loading import load_policy
 
 REPOSITORY = Path(__file__).parents[1]
 TINY = MODELS["egpo-tiny"]

@@ -122,11 +122,12 @@ def test_a_cpu_is_named_with_the_models_that_are_fast_on_it(monkeypatch):
 
 
 def test_the_doctor_s_shapes_are_those_of_the_fast_path():
-    from egpo.local.models import architectures as on_cpu
-    from egpo.local.models import architectures as on_gpu
+    from egpo.local.models.architectures import ARCHITECTURES
+    from egpo.plans import shapes
 
     named = [f"{name}ForCausalLM" for name in checks.FAST_SHAPES.replace(" and", ",").split(", ")]
-    assert [shape.__name__ for shape in on_gpu.SHAPES] == [shape.__name__ for shape in on_cpu.SHAPES] == named
+    assert [row.model_class.__name__ for row in ARCHITECTURES] == named
+    assert tuple(row.model_type for row in ARCHITECTURES) == shapes.KNOWN
 
 
 def test_a_cpu_without_compiled_kernels_is_amber_with_the_reason(monkeypatch):

@@ -16,7 +16,7 @@ from egpo.assets import MODELS
 from egpo.config.schema import Model
 from egpo.data.tokens import load_tokenizer
 from egpo.errors import ConfigError, InputError
-from egpo.local.models.load import load_policy
+from egpo.local.models.loading import load_policy
 from egpo.merges.models import read_config
 from egpo.serving.commands import Engine, Serving, Template, command, read_template
 from egpo.verl.launch.preflight import load_tokenizer as load_for_verl

@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from egpo.config.schema import Model
-from egpo.local.models.load import load_policy
+from egpo.local.models.loading import choose_device, load_policy
 from tests.local.device import MODEL
 
 TEMPLATE = (
@@ -103,3 +103,18 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def gpu():
+    return choose_device("cuda")
+
+
+@pytest.fixture
+def load_on_gpu(model_folder):
+    """`load_on_gpu("qwen3")` is a fresh policy on the GPU, in float32 by default."""
+
+    def load_shape(shape="qwen3", dtype="float32", **settings):
+        return load_policy(Model(path=str(model_folder(shape)), device="cuda", dtype=dtype, **settings))
+
+    return load_shape

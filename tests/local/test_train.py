@@ -209,7 +209,7 @@ def test_a_model_directory_that_is_half_there(recipe, tmp_path, part):
     build_model("qwen3").save_pretrained(tmp_path / "half")
     build_tokenizer().save_pretrained(tmp_path / "half")
     (tmp_path / "half" / part).unlink()
-    with pytest.raises(InputError, match="is the folder whole"):
+    with pytest.raises(InputError, match="the folder is complete"):
         trained(recipe, f"model.path={tmp_path / 'half'}")
 
 
@@ -217,7 +217,7 @@ def test_weights_that_were_cut_off(recipe, tmp_path):
     build_model("qwen3").save_pretrained(tmp_path / "cut")
     build_tokenizer().save_pretrained(tmp_path / "cut")
     (tmp_path / "cut/model.safetensors").write_bytes(b"\0" * 100)
-    with pytest.raises(InputError, match="is the folder whole"):
+    with pytest.raises(InputError, match="the folder is complete"):
         trained(recipe, f"model.path={tmp_path / 'cut'}")
 
 

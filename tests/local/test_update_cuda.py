@@ -8,8 +8,8 @@ import torch
 
 from egpo.config.schema import Model, Update
 from egpo.errors import EgpoWarning
-from egpo.local.models.load import load_policy
-from egpo.local.updates.budget import TokenBudget
+from egpo.local.models.loading import load_policy
+from egpo.local.updates.micro_batches import TokenBudget
 from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.update import update
 from tests.local.plain_update import recorded_batch

@@ -9,10 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import silu
 
-from egpo.local.models.attention import GroupLayout, PackLayout
-from egpo.local.models.cpu_decoder import add_projection, attend, projections
-from egpo.local.models.cpu_layers import Angles, placed, rms_norm, swiglu
-from egpo.local.models.packs import Sequences, pack_groups
+from egpo.local.models.cpu_operations import (
+    Angles,
+    add_projection,
+    attend,
+    norm_and_rotate,
+    projections,
+    rms_norm,
+    swiglu,
+)
+from egpo.local.models.packs import GroupLayout, PackLayout, Sequences, pack_groups
 from egpo.local.sampling.choose import Sampling, choose
 from egpo.native.library import address, kernels, why_no_kernels
 from egpo.token_stats.chunked import logp_gradient, slice_stats
@@ -76,13 +82,15 @@ def test_heads(tokens, heads, half, has_norm):
     x, weight = normal(tokens, heads, 2 * half), normal(2 * half)
     if has_norm:
         assert_same(
-            lambda x, w: placed(x, Norm(w), angles),
+            lambda x, w: norm_and_rotate(x, Norm(w), angles),
             lambda x, w: exact_rotation(exact_norm(x, w), *(angle.double() for angle in angles)),
             *(x, weight),
         )
     else:
         assert_same(
-            lambda x: placed(x, None, angles), lambda x: exact_rotation(x, *(angle.double() for angle in angles)), x
+            lambda x: norm_and_rotate(x, None, angles),
+            lambda x: exact_rotation(x, *(angle.double() for angle in angles)),
+            x,
         )
 
 
@@ -108,7 +116,7 @@ def with_sine(width):
     [
         (lambda x: rms_norm(x, torch.linspace(1, 2, 6), 1e-5), [(8, 6)]),
         (swiglu, [(8, 6), (8, 6)]),
-        (lambda x: placed(x, None, with_sine(6)), [(8, 2, 6)]),
+        (lambda x: norm_and_rotate(x, None, with_sine(6)), [(8, 2, 6)]),
         (
             lambda q, k, v: attend(q, k, v, PackLayout((GroupLayout(0, 8, ()),), torch.device("cpu")), 0.3),
             [(8, 1, 6)] * 3,

@@ -15,8 +15,8 @@ CODE = """
 import resource
 import torch
 from egpo.local.memory import OUT_OF_MEMORY, is_out_of_memory
-from egpo.local.models.attention import GroupLayout, PackLayout
-from egpo.local.models.cpu_decoder import attend
+from egpo.local.models.packs import GroupLayout, PackLayout
+from egpo.local.models.cpu_operations import attend
 from egpo.local.sampling.choose import Sampling, choose
 
 torch.set_num_threads(1)

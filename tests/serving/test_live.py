@@ -11,7 +11,7 @@ from egpo.evals.evaluate import Exam, evaluate, set_paper
 from egpo.evals.local_model import LocalModel
 from egpo.evals.responses import Sampling
 from egpo.evals.server import ServedModel, Server
-from egpo.local.models.load import load_policy
+from egpo.local.models.loading import load_policy
 from egpo.serving.commands import Serving
 from egpo.serving.served import served
 

@@ -7,7 +7,7 @@ from egpo.assets import resolve_model
 from egpo.config.schema import Algorithm, Model
 from egpo.local.collect import Batch, _known
 from egpo.local.measure import Estimate, estimate, measure
-from egpo.local.models.load import load_policy
+from egpo.local.models.loading import load_policy
 from egpo.local.rollouts import Rollouts
 from egpo.rewards.verdict import Verdict
 from egpo.tasks import Problem

@@ -168,7 +168,7 @@ class LocalCandidate(Candidate):
     def opened(self) -> Iterator[Respondent]:
         from egpo.config.schema import Model
         from egpo.evals.local_model import LocalModel
-        from egpo.local.models.load import load_policy
+        from egpo.local.models.loading import load_policy
 
         if self.recipe is None:
             yield LocalModel(self.label, load_policy(Model(path=self.place.model, device=self.device)))

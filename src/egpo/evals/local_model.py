@@ -9,8 +9,7 @@ from egpo.errors import InputError
 from egpo.evals.responses import Response, Sampling, Watch
 from egpo.local.draws import Draws
 from egpo.local.measure import measure
-from egpo.local.models.policy import Policy
-from egpo.local.models.prompts import prompt_tokens
+from egpo.local.models.policy import Policy, prompt_tokens
 from egpo.local.rollouts import Rollouts
 from egpo.local.sampling.sample import sample
 from egpo.local.training.preflight import require_tags_in_text

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from egpo.config import Config
 from egpo.errors import InputError
 from egpo.local.draws import Draws
-from egpo.local.models.load import load_policy
+from egpo.local.models.loading import load_policy
 from egpo.local.models.lora import add_adapters
-from egpo.local.models.policy import Policy
-from egpo.local.models.prompts import prompt_tokens
+from egpo.local.models.policy import Policy, prompt_tokens
 from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.reference import Reference, load_reference
 from egpo.local.updates.update import UpdateSettings

@@ -31,7 +31,7 @@ def num_sides(policy: Policy) -> int:
     sides = torch.get_num_threads()
     weights = [weight for weight in policy.model.parameters() if weight.requires_grad]
     num_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
-    suited = policy.path == "lean" and policy.head_VD.dtype == torch.float32
+    suited = policy.path == "cpu_layers" and policy.head_VD.dtype == torch.float32
     return sides if suited and sides * num_bytes <= _MOST_GRADIENT_BYTES else 1
 
 

@@ -8,7 +8,7 @@ from egpo.errors import InputError
 from egpo.local.collect import judge
 from egpo.local.draws import Draws
 from egpo.local.measure import measure
-from egpo.local.models.prompts import prompt_tokens
+from egpo.local.models.policy import prompt_tokens
 from egpo.local.run import Run
 from egpo.local.sampling.sample import sample
 from egpo.tasks import Problem

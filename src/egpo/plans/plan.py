@@ -17,7 +17,7 @@ CONTEXT_BYTES = 0.6e9
 """CUDA's own, and kernels."""
 CHUNK_BYTES = 2**28
 """A slice of logits in the update, in float32."""
-# As `egpo.local.models.cuda.packed` and `egpo.local.sampling.cuda.decoder` have them.
+# As `egpo.local.updates.micro_batches` and `egpo.local.sampling.cuda.decoder` have them.
 MOST_TOKENS, FEWEST_TOKENS, ACTIVATIONS_SHARE, CACHE_SHARE = 40_960, 2_048, 0.6, 0.25
 
 

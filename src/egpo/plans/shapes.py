@@ -78,7 +78,7 @@ class ModelShape:
         return 2 * self.layers * self.keys * self.width
 
     def kept_numbers(self, gradient_checkpointing: bool = False) -> float:
-        """What the layers keep of one token for the backward pass, as `egpo.local.models.cuda.packed` counts it."""
+        """What the layers keep of one token for the backward pass, as `egpo.local.updates.micro_batches` counts it."""
         heads = (3 * self.queries + 4.5 * self.keys) * self.width
         inside = 4 * self.hidden + heads + 3 * self.inner
         return inside + 2 * self.hidden * self.layers if gradient_checkpointing else inside * self.layers

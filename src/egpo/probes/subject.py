@@ -11,7 +11,7 @@ from egpo.errors import InputError
 from egpo.evals.candidates import HERE, Device, ModelPlace, find_model
 from egpo.evals.evaluate import Origin
 from egpo.evals.local_model import ROWS_AT_ONCE, LocalModel
-from egpo.local.models.load import load_policy
+from egpo.local.models.loading import load_policy
 from egpo.runs import RunFolder
 
 

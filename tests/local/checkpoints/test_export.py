@@ -41,7 +41,7 @@ def test_an_export_of_an_export_is_the_same_to_the_bit(shape, load, tmp_path):
     """Resuming loads it and saves it again."""
     export_policy(load(shape), tmp_path / "one")
     from egpo.config.schema import Model
-    from egpo.local.models.load import load_policy
+    from egpo.local.models.loading import load_policy
 
     export_policy(load_policy(Model(path=str(tmp_path / "one"), **MODEL)), tmp_path / "two")
     one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "two"))

@@ -6,7 +6,7 @@ import torch
 from egpo.config.schema import Rollout
 from egpo.errors import EgpoWarning
 from egpo.local.draws import Draws
-from egpo.local.models.attention import NAME
+from egpo.local.models.attention import ATTENTION_NAME
 from egpo.local.rollouts import joined
 from egpo.local.sampling.sample import sample
 from egpo.rewards.verdict import Verdict
@@ -57,7 +57,7 @@ def plain_statistics(policy, rollouts, row, temperature):
     policy.model.set_attn_implementation("eager")
     tokens = torch.tensor([[*prompt, *response.tolist()]], device=policy.device)
     logits = policy.model(tokens, use_cache=False).logits[0]
-    policy.model.set_attn_implementation(NAME)
+    policy.model.set_attn_implementation(ATTENTION_NAME)
     logp = torch.log_softmax(logits[len(prompt) - 1 : -1].float() / temperature, dim=-1)
     return logp[torch.arange(length), response], -(logp.exp() * logp).sum(-1)
 
@@ -183,13 +183,13 @@ def test_out_of_memory_halves_the_rows_and_changes_nothing(load, monkeypatch, er
     assert max(asked) == 12
 
 
-SPOKEN = pytest.mark.filterwarnings("error:on the slower path:egpo.errors.EgpoWarning")
+SPOKEN = pytest.mark.filterwarnings("error:no fast kernels:egpo.errors.EgpoWarning")
 
 
 @SPOKEN
 def test_a_model_of_the_slower_path_says_so_once_and_why(load):
     policy = load("gpt2")
-    with pytest.warns(EgpoWarning, match=r"slower path.*GPT2LMHeadModel is not a shape it knows"):
+    with pytest.warns(EgpoWarning, match=r"no fast kernels for GPT2LMHeadModel .*using transformers' own layers"):
         drawn(policy, max_response_tokens=2)
     drawn(policy, max_response_tokens=2)
 

@@ -9,7 +9,7 @@ from egpo.local.sft import run
 from egpo.local.sft.batches import cut_by_tokens, pack_examples
 from egpo.local.sft.examples import read_examples
 from egpo.local.sft.run import accumulate, mean_nll
-from egpo.local.updates.budget import TokenBudget
+from egpo.local.updates.micro_batches import TokenBudget
 from egpo.local.updates.optimizer import Optimizer
 from tests.local.conftest import CONFIGS
 

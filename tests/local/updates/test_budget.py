@@ -5,7 +5,7 @@ import torch
 
 from egpo.errors import EgpoError, EgpoWarning
 from egpo.local.memory import is_out_of_memory
-from egpo.local.updates.budget import TokenBudget, within_memory
+from egpo.local.updates.micro_batches import TokenBudget, within_memory
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def test_what_was_done_before_the_failure_is_undone_and_done_again():
         done.append(part.num_tokens)
         return part.num_tokens
 
-    with pytest.warns(EgpoWarning, match="out of memory on 20 tokens at once: going on with 10"):
+    with pytest.warns(EgpoWarning, match="out of memory on 20 tokens at once: continuing with 10"):
         results = within_memory(budget, halves_of_100, work, undo=done.clear)
     assert results == done == [10] * 10
     assert budget.tokens == 10

@@ -3,7 +3,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.local.updates.gradients import RowTokens, first_fit, micro_batches
+from egpo.local.updates.micro_batches import RowTokens, first_fit, micro_batches
 
 
 @st.composite

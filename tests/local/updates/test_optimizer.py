@@ -147,7 +147,7 @@ def test_a_state_of_another_model_is_refused(spoil):
         del state["exp_avg/0.weight"]
     else:
         state["exp_avg/0.weight" if spoil == "reshape" else "exp_avg/9.weight"] = torch.zeros(2)
-    with pytest.raises(InputError, match=r"optimizer state: 1 tensors are not this model's: exp_avg/"):
+    with pytest.raises(InputError, match=r"optimizer state: 1 tensors do not belong to this model: exp_avg/"):
         optimizer.load_state(state)
     assert_equal(weights(net), before)
 
@@ -171,5 +171,5 @@ def test_forgotten_gradients_are_gone_from_masters_too():
     net = network(torch.bfloat16)
     optimizer = Optimizer(net.named_parameters(), SETTINGS)
     backward(net, 0)
-    optimizer.forget_gradients()
+    optimizer.discard_gradients()
     assert optimizer.step(1e-3) == 0

@@ -4,7 +4,7 @@ import torch
 from egpo.config.schema import Lora, Model
 from egpo.errors import EgpoWarning
 from egpo.local.models.lora import add_adapters
-from egpo.local.updates.budget import TokenBudget
+from egpo.local.updates.micro_batches import TokenBudget
 from egpo.local.updates.reference import load_reference, reference_logp
 from tests.local.device import MODEL
 from tests.local.plain_update import TEMPERATURE, plain_logp, plain_model, recorded_batch

@@ -5,7 +5,7 @@ import torch
 
 from egpo.config.schema import Update
 from egpo.errors import EgpoError, EgpoWarning
-from egpo.local.updates.budget import TokenBudget
+from egpo.local.updates.micro_batches import TokenBudget
 from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.update import UpdateSettings, mini_batches, update
 from tests.local.plain_update import HORIZON, TEMPERATURE, descend, plain_update, recorded_batch
@@ -30,7 +30,7 @@ class Descent(Optimizer):
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.named.values()]
         self.first = self.first or dict(zip(self.named, gradients, strict=True))
         norm = descend(self.named.values(), gradients, lr, self.settings.max_grad_norm)
-        self.forget_gradients()
+        self.discard_gradients()
         return norm
 
 

@@ -1,12 +1,12 @@
-"""Attention over the two shapes that the engine feeds a model, registered with transformers under one name.
+"""Attention through torch over packs and over rows of cache slots, registered with transformers under one name.
 
-A *pack* is groups side by side, each a prompt and the responses that share it: the prompt attends to itself, a response
-to its prompt and to itself. *Slots* are rows that each hold a sequence from slot 0 on, and get one more token.
+N tokens of a pack, R rows, S slots, H heads of queries, K heads of keys, d the width of a head. Models without layers
+of the engine's own call `attend` from their transformers layers. A pack is described in `packs`; a row of slots is one
+sequence from slot 0 on, which gets one more token.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -15,118 +15,15 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from egpo.errors import InputError
+from egpo.local.models.packs import GroupRectangle, PackLayout
 
-NAME = "egpo"
-"""The model's `_attn_implementation`. transformers builds no mask for a name that it does not know."""
-
-
-@dataclass(frozen=True)
-class GroupLayout:
-    """Where a group lies: `start`, a prompt of `prompt_length` tokens, then responses of these lengths."""
-
-    start: int
-    prompt_length: int
-    lengths: tuple[int, ...]
-
-    @property
-    def responses_start(self) -> int:
-        return self.start + self.prompt_length
-
-    @property
-    def end(self) -> int:
-        return self.responses_start + sum(self.lengths)
-
-    @property
-    def longest(self) -> int:
-        return max(self.lengths, default=0)
-
-
-@dataclass(frozen=True)
-class PackLayout:
-    """The groups of a pack, in order, without gaps."""
-
-    groups: tuple[GroupLayout, ...]
-    device: torch.device
-
-    @cached_property
-    def longest(self) -> int:
-        """Of the sequences: a prompt with its longest response."""
-        return max(group.prompt_length + group.longest for group in self.groups)
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        """Tokens of each group's prompt, then of all its responses."""
-        return [size for group in self.groups for size in (group.prompt_length, sum(group.lengths))]
-
-    @cached_property
-    def parts(self) -> Tensor:
-        """(parts, 4), int32: where each prompt and each response lies and ends, and the prompt that it goes on from,
-        which for a prompt is none."""
-        rows = [row for group in self.groups for row in _part_rows(group)]
-        return torch.tensor(rows, dtype=torch.int32).view(-1, 4)
-
-    @cached_property
-    def group_firsts(self) -> Tensor:
-        """Each group's first part, and the number of all parts (int32)."""
-        sizes = [0, *(1 + len(group.lengths) for group in self.groups)]
-        return torch.tensor(sizes).cumsum(0).to(torch.int32)
-
-    @cached_property
-    def placed(self) -> "tuple[_PlacedGroup, ...]":
-        """What every layer needs of a group, made once a pack."""
-        return tuple(_PlacedGroup(group, self.device) for group in self.groups)
-
-
-def _part_rows(group: GroupLayout) -> Iterator[tuple[int, int, int, int]]:
-    yield group.start, group.prompt_length, group.start, 0
-    start = group.responses_start
-    for length in group.lengths:
-        yield start, length, group.start, group.prompt_length
-        start += length
-
-
-class _PlacedGroup:
-    """A group's responses as a rectangle of `longest` tokens, where they are not of one length already."""
-
-    def __init__(self, group: GroupLayout, device: torch.device) -> None:
-        self.group = group
-        rows, longest = len(group.lengths), group.longest
-        self.ragged = any(length != longest for length in group.lengths)
-        length_G = torch.tensor(group.lengths, dtype=torch.long)
-        if self.ragged:
-            step_T = torch.arange(longest)
-            first_G = length_G.cumsum(0) - length_G
-            inside_GT = step_T < length_G[:, None]
-            # Places past the end repeat a token of the pack: nothing attends to them, and what they see is dropped.
-            self.index = torch.where(inside_GT, first_G[:, None] + step_T, 0).flatten().to(device)
-            self.kept = inside_GT.flatten().nonzero()[:, 0].to(device)
-        self.rows, self.longest, self.device = rows, longest, device
-        self._bias: Tensor | None = None
-
-    def bias(self, repeats: int, dtype: torch.dtype) -> Tensor:
-        """(repeats * T, L + T), added to the scores: the prompt's L tokens, then the response up to the own token."""
-        if self._bias is None:  # the same for every layer
-            self._bias = self._make_bias(repeats, dtype)
-        return self._bias
-
-    def rectangle(self, tensor: Tensor) -> Tensor:
-        """(1, H, tokens, d) of the responses to (rows, H, longest, d)."""
-        part = tensor[0]
-        if self.ragged:
-            part = part.index_select(1, self.index)
-        return part.view(part.shape[0], self.rows, self.longest, -1).transpose(0, 1)
-
-    def _make_bias(self, repeats: int, dtype: torch.dtype) -> Tensor:
-        seen_TT = torch.ones(self.longest, self.longest, dtype=torch.bool, device=self.device).tril()
-        seen = torch.cat([seen_TT.new_ones(self.longest, self.group.prompt_length), seen_TT], dim=1)
-        return (
-            torch.zeros(seen.shape, dtype=dtype, device=self.device).masked_fill(~seen, -torch.inf).repeat(repeats, 1)
-        )
+ATTENTION_NAME = "egpo"
+"""The model's `_attn_implementation`. transformers builds no mask for a name that is not its own."""
 
 
 @dataclass(frozen=True, eq=False)
 class SlotLayout:
-    """Rows of slots. `bias_R11S` is 0 over a row's own slots and minus infinity past them."""
+    """What is added to the scores of rows of slots: 0 over the filled slots of a row, minus infinity past them."""
 
     bias_R11S: Tensor
 
@@ -142,10 +39,10 @@ def attend(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """The attention function as transformers calls it: (1, H, N, d) or (R, H, 1, d) in, tokens before heads out."""
+    """Attention as transformers calls it: (1, H, N, d) of a pack to (1, N, H, d), or (R, H, 1, d) to (R, 1, H, d)."""
     if layout is None:
         raise InputError(
-            f"{type(module).__name__} hands its attention nothing of what the engine gave the model",
+            f"{type(module).__name__} does not pass the engine's keyword arguments on to its attention",
             where="model",
             fix="use a causal language model whose layers pass keyword arguments on, such as Qwen3 or Llama",
         )
@@ -156,12 +53,12 @@ def attend(
 
 
 def attend_pack(query: Tensor, key: Tensor, value: Tensor, layout: PackLayout, scaling: float | None) -> Tensor:
-    """(1, N, H, d) of (1, H, N, d)."""
+    """Return the attention over a pack (1, N, H, d), from queries, keys and values (1, heads, N, d)."""
     return torch.cat(list(_attend_groups(query, key, value, layout, scaling)), dim=1)
 
 
 def _require_plain(options: dict[str, Any], longest: int) -> None:
-    """Kinds of attention that neither shape computes. A window that no sequence reaches past is no window."""
+    """Raise InputError for attention that is not computed here. A window longer than every sequence is allowed."""
     window = options.get("sliding_window")
     faults = {
         f"a sliding window of {window} tokens": window is not None and window < longest,
@@ -173,7 +70,7 @@ def _require_plain(options: dict[str, Any], longest: int) -> None:
 
 
 def _attend_slots(query: Tensor, key: Tensor, value: Tensor, layout: SlotLayout, scaling: float | None) -> Tensor:
-    """Heads that share keys are queries of one head here, so that keys are read as they lie."""
+    """Query heads that share keys become several queries of one head, so that the keys are not copied."""
     rows, heads, _, width = query.shape
     shared = query.view(rows, key.shape[1], -1, width)
     if query.is_cuda:
@@ -188,15 +85,15 @@ def _attend_slots(query: Tensor, key: Tensor, value: Tensor, layout: SlotLayout,
 def _attend_groups(
     query: Tensor, key: Tensor, value: Tensor, layout: PackLayout, scaling: float | None
 ) -> Iterator[Tensor]:
-    """Each group's prompt and responses in turn, as (1, tokens, H, d)."""
-    # Split once: the gradient of a slice is a tensor as large as what it was cut from.
+    """Yield the output of each group's prompt, then of its responses, as (1, tokens, H, d)."""
+    # Split once: the gradient of a slice is a tensor as large as the whole.
     parts = zip(*(torch.split(tensor, layout.sizes, dim=2) for tensor in (query, key, value)), strict=True)
-    for placed in layout.placed:
+    for rectangle in layout.rectangles:
         prompt, responses = _Heads(*next(parts)), _Heads(*next(parts))
-        if placed.group.prompt_length:
+        if rectangle.group.prompt_length:
             yield _attend_prompt(prompt, scaling)
-        if placed.longest:
-            yield _attend_responses(prompt, responses, placed, scaling)
+        if rectangle.longest:
+            yield _attend_responses(prompt, responses, rectangle, scaling)
 
 
 def _attend_prompt(prompt: "_Heads", scaling: float | None) -> Tensor:
@@ -206,24 +103,26 @@ def _attend_prompt(prompt: "_Heads", scaling: float | None) -> Tensor:
     return out.transpose(1, 2)
 
 
-def _attend_responses(prompt: "_Heads", responses: "_Heads", placed: _PlacedGroup, scaling: float | None) -> Tensor:
+def _attend_responses(
+    prompt: "_Heads", responses: "_Heads", rectangle: GroupRectangle, scaling: float | None
+) -> Tensor:
     heads, width = prompt.query.shape[1], prompt.query.shape[-1]
-    queries, own_keys, own_values = (placed.rectangle(tensor) for tensor in responses)
+    queries, own_keys, own_values = (rectangle.fill(tensor) for tensor in responses)
     keys, values = (
-        torch.cat([shared.expand(placed.rows, -1, -1, -1), own], dim=2)
+        torch.cat([shared.expand(rectangle.rows, -1, -1, -1), own], dim=2)
         for shared, own in ((prompt.key, own_keys), (prompt.value, own_values))
     )
-    # Heads that share keys become more queries of one head: no copy of the keys.
-    queries = queries.reshape(placed.rows, keys.shape[1], prompt.repeats * placed.longest, width)
-    bias = placed.bias(prompt.repeats, queries.dtype)
+    # Query heads that share keys become several queries of one head: no copy of the keys.
+    queries = queries.reshape(rectangle.rows, keys.shape[1], prompt.repeats * rectangle.longest, width)
+    bias = rectangle.bias(prompt.repeats, queries.dtype)
     out = scaled_dot_product_attention(queries, keys, values, attn_mask=bias, scale=scaling)
-    out = out.reshape(placed.rows, heads, placed.longest, width).transpose(1, 2)
-    out = out.reshape(1, placed.rows * placed.longest, heads, width)
-    return out[:, placed.kept] if placed.ragged else out
+    out = out.reshape(rectangle.rows, heads, rectangle.longest, width).transpose(1, 2)
+    out = out.reshape(1, rectangle.rows * rectangle.longest, heads, width)
+    return out[:, rectangle.kept] if rectangle.ragged else out
 
 
 class _Heads(NamedTuple):
-    """(1, heads, tokens, d) each; several heads of queries may share one of keys."""
+    """(1, heads, tokens, d) each; several query heads may share one head of keys and values."""
 
     query: Tensor
     key: Tensor
@@ -234,4 +133,4 @@ class _Heads(NamedTuple):
         return self.query.shape[1] // self.key.shape[1]
 
 
-AttentionInterface.register(NAME, attend)
+AttentionInterface.register(ATTENTION_NAME, attend)

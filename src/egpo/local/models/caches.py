@@ -1,18 +1,11 @@
-"""The key-value cache: rows of slots, allocated once. A row's sequence lies from slot 0 on, whatever its neighbours
-hold, so that what a row computes does not depend on them; rows that are done make room in place.
+"""Key-value caches for sampling: filled by one pack of prompts, then by one token per row at a time.
 
-R rows, S slots, K heads of keys, d their width.
+R rows, P prompts, S slots, K heads of keys, d the width of a head, T tokens of a row's own. A slot is the place of one
+token. What a row computes does not depend on the other rows; rows that are done are dropped in place (`keep`).
 
-A key-value cache that the decoding kernel reads and writes: one call a token for all layers.
-
-A prompt's keys stand once, whatever number of rows answer it. Keys lie in blocks of 16 slots (P, K, slots / 16, d, 16),
-values slot by slot (P, K, slots, d); rows' own tokens likewise. R rows, P prompts, K heads of keys, d their width.
-
-A key-value cache in which a prompt's keys stand once, whatever number of rows answer it, and are read once a token.
-
-Rows begin together, so every row has as many tokens of its own. The prompts' part of attention runs over a rectangle of
-cells, group by group; the rows' own part over rows as they lie. R rows, P prompts, L the longest of them, G the rows of
-the largest group, K heads of keys, r queries to one of them, d their width, T tokens of a row's own.
+    Slots        for transformers' layers: each row holds its prompt and its own tokens
+    BlockSlots   for the CPU layers with the C kernel: one call per token for all layers
+    GroupSlots   for the CPU layers through torch: each prompt is held once for all its rows
 """
 
 from collections.abc import Sequence
@@ -21,13 +14,14 @@ import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
-from egpo.local.models.attention import PackLayout, SlotLayout
-from egpo.local.models.cpu_decoding import BLOCK, Decoding, Stores
+from egpo.local.models.attention import SlotLayout
+from egpo.local.models.cpu_decoder import BLOCK, LayerSlots, TokenStep
+from egpo.local.models.packs import PackLayout
 from egpo.native.library import address, kernels
 
 
 class Slots(Cache):  # type: ignore[misc]
-    """Filled by one pack of prompts (`collect`, then `spread` to rows), then one token a row at a time."""
+    """The cache of transformers' layers. A row's sequence starts at slot 0, whatever the length of the other rows."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
@@ -40,9 +34,9 @@ class Slots(Cache):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Called by each layer of the model, in order."""
+        """Store the keys and values of one layer, and return all that it attends to. Layers call this in order."""
         if not self._spread:
-            assert layer_idx == len(self._keys), "a layer called out of its order"
+            assert layer_idx == len(self._keys), "layers must be called in order"
             self._keys.append(key_states)
             self._values.append(value_states)
             return key_states, value_states
@@ -52,8 +46,7 @@ class Slots(Cache):  # type: ignore[misc]
         return keys[:, :, : self._live], values[:, :, : self._live]
 
     def spread(self, layout: PackLayout, prompt_R: Sequence[int], max_new: int) -> None:
-        """Give row r the keys and values of prompt `prompt_R[r]` of the pack that was just collected, and room for
-        `max_new` more tokens."""
+        """Copy the keys and values of prompt `prompt_R[r]` of the pack to row r, with slots for `max_new` tokens."""
         lengths = [layout.groups[prompt].prompt_length for prompt in prompt_R]
         self._rows, self._live, num_slots = len(prompt_R), max(lengths), max(lengths) + max_new
         self._keys = [_spread(keys, layout, prompt_R, num_slots) for keys in self._keys]
@@ -65,7 +58,7 @@ class Slots(Cache):  # type: ignore[misc]
         self._spread = True
 
     def open_next(self) -> SlotLayout:
-        """The next slot of every row becomes its place."""
+        """Advance every row to its next slot, and return the layout of attention over the slots filled so far."""
         self.position_R = self.position_R + 1
         self._live = min(self._live + 1, len(self._slot_S))
         past_RS = self._slot_S[: self._live] > self.position_R[:, None]
@@ -73,8 +66,7 @@ class Slots(Cache):  # type: ignore[misc]
         return SlotLayout(bias_RS.masked_fill_(past_RS, -torch.inf)[:, None, None])
 
     def keep(self, row_K: Tensor) -> None:
-        """Only these rows stay, renumbered in the order given, which puts kept rows where dropped ones were.
-        `row_K` holds each row below its own length in place (see `compacted`)."""
+        """Drop all rows but these, and renumber them in the order given, which `compacted` makes."""
         moved = (row_K != torch.arange(len(row_K), device=row_K.device)).nonzero()[:, 0]
         if len(moved):
             for buffer in (*self._keys, *self._values):
@@ -86,7 +78,7 @@ class Slots(Cache):  # type: ignore[misc]
 
 
 def compacted(live_R: Tensor) -> Tensor:
-    """Which old row each new row takes: a live row stays where it can, and the last live ones fill the gaps.
+    """Return the old row of each new row: a live row keeps its number where possible, and the last ones fill the gaps.
 
     >>> compacted(torch.tensor([True, False, True, False, True]))
     tensor([0, 4, 2])
@@ -99,7 +91,7 @@ def compacted(live_R: Tensor) -> Tensor:
 
 
 def _spread(packed: Tensor, layout: PackLayout, prompt_R: Sequence[int], num_slots: int) -> Tensor:
-    """(1, K, N, d) of a pack to (R, K, S, d), zero past each prompt."""
+    """Copy (1, K, N, d) of a pack to rows (R, K, S, d), with zeros past each prompt."""
     _, heads, _, width = packed.shape
     buffer = packed.new_zeros(len(prompt_R), heads, num_slots, width)
     for row, prompt in enumerate(prompt_R):
@@ -108,71 +100,74 @@ def _spread(packed: Tensor, layout: PackLayout, prompt_R: Sequence[int], num_slo
     return buffer
 
 
-_MOST_HUGE = 1 << 28
-"""Bytes of a cache in pages of 2 MiB: the first token takes all of them, and of a large cache most is never written."""
+_MOST_HUGE_BYTES = 1 << 28
+"""Largest cache in pages of 2 MiB: the first token allocates all pages, and most of a larger cache is never written."""
 
 
 class BlockSlots:
-    """Filled by one pack of prompts (`collect` in each layer, then `spread`), then one token a row at a time."""
+    """The cache that the C kernel reads and writes. A prompt's keys are held once for all its rows.
+
+    Keys lie in blocks of 16 slots, (P, K, S / 16, d, 16); values slot by slot, (P, K, S, d). The same for rows' own
+    tokens. Filled by `collect` in each layer, then `spread`."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self._collected: list[tuple[Tensor, Tensor]] = []
-        self._own = 0
+        self._own_length = 0
         self.position_R = torch.empty(0, dtype=torch.long)
 
     def collect(self, key_NKd: Tensor, value_NKd: Tensor) -> None:
-        """Of the next layer."""
+        """Keep the keys and values of the prompts in the next layer."""
         self._collected.append((key_NKd, value_NKd))
 
     def spread(self, layout: PackLayout, prompt_R: Sequence[int], max_new: int) -> None:
-        """Row r goes on from prompt `prompt_R[r]` of the pack that was just collected, for `max_new` tokens at most."""
+        """Start row r after prompt `prompt_R[r]` of the collected pack, with slots for `max_new` tokens."""
         self._length_P = torch.tensor([group.prompt_length for group in layout.groups])
         self._prompt_R = torch.tensor(prompt_R)
         self.position_R = self._length_P[self._prompt_R] - 1
         longest = int(self._length_P.max())
         self._slots = (_whole_blocks(longest), _whole_blocks(max_new))
         own = self._own_slots(len(prompt_R), *self._collected[0][0].shape[1:])
-        self._stores = [
-            self._stores_of(layout, *pair, *slots) for pair, slots in zip(self._collected, own, strict=True)
+        self._layers = [
+            self._layer_slots(layout, *pair, *slots) for pair, slots in zip(self._collected, own, strict=True)
         ]
         self._collected.clear()
-        self._decoding = Decoding(self._model, self._stores, longest + max_new)
+        self._token_step = TokenStep(self._model, self._layers, longest + max_new)
 
     def next_hidden(self, token_R: Tensor) -> Tensor:
-        """(R, D): one more token of every row."""
-        # The kernel writes where it is told to, past the end too.
-        assert self._own < self._slots[1], "more tokens than there is room for"
-        assert token_R.dtype == torch.long, "not int64"
-        assert token_R.shape == self.position_R.shape, "not one token a row"
+        """Append one token to every row, and return their hidden states (R, D)."""
+        # The kernel does not check bounds.
+        assert self._own_length < self._slots[1], "all slots are full"
+        assert token_R.dtype == torch.long, "tokens must be int64"
+        assert token_R.shape == self.position_R.shape, "must be one token per row"
         self.position_R = self.position_R + 1
-        self._own += 1
+        self._own_length += 1
         rows = (token_R.contiguous(), self.position_R, self._prompt_R, self._length_P)
-        return self._decoding.step(rows, len(token_R), self._own, self._slots)
+        return self._token_step.step(rows, len(token_R), self._own_length, self._slots)
 
     def keep(self, row_K: Tensor) -> None:
-        """Only these rows stay, renumbered in the order given (see `slots.compacted`)."""
+        """Drop all rows but these, and renumber them in the order given, which `compacted` makes."""
         moved = (row_K != torch.arange(len(row_K))).nonzero()[:, 0]
-        used = _whole_blocks(self._own)
+        used = _whole_blocks(self._own_length)
         if len(moved):
-            for store in self._stores:
-                store.keys[moved, :, : used // BLOCK] = store.keys[row_K[moved], :, : used // BLOCK]
-                store.values[moved, :, :used] = store.values[row_K[moved], :, :used]
+            for layer in self._layers:
+                layer.keys[moved, :, : used // BLOCK] = layer.keys[row_K[moved], :, : used // BLOCK]
+                layer.values[moved, :, :used] = layer.values[row_K[moved], :, :used]
         self.position_R, self._prompt_R = self.position_R[row_K], self._prompt_R[row_K]
 
     def _own_slots(self, rows: int, heads: int, width: int) -> Tensor:
-        """(layers, 2, rows, K, slots, d): keys and values. A slot is never read before it is written."""
+        """Return uninitialised keys and values (layers, 2, R, K, S, d). A slot is never read before it is written."""
         own = torch.empty(len(self._collected), 2, rows, heads, self._slots[1], width)
-        if own.nbytes <= _MOST_HUGE:
+        if own.nbytes <= _MOST_HUGE_BYTES:
             kernels().use_huge_pages(address(own), own.nbytes)
         return own
 
-    def _stores_of(
+    def _layer_slots(
         self, layout: PackLayout, key_NKd: Tensor, value_NKd: Tensor, keys_RKSd: Tensor, values_RKSd: Tensor
-    ) -> Stores:
+    ) -> LayerSlots:
         keys_PSKd, values_PSKd = (_block_rectangle(tensor, layout, self._slots[0]) for tensor in (key_NKd, value_NKd))
         rows, heads, slots, width = keys_RKSd.shape
-        return Stores(
+        return LayerSlots(
             prompt_keys=_in_blocks(keys_PSKd),
             prompt_values=values_PSKd.transpose(1, 2).contiguous(),
             keys=keys_RKSd.view(rows, heads, slots // BLOCK, width, BLOCK),
@@ -181,7 +176,7 @@ class BlockSlots:
 
 
 def _in_blocks(keys_PSKd: Tensor) -> Tensor:
-    """(P, K, S / 16, d, 16)."""
+    """Return keys (P, S, K, d) in blocks of 16 slots (P, K, S / 16, d, 16)."""
     prompts, slots, heads, width = keys_PSKd.shape
     return keys_PSKd.view(prompts, slots // BLOCK, BLOCK, heads, width).permute(0, 3, 1, 4, 2).contiguous()
 
@@ -191,7 +186,7 @@ def _whole_blocks(num_slots: int) -> int:
 
 
 def _block_rectangle(packed_NKd: Tensor, layout: PackLayout, num_slots: int) -> Tensor:
-    """(P, slots, K, d), zero past each prompt."""
+    """Copy a pack's keys or values to (P, S, K, d), with zeros past each prompt."""
     rectangle = packed_NKd.new_zeros(len(layout.groups), num_slots, *packed_NKd.shape[1:])
     for place, group in enumerate(layout.groups):
         rectangle[place, : group.prompt_length] = packed_NKd[group.start : group.responses_start]
@@ -199,31 +194,36 @@ def _block_rectangle(packed_NKd: Tensor, layout: PackLayout, num_slots: int) -> 
 
 
 class GroupSlots:
-    """Filled by one pack of prompts (`collect` in each layer, then `spread`), then one token a row at a time."""
+    """The cache of the CPU layers through torch. A prompt's keys are held once for all its rows, and read once per
+    token.
+
+    Rows start together, so all rows have the same number of own tokens. Attention over prompts runs over a rectangle of
+    cells, group by group: P prompts, L tokens of the longest, G rows of the largest group. Attention over rows' own
+    tokens runs row by row. Filled by `collect` in each layer, then `spread`."""
 
     def __init__(self) -> None:
         self._prompt_keys: list[Tensor] = []
         self._prompt_values: list[Tensor] = []
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
-        self._own = 0
+        self._own_length = 0
         self.position_R = torch.empty(0, dtype=torch.long)
 
     def collect(self, key_NKd: Tensor, value_NKd: Tensor) -> None:
-        """Of the next layer."""
+        """Keep the keys and values of the prompts in the next layer."""
         self._prompt_keys.append(key_NKd)
         self._prompt_values.append(value_NKd)
 
     def spread(self, layout: PackLayout, prompt_R: Sequence[int], max_new: int) -> None:
-        """Row r goes on from prompt `prompt_R[r]` of the pack that was just collected, for `max_new` tokens at most."""
+        """Start row r after prompt `prompt_R[r]` of the collected pack, with slots for `max_new` tokens."""
         length_P = torch.tensor([group.prompt_length for group in layout.groups])
         _, heads, width = self._prompt_keys[0].shape
         self._prompt_keys = [_rectangle(keys, layout) for keys in self._prompt_keys]
         self._prompt_values = [_rectangle(values, layout) for values in self._prompt_values]
-        # Never read before it is written, unlike slots of rows that differ in length.
-        room = (len(prompt_R), heads, max_new, width)
-        self._keys = [keys.new_empty(room) for keys in self._prompt_keys]
-        self._values = [values.new_empty(room) for values in self._prompt_values]
+        # Uninitialised memory: unlike slots of rows that differ in length, none is read before it is written.
+        shape = (len(prompt_R), heads, max_new, width)
+        self._keys = [keys.new_empty(shape) for keys in self._prompt_keys]
+        self._values = [values.new_empty(shape) for values in self._prompt_values]
         past_PL = torch.arange(int(length_P.max())) >= length_P[:, None]
         self._bias_P11L = torch.zeros(past_PL.shape).masked_fill_(past_PL, -torch.inf)[:, None, None]
         self._prompt_R = torch.tensor(prompt_R)
@@ -231,12 +231,12 @@ class GroupSlots:
         self._place_rows()
 
     def open_next(self) -> None:
-        """Room for one more token of every row."""
+        """Advance every row to its next slot."""
         self.position_R = self.position_R + 1
-        self._own += 1
+        self._own_length += 1
 
     def attend(self, layer: int, query_RHd: Tensor, key_RKd: Tensor, value_RKd: Tensor, scale: float) -> Tensor:
-        """(R, H * d): every row's new token over its prompt, its own tokens and itself."""
+        """Return the attention of every row's new token over its prompt and its own tokens (R, H * d)."""
         keys, values = self._written(self._keys[layer], key_RKd), self._written(self._values[layer], value_RKd)
         prompt_keys, prompt_values = self._prompt_keys[layer], self._prompt_values[layer]
         rows, heads, width = query_RHd.shape
@@ -252,24 +252,24 @@ class GroupSlots:
         return out.baddbmm_(weights[..., longest:], values).view(rows, heads * width)
 
     def keep(self, row_K: Tensor) -> None:
-        """Only these rows stay, renumbered in the order given (see `slots.compacted`)."""
+        """Drop all rows but these, and renumber them in the order given, which `compacted` makes."""
         moved = (row_K != torch.arange(len(row_K))).nonzero()[:, 0]
         if len(moved):
             for buffer in (*self._keys, *self._values):
-                buffer[moved, :, : self._own] = buffer[row_K[moved], :, : self._own]
+                buffer[moved, :, : self._own_length] = buffer[row_K[moved], :, : self._own_length]
         self.position_R, self._prompt_R = self.position_R[row_K], self._prompt_R[row_K]
         if len(row_K):
             self._drop_prompts()
             self._place_rows()
 
     def _written(self, buffer: Tensor, new_RKd: Tensor) -> Tensor:
-        """(R * K, T, d): the rows' own tokens, with the new one in its place."""
-        own = buffer[: len(new_RKd), :, : self._own]
+        """Store the new token, and return the rows' own tokens so far (R * K, T, d)."""
+        own = buffer[: len(new_RKd), :, : self._own_length]
         own[:, :, -1] = new_RKd
         return own.flatten(0, 1)
 
     def _drop_prompts(self) -> None:
-        """Those that no row goes on from."""
+        """Drop prompts without rows."""
         live, prompt_R = torch.unique(self._prompt_R, return_inverse=True)
         if len(live) < len(self._bias_P11L):
             self._prompt_keys = [keys[live] for keys in self._prompt_keys]
@@ -277,8 +277,8 @@ class GroupSlots:
             self._bias_P11L, self._prompt_R = self._bias_P11L[live], prompt_R
 
     def _place_rows(self) -> None:
-        """The rectangle: which row and head each of the P * K * G cells holds, and which cell each of the R * K is in.
-        A cell of no row repeats one, and is not read."""
+        """Make the indices of the rectangle: the row and head in each of the P * K * G cells (`_cells`), and the cell
+        of each of the R * K rows and heads (`_places`). An empty cell repeats a row, and is not read."""
         heads, (rows,) = self._prompt_keys[0].shape[1], self._prompt_R.shape
         order = self._prompt_R.argsort(stable=True)
         size_P = self._prompt_R.bincount(minlength=len(self._bias_P11L))
@@ -291,6 +291,6 @@ class GroupSlots:
 
 
 def _rectangle(packed_NKd: Tensor, layout: PackLayout) -> Tensor:
-    """(P, K, L, d), zero past each prompt."""
+    """Copy a pack's keys or values to (P, K, L, d), with zeros past each prompt."""
     parts = [packed_NKd[group.start : group.responses_start] for group in layout.groups]
     return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True).transpose(1, 2).contiguous()

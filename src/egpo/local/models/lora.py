@@ -1,6 +1,6 @@
-"""Adapters beside frozen weights (Hu et al. 2021, arXiv:2106.09685), through peft.
+"""LoRA adapters beside frozen weights (Hu et al. 2021, arXiv:2106.09685), through peft.
 
-They are put into the transformers model itself, which stays what it is: nothing else in the engine knows of them.
+The adapters are put into the transformers model itself, which keeps its class. D inputs, r rank.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,9 +20,9 @@ _ADAPTER = "default"
 
 
 def add_adapters(model: PreTrainedModel, settings: Lora, seed: int) -> None:
-    """Freeze the weights, and put float32 adapters beside the chosen layers: W x + alpha / rank * B A x.
+    """Freeze the weights, and add float32 adapters to the chosen layers: W x + alpha / rank * B A x.
 
-    B starts at 0, so the model computes what it did. A is random: the same for the same seed.
+    B starts at 0, so the model's output does not change. A is random, and depends on the seed alone.
     """
     _require_peft()
     from peft import LoraConfig, inject_adapter_in_model
@@ -33,7 +33,7 @@ def add_adapters(model: PreTrainedModel, settings: Lora, seed: int) -> None:
         lora_alpha=settings.alpha,  # type: ignore[arg-type]
         target_modules=list(settings.layers) or "all-linear",
         lora_dropout=0.0,
-        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # GPT-2's layers are transposed
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # GPT-2's weights are transposed
     )
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
@@ -47,7 +47,7 @@ def add_adapters(model: PreTrainedModel, settings: Lora, seed: int) -> None:
 
 @contextmanager
 def adapters_off(model: PreTrainedModel) -> Iterator[None]:
-    """Within the block the model is the one that training started from."""
+    """Disable the adapters within the block: the model is the one that training started from."""
     layers = _adapted_layers(model).values()
     for layer in layers:
         layer.enable_adapters(enabled=False)
@@ -59,21 +59,21 @@ def adapters_off(model: PreTrainedModel) -> Iterator[None]:
 
 
 def adapter_state(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The adapters by name, for a resume; empty for a model without."""
+    """Return the adapters' weights by name, for a checkpoint; empty for a model without adapters."""
     return {name: tensor.detach() for name, tensor in model.named_parameters() if _is_adapter(name)}
 
 
 @torch.no_grad()
 def load_adapter_state(model: PreTrainedModel, state: Mapping[str, Tensor]) -> None:
-    """What `adapter_state` gave, to the bit."""
+    """Load what `adapter_state` returned, bit for bit; InputError if it belongs to other adapters."""
     own = adapter_state(model)
     expected, found = ({name: tensor.shape for name, tensor in named.items()} for named in (own, state))
     wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
     if wrong:
         raise InputError(
-            f"{len(wrong)} adapters are not this model's, {wrong[0]} among them",
+            f"{len(wrong)} adapters do not belong to this model, for example {wrong[0]}",
             where="checkpoint",
-            fix="resume with the model.lora that the checkpoint was made with",
+            fix="resume with the model.lora settings that the checkpoint was written with",
         )
     for name, tensor in own.items():
         tensor.copy_(state[name])
@@ -81,8 +81,9 @@ def load_adapter_state(model: PreTrainedModel, state: Mapping[str, Tensor]) -> N
 
 @torch.no_grad()
 def merged_state(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The state of a plain model that computes the same: W + alpha / rank * B A, under the names that W has without
-    adapters. A model without adapters gives its own state. Tensors that are tied stay so."""
+    """Return the state of a model without adapters that computes the same: W + alpha / rank * B A, under the name of W.
+
+    For a model without adapters this is its own state. Tied tensors stay tied."""
     merged = {f"{name}.weight": merged_weight(layer) for name, layer in _adapted_layers(model).items()}
     plain = {
         name.replace(".base_layer.", "."): tensor
@@ -93,13 +94,13 @@ def merged_state(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def is_adapted(layer: torch.nn.Module) -> bool:
-    """A layer with an adapter beside it."""
+    """Whether the layer has an adapter."""
     return hasattr(layer, "base_layer") and hasattr(layer, "get_delta_weight")
 
 
 @torch.no_grad()
 def merged_weight(layer: Any) -> Tensor:
-    """W, or W + alpha / rank * B A for a layer with an adapter."""
+    """Return W, or W + alpha / rank * B A for a layer with an adapter."""
     weight: Tensor = layer.weight
     return (weight.float() + layer.get_delta_weight(_ADAPTER)).to(weight.dtype) if is_adapted(layer) else weight
 
@@ -118,11 +119,11 @@ def _adapted_layers(model: PreTrainedModel) -> dict[str, Any]:
 
 def _require_peft() -> None:
     if find_spec("peft") is None:
-        raise InputError("adapters need peft", where="model.lora", fix="pip install peft")
+        raise InputError("LoRA adapters need the package peft", where="model.lora", fix="pip install peft")
 
 
 def _require_layers(model: PreTrainedModel, settings: Lora) -> None:
-    """peft would take a name that fits one layer and pass over one that fits none."""
+    """Raise InputError for a name that fits no layer: peft ignores it if another name fits."""
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
     matrices = {name: module for name, module in model.named_modules() if getattr(module, "weight", None) is not None}
     for wanted in settings.layers:
@@ -130,6 +131,6 @@ def _require_layers(model: PreTrainedModel, settings: Lora) -> None:
         if not any(module.weight.ndim == 2 for module in matches):
             known = {name.rpartition(".")[2] for name, module in matrices.items() if module.weight.ndim == 2}
             raise InputError(f"no layer `{wanted}`", where="model.lora.layers", fix=nearest(wanted, known))
-        # The engine reads the head's weight as it is, and a tied embedding is the head.
+        # The engine reads the head's weight without adapters, and a tied embedding is the head.
         if any(module in embeddings for module in matches):
             raise InputError(f"`{wanted}` is an embedding", where="model.lora.layers", fix="leave it out")

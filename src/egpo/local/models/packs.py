@@ -1,44 +1,45 @@
-"""Sequences side by side without padding; a prompt stands once for all the responses that follow it.
+"""Packs: the sequences of one forward pass side by side without padding, each prompt once for all its responses.
 
-P problems, B rows; N tokens of a pack, M response tokens of a pack.
-"""
+P problems, B rows; N tokens of a pack, M response tokens of a pack; G rows of a group, T tokens of its longest
+response. A pack is a list of groups. A group is a prompt and the responses that share it: the prompt attends to itself,
+and a response attends to its prompt and to itself."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from egpo.local.models.attention import GroupLayout, PackLayout
-
 
 @dataclass(frozen=True)
 class Sequences:
-    """One prompt and the responses to it. Without responses the prompt is a sequence by itself."""
+    """A prompt and the responses to it, as token ids. Without responses, the prompt is a sequence by itself."""
 
     prompt: Sequence[int]
     responses: Sequence[Sequence[int]] = ()
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that it takes in a pack: the last one of a response predicts nothing, and stays out."""
+        """Tokens in a pack: the last token of a response predicts nothing, and is left out."""
         return len(self.prompt) + sum(len(response) - 1 for response in self.responses)
 
 
 @dataclass(frozen=True, eq=False)
 class Pack:
-    """One forward pass. `source_M` says whose hidden state predicts each response token, `target_M` which token that
-    is: group by group, response by response, in order."""
+    """The input of one forward pass. Token `target_M[m]` of a response is predicted by the hidden state at
+    `source_M[m]`: group by group, response by response, in order."""
 
     token_N: Tensor
     position_N: Tensor
-    layout: PackLayout
+    layout: "PackLayout"
     source_M: Tensor
     target_M: Tensor
 
 
 def pack_groups(groups: Sequence[Sequences], device: torch.device | str = "cpu") -> Pack:
-    """Each group in turn: its prompt, then its responses. Every prompt and every response holds a token at least."""
+    """Return the pack of these groups, in order: each prompt, then its responses. None of them may be empty."""
     tokens: list[int] = []
     positions: list[Tensor] = []
     sources: list[Tensor] = []
@@ -63,3 +64,155 @@ def pack_groups(groups: Sequence[Sequences], device: torch.device | str = "cpu")
         source_M=(torch.cat(sources) if sources else torch.empty(0, dtype=torch.long)).to(device),
         target_M=torch.tensor(targets, dtype=torch.long, device=device),
     )
+
+
+@dataclass(frozen=True)
+class GroupLayout:
+    """The place of a group in a pack: `start`, the length of its prompt, and the lengths of its responses in tokens."""
+
+    start: int
+    prompt_length: int
+    lengths: tuple[int, ...]
+
+    @property
+    def responses_start(self) -> int:
+        return self.start + self.prompt_length
+
+    @property
+    def end(self) -> int:
+        return self.responses_start + sum(self.lengths)
+
+    @property
+    def longest(self) -> int:
+        return max(self.lengths, default=0)
+
+
+@dataclass(frozen=True)
+class PackLayout:
+    """The places of all groups of a pack, in order, without gaps."""
+
+    groups: tuple[GroupLayout, ...]
+    device: torch.device
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest sequence: a prompt with its longest response."""
+        return max(group.prompt_length + group.longest for group in self.groups)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Tokens of each group's prompt and of all its responses, group by group."""
+        return [size for group in self.groups for size in (group.prompt_length, sum(group.lengths))]
+
+    @cached_property
+    def parts(self) -> Tensor:
+        """(parts, 4), int32, for the C kernel: start and length of each prompt and each response, then start and length
+        of the prompt before it, which for a prompt has length 0."""
+        rows = [row for group in self.groups for row in _part_rows(group)]
+        return torch.tensor(rows, dtype=torch.int32).view(-1, 4)
+
+    @cached_property
+    def group_firsts(self) -> Tensor:
+        """The index of each group's first part, and the number of all parts (int32)."""
+        sizes = [0, *(1 + len(group.lengths) for group in self.groups)]
+        return torch.tensor(sizes).cumsum(0).to(torch.int32)
+
+    @cached_property
+    def rectangles(self) -> "tuple[GroupRectangle, ...]":
+        """Each group's responses as a rectangle; made once per pack, read by every layer."""
+        return tuple(GroupRectangle(group, self.device) for group in self.groups)
+
+
+def _part_rows(group: GroupLayout) -> Iterator[tuple[int, int, int, int]]:
+    yield group.start, group.prompt_length, group.start, 0
+    start = group.responses_start
+    for length in group.lengths:
+        yield start, length, group.start, group.prompt_length
+        start += length
+
+
+class GroupRectangle:
+    """A group's responses as a rectangle (G, T), and the mask of attention over it, for attention through torch."""
+
+    def __init__(self, group: GroupLayout, device: torch.device) -> None:
+        self.group = group
+        rows, longest = len(group.lengths), group.longest
+        self.ragged = any(length != longest for length in group.lengths)
+        length_G = torch.tensor(group.lengths, dtype=torch.long)
+        if self.ragged:
+            step_T = torch.arange(longest)
+            first_G = length_G.cumsum(0) - length_G
+            inside_GT = step_T < length_G[:, None]
+            # Cells past the end of a response repeat a token: nothing attends to them, and their output is dropped.
+            self.index = torch.where(inside_GT, first_G[:, None] + step_T, 0).flatten().to(device)
+            self.kept = inside_GT.flatten().nonzero()[:, 0].to(device)
+        self.rows, self.longest, self.device = rows, longest, device
+        self._bias: Tensor | None = None
+
+    def bias(self, repeats: int, dtype: torch.dtype) -> Tensor:
+        """Return what is added to the scores (repeats * T, L + T): 0 over the prompt's L tokens and over the response
+        up to the token itself, else minus infinity."""
+        if self._bias is None:  # the same for every layer
+            self._bias = self._make_bias(repeats, dtype)
+        return self._bias
+
+    def fill(self, tensor: Tensor) -> Tensor:
+        """Return (1, H, tokens, d) of the responses as (G, H, T, d)."""
+        part = tensor[0]
+        if self.ragged:
+            part = part.index_select(1, self.index)
+        return part.view(part.shape[0], self.rows, self.longest, -1).transpose(0, 1)
+
+    def _make_bias(self, repeats: int, dtype: torch.dtype) -> Tensor:
+        seen_TT = torch.ones(self.longest, self.longest, dtype=torch.bool, device=self.device).tril()
+        seen = torch.cat([seen_TT.new_ones(self.longest, self.group.prompt_length), seen_TT], dim=1)
+        return (
+            torch.zeros(seen.shape, dtype=dtype, device=self.device).masked_fill(~seen, -torch.inf).repeat(repeats, 1)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class VarlenLayout:
+    """A pack as variable-length attention reads it: each prompt and each response is a sequence of queries, and the
+    keys of a response are those of its prompt, then its own. Here M counts the keys of all sequences.
+
+    `source_M`: the token of the pack behind each key. `order_M` lists the keys by that token; those of token n start at
+    `first_N1[n]`. `query_starts` and `key_starts` (int32) bound the sequences."""
+
+    source_M: Tensor
+    order_M: Tensor
+    first_N1: Tensor
+    query_starts: Tensor
+    key_starts: Tensor
+    longest_query: int
+    longest_key: int
+
+    @classmethod
+    def of(cls, layout: PackLayout) -> "VarlenLayout":
+        sources, queries, keys = [], [], []
+        num_tokens = 0
+        for group in layout.groups:
+            prompt = torch.arange(group.start, group.responses_start)
+            own = torch.split(torch.arange(group.responses_start, group.end), list(group.lengths))
+            for length, tokens in ((group.prompt_length, None), *zip(group.lengths, own, strict=True)):
+                if length:
+                    sources += [prompt] if tokens is None else [prompt, tokens]
+                    queries.append(length)
+                    keys.append(length + (0 if tokens is None else group.prompt_length))
+            num_tokens = group.end
+        source_M = torch.cat(sources).to(layout.device)
+        ordered, order_M = source_M.sort(stable=True)
+        bounds = torch.arange(num_tokens + 1, device=layout.device)
+        return cls(
+            source_M=source_M,
+            order_M=order_M,
+            first_N1=torch.searchsorted(ordered, bounds),
+            query_starts=_starts(queries, layout.device),
+            key_starts=_starts(keys, layout.device),
+            longest_query=max(queries),
+            longest_key=max(keys),
+        )
+
+
+def _starts(lengths: list[int], device: torch.device) -> Tensor:
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)

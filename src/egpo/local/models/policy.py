@@ -1,31 +1,36 @@
-"""A causal language model as the engine uses it: hidden states of packs, one more token for slots, and the head."""
+"""A causal language model as the engine uses it: hidden states of packs, one more token per row, logits, and prompts.
 
+N tokens of a pack, R rows, D hidden, V vocabulary. Three paths compute the hidden states: the engine's own layers on a
+GPU or on a CPU, for the architectures in `architectures`, and transformers' layers for every other model.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import torch
+from jinja2 import TemplateError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from egpo.errors import warn_once
-from egpo.local.models import cpu_decoder
-from egpo.local.models.architectures import why_not_fused, why_not_lean
-from egpo.local.models.attention import PackLayout, SlotLayout
+from egpo.chat_templates import render
+from egpo.errors import EgpoError, InputError, warn_once
+from egpo.local.models import cpu_operations
+from egpo.local.models.architectures import why_not_cpu_layers, why_not_cuda_layers
+from egpo.local.models.attention import SlotLayout
 from egpo.local.models.caches import BlockSlots, GroupSlots, Slots
-from egpo.local.models.cpu_decoder import Attend, decode
-from egpo.local.models.cpu_decoding import can_decode
-from egpo.local.models.packs import Pack
-
-if TYPE_CHECKING:
-    from egpo.local.sampling.cuda.decoder import Decoder
-
+from egpo.local.models.cpu_decoder import Attend, can_step_in_c, decode
+from egpo.local.models.packs import Pack, PackLayout
+from egpo.tasks import Problem, Task
 
 AnySlots = Slots | GroupSlots | BlockSlots
+ForwardPath = Literal["cuda_layers", "cpu_layers", "transformers"]
 
 
 @dataclass(eq=False)
 class Policy:
-    """`stop_ids` end a response; `context` is the longest sequence; `template` are variables for the chat template."""
+    """A model with its tokenizer. `stop_ids` end a response, `context` is the longest sequence in tokens, `template`
+    holds variables for the chat template."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -33,7 +38,6 @@ class Policy:
     stop_ids: frozenset[int]
     pad_id: int
     template: dict[str, Any] = field(default_factory=dict)
-    _decoder: "Decoder | None" = field(default=None, init=False, repr=False)
 
     @property
     def device(self) -> torch.device:
@@ -45,55 +49,51 @@ class Policy:
         return weight
 
     @property
-    def path(self) -> str:
-        """ "fused", "lean": the engine's own forward pass on a GPU, on a CPU; "transformers": the model's own."""
-        if not why_not_fused(self.model):
-            return "fused"
-        return "transformers" if why_not_lean(self.model) else "lean"
+    def path(self) -> ForwardPath:
+        """Which layers compute the model: the engine's own for its device, or those of transformers."""
+        if not why_not_cuda_layers(self.model):
+            return "cuda_layers"
+        return "transformers" if why_not_cpu_layers(self.model) else "cpu_layers"
 
-    @property
-    def decoder(self) -> "Decoder | None":
-        """Samples by captured graphs, where the model's path is the fused one. The first to miss the path that is its
-        device's own says why."""
-        path = self.path
-        if path == "transformers":
-            why = why_not_fused(self.model) if self.device.type == "cuda" else why_not_lean(self.model)
+    def warn_if_slow(self) -> None:
+        """Warn once if the engine's own layers cannot compute this model."""
+        if self.path == "transformers":
+            is_on_gpu = self.device.type == "cuda"
+            why = why_not_cuda_layers(self.model) if is_on_gpu else why_not_cpu_layers(self.model)
             warn_once(
-                "path", f"on the slower path, through transformers: {why} (`egpo doctor` lists the faster models)"
+                "path",
+                f"no fast kernels for {type(self.model).__name__} ({why}); using transformers' own layers, which are "
+                "slower (`egpo doctor` lists the architectures with fast kernels)",
             )
-        if self._decoder is None and path == "fused":
-            from egpo.local.sampling.cuda.decoder import Decoder
-
-            self._decoder = Decoder(self.model, self.tokenizer)
-        return self._decoder
 
     def open_slots(self) -> AnySlots:
-        """An empty cache, of the kind that the model's path fills."""
-        if self.path != "lean":
+        """Return an empty key-value cache, of the kind that the model's path fills."""
+        if self.path != "cpu_layers":
             return Slots()
-        return BlockSlots(self.model) if can_decode(self.model) else GroupSlots()
+        return BlockSlots(self.model) if can_step_in_c(self.model) else GroupSlots()
 
     def hidden(self, pack: Pack, cache: AnySlots | None = None) -> Tensor:
-        """(N, D): hidden states after the last norm, with a gradient where gradients are on. A cache keeps the keys
-        and values of the pack's prompts."""
+        """Return the hidden states after the last norm (N, D), with gradients where they are enabled.
+
+        A cache keeps the keys and values of the pack's prompts."""
         path = self.path if cache is None else None
-        if path == "fused":
+        if path == "cuda_layers":
             from egpo.local.models.cuda.packed import packed_hidden
 
             return packed_hidden(self.model, pack)
-        if isinstance(cache, GroupSlots | BlockSlots) or path == "lean":
-            return decode(self.model, pack.token_N, pack.position_N, _over_pack(pack.layout, cache))
+        if isinstance(cache, GroupSlots | BlockSlots) or path == "cpu_layers":
+            return decode(self.model, pack.token_N, pack.position_N, _attention_over(pack.layout, cache))
         return self._forward(pack.token_N[None], pack.position_N[None], pack.layout, cache)[0]
 
     def logits(self, hidden_RD: Tensor) -> Tensor:
-        """(R, V) in float32, whatever the weights are in: rounded to bfloat16 they would give other probabilities than
-        the update computes."""
+        """Return the logits (R, V) in float32, whatever the dtype of the weights: rounded to bfloat16 they would give
+        other probabilities than the update computes."""
         if hidden_RD.is_cuda and hidden_RD.dtype != torch.float32:
             return torch.mm(hidden_RD, self.head_VD.T, out_dtype=torch.float32)
         return hidden_RD.float() @ self.head_VD.float().T
 
     def next_hidden(self, token_R: Tensor, slots: AnySlots) -> Tensor:
-        """(R, D): one more token for each row of slots."""
+        """Append one token to each row of the cache, and return their hidden states (R, D)."""
         if isinstance(slots, BlockSlots):
             return slots.next_hidden(token_R)
         if isinstance(slots, GroupSlots):
@@ -104,7 +104,7 @@ class Policy:
 
     def _forward(self, token: Tensor, position: Tensor, layout: PackLayout | SlotLayout, cache: Slots | None) -> Tensor:
         if self.model.is_gradient_checkpointing:
-            # transformers takes the cache away from a layer in training that it would compute again.
+            # In training mode, transformers gives no cache to a layer that it would compute again.
             self.model.train(cache is None)
         out = self.model.base_model(
             input_ids=token, position_ids=position, past_key_values=cache, use_cache=cache is not None, layout=layout
@@ -113,10 +113,68 @@ class Policy:
         return hidden
 
 
-def _over_pack(layout: PackLayout, cache: GroupSlots | BlockSlots | None) -> Attend:
+def _attention_over(layout: PackLayout, cache: GroupSlots | BlockSlots | None) -> Attend:
+    """Attention over a pack on a CPU, which also keeps the keys and values of each layer in the cache, if any."""
+
     def attend(layer: int, query_NHd: Tensor, key_NKd: Tensor, value_NKd: Tensor, scale: float) -> Tensor:
         if cache is not None:
             cache.collect(key_NKd, value_NKd)
-        return cpu_decoder.attend(query_NHd, key_NKd, value_NKd, layout, scale)
+        return cpu_operations.attend(query_NHd, key_NKd, value_NKd, layout, scale)
 
     return attend
+
+
+def prompt_tokens(policy: Policy, task: Task, problems: Sequence[Problem]) -> list[tuple[int, ...]]:
+    """Return the token ids of each problem's prompt, rendered with the model's chat template."""
+    texts = [prompt_text(policy, task, problem) for problem in problems]
+    for problem, text in zip(problems, texts, strict=True):
+        _require_utf8(problem, text)
+    encoded = policy.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+    return [tuple(ids) for ids in encoded]
+
+
+def prompt_text(policy: Policy, task: Task, problem: Problem) -> str:
+    """Return the prompt as the model reads it; InputError if the task's messages do not fit the chat template."""
+    messages = task.prompt(problem)
+    if isinstance(messages, str) or not messages:
+        raise InputError(
+            f"the task's `prompt` returned {messages!r:.60}",
+            where=f"problem {problem.key}",
+            fix='return messages: [{"role": "user", "content": ...}]',
+        )
+    try:
+        return render(policy.tokenizer, messages, variables=policy.template)
+    except EgpoError:
+        raise
+    except (TemplateError, TypeError, ValueError, AttributeError, LookupError) as error:
+        raise InputError(
+            f"the chat template refuses the prompt: {error}",
+            where=f"problem {problem.key}",
+            fix="compare the task's messages with what the template expects",
+        ) from error
+
+
+def _require_utf8(problem: Problem, text: str) -> None:
+    """Half of a surrogate pair, which JSON can hold, is not text: each tokenizer fails on it in its own way."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"its prompt holds {text[error.start]!r}, half of a surrogate pair",
+            where=f"problem {problem.key!r:.80}",
+            fix="fix the data: such a character comes from text that was cut or decoded wrongly",
+        ) from error
+
+
+def require_room(policy: Policy, problem: Problem, num_tokens: int, max_response_tokens: int) -> None:
+    """Raise InputError unless the prompt and the longest response fit the model's context."""
+    longest_prompt = policy.context - max_response_tokens
+    if num_tokens > longest_prompt:
+        raise InputError(
+            f"a prompt of {num_tokens} tokens and a response of {max_response_tokens} do not fit the model's "
+            f"{policy.context}",
+            where=f"problem {problem.key[:80]}",
+            fix=f"leave such problems out with rollout.max_prompt_tokens={max(longest_prompt, 1)}"
+            if longest_prompt > 0
+            else "lower rollout.max_response_tokens",
+        )

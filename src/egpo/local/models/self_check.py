@@ -1,25 +1,25 @@
-"""Does the engine compute what the model computes? A few tokens through each of its paths, before anything is trained.
+"""Compare the engine's forward passes with that of transformers on a few tokens, before anything is trained.
 
-Models differ in more than their config says: positions by bias, capped logits, states in place of a cache. Whatever
-this engine does not cover shows here as a difference, and is refused.
+Models have features that a config does not show, such as positions by bias, capped logits, or states in place of a
+cache. What the engine does not support appears here as a difference, and the model is refused.
 """
 
 import torch
 from torch import Tensor
 
 from egpo.errors import InputError
-from egpo.local.models.attention import NAME
+from egpo.local.models.attention import ATTENTION_NAME
 from egpo.local.models.packs import Sequences, pack_groups
 from egpo.local.models.policy import Policy
 
 _PROMPT_LENGTH, _RESPONSE_LENGTHS = 5, (4, 1, 3)
 _TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 8e-2}
-"""Of the logits' spread."""
+"""Largest allowed difference, as a fraction of the standard deviation of the logits."""
 
 
 @torch.no_grad()
 def require_agreement(policy: Policy, where: str) -> None:
-    """Logits of the plain model against those of a pack and of slots."""
+    """Raise InputError if the logits of a pack or of a cache differ from those of the plain model."""
     group = _some_tokens(policy)
     expected = [_plain_logits(policy, [*group.prompt, *response]) for response in group.responses]
     spread = float(torch.cat(expected).std())
@@ -31,9 +31,9 @@ def require_agreement(policy: Policy, where: str) -> None:
     for path, difference in differences.items():
         if not difference <= allowed:
             raise InputError(
-                f"{type(policy.model).__name__} is not computed faithfully ({path} logits are off by {difference:.2g})",
+                f"the engine computes {type(policy.model).__name__} wrongly ({path} logits differ by {difference:.2g})",
                 where=where,
-                fix="the local engine covers models of plain attention and a plain head; use engine=verl for this one",
+                fix="the local engine supports plain attention and a plain head; use engine=verl for this model",
             )
 
 
@@ -46,12 +46,12 @@ def _some_tokens(policy: Policy) -> Sequences:
 
 
 def _plain_logits(policy: Policy, tokens: list[int]) -> Tensor:
-    """As `model(input_ids)` gives them, with the attention of transformers: those that predict the response."""
+    """Return the logits that predict the response, by `model(input_ids)` with the attention of transformers."""
     policy.model.set_attn_implementation("sdpa" if policy.model._supports_sdpa else "eager")
     try:
         logits: Tensor = policy.model(torch.tensor([tokens], device=policy.device), use_cache=False).logits
     finally:
-        policy.model.set_attn_implementation(NAME)
+        policy.model.set_attn_implementation(ATTENTION_NAME)
     return logits[0, _PROMPT_LENGTH - 1 : -1].float()
 
 
@@ -62,7 +62,7 @@ def _packed_logits(policy: Policy, group: Sequences) -> list[Tensor]:
 
 
 def _cached_logits(policy: Policy, group: Sequences) -> list[Tensor]:
-    """The longest response by slots, one token at a time."""
+    """Return the logits of the longest response, computed one token at a time with a cache."""
     pack, slots = pack_groups([Sequences(group.prompt)], policy.device), policy.open_slots()
     hidden = policy.hidden(pack, slots)[-1:]
     slots.spread(pack.layout, [0], max_new=len(group.responses[0]))
@@ -73,7 +73,7 @@ def _cached_logits(policy: Policy, group: Sequences) -> list[Tensor]:
 
 
 def _largest_difference(found: list[Tensor], expected: list[Tensor]) -> float:
-    """Over tokens; of one token, the root mean square over the vocabulary: among a million logits in halves, the one
-    that is rounded worst is far off."""
+    """Return the largest difference over tokens. For one token it is the root mean square over the vocabulary: among a
+    million logits in 16 bits, the largest rounding error of a single one says little."""
     pairs = zip(found, expected[: len(found)], strict=True)
     return max(float((ours - theirs).square().mean(dim=-1).sqrt().max()) for ours, theirs in pairs)

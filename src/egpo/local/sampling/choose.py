@@ -1,6 +1,6 @@
-"""From logits to a token, with its log-probability and the entropy of what it was drawn from. R rows, V vocabulary.
+"""Choose a token from logits, with its log-probability and the entropy of the distribution; detect ends of responses.
 
-When a response is over: a stop token, or a stop string somewhere in its text.
+R rows, V vocabulary, K tokens that may be kept by truncation; B rows and T tokens of the tables.
 """
 
 import math
@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from egpo.local.models.policy import Policy
 from egpo.native.library import address, kernels, suits
 
-# A whole row as an integer: a sum that rounding has lifted a little over it still fits.
 WHOLE = 2**61
+"""Probability 1 as an integer. A sum that rounding has lifted a little above it still fits into 64 bits."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 leave nothing out."""
+    """Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep the whole vocabulary."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -33,9 +34,9 @@ class Sampling:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """`logp_R` is of the tempered distribution over the whole vocabulary, as the update computes it again;
-    `entropy_R` is of the distribution that was sampled from: tempered, and truncated where tokens were left out.
-    A greedy choice has no such distribution: both are the model's own, at temperature 1."""
+    """One token per row. `logp_R` is its log-probability over the whole vocabulary at the sampling temperature, as the
+    update computes it. `entropy_R` is the entropy in nats of the distribution that was sampled from: at the sampling
+    temperature, and after truncation. For a greedy choice both are taken at temperature 1."""
 
     token_R: Tensor
     logp_R: Tensor
@@ -43,7 +44,7 @@ class Choice:
 
 
 def choose(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> Choice:
-    """One token a row, decided by its uniform draw alone."""
+    """Return one token per row, decided by its logits and its uniform draw alone."""
     if sampling.temperature > 0 and not sampling.truncates and suits(logits_RV):
         return _native_choice(logits_RV.contiguous(), uniform_R.double().contiguous(), sampling.temperature)
     tempered_RV = logits_RV.float() / (sampling.temperature or 1.0)
@@ -67,20 +68,20 @@ def _native_choice(logits_RV: Tensor, uniform_R: Tensor, temperature: float) -> 
 
 
 def entropy(probability_RV: Tensor) -> Tensor:
-    """-sum p log p, a token of probability 0 adding nothing."""
+    """-sum p log p in nats; a token of probability 0 adds nothing."""
     parts_RV: Tensor = torch.special.entr(probability_RV)
     return parts_RV.sum(dim=-1)
 
 
 def truncate(probability_RV: Tensor, sampling: Sampling) -> Tensor:
-    """What is left of it, normalised."""
+    """Return the probabilities of the kept tokens, normalised, and 0 for all others."""
     left_RV = probability_RV * kept_tokens(probability_RV, sampling)
     return left_RV / left_RV.sum(dim=-1, keepdim=True)
 
 
 def kept_tokens(probability_RV: Tensor, sampling: Sampling) -> Tensor:
-    """Top-k, then the smallest set that holds top_p of those, then min_p: so many of the likeliest tokens, the first
-    ones among equals. The likeliest stays."""
+    """Return which tokens are kept: top-k, then the smallest set that holds top_p of their mass, then min_p. Among
+    equally likely tokens the first ones are kept. The likeliest token is always kept."""
     if not sampling.top_k and sampling.top_p == 1:
         return probability_RV >= sampling.min_p * probability_RV.amax(dim=-1, keepdim=True)
     ordered_RK = _likeliest(probability_RV, sampling.top_k)
@@ -92,14 +93,14 @@ def kept_tokens(probability_RV: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _likeliest(probability_RV: Tensor, top_k: int) -> Tensor:
-    """The highest first: so many, or all."""
+    """Return the probabilities in descending order: the first `top_k`, or all if it is 0."""
     if top_k:
         return probability_RV.topk(min(top_k, probability_RV.shape[1])).values
     return probability_RV.sort(dim=-1, descending=True).values
 
 
 def _num_kept(ordered_RK: Tensor, sampling: Sampling) -> Tensor:
-    """(R, 1), at least 1."""
+    """Return the number of kept tokens per row (R, 1), at least 1."""
     kept_RK = ordered_RK >= sampling.min_p * ordered_RK[:, :1]
     if sampling.top_p < 1:
         parts_RK = _fixed_point(ordered_RK)
@@ -108,19 +109,20 @@ def _num_kept(ordered_RK: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draw(probability_RV: Tensor, uniform_R: Tensor) -> Tensor:
-    """The token at which the cumulative probability passes the draw. In integers: in float32 the rare tokens of a
-    large vocabulary would vanish in rounding, and on a GPU the last bits of such sums change from run to run. A token
-    of probability 0 is never drawn."""
+    """Return the token at which the cumulative probability passes the draw. A token of probability 0 is never drawn.
+
+    Sums are in integers: in float32 the rare tokens of a large vocabulary would vanish in rounding, and on a GPU the
+    last bits of such sums change from run to run."""
     cumulative_RV = _fixed_point(probability_RV).cumsum(dim=-1)
     total_R1 = cumulative_RV[:, -1:].contiguous()
     passed_R1 = (uniform_R.double()[:, None] * total_R1).long()
     token_R = torch.searchsorted(cumulative_RV, passed_R1, right=True)
-    # Rounding may lift the draw onto the total itself: then it is the last token that can be drawn.
+    # Rounding may lift the draw to the total: then take the last token of positive probability.
     return torch.minimum(token_R, torch.searchsorted(cumulative_RV, total_R1))[:, 0]
 
 
 def _fixed_point(probability_RV: Tensor) -> Tensor:
-    """Each token's share of its row, in integers, whose sums are exact in any order."""
+    """Return each token's probability as an integer fraction of WHOLE: sums of integers are exact in any order."""
     wide_RV = probability_RV.double()
     total_R1 = wide_RV.sum(dim=-1, keepdim=True).clamp(min=1e-200)
     return (wide_RV * (WHOLE / total_R1)).long()
@@ -128,12 +130,14 @@ def _fixed_point(probability_RV: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Stops:
+    """What ends a response: token ids, and strings anywhere in its text."""
+
     ids: frozenset[int]
     strings: tuple[str, ...] = ()
 
     def over(self, token_R: Tensor, written: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase) -> Tensor:
-        """Which rows just ended. `written` are the tokens of each row so far, the new one included; read only where
-        there are stop strings."""
+        """Return which rows have just ended. `written` holds the tokens of each row so far, including the new one; it
+        is read only if there are stop strings."""
         over_R = torch.isin(token_R, torch.tensor(sorted(self.ids), device=token_R.device))
         if not self.strings:
             return over_R
@@ -143,5 +147,39 @@ class Stops:
 
     @property
     def num_tail_tokens(self) -> int:
-        """A token holds a byte at least, so that this many reach over the longest string and a broken character."""
+        """A token holds at least one byte, so this many tokens cover the longest string and a broken character."""
         return max(len(string.encode()) for string in self.strings) + 4
+
+
+@dataclass(frozen=True, eq=False)
+class ResponseTables:
+    """Where rows write their tokens: token ids, log-probabilities and entropies (B, T), lengths and ends (B)."""
+
+    response_BT: Tensor
+    logp_BT: Tensor
+    entropy_BT: Tensor
+    length_B: Tensor
+    finished_B: Tensor
+
+    @classmethod
+    def empty(cls, size: tuple[int, int], policy: Policy) -> "ResponseTables":
+        device = policy.device
+        return cls(
+            response_BT=torch.full(size, policy.pad_id, dtype=torch.long, device=device),
+            logp_BT=torch.zeros(size, device=device),
+            entropy_BT=torch.zeros(size, device=device),
+            length_B=torch.zeros(size[0], dtype=torch.long, device=device),
+            finished_B=torch.zeros(size[0], dtype=torch.bool, device=device),
+        )
+
+    def write(self, row_R: Tensor, step: int, choice: Choice) -> None:
+        """Store the choice as token `step` of these rows."""
+        self.response_BT[row_R, step] = choice.token_R
+        self.logp_BT[row_R, step] = choice.logp_R
+        self.entropy_BT[row_R, step] = choice.entropy_R
+        self.length_B[row_R] = step + 1
+
+    def written(self, row_R: Tensor, step: int) -> list[list[int]]:
+        """Return the tokens of these rows up to token `step`, inclusive."""
+        rows: list[list[int]] = self.response_BT[row_R, : step + 1].tolist()
+        return rows

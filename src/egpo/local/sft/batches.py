@@ -21,8 +21,7 @@ from egpo.config.schema import SftData
 from egpo.data import split_rows
 from egpo.errors import InputError
 from egpo.local.draws import Draws
-from egpo.local.models.attention import GroupLayout, PackLayout
-from egpo.local.models.packs import Pack
+from egpo.local.models.packs import GroupLayout, Pack, PackLayout
 from egpo.local.models.policy import Policy
 from egpo.local.sft.examples import Examples, read_examples
 

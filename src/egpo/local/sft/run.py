@@ -11,13 +11,13 @@ from torch import Tensor
 
 from egpo.advantages.signals import Metrics
 from egpo.config import SftConfig
-from egpo.local.models.load import load_policy
+from egpo.local.models.loading import load_policy
 from egpo.local.models.lora import add_adapters
 from egpo.local.models.policy import Policy
 from egpo.local.run import Stages
 from egpo.local.sft.batches import Batch, Part, TrainingData, cut_by_tokens, load_data, pack_examples, plan
 from egpo.local.sft.examples import Examples
-from egpo.local.updates.budget import TokenBudget, budget_for, within_memory
+from egpo.local.updates.micro_batches import TokenBudget, budget_for, within_memory
 from egpo.local.updates.optimizer import Optimizer, learning_rate
 from egpo.token_stats import token_stats
 
@@ -46,7 +46,7 @@ def accumulate(policy: Policy, optimizer: Optimizer, examples: Examples, chosen:
         budget,
         cut=lambda tokens: cut_by_tokens(chosen, examples.length_E, tokens),
         work=work,
-        undo=optimizer.forget_gradients,
+        undo=optimizer.discard_gradients,
     )
     return float(torch.stack(losses).sum())
 

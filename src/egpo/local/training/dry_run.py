@@ -6,7 +6,7 @@ from itertools import islice
 
 from egpo.config import Config
 from egpo.local.checkpoints.checkpoint import room_for
-from egpo.local.models.prompts import prompt_text, prompt_tokens
+from egpo.local.models.policy import prompt_text, prompt_tokens
 from egpo.local.run import Run
 from egpo.local.step import StepOutcome, step
 from egpo.local.training.opening import open_seeded, run_folder

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from egpo.data.manifest import data_digest
 from egpo.errors import InputError, warn_once
 from egpo.local.checkpoints.checkpoint import Checkpoints, room_for
-from egpo.local.models.prompts import prompt_tokens, require_room
+from egpo.local.models.policy import prompt_tokens, require_room
 from egpo.local.run import Run
 from egpo.local.validate import held_out_problems
 from egpo.rewards.scoring import DATA_SOURCES, require_visible_tags, vanishing_tags

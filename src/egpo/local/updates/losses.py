@@ -1,30 +1,33 @@
-"""The clipped surrogate (Schulman et al. 2017, arXiv:1707.06347) per token. M response tokens.
+"""The loss of a micro-batch, and its formulas: clipped surrogate, KL estimators, weights of tokens.
 
-The KL divergence from the reference, estimated at the tokens that were sampled.
+B rows, R rows of a micro-batch, T tokens, M response tokens of a micro-batch. The loss is the sum of weight * loss over
+tokens. Weights are made for a whole mini-batch before it is cut into micro-batches, so the cuts do not change the loss.
 
-Schulman 2020, joschu.net/blog/kl-approx.html. B rows, T tokens.
-
-How the losses of tokens become the loss of a mini-batch, as a weight for every token of a response.
-
-Weights are made for a mini-batch whole, before it is cut into micro-batches: the loss is the sum of weight * loss over
-tokens, wherever the cuts fall. B rows.
+To add a KL estimator: a function of the two log-probabilities, and its row in KL_ESTIMATORS.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from egpo.config.sections.training import Update
+from egpo.local.models.packs import pack_groups
+from egpo.local.models.policy import Policy
+from egpo.local.updates.micro_batches import MicroBatch
+from egpo.token_stats import token_stats
+
 LARGEST_LOG_RATIO = 20.0
+"""exp(20) is finite beside the terms of other tokens; past it a token has no gradient, in verl too."""
 
 
 @dataclass(frozen=True, eq=False)
 class Surrogate:
-    """`loss_M` has a gradient; the rest is what verl logs of it, per token.
+    """The clipped surrogate per token. `loss_M` has a gradient; the other fields are what verl logs.
 
-    `clipped_M`: the clip of the ratio decided (actor/pg_clipfrac). `capped_M`: the dual clip decided
+    `clipped_M`: the clip of the ratio was active (actor/pg_clipfrac). `capped_M`: the dual clip was active
     (actor/pg_clipfrac_lower). `minus_log_ratio_M`: old - new logp (actor/ppo_kl is its mean).
     """
 
@@ -37,15 +40,15 @@ class Surrogate:
 def clipped_surrogate(
     logp_M: Tensor, old_logp_M: Tensor, advantage_M: Tensor, *, low: float, high: float, dual: float | None = None
 ) -> Surrogate:
-    """With the ratio q = exp(logp - old):
+    """Return the clipped surrogate (Schulman et al. 2017, arXiv:1707.06347). With the ratio q = exp(logp - old):
 
         loss = max(-A q, -A clip(q, 1 - low, 1 + high))
         loss = min(loss, -A dual)                          where A < 0 (Ye et al. 2020, arXiv:1912.09729)
 
-    Where the clip decides, the token has no gradient. Where old and new policy are one, loss = -A and its gradient is
-    that of -A logp. As verl's `compute_policy_loss_vanilla`, whose dual clip is always on, at 3: here None is off.
+    Where a clip is active, the token has no gradient. Where old and new policy are equal, loss = -A and its gradient is
+    that of -A logp. Equal to verl's `compute_policy_loss_vanilla`, whose dual clip is always on, at 3; None is off.
     """
-    # Not beyond exp(20): the product with A must stay finite. Such a token is clipped, or has no gradient.
+    # At most exp(20): the product with A must stay finite. Such a token is clipped, or has no gradient.
     log_ratio_M = (logp_M - old_logp_M).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
     ratio_M = log_ratio_M.exp()
     plain_M = -advantage_M * ratio_M
@@ -59,23 +62,20 @@ def clipped_surrogate(
     return Surrogate(loss_M, (bounded_M > plain_M).detach(), capped_M.detach(), -log_ratio_M.detach())
 
 
-# exp(20) is still finite beside other tokens' terms; past it a token has no gradient, in verl too.
-
-
 def k1(logp: Tensor, reference_logp: Tensor) -> Tensor:
-    """logp - ref: without bias, and often negative. As a loss it teaches nothing: its expected gradient is 0."""
+    """logp - ref: unbiased, and often negative. Useless as a loss: its expected gradient is 0."""
     return logp - reference_logp
 
 
 def k2(logp: Tensor, reference_logp: Tensor) -> Tensor:
-    """(logp - ref)^2 / 2: biased and never negative; its gradient is the KL's own in expectation."""
+    """(logp - ref)^2 / 2: biased and never negative; its expected gradient is that of the KL divergence."""
     return (logp - reference_logp).square() / 2
 
 
 def k3(logp: Tensor, reference_logp: Tensor) -> Tensor:
-    """exp(ref - logp) - 1 - (ref - logp): without bias and never negative.
+    """exp(ref - logp) - 1 - (ref - logp): unbiased and never negative.
 
-    verl cuts the value at 10, where a token loses its gradient just as the policy has left the reference. Here only the
+    verl cuts the value at 10, so a token loses its gradient when the policy is far from the reference. Here only the
     exponent is bounded, at 20.
     """
     log_ratio = (reference_logp - logp).clamp(max=LARGEST_LOG_RATIO)
@@ -83,15 +83,16 @@ def k3(logp: Tensor, reference_logp: Tensor) -> Tensor:
 
 
 KL_ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
+"""Estimates of the KL divergence at sampled tokens (Schulman 2020, joschu.net/blog/kl-approx.html)."""
 
 
 def kl_per_response(logp_BT: Tensor, reference_BT: Tensor, mask_BT: Tensor, estimator: str) -> Tensor:
-    """The sum over a response's tokens; 0 for a response without tokens."""
+    """Return the estimated KL divergence summed over each response's tokens; 0 for a response without tokens."""
     return (KL_ESTIMATORS[estimator](logp_BT, reference_BT) * mask_BT).sum(1)
 
 
 def less_kl(reward_B: Tensor, kl_B: Tensor, weight: float) -> Tensor:
-    """The reward that an estimator sees under `kl_in: reward`: r - weight * sum over tokens of k."""
+    """Return the reward for the estimator under `kl_in: reward`: r - weight * sum over tokens of k."""
     return reward_B - weight * kl_B.to(reward_B)
 
 
@@ -99,11 +100,11 @@ Aggregation = Literal["token_mean", "sequence_mean", "fixed_length"]
 
 
 def token_weights(length_B: Tensor, aggregation: Aggregation, horizon: int) -> Tensor:
-    """The weight of each token of row b, of L[b] tokens, among R rows that have tokens (float32):
+    """Return the weight of each token of row b, which has L[b] tokens, among R rows that have tokens (float32):
 
-        token_mean      1 / sum(L)          all tokens alike               verl's token-mean
-        sequence_mean   1 / (R * L[b])      all responses alike            verl's seq-mean-token-mean
-        fixed_length    1 / (R * horizon)   length neither helps nor hurts verl's seq-mean-token-sum-norm, at a fixed
+        token_mean      1 / sum(L)          all tokens equal               verl's token-mean
+        sequence_mean   1 / (R * L[b])      all responses equal            verl's seq-mean-token-mean
+        fixed_length    1 / (R * horizon)   independent of length          verl's seq-mean-token-sum-norm, at a fixed
                                                                            loss_scale_factor
 
     A row without tokens has weight 0 and does not count, as in verl.
@@ -117,3 +118,87 @@ def token_weights(length_B: Tensor, aggregation: Aggregation, horizon: int) -> T
     else:
         total_B = (num_rows * horizon).expand_as(length_B)
     return torch.where(length_B > 0, 1 / total_B.clamp(min=1), 0.0).float()
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """What the loss compares the policy with, on its device. `reference_BT` is None unless KL is a term of the loss."""
+
+    old_logp_BT: Tensor
+    mask_BT: Tensor
+    advantage_B: Tensor
+    weight_B: Tensor
+    reference_BT: Tensor | None = None
+
+    def of(self, rows: Sequence[int]) -> "_TokenTargets":
+        """Return the targets at the tokens of these rows, in order."""
+        row_R = torch.tensor(rows, device=self.mask_BT.device)
+        mask_RT = self.mask_BT[row_R]
+        length_R = mask_RT.sum(1)
+        return _TokenTargets(
+            old_logp_M=self.old_logp_BT[row_R][mask_RT],
+            advantage_M=self.advantage_B[row_R].repeat_interleave(length_R),
+            weight_M=self.weight_B[row_R].repeat_interleave(length_R),
+            reference_M=None if self.reference_BT is None else self.reference_BT[row_R][mask_RT],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _TokenTargets:
+    old_logp_M: Tensor
+    advantage_M: Tensor
+    weight_M: Tensor
+    reference_M: Tensor | None
+
+
+@dataclass(frozen=True)
+class LossSums:
+    """Sums over tokens, which are divided where they are reported; `pg_loss` is weighted already. 0-d tensors while
+    micro-batches are computed, so that none waits for the device; then numbers."""
+
+    pg_loss: Tensor | float = 0.0
+    kl: Tensor | float = 0.0
+    clipped: Tensor | float = 0.0
+    capped: Tensor | float = 0.0
+    minus_log_ratio: Tensor | float = 0.0
+    num_tokens: Tensor | float = 0.0
+
+    def __add__(self, other: "LossSums") -> "LossSums":
+        return LossSums(*(mine + theirs for mine, theirs in zip(self._values(), other._values(), strict=True)))
+
+    def as_numbers(self) -> "LossSums":
+        return LossSums(*map(float, self._values()))
+
+    def _values(self) -> Iterator[Tensor | float]:
+        return (getattr(self, field.name) for field in fields(self))
+
+
+def loss_of(
+    policy: Policy, part: MicroBatch, targets: Targets, settings: Update, temperature: float
+) -> tuple[Tensor, LossSums]:
+    """Return the sum over tokens of weight * (surrogate + kl * KL), by one forward pass that never holds all logits."""
+    pack = pack_groups(part.groups, policy.device)
+    hidden_MD = policy.hidden(pack)[pack.source_M]
+    logp_M, _ = token_stats(hidden_MD, policy.head_VD, pack.target_M, temperature)
+    return _loss(logp_M, targets.of(part.rows), settings)
+
+
+def _loss(logp_M: Tensor, targets: _TokenTargets, settings: Update) -> tuple[Tensor, LossSums]:
+    high = settings.clip if settings.clip_high is None else settings.clip_high
+    surrogate = clipped_surrogate(
+        logp_M, targets.old_logp_M, targets.advantage_M, low=settings.clip, high=high, dual=settings.dual_clip
+    )
+    pg_loss = loss = (targets.weight_M * surrogate.loss_M).sum()
+    kl_M = torch.zeros_like(logp_M)
+    if targets.reference_M is not None:
+        kl_M = KL_ESTIMATORS[settings.kl_estimator](logp_M, targets.reference_M)
+        loss = pg_loss + settings.kl * (targets.weight_M * kl_M).sum()
+    sums = LossSums(
+        pg_loss=pg_loss.detach(),
+        kl=kl_M.detach().sum(),
+        clipped=surrogate.clipped_M.sum(),
+        capped=surrogate.capped_M.sum(),
+        minus_log_ratio=surrogate.minus_log_ratio_M.sum(),
+        num_tokens=float(len(logp_M)),
+    )
+    return loss, sums

@@ -1,7 +1,4 @@
-"""AdamW over the weights that learn, with a float32 master copy of those that are kept in fewer bits.
-
-The learning rate, a pure function of where the run stands: nothing to save, nothing to restore.
-"""
+"""AdamW with float32 master copies of 16-bit weights, and the learning-rate schedule."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -15,14 +12,16 @@ from egpo.errors import InputError
 
 Named = Iterable[tuple[str, torch.nn.Parameter]]
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+BYTES_PER_WEIGHT = 12
+"""Memory of a weight that is trained, beside the weight itself: a gradient and two moments in float32."""
 
 
 class Optimizer:
-    """One step per mini-batch: clip, AdamW, round.
+    """The optimizer of the weights that are trained. A step clips the gradient, applies AdamW, and rounds.
 
-    A float32 weight is its own master. For a bfloat16 weight AdamW moves a float32 master, and the weight is the master
-    rounded: a step of 1e-6 of a weight would be lost in 8 bits. Its gradients move to the master as soon as backward
-    has made them, so that micro-batches are summed in float32 and bfloat16 gradients never stand all at once.
+    A float32 weight is its own master. For a bfloat16 weight AdamW changes a float32 master, and the weight is the
+    master rounded: a step of 1e-6 of a weight would be lost in 8 bits. A gradient is moved to the master as soon as the
+    backward pass has made it: micro-batches are summed in float32, and bfloat16 gradients are never held all at once.
     """
 
     def __init__(self, parameters: Named, settings: Optimization) -> None:
@@ -38,8 +37,9 @@ class Optimizer:
         )
 
     def step(self, lr: float) -> float:
-        """Apply the gradients, and forget them. The norm they had before clipping: where it is not finite, nothing was
-        changed. A weight without a gradient has gradient 0, so its average moves on."""
+        """Apply and discard the gradients; return their norm before clipping. If it is not finite, no weight changes.
+
+        A weight without a gradient counts as gradient 0, so that its moments decay."""
         masters = list(self._masters.values())
         for master in masters:
             if master.grad is None:
@@ -53,17 +53,17 @@ class Optimizer:
                 group["lr"] = lr
             self._adam.step()
             self._round()
-        self.forget_gradients()
+        self.discard_gradients()
         return grad_norm
 
-    def forget_gradients(self) -> None:
-        """What a backward pass that failed half way has left, too."""
+    def discard_gradients(self) -> None:
+        """Drop all gradients, including those of a backward pass that failed half way."""
         for tensor in (*self._masters.values(), *self._weights.values()):
             tensor.grad = None
 
     def state(self) -> dict[str, Tensor]:
-        """All that a resumed run needs besides the weights, to the bit: `step/NAME`, `exp_avg/NAME`,
-        `exp_avg_sq/NAME`, and `master/NAME` where the weight is not its own. The tensors themselves, not copies."""
+        """Return what a resumed run needs besides the weights, bit for bit: `step/NAME`, `exp_avg/NAME`,
+        `exp_avg_sq/NAME`, and `master/NAME` for a weight with a master copy. The tensors are not copied."""
         held = {f"master/{name}": master.detach() for name, master in self._rounded()}
         for name, master in self._masters.items():
             held |= {f"{moment}/{name}": value for moment, value in self._adam.state.get(master, {}).items()}
@@ -71,7 +71,7 @@ class Optimizer:
 
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """What `state` gave. Weights that have masters are rounded from them anew."""
+        """Load what `state` returned. Weights with a master copy are set to the rounded master."""
         self._require_ours(state)
         for name, master in self._rounded():
             master.copy_(state[f"master/{name}"])
@@ -100,10 +100,10 @@ class Optimizer:
         wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
         if wrong:
             raise InputError(
-                f"{len(wrong)} tensors are not this model's: {wrong[0]} is {found.get(wrong[0], 'missing')} "
+                f"{len(wrong)} tensors do not belong to this model: {wrong[0]} is {found.get(wrong[0], 'missing')} "
                 f"where {expected.get(wrong[0], 'nothing')} was expected",
                 where="optimizer state",
-                fix="resume with the model and the settings that the checkpoint was made with",
+                fix="resume with the model and the settings that the checkpoint was written with",
             )
 
 
@@ -117,7 +117,7 @@ def _master(weight: torch.nn.Parameter) -> torch.nn.Parameter:
 
 def _moving_to(master: torch.nn.Parameter) -> Callable[[Tensor], None]:
     def move(weight: Tensor) -> None:
-        assert weight.grad is not None  # the hook runs when it has just been made
+        assert weight.grad is not None  # the hook runs right after the gradient was made
         if master.grad is None:
             master.grad = weight.grad.float()
         else:
@@ -128,14 +128,14 @@ def _moving_to(master: torch.nn.Parameter) -> Callable[[Tensor], None]:
 
 
 def learning_rate(settings: Optimization, step: int, total: int) -> float:
-    """At `step` (from 0) of `total`. A step is a batch of rollouts, as in verl: its optimizer steps share one rate.
+    """Return the rate at training step `step`, from 0, of `total`. All optimizer steps of a training step share it.
 
-        warm-up    lr * (step + 1) / (warmup + 1)           step < warmup; the first step is not lost at 0
+        warm-up    lr * (step + 1) / (warmup + 1)           step < warmup; the first step is above 0
         constant   lr
         linear     lr * (1 - x)                             x = (step - warmup) / (total - warmup)
         cosine     lr * (1 + cos(pi x)) / 2
 
-    The last step is the last one above 0. From `total` on, linear and cosine stay at 0.
+    The last step is still above 0. From `total` on, linear and cosine stay at 0. A pure function: nothing to save.
     """
     if step < settings.warmup_steps:
         return settings.lr * (step + 1) / (settings.warmup_steps + 1)

@@ -1,4 +1,7 @@
-"""The policy that training started from, for the KL divergence. B rows, T tokens; M response tokens of a pack."""
+"""The reference policy, from which training started, and log-probabilities by the update's forward pass.
+
+B rows, T tokens, M response tokens of a pack.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,26 +11,25 @@ import torch
 from torch import Tensor
 
 from egpo.config.sections.training import Model
-from egpo.local.models.load import load_policy
+from egpo.local.models.loading import load_policy
 from egpo.local.models.lora import adapters_off
 from egpo.local.models.packs import pack_groups
 from egpo.local.models.policy import Policy
 from egpo.local.rollouts import Rollouts
-from egpo.local.updates.budget import TokenBudget, within_memory
-from egpo.local.updates.gradients import MicroBatch, RowTokens, micro_batches
+from egpo.local.updates.micro_batches import MicroBatch, RowTokens, TokenBudget, micro_batches, within_memory
 from egpo.token_stats import token_stats
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """A frozen second copy; or, where adapters are trained, the policy itself with its adapters off."""
+    """The policy that training started from: a frozen copy or, if adapters are trained, the policy without them."""
 
     policy: Policy
     is_adapted: bool
 
     @contextmanager
     def at_start(self) -> Iterator[Policy]:
-        """Within the block the policy is the one that training started from."""
+        """Return the policy that training started from, which is valid within the block."""
         if self.is_adapted:
             with adapters_off(self.policy.model):
                 yield self.policy
@@ -36,7 +38,7 @@ class Reference:
 
 
 def load_reference(policy: Policy, settings: Model, seed: int) -> Reference:
-    """Of the policy that these settings and this seed give, however far it has been trained since."""
+    """Return the reference of the policy that these settings and this seed load, before any training."""
     if settings.lora is not None:
         return Reference(policy, is_adapted=True)
     copy = load_policy(settings.model_copy(update={"gradient_checkpointing": False}), seed)
@@ -45,14 +47,14 @@ def load_reference(policy: Policy, settings: Model, seed: int) -> Reference:
 
 
 def reference_logp(reference: Reference, rollouts: Rollouts, temperature: float, budget: TokenBudget) -> Tensor:
-    """Its log-probability of each sampled token, at the sampling temperature (B, T); 0 outside the mask."""
+    """Return the reference's log-probability of each sampled token at the temperature (B, T); 0 outside the mask."""
     with reference.at_start() as policy:
         return packed_logp(policy, rollouts, temperature, budget)
 
 
 @torch.no_grad()
 def packed_logp(policy: Policy, rollouts: Rollouts, temperature: float, budget: TokenBudget) -> Tensor:
-    """A policy's log-probabilities by the forward pass of the update, in parts that fit the budget (B, T)."""
+    """Return a policy's log-probability of each sampled token (B, T), by forward passes that fit the budget."""
     tokens = RowTokens.of(rollouts)
     logp_BT = torch.zeros_like(rollouts.logp_BT)
 

@@ -1,10 +1,11 @@
-"""What an update did, under verl's names.
+"""The policy update: epochs over a batch of rollouts, one optimizer step per mini-batch. B rows, T tokens.
 
-The policy update: epochs over a batch of rollouts, an optimizer step per mini-batch. B rows, T tokens.
+A mini-batch is cut into micro-batches (`micro_batches`), whose losses (`losses`) are summed into one gradient; on a CPU
+each core sums the gradient of its own rows. `UpdateStats` reports the update under verl's metric names.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,73 +19,23 @@ from egpo.local.draws import Draws
 from egpo.local.models.policy import Policy
 from egpo.local.rollouts import Rollouts
 from egpo.local.threads import num_sides, require_wanted, side_by_side
-from egpo.local.updates.budget import TokenBudget, budget_for, within_memory
-from egpo.local.updates.gradients import (
-    LossSums,
+from egpo.local.updates.losses import LossSums, Targets, loss_of, token_weights
+from egpo.local.updates.micro_batches import (
     MicroBatch,
-    OwnGradients,
     RowTokens,
-    Targets,
-    loss_of,
+    TokenBudget,
+    budget_for,
     micro_batches,
-    row_shares,
+    split_rows,
+    within_memory,
 )
-from egpo.local.updates.losses import token_weights
 from egpo.local.updates.optimizer import Optimizer, learning_rate
-
-
-@dataclass(frozen=True)
-class OptimizerStep:
-    """One mini-batch. `num_tokens` counts all its response tokens, `sums` only those of rows that needed a pass."""
-
-    sums: LossSums
-    num_tokens: int
-    grad_norm: float
-
-    @property
-    def applied(self) -> bool:
-        """A gradient that is not finite changes nothing."""
-        return math.isfinite(self.grad_norm)
-
-
-@dataclass(frozen=True)
-class UpdateStats:
-    """`has_kl`: KL was a term of the loss."""
-
-    lr: float
-    steps: tuple[OptimizerStep, ...]
-    has_kl: bool
-
-    @property
-    def num_skipped(self) -> int:
-        return sum(not step.applied for step in self.steps)
-
-    def metrics(self) -> Metrics:
-        """Means over the optimizer steps that were applied, or over their tokens. What has no data is left out."""
-        metrics = {"actor/lr": self.lr, "actor/skipped_updates": float(self.num_skipped)}
-        applied = [step for step in self.steps if step.applied]
-        if not applied:
-            return metrics
-        sums = sum((step.sums for step in applied), start=LossSums())
-        num_tokens = max(1, sum(step.num_tokens for step in applied))
-        metrics |= {
-            "actor/pg_loss": float(sums.pg_loss) / len(applied),
-            "actor/grad_norm": sum(step.grad_norm for step in applied) / len(applied),
-            # Advantage 0 is never clipped, so rows without a pass count here.
-            "actor/pg_clipfrac": float(sums.clipped) / num_tokens,
-            "actor/pg_clipfrac_lower": float(sums.capped) / num_tokens,
-        }
-        if sums.num_tokens:
-            metrics["actor/ppo_kl"] = float(sums.minus_log_ratio) / float(sums.num_tokens)
-        if sums.num_tokens and self.has_kl:
-            metrics["actor/kl"] = float(sums.kl) / float(sums.num_tokens)
-        return metrics
 
 
 @dataclass(frozen=True, eq=False)
 class UpdateSettings:
-    """What an update needs of a config. `horizon` is the longest response; `total_steps` ends the schedule. The budget
-    is the run's: it remembers what did not fit."""
+    """What an update reads from a config. `horizon`: tokens of the longest response. `total_steps`: length of the
+    learning-rate schedule. `budget` belongs to the run: it is lowered when memory runs out."""
 
     update: Update
     temperature: float
@@ -109,6 +60,54 @@ class UpdateSettings:
         )
 
 
+@dataclass(frozen=True)
+class OptimizerStep:
+    """The result of one mini-batch. `num_tokens`: all its response tokens; `sums` covers only rows that had a pass."""
+
+    sums: LossSums
+    num_tokens: int
+    grad_norm: float
+
+    @property
+    def applied(self) -> bool:
+        """False if the gradient was not finite: then no weight was changed."""
+        return math.isfinite(self.grad_norm)
+
+
+@dataclass(frozen=True)
+class UpdateStats:
+    """The result of an update. `has_kl`: KL was a term of the loss."""
+
+    lr: float
+    steps: tuple[OptimizerStep, ...]
+    has_kl: bool
+
+    @property
+    def num_skipped(self) -> int:
+        return sum(not step.applied for step in self.steps)
+
+    def metrics(self) -> Metrics:
+        """Return means over the applied optimizer steps, or over their tokens. Metrics without data are absent."""
+        metrics = {"actor/lr": self.lr, "actor/skipped_updates": float(self.num_skipped)}
+        applied = [step for step in self.steps if step.applied]
+        if not applied:
+            return metrics
+        sums = sum((step.sums for step in applied), start=LossSums())
+        num_tokens = max(1, sum(step.num_tokens for step in applied))
+        metrics |= {
+            "actor/pg_loss": float(sums.pg_loss) / len(applied),
+            "actor/grad_norm": sum(step.grad_norm for step in applied) / len(applied),
+            # A token of advantage 0 is never clipped, so the tokens of rows without a pass count too.
+            "actor/pg_clipfrac": float(sums.clipped) / num_tokens,
+            "actor/pg_clipfrac_lower": float(sums.capped) / num_tokens,
+        }
+        if sums.num_tokens:
+            metrics["actor/ppo_kl"] = float(sums.minus_log_ratio) / float(sums.num_tokens)
+        if sums.num_tokens and self.has_kl:
+            metrics["actor/kl"] = float(sums.kl) / float(sums.num_tokens)
+        return metrics
+
+
 def update(
     policy: Policy,
     optimizer: Optimizer,
@@ -118,10 +117,11 @@ def update(
     step: int,
     reference_BT: Tensor | None = None,
 ) -> UpdateStats:
-    """Step `step` (from 0). `reference_BT`: the reference's log-probabilities, where KL is a term of the loss.
+    """Update the policy in training step `step`, counted from 0. `reference_BT` holds the reference's log-probabilities
+    if KL is a term of the loss.
 
-    Old log-probabilities are those recorded while sampling, so the first optimizer step is on-policy. Micro-batches
-    change the result by rounding alone. Without rows nothing is updated.
+    Old log-probabilities are those recorded while sampling, so the first optimizer step is on-policy. The size of
+    micro-batches changes the result by rounding alone. Without rows nothing is updated.
     """
     lr = learning_rate(settings.update, step, settings.total_steps)
     tokens = RowTokens.of(rollouts)
@@ -135,7 +135,7 @@ def update(
 
 
 def mini_batches(problem_B: Tensor, settings: UpdateSettings, step: int) -> Iterator[list[int]]:
-    """Rows of `mini_batch` problems at a time, in every epoch in another order: a function of seed, step and epoch."""
+    """Yield the rows of `mini_batch` problems at a time. The order depends on seed, step and epoch alone."""
     problems = sorted(set(problem_B.tolist()))
     size = settings.update.mini_batch or max(1, len(problems))
     for epoch in range(settings.update.epochs):
@@ -148,7 +148,7 @@ def mini_batches(problem_B: Tensor, settings: UpdateSettings, step: int) -> Iter
 def _targets(
     rollouts: Rollouts, advantage_B: Tensor, rows: Sequence[int], settings: UpdateSettings, reference_BT: Tensor | None
 ) -> Targets:
-    """Weights are those of the mini-batch: of all its rows, whether they carry a gradient or not."""
+    """Token weights count all rows of the mini-batch, also those without a gradient."""
     device = rollouts.mask_BT.device
     weight_B = torch.zeros(len(rollouts), device=device)
     weight_B[rows] = token_weights(rollouts.length_B[rows], settings.update.aggregation, settings.horizon)
@@ -169,33 +169,33 @@ def _accumulate(
     targets: Targets,
     settings: UpdateSettings,
 ) -> LossSums:
-    """The mini-batch's gradient, into the optimizer. A row of advantage 0 adds nothing to it but a KL term."""
+    """Add the gradient of a mini-batch to the weights. A row of advantage 0 adds only its KL term, if there is one."""
     live = (targets.advantage_B != 0).tolist()
     needed = rows if targets.reference_BT is not None else [row for row in rows if live[row]]
-    shares = row_shares(needed, tokens, num_sides(policy))
-    if len(shares) < 2:
-        return _over_parts(policy, needed, tokens, targets, settings, _backward, optimizer.forget_gradients)
+    parts = split_rows(needed, tokens, num_sides(policy))
+    if len(parts) < 2:
+        return _over_micro_batches(policy, needed, tokens, targets, settings, _backward, optimizer.discard_gradients)
 
-    def work(share: list[int]) -> tuple[OwnGradients, LossSums]:
-        own = OwnGradients(policy.model.parameters())
-        return own, _over_parts(policy, share, tokens, targets, settings, own.add, own.forget)
+    def work(part: list[int]) -> tuple[CoreGradients, LossSums]:
+        own = CoreGradients(policy.model.parameters())
+        return own, _over_micro_batches(policy, part, tokens, targets, settings, own.add, own.discard)
 
-    results = side_by_side(work, shares)
+    results = side_by_side(work, parts)
     for own, _ in results:
-        own.hand_over()
+        own.add_to_weights()
     return sum((sums for _, sums in results), start=LossSums())
 
 
-def _over_parts(
+def _over_micro_batches(
     policy: Policy,
     rows: Sequence[int],
     tokens: RowTokens,
     targets: Targets,
     settings: UpdateSettings,
     backward: Callable[[Tensor], None],
-    forget: Callable[[], None],
+    discard: Callable[[], None],
 ) -> LossSums:
-    """Micro-batch by micro-batch: `backward` sums their gradients, `forget` drops them where memory ran out."""
+    """Sum over all micro-batches. `backward` adds their gradients; `discard` drops them if memory runs out."""
 
     def work(part: MicroBatch) -> LossSums:
         require_wanted()
@@ -204,18 +204,47 @@ def _over_parts(
         return sums
 
     cut = partial(micro_batches, rows, tokens)
-    return sum(within_memory(settings.budget, cut, work, forget), start=LossSums())
+    return sum(within_memory(settings.budget, cut, work, discard), start=LossSums())
 
 
 def _backward(loss: Tensor) -> None:
-    """Into the weights' own gradients, past the hooks of those that have masters."""
+    """Add to the weights' own gradients; hooks move those of 16-bit weights to their float32 masters."""
     loss.backward()  # type: ignore[no-untyped-call]
 
 
+class CoreGradients:
+    """The sum of the gradients of one core's rows, apart from the weights' own gradients, which all cores share."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        self._weights = [weight for weight in parameters if weight.requires_grad]
+        self._sums: list[Tensor | None] = [None] * len(self._weights)
+
+    def add(self, loss: Tensor) -> None:
+        """Add the gradient of a loss."""
+        found = torch.autograd.grad(loss, self._weights, allow_unused=True)
+        self._sums = [_sum(known, new) for known, new in zip(self._sums, found, strict=True)]
+
+    def discard(self) -> None:
+        self._sums = [None] * len(self._weights)
+
+    def add_to_weights(self) -> None:
+        """Add the sum to the weights' own gradients: core by core in order, so that rounding does not depend on which
+        core was done first."""
+        for weight, gradient in zip(self._weights, self._sums, strict=True):
+            weight.grad = _sum(weight.grad, gradient)
+
+
+def _sum(known: Tensor | None, new: Tensor | None) -> Tensor | None:
+    """Return the sum, written over the first if there are two."""
+    if known is None or new is None:
+        return new if known is None else known
+    return known.add_(new)
+
+
 def _apply(optimizer: Optimizer, sums: LossSums, lr: float) -> float:
-    """The gradient's norm, NaN where the loss is no number: a clamp has no gradient there, so the norm alone might look
-    well."""
+    """Apply the gradients and return their norm; NaN if the loss is not finite. The norm alone does not show that: a
+    clamp has no gradient where its input is NaN."""
     if math.isfinite(sums.pg_loss + sums.kl):
         return optimizer.step(lr)
-    optimizer.forget_gradients()
+    optimizer.discard_gradients()
     return math.nan

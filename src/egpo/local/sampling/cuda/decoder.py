@@ -1,42 +1,39 @@
-"""Sampling on a GPU: the prompts once, then captured graphs, the host looking in every few tokens.
+"""Sampling on a GPU by captured graphs: all prompts once, then one token at a time; the host checks every 16 tokens.
 
-P problems, B rows, R rows at once, T tokens, D hidden.
-
-The rows of a batch through the captured graphs, into the batch's own tables. B rows, T tokens.
+P prompts, B rows of the tables, R rows at once, T tokens, D hidden.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from egpo.config.schema import Rollout
 from egpo.errors import warn_once
 from egpo.local.memory import OUT_OF_MEMORY, is_out_of_memory
-from egpo.local.models.policy import Policy
-from egpo.local.sampling.choose import Sampling, Stops
-from egpo.local.sampling.cuda.decode_buffers import DecodeBuffers, RoomSize, prefill
-from egpo.local.sampling.cuda.kernels.choose import TokenTables
-from egpo.local.sampling.cuda.row_scheduler import FRESH, RowScheduler, bucket, first_stop
+from egpo.local.sampling.choose import ResponseTables, Sampling, Stops
+from egpo.local.sampling.cuda.decode_buffers import BufferSize, DecodeBuffers, prefill
+from egpo.local.sampling.cuda.row_scheduler import NEW_ROW, RowScheduler, bucket, first_stop
 from egpo.local.sampling.cuda.token_graphs import TokenGraphs
 from egpo.local.sampling.cuda.weights import DecoderWeights
 
-# Tokens between two looks: rows that are over meanwhile cost next to nothing, a look costs a few hundred microseconds.
-_LOOK_EVERY = 16
-# Of the GPU's memory, for a room that stays while the policy is updated; a larger one is given back.
-_STAYS = 0.25
-# Of the memory that is free, for the cache at most.
-_CACHE_SHARE = 0.6
-# Beyond it, more rows at once bring nothing.
+_CHECK_EVERY = 16
+"""Tokens between two checks by the host. Rows that end in between cost little; a check costs a few 100 microseconds."""
+_KEPT_FRAC = 0.25
+"""Buffers of at most this fraction of the GPU's memory are kept while the policy is updated; larger ones are freed."""
+_CACHE_FRAC = 0.6
+"""Largest fraction of the free memory for the cache."""
 _MOST_ROWS = 1024
+"""More rows at once are not faster."""
+_PROMPTS_AT_ONCE = 256
+"""Prompts whose keys are held at once. With more prompts, the job is split."""
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
-    """`rows[i]` of the tables answers `prompts[prompt_of[i]]`; `at_once` rows at most, in `new_tokens` at most."""
+class DecodeJob:
+    """Rows to sample: row `rows[i]` of the tables answers `prompts[prompt_of[i]]`, with at most `new_tokens` tokens. At
+    most `at_once` rows are sampled at once."""
 
     prompts: Sequence[Sequence[int]]
     rows: Sequence[int]
@@ -48,8 +45,8 @@ class Job:
     new_tokens: int
 
     @property
-    def size(self) -> RoomSize:
-        return RoomSize(
+    def size(self) -> BufferSize:
+        return BufferSize(
             rows=min(self.at_once, len(self.rows)),
             prompts=len(self.prompts),
             prompt_tokens=-(-max(map(len, self.prompts)) // 64) * 64,
@@ -60,22 +57,28 @@ class Job:
 
 
 class Decoder:
-    """Lives as long as its model. What it holds on the device is made by the first job, and again by a larger one."""
+    """Samples rows by captured graphs. Buffers and graphs are made for the first job, and again for a larger one."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self._model, self._tokenizer = model, tokenizer
         self._weights: DecoderWeights | None = None
-        self._room: DecodeBuffers | None = None
+        self._buffers: DecodeBuffers | None = None
         self._graphs: TokenGraphs | None = None
         self._most_rows: int | None = None
-        """What memory has turned out to hold."""
+        """The number of rows at once after memory ran out."""
         self._rows_tried = 0
-        """Of the room in use, or of the last one that was asked for."""
+        """The number of rows at once in the buffers, or in those that did not fit."""
+
+    def fill(self, tables: ResponseTables, job: DecodeJob, pad_id: int) -> None:
+        """Sample the rows of the job, and write them to the tables."""
+        for part in _parts(job):
+            _copy(self.run(part), tables, part, pad_id)
+        self.release_large()
 
     @torch.no_grad()
-    def run(self, job: Job) -> TokenTables:
-        """Tables in which every row of the job is filled. They are the decoder's own: read them before the next job.
-        Where memory runs out it begins again with fewer rows at once: the others wait for a seat."""
+    def run(self, job: DecodeJob) -> ResponseTables:
+        """Return tables in which every row of the job is filled. They are the decoder's own: read them before the next
+        job. If memory runs out, start again with half as many rows at once; the others wait for a slot."""
         while True:
             try:
                 return self._run(job)
@@ -85,160 +88,117 @@ class Decoder:
             self._most_rows = self._rows_tried // 2
             warn_once(
                 "rows at once",
-                f"out of memory sampling {self._rows_tried} rows at once; {self._most_rows} (rollout.rows_at_once)",
+                f"out of memory sampling {self._rows_tried} rows at once; {self._most_rows} at once from now on "
+                "(rollout.rows_at_once)",
             )
             self._forget()
             torch.cuda.empty_cache()
 
-    def _run(self, job: Job) -> TokenTables:
-        room, graphs = self._prepare(job)
-        prefill(self._model, room, job.prompts)
-        room.uniform_BT[: len(job.uniform_BT), : job.new_tokens] = job.uniform_BT
-        room.limit_1.fill_(job.new_tokens)
-        room.stop_ids.fill_(-1)
-        room.stop_ids[: len(job.stops.ids)] = torch.tensor(sorted(job.stops.ids), device=room.stop_ids.device)
-        _sample(self._tokenizer, room, graphs, job)
-        return room.tables
+    def _run(self, job: DecodeJob) -> ResponseTables:
+        buffers, graphs = self._prepare(job)
+        prefill(self._model, buffers, job.prompts)
+        buffers.uniform_BT[: len(job.uniform_BT), : job.new_tokens] = job.uniform_BT
+        buffers.limit_1.fill_(job.new_tokens)
+        buffers.stop_ids.fill_(-1)
+        buffers.stop_ids[: len(job.stops.ids)] = torch.tensor(sorted(job.stops.ids), device=buffers.stop_ids.device)
+        _sample(self._tokenizer, buffers, graphs, job)
+        return buffers.tables
 
     def release_large(self) -> None:
-        """Give the room back where the update will want the memory."""
-        if self._room is not None and self._room.hidden_RD.is_cuda:
+        """Free buffers that are too large to keep while the policy is updated."""
+        if self._buffers is not None and self._buffers.hidden_RD.is_cuda:
             total = torch.cuda.get_device_properties(self._model.device).total_memory
-            if self._room.size.cache_bytes(self._model) > _STAYS * total:
+            if self._buffers.size.cache_bytes(self._model) > _KEPT_FRAC * total:
                 self._forget()
 
     def _forget(self) -> None:
-        self._room = self._graphs = self._weights = None
+        self._buffers = self._graphs = self._weights = None
 
-    def _prepare(self, job: Job) -> tuple[DecodeBuffers, TokenGraphs]:
-        if self._weights is None or not self._weights.are_where_they_were:
+    def _prepare(self, job: DecodeJob) -> tuple[DecodeBuffers, TokenGraphs]:
+        if self._weights is None or not self._weights.have_same_addresses:
             self._forget()
             self._weights = DecoderWeights(self._model)
         else:
             self._weights.refresh()
         size = job.size.limited(self._most_rows)
-        if self._room is None or not self._room.size.holds(size):
-            size = size if self._room is None else self._room.size.joined(size)
-            self._graphs = self._room = None
+        if self._buffers is None or not self._buffers.size.holds(size):
+            size = size if self._buffers is None else self._buffers.size.joined(size)
+            self._graphs = self._buffers = None
             fitting = _rows_that_fit(self._model, size)
             if fitting < size.rows:
                 self._most_rows = fitting
             self._rows_tried = size.limited(fitting).rows
-            self._room = DecodeBuffers(self._model, size.limited(fitting))
-            self._graphs = TokenGraphs(self._weights, self._room)
+            self._buffers = DecodeBuffers(self._model, size.limited(fitting))
+            self._graphs = TokenGraphs(self._weights, self._buffers)
         assert self._graphs is not None
-        return self._room, self._graphs
+        return self._buffers, self._graphs
 
 
-def _rows_that_fit(model: PreTrainedModel, size: RoomSize) -> int:
-    """One at least: so that the cache takes a share of what is free, and a batch is not larger than pays."""
+def _rows_that_fit(model: PreTrainedModel, size: BufferSize) -> int:
+    """Return the rows at once whose cache fits into its fraction of the free memory: at least 1, at most _MOST_ROWS."""
     if model.device.type != "cuda":
         return _MOST_ROWS
     free, _ = torch.cuda.mem_get_info(model.device)
     free += torch.cuda.memory_reserved(model.device) - torch.cuda.memory_allocated(model.device)
-    return max(1, min(_MOST_ROWS, int(_CACHE_SHARE * free * size.rows / size.cache_bytes(model))))
+    return max(1, min(_MOST_ROWS, int(_CACHE_FRAC * free * size.rows / size.cache_bytes(model))))
 
 
-def _sample(tokenizer: PreTrainedTokenizerBase, room: DecodeBuffers, graphs: TokenGraphs, job: Job) -> None:
-    seats = RowScheduler(job.rows, job.prompt_of, min(room.size.rows, job.at_once))
+def _sample(tokenizer: PreTrainedTokenizerBase, buffers: DecodeBuffers, graphs: TokenGraphs, job: DecodeJob) -> None:
+    """Replay graphs until every row of the job has ended."""
+    scheduler = RowScheduler(job.rows, job.prompt_of, min(buffers.size.rows, job.at_once))
     lengths = [len(prompt) for prompt in job.prompts]
     changed = True
-    while seats.taken:
-        rows = bucket(len(seats.taken), room.size.rows)
+    while scheduler.active:
+        rows = bucket(len(scheduler.active), buffers.size.rows)
         if changed:
-            _place(room, seats, lengths, rows)
-        steps = min(_LOOK_EVERY, seats.steps_left(job.new_tokens))
+            _place(buffers, scheduler, lengths, rows)
+        steps = min(_CHECK_EVERY, scheduler.steps_left(job.new_tokens))
         graphs.replay(rows, job.sampling, steps)
-        seats.advance(steps)
-        live = room.of_state("live", len(seats.taken)).tolist()
+        scheduler.advance(steps)
+        live = buffers.of_state("live", len(scheduler.active)).tolist()
         over = [not alive for alive in live]
         if job.stops.strings:
-            over = _stopped(tokenizer, room, seats, over, steps, job.stops)
-        changed = seats.leave(over)
-        changed = seats.seat_waiting() or changed
+            over = _stopped(tokenizer, buffers, scheduler, over, steps, job.stops)
+        changed = scheduler.release(over)
+        changed = scheduler.admit_waiting() or changed
 
 
-def _place(room: DecodeBuffers, seats: RowScheduler, prompt_lengths: Sequence[int], rows: int) -> None:
-    """Write the seats to the device, each with its hidden state: a new row goes on from its prompt's."""
-    device, taken = room.state.device, seats.taken
-    stood = torch.tensor([max(seat.stood, 0) for seat in taken], device=device)
-    prompt = torch.tensor([seat.prompt for seat in taken], device=device)
-    fresh = torch.tensor([seat.stood == FRESH for seat in taken], device=device)
-    room.hidden_RD[: len(taken)] = torch.where(fresh[:, None], room.prompt_hidden_PD[prompt], room.hidden_RD[stood])
-    room.state[:, :rows] = torch.tensor(seats.state(prompt_lengths, room.tile, rows), dtype=torch.int32, device=device)
+def _place(buffers: DecodeBuffers, scheduler: RowScheduler, prompt_lengths: Sequence[int], rows: int) -> None:
+    """Write the active rows to the device, with their hidden states: a new row starts from that of its prompt."""
+    device, active = buffers.state.device, scheduler.active
+    last_place = torch.tensor([max(row.last_place, 0) for row in active], device=device)
+    prompt = torch.tensor([row.prompt for row in active], device=device)
+    is_new = torch.tensor([row.last_place == NEW_ROW for row in active], device=device)
+    buffers.hidden_RD[: len(active)] = torch.where(
+        is_new[:, None], buffers.prompt_hidden_PD[prompt], buffers.hidden_RD[last_place]
+    )
+    buffers.state[:, :rows] = torch.tensor(
+        scheduler.state(prompt_lengths, buffers.tile, rows), dtype=torch.int32, device=device
+    )
 
 
 def _stopped(
     tokenizer: PreTrainedTokenizerBase,
-    room: DecodeBuffers,
-    seats: RowScheduler,
+    buffers: DecodeBuffers,
+    scheduler: RowScheduler,
     over: list[bool],
     steps: int,
     stops: Stops,
 ) -> list[bool]:
-    """Those over, with the rows whose text holds a stop string: cut off where it ends."""
-    tables, rows = room.tables, [seat.row for seat in seats.taken]
+    """Return `over` with the rows whose text has a stop string, after cutting them at its end."""
+    tables, rows = buffers.tables, [row.row for row in scheduler.active]
     lengths = tables.length_B[rows].tolist()
     written = tables.response_BT[rows, : max(lengths)].tolist()
-    for i, (seat, tokens, length) in enumerate(zip(seats.taken, written, lengths, strict=True)):
-        end = first_stop(tokens[:length], seat.own - steps, stops, tokenizer)
+    for i, (row, tokens, length) in enumerate(zip(scheduler.active, written, lengths, strict=True)):
+        end = first_stop(tokens[:length], row.own - steps, stops, tokenizer)
         if end is not None:
             over[i] = True
-            tables.length_B[seat.row], tables.finished_B[seat.row] = end, True
+            tables.length_B[row.row], tables.finished_B[row.row] = end, True
     return over
 
 
-# Prompts whose keys are held at once: beyond it, rows come in parts.
-_PROMPTS_AT_ONCE = 256
-
-
-class Tables(Protocol):
-    """Where rows write what they sampled, each in its place."""
-
-    length_B: Tensor
-    finished_B: Tensor
-
-
-class Batch(Protocol):
-    """What `sampling.sample` knows of a call."""
-
-    @property
-    def policy(self) -> Policy: ...
-    @property
-    def prompts(self) -> Sequence[tuple[int, ...]]: ...
-    @property
-    def prompt_B(self) -> list[int]: ...
-    @property
-    def settings(self) -> Rollout: ...
-    @property
-    def sampling(self) -> Sampling: ...
-    @property
-    def stops(self) -> Stops: ...
-    @property
-    def uniform_BT(self) -> Tensor: ...
-    @property
-    def tables(self) -> Tables: ...
-
-
-def fill(decoder: Decoder, batch: Batch, rows: Sequence[int]) -> None:
-    """These rows of the batch. Past its end a response is padding, its statistics are 0."""
-    prompt_B = batch.prompt_B
-    job = Job(
-        prompts=batch.prompts,
-        rows=rows,
-        prompt_of=[prompt_B[row] for row in rows],
-        uniform_BT=batch.uniform_BT,
-        sampling=batch.sampling,
-        stops=batch.stops,
-        at_once=batch.settings.rows_at_once or len(rows),
-        new_tokens=batch.settings.max_response_tokens,
-    )
-    for part in _parts(job):
-        _copy(decoder.run(part), batch.tables, part, batch.policy.pad_id)
-    decoder.release_large()
-
-
-def _copy(filled: TokenTables, tables: Tables, job: Job, pad_id: int) -> None:
+def _copy(filled: ResponseTables, tables: ResponseTables, job: DecodeJob, pad_id: int) -> None:
+    """Copy the rows of a job. Past the end of a response: padding, and statistics of 0."""
     row_R = torch.tensor(job.rows, device=tables.length_B.device)
     length_R = filled.length_B[row_R]
     past_RT = torch.arange(job.new_tokens, device=row_R.device) >= length_R[:, None]
@@ -247,8 +207,8 @@ def _copy(filled: TokenTables, tables: Tables, job: Job, pad_id: int) -> None:
     tables.length_B[row_R], tables.finished_B[row_R] = length_R, filled.finished_B[row_R]
 
 
-def _parts(job: Job) -> Iterator[Job]:
-    """Each with the prompts that its rows answer, numbered anew."""
+def _parts(job: DecodeJob) -> Iterator[DecodeJob]:
+    """Split a job with many prompts. Each part has the prompts of its rows, numbered from 0."""
     needed = sorted(set(job.prompt_of))
     for first in range(0, len(needed), _PROMPTS_AT_ONCE):
         here = {prompt: place for place, prompt in enumerate(needed[first : first + _PROMPTS_AT_ONCE])}

@@ -1,81 +1,86 @@
-"""Which rows are sampled together, in which order: kept on the host, written to the device when it changes.
+"""Which rows are sampled together, in which order: kept on the host, and written to the device when it changes.
 
-Rows that answer one prompt stand side by side, so that they read its keys together. A row keeps its slot of the cache
-wherever it stands: nothing of the cache ever moves. When a row is over, its slot goes to one that waits.
-
-Stop strings in text that was sampled a few tokens at a time.
+Rows of one prompt stand side by side, so that they read its keys together. A row keeps its slot of the cache wherever
+it stands: nothing in the cache ever moves. When a row ends, its slot goes to a waiting row. Also here: the other
+bookkeeping of the host, which needs no GPU (numbers of rows per graph, chunks of prompts, stop strings).
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
 from egpo.local.sampling.choose import Stops
 
-FRESH = -1
+NEW_ROW = -1
+
+Prompt = Sequence[int]
 
 
 @dataclass
-class Seat:
-    """`row` of the tables, answering `prompt`; `own` tokens so far; where it stood before (`stood`), FRESH if new."""
+class ActiveRow:
+    """A row that is being sampled: its `row` in the tables, its prompt, its slot of the cache, and the number of its
+    own tokens so far. `last_place` is its place among the active rows before the last change; NEW_ROW if it is new."""
 
     row: int
     prompt: int
     slot: int
     own: int = 0
-    stood: int = FRESH
+    last_place: int = NEW_ROW
 
 
 class RowScheduler:
+    """Rows that wait, and rows that are sampled (`active`), at most one per slot."""
+
     def __init__(self, rows: Sequence[int], prompt_of: Sequence[int], slots: int) -> None:
         self._waiting = deque((row, prompt) for row, prompt in zip(rows, prompt_of, strict=True))
         self._free = list(range(slots))[::-1]
-        self.taken: list[Seat] = []
-        self.seat_waiting()
+        self.active: list[ActiveRow] = []
+        self.admit_waiting()
 
-    def seat_waiting(self) -> bool:
-        """As many as there are slots for. True where anyone sat down."""
-        news = []
+    def admit_waiting(self) -> bool:
+        """Give the free slots to waiting rows. Return whether any row was admitted."""
+        admitted = []
         while self._waiting and self._free:
             row, prompt = self._waiting.popleft()
-            news.append(Seat(row, prompt, self._free.pop()))
-        self.taken = sorted([*self.taken, *news], key=lambda seat: seat.prompt)
-        return bool(news)
+            admitted.append(ActiveRow(row, prompt, self._free.pop()))
+        self.active = sorted([*self.active, *admitted], key=lambda row: row.prompt)
+        return bool(admitted)
 
     def advance(self, steps: int) -> None:
-        for stood, seat in enumerate(self.taken):
-            seat.own, seat.stood = seat.own + steps, stood
+        """Count `steps` more tokens for every active row."""
+        for place, row in enumerate(self.active):
+            row.own, row.last_place = row.own + steps, place
 
-    def leave(self, over: Sequence[bool]) -> bool:
-        """True where anyone left."""
-        self._free += [seat.slot for seat, gone in zip(self.taken, over, strict=True) if gone]
-        self.taken = [seat for seat, gone in zip(self.taken, over, strict=True) if not gone]
+    def release(self, over: Sequence[bool]) -> bool:
+        """Drop the active rows that have ended, and free their slots. Return whether any row was dropped."""
+        self._free += [row.slot for row, is_over in zip(self.active, over, strict=True) if is_over]
+        self.active = [row for row, is_over in zip(self.active, over, strict=True) if not is_over]
         return any(over)
 
     def steps_left(self, limit: int) -> int:
-        """Until the last row is full, if every row goes on."""
-        return limit - min(seat.own for seat in self.taken)
+        """Return the tokens until every active row has `limit` of them, if none ends before."""
+        return limit - min(row.own for row in self.active)
 
     def state(self, prompt_lengths: Sequence[int], tile: int, rows: int) -> list[list[int]]:
-        """As `room.Room.state` holds it, for the first `rows` rows: those past the last seat are over."""
-        seats = self.taken
+        """Return `DecodeBuffers.state` for `rows` rows: first the active ones, then rows that are marked as ended."""
+        active = self.active
         columns = [
-            [seat.row for seat in seats],
-            [seat.prompt for seat in seats],
-            tiles([seat.prompt for seat in seats], tile),
-            [seat.slot for seat in seats],
-            [seat.own for seat in seats],
-            [max(0, seat.own - 1) for seat in seats],
-            [prompt_lengths[seat.prompt] + seat.own - 1 for seat in seats],
-            [1] * len(seats),
+            [row.row for row in active],
+            [row.prompt for row in active],
+            tiles([row.prompt for row in active], tile),
+            [row.slot for row in active],
+            [row.own for row in active],
+            [max(0, row.own - 1) for row in active],
+            [prompt_lengths[row.prompt] + row.own - 1 for row in active],
+            [1] * len(active),
         ]
-        return [column + [0] * (rows - len(seats)) for column in columns]
+        return [column + [0] * (rows - len(active)) for column in columns]
 
 
 def tiles(prompts: Sequence[int], size: int) -> list[int]:
-    """How many rows begin a tile at each place: at most `size`, all of one prompt.
+    """Return the number of rows in the tile that starts at each place, 0 if none does: at most `size`, of one prompt.
 
     >>> tiles([0, 0, 0, 2, 2], 2)
     [2, 0, 1, 2, 0]
@@ -90,7 +95,7 @@ def tiles(prompts: Sequence[int], size: int) -> list[int]:
 
 
 def bucket(rows: int, most: int) -> int:
-    """The number of rows to compute for `rows` of them: powers of two and the halves between, `most` at most.
+    """Return the number of rows of the graph for `rows` active rows: powers of two and 1.5 times those, at most `most`.
 
     >>> [bucket(rows, 100) for rows in (1, 9, 20, 33, 64, 70, 97)]
     [8, 12, 24, 48, 64, 96, 100]
@@ -102,8 +107,8 @@ def bucket(rows: int, most: int) -> int:
 
 
 def first_stop(tokens: Sequence[int], known: int, stops: Stops, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The length at which a response would have ended, had it been looked at after every token; None where no stop
-    string is in it. The first `known` tokens have been looked at."""
+    """Return the length at which a response ends if it is checked after every token; None if it has no stop string. The
+    first `known` tokens have been checked before."""
     reach = stops.num_tail_tokens
     window = tokenizer.decode(tokens[max(0, known + 1 - reach) :])
     if not any(string in window for string in stops.strings):
@@ -113,3 +118,14 @@ def first_stop(tokens: Sequence[int], known: int, stops: Stops, tokenizer: PreTr
         if any(string in tail for string in stops.strings):
             return length
     return None
+
+
+def chunk_prompts(prompts: Sequence[Prompt], most_tokens: int) -> Iterator[Sequence[Prompt]]:
+    """Split prompts into consecutive chunks of at most `most_tokens`; a longer prompt forms its own chunk."""
+    first = tokens = 0
+    for place, prompt in enumerate(prompts):
+        if tokens and tokens + len(prompt) > most_tokens:
+            yield prompts[first:place]
+            first, tokens = place, 0
+        tokens += len(prompt)
+    yield prompts[first:]

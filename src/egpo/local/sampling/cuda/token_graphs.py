@@ -1,7 +1,7 @@
-"""One token for every row: choose it from the last hidden state, record it, and compute the next one. Everything it
-reads and writes has one place for good, so that it can be captured. R rows, D hidden, V vocabulary.
+"""One token for every row on a GPU: choose it from the last hidden state, record it, and compute the next hidden state.
 
-The step of one token as captured graphs: one for each number of rows in use, for as long as the room stands.
+R rows, D hidden, V vocabulary. Everything is read from and written to fixed addresses, so that the step can be captured
+as a CUDA graph: one graph for each number of rows, valid as long as the buffers.
 """
 
 from dataclasses import replace
@@ -16,19 +16,19 @@ from egpo.local.models.cuda.kernels.heads import CachePlaces, Rotation, split_he
 from egpo.local.sampling.choose import Choice, Sampling, choose
 from egpo.local.sampling.cuda.decode_buffers import DecodeBuffers
 from egpo.local.sampling.cuda.kernels.attention import LayerCache, attend_new
-from egpo.local.sampling.cuda.kernels.choose import draw_tokens, record
+from egpo.local.sampling.cuda.kernels.draw_tokens import draw_tokens, record
 from egpo.local.sampling.cuda.kernels.truncate import truncate_logits
 from egpo.local.sampling.cuda.weights import DecoderWeights, LayerWeights
 
 
-def next_token(weights: DecoderWeights, room: DecodeBuffers, rows: int, sampling: Sampling) -> None:
-    """For the first `rows` rows of the room. Rows that are over change nothing but their own hidden state."""
-    state = room.row_state(rows)
-    hidden_RD = room.hidden_RD[:rows]
-    uniform_R = room.uniform_BT[state.row_R, state.own_R.clamp(max=room.size.new_tokens - 1)]
+def next_token(weights: DecoderWeights, buffers: DecodeBuffers, rows: int, sampling: Sampling) -> None:
+    """Sample one token for the first `rows` rows. Rows that have ended change nothing but their own hidden state."""
+    state = buffers.row_state(rows)
+    hidden_RD = buffers.hidden_RD[:rows]
+    uniform_R = buffers.uniform_BT[state.row_R, state.own_R.clamp(max=buffers.size.new_tokens - 1)]
     choice = _choice(_logits(hidden_RD, weights.head_VD), uniform_R, sampling)
-    record(choice, room.tables, state, room.stop_ids, room.limit_1)
-    hidden_RD.copy_(_hidden(weights, room, rows, choice.token_R))
+    record(choice, buffers.tables, state, buffers.stop_ids, buffers.limit_1)
+    hidden_RD.copy_(_hidden(weights, buffers, rows, choice.token_R))
 
 
 def _choice(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> Choice:
@@ -39,7 +39,7 @@ def _choice(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> Choice:
     probability_RV = torch.softmax(logits_RV / sampling.temperature, dim=-1)
     held_R = truncate_logits(logits_RV, probability_RV, sampling)
     choice = draw_tokens(logits_RV, uniform_R, sampling.temperature)
-    # Of the whole vocabulary: what was drawn from holds this much of it.
+    # Back to the whole vocabulary: the kept tokens hold this much of its probability.
     return replace(choice, logp_R=choice.logp_R + held_R.log())
 
 
@@ -49,11 +49,11 @@ def _logits(hidden_RD: Tensor, head_VD: Tensor) -> Tensor:
     return hidden_RD.float() @ head_VD.float().T
 
 
-def _hidden(weights: DecoderWeights, room: DecodeBuffers, rows: int, token_R: Tensor) -> Tensor:
-    rotation = Rotation(room.cos, room.sin, room.of_state("position", rows))
+def _hidden(weights: DecoderWeights, buffers: DecodeBuffers, rows: int, token_R: Tensor) -> Tensor:
+    rotation = Rotation(buffers.cos, buffers.sin, buffers.of_state("position", rows))
     hidden_RD, update_RD = weights.embedding_VD[token_R], None
-    for layer, cache in zip(weights.layers, room.layers, strict=True):
-        hidden_RD, update_RD = _layer(layer, cache, weights, room, rows, rotation, hidden_RD, update_RD)
+    for layer, cache in zip(weights.layers, buffers.layers, strict=True):
+        hidden_RD, update_RD = _layer(layer, cache, weights, buffers, rows, rotation, hidden_RD, update_RD)
     return add_rms_norm(hidden_RD, update_RD, weights.norm, weights.eps)[1]
 
 
@@ -61,22 +61,22 @@ def _layer(
     layer: LayerWeights,
     cache: LayerCache,
     weights: DecoderWeights,
-    room: DecodeBuffers,
+    buffers: DecodeBuffers,
     rows: int,
     rotation: Rotation,
     hidden_RD: Tensor,
     update_RD: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """As `packed._layer`, with the new keys and values put into the cache."""
-    places = room.places(rows)
-    hidden_RD, normed_RD = add_rms_norm(hidden_RD, update_RD, layer.first_norm, layer.eps)
+    """Compute a layer as `packed._layer` does, and write the new keys and values to the cache."""
+    places = buffers.places(rows)
+    hidden_RD, normed_RD = add_rms_norm(hidden_RD, update_RD, layer.attention_norm, layer.eps)
     joint_RA = linear(normed_RD, layer.joint, layer.joint_bias)
     query_RHd = split_heads_into(
         (cache.keys, cache.values), joint_RA, weights.heads, rotation, layer.head_norms,
         CachePlaces(places.slot_R, places.place_R, places.live_R),
     )  # fmt: skip
     update_RD = linear(attend_new(query_RHd, cache, places, layer.scale), layer.out)
-    hidden_RD, normed_RD = add_rms_norm(hidden_RD, update_RD, layer.second_norm, layer.eps)
+    hidden_RD, normed_RD = add_rms_norm(hidden_RD, update_RD, layer.mlp_norm, layer.eps)
     return hidden_RD, linear(swiglu(linear(normed_RD, layer.gate_up)), layer.down)
 
 
@@ -84,41 +84,43 @@ _WARM_UPS = 2
 
 
 class TokenGraphs:
-    def __init__(self, weights: DecoderWeights, room: DecodeBuffers) -> None:
-        self._weights, self._room = weights, room
+    """The captured graphs of `next_token`, by number of rows and sampling settings."""
+
+    def __init__(self, weights: DecoderWeights, buffers: DecodeBuffers) -> None:
+        self._weights, self._buffers = weights, buffers
         self._graphs: dict[tuple[int, Sampling], torch.cuda.CUDAGraph] = {}
-        self._pool = torch.cuda.graph_pool_handle() if room.hidden_RD.is_cuda else None
+        self._pool = torch.cuda.graph_pool_handle() if buffers.hidden_RD.is_cuda else None
 
     @torch.no_grad()
     def replay(self, rows: int, sampling: Sampling, times: int) -> None:
-        """`times` more tokens for the first `rows` rows: a size of `seats.bucket`."""
+        """Sample `times` more tokens for the first `rows` rows, a number that `row_scheduler.bucket` returns."""
         if self._pool is None:  # Triton's interpreter, on a CPU
             for _ in range(times):
-                next_token(self._weights, self._room, rows, sampling)
+                next_token(self._weights, self._buffers, rows, sampling)
             return
         graph = self._graphs.get((rows, sampling)) or self._capture(rows, sampling)
         for _ in range(times):
             graph.replay()
 
     def _capture(self, rows: int, sampling: Sampling) -> torch.cuda.CUDAGraph:
-        """Warmed up and captured with every row over, so that nothing is recorded."""
-        live_R, hidden_RD = self._room.of_state("live", rows), self._room.hidden_RD[:rows]
+        """Warm up and capture with all rows marked as ended, so that nothing is recorded."""
+        live_R, hidden_RD = self._buffers.of_state("live", rows), self._buffers.hidden_RD[:rows]
         kept = live_R.clone(), hidden_RD.clone()
         live_R.zero_()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UPS):
-                next_token(self._weights, self._room, rows, sampling)
+                next_token(self._weights, self._buffers, rows, sampling)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         try:
-            # The outer block gives the stream back where a capture that failed cannot even be ended.
+            # The outer block restores the stream if a failed capture cannot be ended.
             with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, pool=self._pool):
-                next_token(self._weights, self._room, rows, sampling)
+                next_token(self._weights, self._buffers, rows, sampling)
         except RuntimeError as error:
             cause = error.__context__
-            if cause is not None and is_out_of_memory(cause):  # hidden by the error of the end
+            if cause is not None and is_out_of_memory(cause):  # hidden by the error of ending the capture
                 raise cause from None
             raise
         live_R.copy_(kept[0])

@@ -1,8 +1,8 @@
-"""A model's weights as the captured graphs read them: joint projections and merged adapters as copies, all else where
-the model has it.
+"""A model's weights as the captured graphs read them: joint projections and merged adapters are copies, all others are
+the model's own tensors.
 
-Graphs hold addresses. The optimizer moves weights in place, so a graph goes on being right; copies are made anew before
-each use.
+Graphs hold addresses. The optimizer changes weights in place, so a graph stays valid; copies are refreshed before each
+use.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from egpo.local.models.architectures import LayerParts, layers_of
 from egpo.local.models.cuda.kernels.heads import HeadNorms, HeadShape
 from egpo.local.models.cuda.packed import head_norms, head_shape
 from egpo.local.models.lora import is_adapted, merged_weight
@@ -19,69 +20,69 @@ from egpo.local.models.lora import is_adapted, merged_weight
 
 @dataclass(frozen=True, eq=False)
 class LayerWeights:
-    """`joint` makes queries, keys and values at once; `gate_up` the gate and what it gates."""
+    """One layer's weights. `joint` projects to queries, keys and values at once; `gate_up` to both MLP inputs."""
 
     joint: Tensor
     joint_bias: Tensor | None
     out: Tensor
     gate_up: Tensor
     down: Tensor
-    first_norm: Tensor
-    second_norm: Tensor
+    attention_norm: Tensor
+    mlp_norm: Tensor
     head_norms: HeadNorms | None
     eps: float
     scale: float
 
     @classmethod
-    def of(cls, layer: Any) -> "LayerWeights":
-        attention, mlp = layer.self_attn, layer.mlp
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    def of(cls, layer: LayerParts) -> "LayerWeights":
+        joint = (layer.query, layer.key, layer.value)
         return cls(
-            joint=_joined(*projections),
-            joint_bias=None if projections[0].bias is None else torch.cat([part.bias for part in projections]),
-            out=merged_weight(attention.o_proj),
-            gate_up=_joined(mlp.gate_proj, mlp.up_proj),
-            down=merged_weight(mlp.down_proj),
-            first_norm=layer.input_layernorm.weight,
-            second_norm=layer.post_attention_layernorm.weight,
-            head_norms=head_norms(attention),
-            eps=layer.input_layernorm.variance_epsilon,
-            scale=attention.scaling,
+            joint=_joined(*joint),
+            joint_bias=None if joint[0].bias is None else torch.cat([part.bias for part in joint]),
+            out=merged_weight(layer.out),
+            gate_up=_joined(layer.gate, layer.up),
+            down=merged_weight(layer.down),
+            attention_norm=layer.attention_norm.weight,
+            mlp_norm=layer.mlp_norm.weight,
+            head_norms=head_norms(layer),
+            eps=layer.attention_norm.variance_epsilon,
+            scale=layer.scale,
         )
 
-    def refresh(self, layer: Any) -> None:
-        """The copies, from the weights as they are now."""
-        attention, mlp = layer.self_attn, layer.mlp
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        self.joint.copy_(_joined(*projections))
-        self.gate_up.copy_(_joined(mlp.gate_proj, mlp.up_proj))
+    def refresh(self, layer: LayerParts) -> None:
+        """Copy the weights as they are now into the tensors that are copies."""
+        joint = (layer.query, layer.key, layer.value)
+        self.joint.copy_(_joined(*joint))
+        self.gate_up.copy_(_joined(layer.gate, layer.up))
         if self.joint_bias is not None:
-            torch.cat([part.bias for part in projections], out=self.joint_bias)
-        for copy, part in ((self.out, attention.o_proj), (self.down, mlp.down_proj)):
+            torch.cat([part.bias for part in joint], out=self.joint_bias)
+        for copy, part in ((self.out, layer.out), (self.down, layer.down)):
             if is_adapted(part):
                 copy.copy_(merged_weight(part))
 
 
 class DecoderWeights:
+    """The weights of all layers, and of the embedding, the last norm and the head."""
+
     @torch.no_grad()
     def __init__(self, model: PreTrainedModel) -> None:
         base: Any = model.base_model
         self._model = model
         self._addresses = _addresses(model)
-        self.layers = [LayerWeights.of(layer) for layer in base.layers]
+        self.layers = [LayerWeights.of(layer) for layer in layers_of(model)]
         self.embedding_VD: Tensor = base.embed_tokens.weight
         self.head_VD: Tensor = model.get_output_embeddings().weight
         self.norm, self.eps = base.norm.weight, base.norm.variance_epsilon
-        self.heads: HeadShape = head_shape(base.layers[0].self_attn)
+        self.heads: HeadShape = head_shape(layers_of(model)[0])
 
     @torch.no_grad()
     def refresh(self) -> None:
-        for layer, weights in zip(self._model.base_model.layers, self.layers, strict=True):
+        for layer, weights in zip(layers_of(self._model), self.layers, strict=True):
             weights.refresh(layer)
 
     @property
-    def are_where_they_were(self) -> bool:
-        """False once a weight was replaced rather than moved in place: graphs would read what nobody writes."""
+    def have_same_addresses(self) -> bool:
+        """False once a weight was replaced by another tensor: graphs would still read the old one."""
         return self._addresses == _addresses(self._model)
 
 

@@ -1,6 +1,6 @@
-"""A residual sum and the root-mean-square norm of it, in one pass over memory. N tokens, D hidden.
+"""Elementwise operations of a layer, each in one pass over memory, with gradients: residual sum and RMS norm, SwiGLU.
 
-silu(gate) * up, from one tensor that holds both. N tokens, F inner width.
+N tokens, D hidden, F inner width of the MLP.
 """
 
 from typing import Any
@@ -11,8 +11,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Rows of the partial sums of the weight's gradient: a few programs for each multiprocessor.
 _PARTS = 512
+"""Number of partial sums of the weight's gradient: a few programs for each multiprocessor."""
 
 
 @triton.jit
@@ -23,7 +23,7 @@ def _norm_forward_kernel(x, update, weight, out, normed, root, width, eps, ADDS:
     value = tl.load(x + row * width + column, mask=inside, other=0.0).to(tl.float32)
     if ADDS:
         value += tl.load(update + row * width + column, mask=inside, other=0.0).to(tl.float32)
-        # What is normed is the sum as it is kept.
+        # The norm is taken of the sum as it is stored, rounded.
         value = value.to(out.dtype.element_ty)
         tl.store(out + row * width + column, value, mask=inside)
         value = value.to(tl.float32)
@@ -68,7 +68,7 @@ def _norm_backward_kernel(
 
 
 def add_rms_norm(x_ND: Tensor, update_ND: Tensor | None, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """h = x + update, and weight * h / sqrt(mean(h^2) + eps). Without an update, h is x itself."""
+    """Return h = x + update, and weight * h / sqrt(mean(h^2) + eps). Without an update, h is x."""
     if update_ND is None:
         return x_ND, _Norm.apply(x_ND, weight_D, eps)  # type: ignore[no-untyped-call]
     return _AddNorm.apply(x_ND, update_ND, weight_D, eps)  # type: ignore[no-untyped-call]
@@ -169,7 +169,7 @@ def _swiglu_backward_kernel(grad, gate_up, gate_up_grad, width, BLOCK: tl.conste
 
 
 def swiglu(gate_up_N2F: Tensor) -> Tensor:
-    """(N, F): the gate's half comes first."""
+    """Return silu(gate) * up (N, F), from a tensor that holds the gate in its first half."""
     return _SwiGlu.apply(gate_up_N2F)  # type: ignore[no-untyped-call]
 
 

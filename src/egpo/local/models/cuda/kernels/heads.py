@@ -1,12 +1,9 @@
-"""The joint projection split into heads, and the gradient joined again: one program for all heads of a token.
+"""From a joint projection to heads: norms of queries and keys (Qwen3), rotary positions, and the split; with gradients.
 
-Each head is held as two halves, which a rotation turns against each other: (one, two) becomes (one c - two s, two c +
-one s). H heads of queries come first, then K of keys, then K of values.
-
-From the joint projection to heads: the norm of queries and keys (Qwen3), rotary positions, and the split.
-
-N tokens, H heads of queries, K of keys and as many of values, A = H + 2 K of all, d their width, h = d / 2. The tables
-of cosines and sines have a row for each position, and both their halves are alike.
+N tokens, R rows, H heads of queries, K heads of keys and as many of values, A = H + 2 K heads in all, d the width of a
+head, h = d / 2. One program computes all heads of a token: first queries, then keys, then values. A head is held as two
+halves, which the rotation turns: (one, two) becomes (one c - two s, two c + one s). The tables of cosines and sines
+have a row for each position; both halves of a row are equal.
 """
 
 from dataclasses import dataclass
@@ -22,7 +19,7 @@ from torch.autograd.function import once_differentiable
 @triton.jit
 def split_kernel(
     joint, query, key, value, cos, sin, position, query_weight, key_weight, eps,
-    slot, place, live, room,
+    slot, place, live, num_slots,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, HALF: tl.constexpr, NORMS: tl.constexpr, CACHES: tl.constexpr,
     BLOCK_A: tl.constexpr, BLOCK_h: tl.constexpr,
 ):  # fmt: skip
@@ -54,13 +51,13 @@ def split_kernel(
     mask = inside & (head < QUERIES)
     tl.store(out, turned_one, mask=mask)
     tl.store(out + HALF, turned_two, mask=mask)
-    # Keys and values go side by side, or into the row's place in the cache of (slots, K, room, d).
+    # Keys and values are stored side by side, or at the row's place in the cache (slots, K, num_slots, d).
     if CACHES:
         first = tl.load(slot + row).to(tl.int64) * KEYS
         here = tl.load(place + row)
         inside = inside & (tl.load(live + row) != 0)
-        key_at = ((first + head - QUERIES) * room + here) * 2 * HALF + column
-        value_at = ((first + head - QUERIES - KEYS) * room + here) * 2 * HALF + column
+        key_at = ((first + head - QUERIES) * num_slots + here) * 2 * HALF + column
+        value_at = ((first + head - QUERIES - KEYS) * num_slots + here) * 2 * HALF + column
     else:
         key_at = (row * KEYS + head - QUERIES) * 2 * HALF + column
         value_at = (row * KEYS + head - QUERIES - KEYS) * 2 * HALF + column
@@ -138,13 +135,13 @@ def join_kernel(
         tl.store(at + 3 * HALF, tl.sum(tl.where(is_key, sum_two, 0.0), 0), mask=mask)
 
 
-# Rows of the partial sums of the norms' gradients.
 _PARTS = 528
+"""Number of partial sums of the norms' gradients."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """Tables (positions, d), and each token's row in them."""
+    """Tables of cosines and sines (positions, d), and the position of each token."""
 
     cos: Tensor
     sin: Tensor
@@ -153,7 +150,7 @@ class Rotation:
 
 @dataclass(frozen=True, eq=False)
 class HeadNorms:
-    """Weights (d,) of the norms of a query's and a key's head."""
+    """Weights (d,) of the RMS norms of query heads and key heads."""
 
     query_d: Tensor
     key_d: Tensor
@@ -162,6 +159,8 @@ class HeadNorms:
 
 @dataclass(frozen=True)
 class HeadShape:
+    """Numbers of query heads and key heads, and the width of a head."""
+
     queries: int
     keys: int
     width: int
@@ -179,7 +178,7 @@ class HeadShape:
 def split_heads(
     joint_NA: Tensor, shape: HeadShape, rotation: Rotation, norms: HeadNorms | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries (N, H, d), keys and values (N, K, d) of the joint projection (N, A * d)."""
+    """Return queries (N, H, d), keys and values (N, K, d) of a joint projection (N, A * d)."""
     query_d, key_d, eps = (norms.query_d, norms.key_d, norms.eps) if norms else (None, None, 0.0)
     apply: Any = _SplitHeads.apply
     return apply(joint_NA, query_d, key_d, eps, shape, rotation)
@@ -227,7 +226,7 @@ class _SplitHeads(torch.autograd.Function):
 
 @dataclass(frozen=True, eq=False)
 class CachePlaces:
-    """Where the new token of each row goes: `slot` and `place` in it. A row that is not live writes nothing."""
+    """Where the new token of each row is stored: its slot, and its place there. A row that is not live has none."""
 
     slot_R: Tensor
     place_R: Tensor
@@ -238,7 +237,7 @@ def split_heads_into(
     cache: tuple[Tensor, Tensor], joint_RA: Tensor, shape: HeadShape, rotation: Rotation, norms: HeadNorms | None,
     places: CachePlaces,
 ) -> Tensor:  # fmt: skip
-    """Queries (R, H, d); keys and values go to their places in the cache, (slots, K, room, d) each."""
+    """Return queries (R, H, d), and store keys and values at their places in the cache (slots, K, num_slots, d)."""
     keys, values = cache
     query = joint_RA.new_empty(len(joint_RA), shape.queries, shape.width)
     weights = (norms.query_d, norms.key_d, norms.eps) if norms else (joint_RA, joint_RA, 0.0)

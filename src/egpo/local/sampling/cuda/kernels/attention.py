@@ -1,9 +1,9 @@
-"""Attention of one new token a row: over its prompt, whose keys stand once for all rows that answer it, then over the
-row's own tokens, as many as there are.
+"""Attention of one new token per row: over its prompt, whose keys are held once for all its rows, then over its own
+tokens, as many as there are.
 
-The first kernel reads a prompt's keys once for a tile of rows, and leaves a softmax that is not yet divided: its
-highest score, its sum and its weighted values. The second goes on from there. R rows, P prompts, H heads of queries, K
-of keys, r = H / K, d their width.
+R rows, P prompts, H heads of queries, K heads of keys, d the width of a head, L tokens of the longest prompt, T new
+tokens. The first kernel reads a prompt's keys once for a tile of rows, and leaves a softmax that is not yet divided:
+its highest score, its sum and its weighted values. The second kernel continues from there.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ def _keys_seen(
     q, highest, total, out, keys, values, count, first,
     WIDTH: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_d: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Merge `count` keys, which lie from row `first` on, into a running softmax."""
+    """Merge `count` keys, stored from row `first` on, into a running softmax."""
     column = tl.arange(0, BLOCK_d)
     wide = column < WIDTH
     for start in range(0, count, BLOCK_N):
@@ -44,7 +44,7 @@ def _keys_seen(
 
 @triton.jit
 def _prompt_kernel(
-    query, keys, values, prompt, length, tile, part_highest, part_total, part_out, scale, room,
+    query, keys, values, prompt, length, tile, part_highest, part_total, part_out, scale, num_slots,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_d: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -65,7 +65,7 @@ def _prompt_kernel(
     total = tl.zeros([BLOCK_M], tl.float32)
     out = tl.zeros([BLOCK_M, BLOCK_d], tl.float32)
     highest, total, out = _keys_seen(
-        q, highest, total, out, keys, values, tl.load(length + place), (place * KEYS + key_head) * room,
+        q, highest, total, out, keys, values, tl.load(length + place), (place * KEYS + key_head) * num_slots,
         WIDTH, BLOCK_N, BLOCK_d, PRECISION,
     )  # fmt: skip
     tl.store(part_highest + head, highest, mask=known)
@@ -75,7 +75,7 @@ def _prompt_kernel(
 
 @triton.jit
 def _own_kernel(
-    query, keys, values, slot, place, live, part_highest, part_total, part_out, result, scale, room,
+    query, keys, values, slot, place, live, part_highest, part_total, part_out, result, scale, num_slots,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_d: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -94,7 +94,7 @@ def _own_kernel(
     highest = tl.load(part_highest + head, mask=known, other=LOWEST)
     total = tl.load(part_total + head, mask=known, other=1.0)
     out = tl.load(part_out + at, mask=inside, other=0.0)
-    first = (tl.load(slot + row).to(tl.int64) * KEYS + key_head) * room
+    first = (tl.load(slot + row).to(tl.int64) * KEYS + key_head) * num_slots
     highest, total, out = _keys_seen(
         q, highest, total, out, keys, values, tl.load(place + row) + 1, first, WIDTH, BLOCK_N, BLOCK_d, PRECISION
     )
@@ -103,7 +103,7 @@ def _own_kernel(
 
 @dataclass(frozen=True, eq=False)
 class LayerCache:
-    """Of one layer: prompts (P, K, L, d), and rows' own tokens (slots, K, T, d)."""
+    """Keys and values of one layer: of prompts (P, K, L, d), and of rows' own tokens (slots, K, T, d)."""
 
     prompt_keys: Tensor
     prompt_values: Tensor
@@ -113,8 +113,9 @@ class LayerCache:
 
 @dataclass(frozen=True, eq=False)
 class RowPlaces:
-    """Row r answers prompt `prompt_R[r]` and lies in `slot_R[r]`, its newest token at `place_R[r]`. Rows that answer
-    one prompt stand together: `tile_R[r]` of them begin a tile at r, 0 where none does. `length_P` are the prompts'."""
+    """Row r answers prompt `prompt_R[r]`; its own tokens are in `slot_R[r]`, the newest at `place_R[r]`. Rows of one
+    prompt stand together: a tile of `tile_R[r]` rows starts at r, 0 if none does. `length_P`: tokens of the prompts.
+    `live_R`: 0 for rows that have ended."""
 
     prompt_R: Tensor
     length_P: Tensor
@@ -126,7 +127,7 @@ class RowPlaces:
 
 @dataclass(frozen=True, eq=False)
 class Partial:
-    """What the prompt's part leaves for a row's own: (R, H), (R, H), (R, H, d), float32."""
+    """The softmax over prompts that is not yet divided: (R, H), (R, H), (R, H, d), float32."""
 
     highest: Tensor
     total: Tensor
@@ -139,12 +140,12 @@ class Partial:
 
 
 def rows_in_a_tile(repeats: int) -> int:
-    """Rows whose queries read a prompt's keys together: about 32 to 64 queries."""
+    """Return the rows whose queries read a prompt's keys together: about 32 to 64 queries."""
     return max(1, min(16, 64 // repeats))
 
 
 def attend_new(query_RHd: Tensor, cache: LayerCache, rows: RowPlaces, scale: float) -> Tensor:
-    """(R, H * d). A row that is not live gets nothing written."""
+    """Return the attention of the new tokens (R, H * d). Nothing is written for a row that is not live."""
     num_rows, queries, width = query_RHd.shape
     keys = cache.keys.shape[1]
     repeats = queries // keys

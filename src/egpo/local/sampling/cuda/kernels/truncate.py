@@ -1,6 +1,7 @@
-"""Top-k, top-p and min-p without sorting. A row's probabilities are searched for the value at which the words that
-have as much or more reach a number, or a share of the whole: floats that are not negative are in the order of their
-bits, and every pass over the row finds two of these. R rows, V vocabulary.
+"""Top-k, top-p and min-p on a GPU without sorting. R rows, V vocabulary.
+
+A row is searched for the probability at which the words with as much or more reach a count, or a fraction of the mass.
+Floats that are not negative have the order of their bits, and every pass over the row finds two of these bits.
 """
 
 import math
@@ -13,14 +14,14 @@ from torch import Tensor
 from egpo.local.sampling.choose import WHOLE, Sampling
 
 _BLOCK, _WARPS = 2048, 16
-# A probability has 30 bits: none is as high as 2.
+# A probability has 30 bits, because it is less than 2.
 _PASSES = tl.constexpr(15)
 _FLOAT_WHOLE = tl.constexpr(float(WHOLE))
 
 
 @triton.jit
 def _load(row, start, num_words, BLOCK: tl.constexpr):
-    """A block's probabilities and their bits; beyond the row, both are negative."""
+    """Return a block's probabilities and their bits; past the end of the row, both are negative."""
     word = start + tl.arange(0, BLOCK)
     probability = tl.load(row + word, mask=word < num_words, other=-1.0)
     return probability, probability.to(tl.int32, bitcast=True)
@@ -28,14 +29,14 @@ def _load(row, start, num_words, BLOCK: tl.constexpr):
 
 @triton.jit
 def _amounts(probability, unit, COUNT: tl.constexpr):
-    """What each word adds: one, or its share in integers, whose sums are exact in any order."""
+    """Return what each word adds: 1, or its probability as an integer, whose sums are exact in any order."""
     return tl.full(probability.shape, 1, tl.int64) if COUNT else (probability.to(tl.float64) * unit).to(tl.int64)
 
 
 @triton.jit
 def _value_that_reaches(goal, row, num_words, floor, unit, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """The bits of the highest value such that the words of as much or more reach the goal together; 0 where those from
-    the floor up, which alone are counted, do not."""
+    """Return the bits of the highest value such that the words with as much or more reach the goal together; 0 if they
+    do not. Only words from the floor up are counted."""
     value = tl.full((), 0, tl.int32)
     step = tl.full((), 1 << 28, tl.int32)
     for _ in range(_PASSES):
@@ -54,7 +55,7 @@ def _value_that_reaches(goal, row, num_words, floor, unit, COUNT: tl.constexpr, 
 
 @triton.jit
 def _above_and_equal(value, row, num_words, unit, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """What the words above the value add up to, and how many have just that."""
+    """Return the sum over the words above the value, and the number of words at the value."""
     above, equal = tl.zeros((BLOCK,), tl.int64), tl.zeros((BLOCK,), tl.int64)
     for start in range(0, num_words, BLOCK):
         probability, bits = _load(row, start, num_words, BLOCK)
@@ -83,7 +84,7 @@ def _highest(row, num_words, BLOCK: tl.constexpr):
 
 @triton.jit
 def _top_k_border(top_k, row, num_words, BLOCK: tl.constexpr):
-    """`lowest`, `spare`, `equal`: words above `lowest` stay, and the first `spare` of the `equal` ones at it."""
+    """Return `lowest`, `spare`, `equal`: words above `lowest` are kept, and the first `spare` of the `equal` at it."""
     lowest = _value_that_reaches(top_k, row, num_words, 0, 1.0, True, BLOCK)
     above, equal = _above_and_equal(lowest, row, num_words, 1.0, True, BLOCK)
     return lowest, top_k - above, equal
@@ -91,7 +92,7 @@ def _top_k_border(top_k, row, num_words, BLOCK: tl.constexpr):
 
 @triton.jit
 def _top_p_border(goal, lowest, spare, equal, row, num_words, BLOCK: tl.constexpr):
-    """The border of those that hold the goal together, among the words that stay by the border given."""
+    """Return the border of the words that hold the goal together, among the words kept by the given border."""
     border = tl.maximum(lowest, 0).to(tl.float32, bitcast=True).to(tl.float64)
     mass = _mass_above(lowest, row, num_words, BLOCK) + border * tl.minimum(spare, equal).to(tl.float64)
     unit = _FLOAT_WHOLE / tl.maximum(mass, 1e-200)
@@ -104,7 +105,7 @@ def _top_p_border(goal, lowest, spare, equal, row, num_words, BLOCK: tl.constexp
 
 @triton.jit
 def _leave_out(logit, row, num_words, lowest, spare, equal, least, BLOCK: tl.constexpr):
-    """-inf for every word beyond the border, or with less than `least`; how much the others hold."""
+    """Set words beyond the border or below `least` to -inf. Return the mass of the others."""
     seen, held = tl.full((), 0, tl.int64), tl.zeros((BLOCK,), tl.float64)
     for start in range(0, num_words, BLOCK):
         word = start + tl.arange(0, BLOCK)
@@ -140,7 +141,7 @@ def _truncate_kernel(
 
 
 def truncate_logits(logits_RV: Tensor, probability_RV: Tensor, sampling: Sampling) -> Tensor:
-    """-inf for every word that `sampling.choose.kept_tokens` leaves out, in place; (R,): how much the others hold."""
+    """Set every word that `choose.kept_tokens` drops to -inf, in place. Return the mass of the kept ones (R,)."""
     rows, num_words = logits_RV.shape
     held_R = torch.empty(rows, device=logits_RV.device)
     _truncate_kernel[(rows,)](

@@ -1,4 +1,4 @@
-"""From a model folder to a policy, or to an error that says what the folder lacks."""
+"""Load a policy from a model folder or a name on the Hugging Face hub; an InputError names what is missing."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from egpo.config.machine import require_model_place
 from egpo.config.schema import Model
 from egpo.errors import InputError
-from egpo.local.models.attention import NAME
+from egpo.local.models.attention import ATTENTION_NAME
 from egpo.local.models.policy import Policy
 from egpo.local.models.self_check import require_agreement
 from egpo.local.progress_bars import without_progress_bars
@@ -21,13 +21,15 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def load_policy(settings: Model, seed: int = 0) -> Policy:
-    """The model on its device, in its dtype, without dropout, checked against its own plain forward pass."""
+    """Return the model on its device, in its dtype, without dropout.
+
+    The engine's forward pass is compared with that of transformers (`self_check`) before the policy is returned."""
     where = f"model {settings.path}"
     folder = _folder(require_model_place(settings.path, where), where)
     tokenizer = _tokenizer(folder, where)
     device = choose_device(settings.device)
     if settings.deterministic and device.type == "cuda":
-        _be_deterministic()
+        _use_deterministic_kernels()
     dtype = _DTYPES.get(settings.dtype, torch.bfloat16 if device.type == "cuda" else torch.float32)
     model = _model(folder, settings, dtype, seed, where).to(device)
     _switch_off_dropout(model)
@@ -47,32 +49,35 @@ def load_policy(settings: Model, seed: int = 0) -> Policy:
 
 
 def choose_device(wanted: str) -> torch.device:
+    """Return the device for `auto`, `cpu` or `cuda`; `auto` is a GPU where torch can use one."""
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise InputError("no GPU that torch can use", where="model.device=cuda", fix="`egpo doctor` says why; or cpu")
+        raise InputError(
+            "torch cannot use a GPU", where="model.device=cuda", fix="`egpo doctor` shows why; or set model.device=cpu"
+        )
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     if wanted == "cuda":
-        # cuDNN's attention makes a plan for every new shape, and packs have a new shape each: three times as slow.
+        # cuDNN's attention plans anew for every shape, and every pack has a new shape: three times as slow.
         torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.device(wanted)
 
 
-def _be_deterministic() -> None:
-    """For the whole process. cuBLAS reads its variable when it is first used, which is after this."""
+def _use_deterministic_kernels() -> None:
+    """For the whole process. cuBLAS reads its variable when it is first used, which is later."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
 
 
 def _folder(path: str, where: str) -> str:
-    """A local folder is checked here: transformers would ask the hub for its name."""
+    """Check a local folder: transformers would look for its name on the hub."""
     local = Path(path).expanduser()
     if local.is_dir():
         if not (local / "config.json").is_file():
             held = ", ".join(sorted(entry.name for entry in local.iterdir())[:4]) or "nothing"
             raise InputError(
-                f"not a model folder: no config.json in it (it holds {held})",
+                f"not a model folder: it has no config.json (it holds {held})",
                 where=where,
-                fix="give what `save_pretrained` wrote; in a run: checkpoints/global_step_N/actor/huggingface",
+                fix="give a folder written by `save_pretrained`; in a run: checkpoints/global_step_N/actor/huggingface",
             )
         return str(local)
     return path
@@ -98,11 +103,11 @@ def _model(folder: str, settings: Model, dtype: torch.dtype, seed: int, where: s
             return _random_model(folder, dtype, seed)
         with without_progress_bars():
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, attn_implementation=NAME, trust_remote_code=False
+                folder, dtype=dtype, attn_implementation=ATTENTION_NAME, trust_remote_code=False
             )
     except UnpicklingError as error:
         fix = "save the weights as safetensors, on a machine where the code in the file may run"
-        what = "its weights are a pickle that holds more than tensors: it could run code, so it is not loaded"
+        what = "its weights are a pickle that holds more than tensors; loading it could run code"
         raise InputError(what, where=where, fix=fix) from error
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise InputError(f"cannot be loaded: {_first_line(error)}", where=where, fix=_fix_for(folder, error)) from error
@@ -110,13 +115,13 @@ def _model(folder: str, settings: Model, dtype: torch.dtype, seed: int, where: s
 
 
 def _random_model(folder: str, dtype: torch.dtype, seed: int) -> PreTrainedModel:
-    """Weights by the model's own initialisation, the same for the same seed."""
+    """Return a model with the weights of its own initialisation, which depend on the seed alone."""
     state = torch.get_rng_state()
     torch.manual_seed(seed)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
         AutoConfig.from_pretrained(folder, trust_remote_code=False),
         dtype=dtype,
-        attn_implementation=NAME,
+        attn_implementation=ATTENTION_NAME,
         trust_remote_code=False,
     )
     torch.set_rng_state(state)
@@ -124,7 +129,7 @@ def _random_model(folder: str, dtype: torch.dtype, seed: int) -> PreTrainedModel
 
 
 def _switch_off_dropout(model: PreTrainedModel) -> None:
-    """For good: the ratio of two different networks means nothing."""
+    """Set all dropout to 0: with dropout, the policy ratio would compare two different networks."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -134,19 +139,19 @@ def _switch_off_dropout(model: PreTrainedModel) -> None:
 
 
 def _context(model: PreTrainedModel) -> int:
-    """The longest sequence; a model without such a bound has a very long one."""
+    """Return the longest sequence in tokens; 2^30 for a model without a limit."""
     longest: int | None = getattr(model.config, "max_position_embeddings", None)
     return longest or 1 << 30
 
 
 def _stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, where: str) -> frozenset[int]:
-    """Every token that the model's files call an end."""
+    """Return every end token of the generation config, the config and the tokenizer."""
     generation: Any = model.generation_config
     named = (generation and generation.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id)
     ids = frozenset(id for ids in named if ids is not None for id in (ids if isinstance(ids, list) else [ids]))
     if not ids:
         raise InputError(
-            "no end token, in the tokenizer, the config or the generation config",
+            "no end token in the tokenizer, the config or the generation config",
             where=where,
             fix="set eos_token in tokenizer_config.json",
         )
@@ -154,7 +159,7 @@ def _stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, where:
 
 
 def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Fills tables only: no model ever sees it, so the end token will do where there is none."""
+    """Return the padding token, or the end token where there is none: it only fills tables, no model reads it."""
     for token in (tokenizer.pad_token_id, tokenizer.eos_token_id):
         if token is not None:
             return int(token)
@@ -179,5 +184,5 @@ def _fix_for(folder: str, error: Exception) -> str:
     if "trust_remote_code" in str(error):
         return "egpo never runs code from a model folder: use a version of the model whose classes are in transformers"
     if os.path.isdir(folder):
-        return "is the folder whole? it needs config.json, weights and tokenizer files"
-    return "give a folder on this machine, or a name of the hub and a network"
+        return "check that the folder is complete: it needs config.json, weights and tokenizer files"
+    return "give a folder on this machine, or a name on the hub with a network connection"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from egpo.local.models.cpu_layers import rms_norm
+from egpo.local.models.cpu_operations import rms_norm
 
 
 def test_the_gradient_is_the_limit_of_differences():

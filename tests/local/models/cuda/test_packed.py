@@ -34,7 +34,7 @@ def relative_error(found, expected):
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_in_float32_they_equal_those_on_a_cpu(load_on_cpu, load_on_gpu, shape, checkpointing):
     policy = load_on_gpu(shape, gradient_checkpointing=checkpointing)
-    assert policy.path == "fused"
+    assert policy.path == "cuda_layers"
     hidden, gradients = hidden_and_gradients(policy)
     expected_hidden, expected = hidden_and_gradients(load_on_cpu(shape))
     torch.testing.assert_close(hidden, expected_hidden, atol=1e-4, rtol=1e-4)
@@ -50,7 +50,7 @@ def test_in_bfloat16_they_are_as_near_to_float32_as_transformers_own(load_on_cpu
     exact.model.load_state_dict({name: value.float().cpu() for name, value in policy.model.state_dict().items()})
     expected_hidden, expected = hidden_and_gradients(exact)
     hidden, gradients = hidden_and_gradients(policy)
-    monkeypatch.setattr("egpo.local.models.policy.why_not_fused", lambda model: "for once")
+    monkeypatch.setattr("egpo.local.models.policy.why_not_cuda_layers", lambda model: "for once")
     assert policy.path == "transformers"
     plain_hidden, plain = hidden_and_gradients(policy)
     assert relative_error(hidden, expected_hidden) < 1.2 * relative_error(plain_hidden, expected_hidden) + 1e-3
@@ -82,7 +82,7 @@ def add_shaken_adapters(policy):
 
 def test_adapters_learn_and_the_weights_beside_them_do_not(load_on_cpu, load_on_gpu):
     policies = [add_shaken_adapters(policy) for policy in (load_on_gpu("qwen3"), load_on_cpu("qwen3"))]
-    assert policies[0].path == "fused"
+    assert policies[0].path == "cuda_layers"
     (hidden, gradients), (expected_hidden, expected) = map(hidden_and_gradients, policies)
     torch.testing.assert_close(hidden, expected_hidden, atol=1e-3, rtol=1e-3)
     assert gradients.keys() == expected.keys()
@@ -96,7 +96,7 @@ def test_in_bfloat16_adapters_are_as_near_to_float32_as_pefts_under_autocast(loa
     exact.model.load_state_dict({name: value.float().cpu() for name, value in policy.model.state_dict().items()})
     expected_hidden, expected = hidden_and_gradients(add_shaken_adapters(exact))
     hidden, gradients = hidden_and_gradients(add_shaken_adapters(policy))
-    monkeypatch.setattr("egpo.local.models.policy.why_not_fused", lambda model: "for once")
+    monkeypatch.setattr("egpo.local.models.policy.why_not_cuda_layers", lambda model: "for once")
     with torch.autocast(policy.device.type, torch.bfloat16):
         plain_hidden, plain = hidden_and_gradients(policy)
     assert relative_error(hidden, expected_hidden) < 1.5 * relative_error(plain_hidden, expected_hidden)

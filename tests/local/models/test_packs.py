@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from egpo.config.schema import Model
 from egpo.errors import InputError
-from egpo.local.models.attention import GroupLayout, PackLayout, attend
-from egpo.local.models.load import load_policy
-from egpo.local.models.packs import Sequences, pack_groups
+from egpo.local.models.attention import attend
+from egpo.local.models.loading import load_policy
+from egpo.local.models.packs import GroupLayout, PackLayout, Sequences, pack_groups
 from tests.local.conftest import CONFIGS
 from tests.local.device import MODEL
 

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoConfig, GenerationConfig
 
 from egpo.config.schema import Model
-from egpo.local.models.load import load_policy
+from egpo.local.models.loading import load_policy
 from egpo.local.models.packs import Sequences, pack_groups
 from tests.local.conftest import CONFIGS
 from tests.local.device import DEVICE, MODEL

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available()
 PROGRAM = """
 import hashlib, sys, torch
 from egpo.config.schema import Model, Update
-from egpo.local.models.load import load_policy
+from egpo.local.models.loading import load_policy
 from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.update import update
 from tests.local.sampling.test_sample import ENDS, drawn

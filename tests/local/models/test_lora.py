@@ -131,7 +131,7 @@ def test_the_head_is_left_alone(load):
 def test_without_peft_the_error_says_how_to_get_it(load, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     monkeypatch.setattr("egpo.local.models.lora.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"model.lora: adapters need peft; pip install peft"):
+    with pytest.raises(InputError, match=r"model.lora: LoRA adapters need the package peft; pip install peft"):
         add_adapters(load().model, Lora(), seed=0)
 
 
@@ -164,5 +164,5 @@ def test_the_gradient_of_adapters_is_that_of_the_merged_matrix(load):
 
 
 def test_adapters_of_another_shape_are_refused(load):
-    with pytest.raises(InputError, match="adapters are not this model's"):
+    with pytest.raises(InputError, match="adapters do not belong to this model"):
         load_adapter_state(adapted(load).model, adapter_state(adapted(load, rank=3).model))

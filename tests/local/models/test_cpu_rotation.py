@@ -3,7 +3,7 @@
 import torch
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from egpo.local.models.cpu_layers import rotate
+from egpo.local.models.cpu_operations import rotate
 
 
 def angles(num_tokens, width, dtype=torch.float32):

@@ -3,7 +3,7 @@
 import pytest
 
 from egpo.errors import InputError
-from egpo.local.models.prompts import prompt_tokens
+from egpo.local.models.policy import prompt_tokens
 from egpo.tasks import Problem
 
 PROBLEM = Problem("one", (), "1")

@@ -1,10 +1,8 @@
-"""A token for each row, with its log-probability and the exact entropy, from two kernels: the first reads the logits
-once and leaves three numbers a block of words, the second finds the block and then the word. R rows, V vocabulary, C
-blocks.
+"""Draw a token per row from logits and record it, without waiting for the host.
 
-What was chosen goes into the tables, and every row moves on or is over: on the device, so that no token waits for
-the host. R rows, B rows of the tables, T tokens.
-"""
+R rows, V vocabulary, B rows and T tokens of the tables. `draw_tokens` needs two kernels: the first reads the logits
+once and leaves three numbers per block of words; the second finds the block, then the word, and computes
+log-probability and exact entropy. `record` writes to the tables and advances or ends every row."""
 
 from dataclasses import dataclass
 
@@ -13,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from egpo.local.sampling.choose import Choice
+from egpo.local.sampling.choose import Choice, ResponseTables
 
 _BLOCK = 4096
 LOWEST = tl.constexpr(-1e30)
@@ -21,12 +19,12 @@ LOWEST = tl.constexpr(-1e30)
 
 @triton.jit
 def _block_kernel(logit, highest, total, weighted, num_words, inverse_temperature, BLOCK: tl.constexpr):
-    """Of exp(x - m) over a block, m its highest x: the sum, and the sum weighted by x - m."""
+    """Store for one block, with m its highest x: m, the sum of exp(x - m), and that sum weighted by x - m."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     word = block * BLOCK + tl.arange(0, BLOCK)
     inside = word < num_words
     x = tl.load(logit + row * num_words + word, mask=inside, other=LOWEST) * inverse_temperature
-    top = tl.maximum(tl.max(tl.where(inside, x, LOWEST), 0), LOWEST)  # of a block in which every word is -inf, too
+    top = tl.maximum(tl.max(tl.where(inside, x, LOWEST), 0), LOWEST)  # also for a block in which every word is -inf
     exp = tl.where(inside, tl.exp(x - top), 0.0)
     at = row * tl.num_programs(1) + block
     tl.store(highest + at, top)
@@ -48,8 +46,8 @@ def _draw_kernel(
     top = tl.max(high, 0)
     scale = tl.exp(high - top)
     whole = tl.sum(sums * scale, 0)
-    lean = (tl.load(weighted + at, mask=known, other=0.0) + (high - top) * sums) * scale
-    tl.store(entropy + row, tl.log(whole) - tl.sum(tl.where(known & (scale > 0), lean, 0.0), 0) / whole)
+    weighted_sum = (tl.load(weighted + at, mask=known, other=0.0) + (high - top) * sums) * scale
+    tl.store(entropy + row, tl.log(whole) - tl.sum(tl.where(known & (scale > 0), weighted_sum, 0.0), 0) / whole)
     # In float64: in float32 the rare tokens of a large vocabulary would vanish in rounding.
     share = (sums * scale).to(tl.float64)
     passed = tl.cumsum(share, 0)
@@ -62,7 +60,7 @@ def _draw_kernel(
     x = tl.load(logit + row * num_words + word, mask=inside, other=LOWEST) * inverse_temperature
     exp = tl.where(inside, tl.exp(x - top), 0.0).to(tl.float64)
     cumulative = before + tl.cumsum(exp, 0)
-    # Rounding may lift the draw past the block's end: then it is the last word in it that can be drawn.
+    # Rounding may lift the draw past the end of the block: then take its last word of positive probability.
     end = tl.max(tl.where(exp > 0, tl.arange(0, BLOCK), 0), 0)
     index = tl.minimum(tl.sum(tl.where(cumulative <= target, 1, 0), 0), end)
     tl.store(token + row, (chosen * BLOCK + index).to(tl.int64))
@@ -71,7 +69,7 @@ def _draw_kernel(
 
 
 def draw_tokens(logits_RV: Tensor, uniform_R: Tensor, temperature: float) -> Choice:
-    """`sampling.choose.choose` without truncation: the word at which the cumulative probability passes the draw."""
+    """Return the word at which the cumulative probability passes the draw, as `choose.choose` without truncation."""
     rows, num_words = logits_RV.shape
     block = min(_BLOCK, triton.next_power_of_2(num_words))
     blocks = triton.cdiv(num_words, block)
@@ -87,20 +85,9 @@ def draw_tokens(logits_RV: Tensor, uniform_R: Tensor, temperature: float) -> Cho
 
 
 @dataclass(frozen=True, eq=False)
-class TokenTables:
-    """(B, T) each, then (B,): what `sampling.sample` fills row by row."""
-
-    response_BT: Tensor
-    logp_BT: Tensor
-    entropy_BT: Tensor
-    length_B: Tensor
-    finished_B: Tensor
-
-
-@dataclass(frozen=True, eq=False)
 class RowState:
-    """`row_R`: the row of the tables. `own_R`: its tokens so far. `place_R`, `position_R`: where its newest token goes
-    among its own, and in the sequence. `live_R`: 1 until it is over."""
+    """`row_R`: the row of the tables. `own_R`: number of its tokens so far. `place_R`, `position_R`: index of its
+    newest token among its own, and in the sequence. `live_R`: 1 until the row has ended."""
 
     row_R: Tensor
     own_R: Tensor
@@ -112,7 +99,7 @@ class RowState:
 @triton.jit
 def _record_kernel(
     token, logp, entropy, response, logps, entropies, length, finished,
-    row, own, place, position, live, stops, limit, room, num_stops, STOPS: tl.constexpr,
+    row, own, place, position, live, stops, limit, num_columns, num_stops, STOPS: tl.constexpr,
 ):  # fmt: skip
     r = tl.program_id(0)
     if tl.load(live + r) == 0:
@@ -120,7 +107,7 @@ def _record_kernel(
     chosen = tl.load(token + r)
     table_row = tl.load(row + r).to(tl.int64)
     count = tl.load(own + r)
-    at = table_row * room + count
+    at = table_row * num_columns + count
     tl.store(response + at, chosen)
     tl.store(logps + at, tl.load(logp + r))
     tl.store(entropies + at, tl.load(entropy + r))
@@ -135,8 +122,8 @@ def _record_kernel(
     tl.store(live + r, tl.where((ends == 0) & (count + 1 < tl.load(limit)), 1, 0))
 
 
-def record(choice: Choice, tables: TokenTables, rows: RowState, stop_ids: Tensor, limit_1: Tensor) -> None:
-    """A stop token belongs to its response. A row is over after it, or when it has `limit_1` tokens."""
+def record(choice: Choice, tables: ResponseTables, rows: RowState, stop_ids: Tensor, limit_1: Tensor) -> None:
+    """Write the choice to the tables. A row ends after a stop token, which it includes, or after `limit_1` tokens."""
     _record_kernel[(len(choice.token_R),)](
         choice.token_R, choice.logp_R, choice.entropy_R,
         tables.response_BT, tables.logp_BT, tables.entropy_BT, tables.length_B, tables.finished_B.view(torch.int8),

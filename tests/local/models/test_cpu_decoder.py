@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from egpo.config.schema import Lora
-from egpo.local.models import cpu_decoding
-from egpo.local.models.attention import NAME
+from egpo.local.models import cpu_decoder
+from egpo.local.models.attention import ATTENTION_NAME
 from egpo.local.models.caches import BlockSlots, compacted
 from egpo.local.models.lora import add_adapters
 from egpo.local.models.packs import Sequences, pack_groups
@@ -49,11 +49,11 @@ IN_BLOCKS = ["blocks of keys", "wide heads and biases everywhere", "an odd numbe
 
 def policy_of(config, dtype=torch.float32):
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=NAME, dtype=dtype)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME, dtype=dtype)
     for weight in model.parameters():  # norms and biases too, which start at 1 and 0
         weight.data += 0.1 * torch.randn_like(weight)
     policy = Policy(model, tokenizer=None, context=64, stop_ids=frozenset(), pad_id=0)
-    assert policy.path == "lean"
+    assert policy.path == "cpu_layers"
     return policy
 
 
@@ -61,7 +61,7 @@ def plain_hidden(policy, tokens):
     """(tokens, D), by transformers alone."""
     policy.model.set_attn_implementation("eager")
     hidden = policy.model.base_model(torch.tensor([tokens]), use_cache=False).last_hidden_state[0]
-    policy.model.set_attn_implementation(NAME)
+    policy.model.set_attn_implementation(ATTENTION_NAME)
     return hidden
 
 
@@ -168,7 +168,7 @@ def weights(request):
     """Where both ways of products with weights are there, both are tried."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param != "packed":
-            patch.setattr(cpu_decoding, "_MOST_PACKED", 0)
+            patch.setattr(cpu_decoder, "_MOST_PACKED_WEIGHTS", 0)
         yield
 
 

@@ -6,8 +6,8 @@ import torch
 from egpo.config.schema import Update
 from egpo.errors import EgpoWarning
 from egpo.local.draws import Draws
-from egpo.local.models.attention import NAME
-from egpo.local.sampling.sample import sample
+from egpo.local.models.attention import ATTENTION_NAME
+from egpo.local.sampling.sample import cuda_decoder, sample
 from egpo.local.updates.optimizer import Optimizer
 from tests.local.sampling.test_sample import ENDS, TASK, Greedy, drawn
 
@@ -31,7 +31,7 @@ def plain_statistics(policy, rollouts, row, temperature):
     response = rollouts.response_BT[row, : int(rollouts.length_B[row])]
     policy.model.set_attn_implementation("eager")
     logits = policy.model(torch.tensor([[*prompt, *response.tolist()]], device="cuda"), use_cache=False).logits[0]
-    policy.model.set_attn_implementation(NAME)
+    policy.model.set_attn_implementation(ATTENTION_NAME)
     logp = torch.log_softmax(logits[len(prompt) - 1 : -1].float() / temperature, dim=-1)
     return logp[torch.arange(len(response)), response], -(logp.exp() * logp).sum(-1)
 
@@ -40,7 +40,7 @@ def plain_statistics(policy, rollouts, row, temperature):
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_recorded_statistics_equal_a_separate_forward_pass(load_on_gpu, shape, temperature):
     policy = load_on_gpu(shape)
-    assert policy.decoder is not None
+    assert cuda_decoder(policy) is not None
     rollouts = drawn(policy, temperature=temperature, n=6, stop_tokens=ENDS)
     assert len(set(rollouts.length_B.tolist())) > 2
     for row in range(len(rollouts)):
@@ -140,15 +140,15 @@ def test_memory_that_runs_out_makes_rows_wait(load_on_gpu, monkeypatch):
     from egpo.local.sampling.cuda import decoder
 
     expected = drawn(load_on_gpu(), n=4, stop_tokens=ENDS).texts
-    room, asked = decoder.Room, []
+    buffers, asked = decoder.DecodeBuffers, []
 
     def scarce(model, size):
         asked.append(size.rows)
         if size.rows > 5:
             raise torch.OutOfMemoryError("no room")
-        return room(model, size)
+        return buffers(model, size)
 
-    monkeypatch.setattr(decoder, "Room", scarce)
+    monkeypatch.setattr(decoder, "DecodeBuffers", scarce)
     with pytest.warns(EgpoWarning, match="rows_at_once"):
         assert drawn(load_on_gpu(), n=4, stop_tokens=ENDS).texts == expected
     assert asked == [16, 8, 4]
@@ -161,9 +161,9 @@ def test_memory_that_runs_out_while_a_graph_is_made_makes_rows_wait(load_on_gpu,
     expected = drawn(load_on_gpu(), n=4, stop_tokens=ENDS).texts
     next_token, asked = token_graphs.next_token, []
 
-    def scarce(weights, room, rows, sampling):
+    def scarce(weights, buffers, rows, sampling):
         asked.append(rows)
-        next_token(weights, room, rows, sampling)
+        next_token(weights, buffers, rows, sampling)
         if rows > 8 and torch.cuda.is_current_stream_capturing() == capturing:
             raise torch.OutOfMemoryError("no room")
 
@@ -176,47 +176,47 @@ def test_memory_that_runs_out_while_a_graph_is_made_makes_rows_wait(load_on_gpu,
     assert drawn(policy, n=4, stop_tokens=ENDS).texts == expected  # and goes on so
 
 
-def test_a_shortage_halves_the_room_and_not_the_job_that_met_it(load_on_gpu, monkeypatch):
-    from egpo.local.cuda import token_graphs
+def test_a_shortage_halves_the_buffers_and_not_the_job_that_met_it(load_on_gpu, monkeypatch):
+    from egpo.local.sampling.cuda import token_graphs
 
     policy, next_token, failed = load_on_gpu(), token_graphs.next_token, []
-    drawn(policy, n=4)  # makes the room
+    drawn(policy, n=4)  # makes the buffers
     expected = drawn(load_on_gpu(), n=4, temperature=0.6).texts
 
-    def scarce_once(weights, room, rows, sampling):
+    def scarce_once(weights, buffers, rows, sampling):
         if not failed:
             failed.append(rows)
             raise torch.OutOfMemoryError("no room")
-        next_token(weights, room, rows, sampling)
+        next_token(weights, buffers, rows, sampling)
 
     monkeypatch.setattr(token_graphs, "next_token", scarce_once)
     with pytest.warns(EgpoWarning, match="16 rows at once; 8"):
         assert drawn(policy, n=4, temperature=0.6, rows_at_once=2).texts == expected
     assert failed == [8]
     drawn(policy, n=4)
-    assert policy.decoder._room.size.rows == 8
+    assert cuda_decoder(policy)._buffers.size.rows == 8
 
 
 def test_a_model_it_does_not_know_says_so_in_one_line(load_on_gpu):
     policy = load_on_gpu("gpt2")
-    with pytest.warns(EgpoWarning, match="GPT2LMHeadModel is not a shape it knows"):
-        assert policy.decoder is None
+    with pytest.warns(EgpoWarning, match="no fast kernels for GPT2LMHeadModel"):
+        assert cuda_decoder(policy) is None
 
 
-def test_a_room_is_kept_for_jobs_that_fit_and_made_anew_for_larger_ones(load_on_gpu):
+def test_a_buffers_is_kept_for_jobs_that_fit_and_made_anew_for_larger_ones(load_on_gpu):
     policy = load_on_gpu()
     first = drawn(policy, n=4).texts
-    room = policy.decoder._room
+    buffers = cuda_decoder(policy)._buffers
     assert drawn(policy, n=4, max_response_tokens=12).texts != first
-    assert policy.decoder._room is room
+    assert cuda_decoder(policy)._buffers is buffers
     drawn(policy, n=6)
-    assert policy.decoder._room is not room
+    assert cuda_decoder(policy)._buffers is not buffers
     assert drawn(policy, n=4).texts == first
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_in_bfloat16_the_recorded_statistics_are_near_the_packed_ones(load_on_gpu, shape):
-    from egpo.local.updates.budget import TokenBudget
+    from egpo.local.updates.micro_batches import TokenBudget
     from egpo.local.updates.reference import packed_logp
 
     policy = load_on_gpu(shape, "bfloat16")

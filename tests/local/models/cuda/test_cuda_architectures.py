@@ -1,9 +1,9 @@
-"""What the fused path takes and what it leaves to transformers, with the reason in one phrase."""
+"""Which models the layers for GPUs compute, and why the others are left to transformers."""
 
 import pytest
 import torch
 
-from egpo.local.models.architectures import why_not_fused, why_not_known, why_not_lean
+from egpo.local.models.architectures import unsupported_feature, why_not_cuda_layers
 from egpo.local.models.packs import Sequences, pack_groups
 from tests.local.conftest import CONFIGS, build_model
 
@@ -11,12 +11,12 @@ from tests.local.conftest import CONFIGS, build_model
 @pytest.mark.parametrize("shape", ["llama", "qwen2", "qwen3"])
 def test_the_shapes_it_knows(shape):
     model = build_model(shape)
-    assert why_not_known(model) is None
-    assert why_not_fused(model) == "it is for GPUs"
+    assert unsupported_feature(model, "cuda_layers") is None
+    assert why_not_cuda_layers(model) == "the model is not on a GPU"
 
 
 def test_others_go_through_transformers():
-    assert why_not_known(build_model("gpt2")) == "GPT2LMHeadModel is not a shape it knows"
+    assert unsupported_feature(build_model("gpt2"), "cuda_layers") == "unknown architecture"
 
 
 def changed(shape, **settings):
@@ -34,11 +34,11 @@ LONGER = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
         ("llama", {"hidden_act": "gelu"}, "the activation is gelu"),
         ("llama", {"mlp_bias": True}, "a layer has a bias beyond those of queries, keys and values"),
         ("qwen2", WINDOW, "a layer has a sliding window"),
-        ("llama", {"rope_parameters": LONGER}, "its positions are dynamic"),
+        ("llama", {"rope_parameters": LONGER}, "the rotary positions are dynamic"),
     ],
 )
 def test_a_part_it_does_not_know_is_named(shape, settings, why):
-    assert why_not_known(changed(shape, **settings)) == why
+    assert unsupported_feature(changed(shape, **settings), "cuda_layers") == why
 
 
 @pytest.mark.parametrize("place", ["embed_tokens", "layers.0.mlp", "layers.1.self_attn.q_proj", "norm"])
@@ -55,10 +55,11 @@ def test_hooks_of_transformers_change_nothing():
     model.gradient_checkpointing_enable()
     model(torch.tensor([[5, 6]]), output_hidden_states=True, output_attentions=True)
     assert any(part._forward_hooks for part in model.modules())
-    assert why_not_known(model) is None
+    assert unsupported_feature(model, "cuda_layers") is None
 
 
 def test_a_rotation_of_a_part_of_each_head_is_left_to_transformers():
     model = build_model("qwen3")
     model.base_model.rotary_emb.inv_freq = model.base_model.rotary_emb.inv_freq[:2]
-    assert why_not_known(model) == why_not_lean(model) == "positions turn a part of each head alone"
+    for path in ("cuda_layers", "cpu_layers"):
+        assert unsupported_feature(model, path) == "rotary positions cover only a part of each head"

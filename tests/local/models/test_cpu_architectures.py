@@ -1,20 +1,20 @@
-"""What the lean path does not know goes through transformers."""
+"""A model with a feature that the CPU layers do not support is computed by transformers."""
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from egpo.local.models.architectures import why_not_lean
+from egpo.local.models.architectures import why_not_cpu_layers
 from egpo.local.models.caches import Slots
 from tests.local.conftest import CONFIGS
-from tests.local.policies.lean.test_decoder import SIZES
+from tests.local.models.test_cpu_decoder import SIZES
 
 WINDOW = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
 
 
 @pytest.mark.parametrize("shape", sorted(CONFIGS))
 def test_every_common_decoder_is_covered(load, shape):
-    assert load(shape).path == ("transformers" if shape == "gpt2" else "lean")
+    assert load(shape).path == ("transformers" if shape == "gpt2" else "cpu_layers")
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,11 @@ def test_every_common_decoder_is_covered(load, shape):
     [
         (Qwen2Config(**SIZES, **WINDOW), "sliding window"),
         (Qwen2Config(**SIZES, hidden_act="gelu"), "activation is gelu"),
-        (CONFIGS["gpt2"], "GPT2LMHeadModel"),
+        (CONFIGS["gpt2"], "unknown architecture"),
     ],
 )
 def test_what_is_not_covered_says_why(config, reason):
-    assert reason in why_not_lean(AutoModelForCausalLM.from_config(config))
+    assert reason in why_not_cpu_layers(AutoModelForCausalLM.from_config(config))
 
 
 def test_layers_that_are_computed_again_are_left_to_transformers(load):
@@ -40,4 +40,4 @@ def test_a_class_of_ones_own_is_not_taken_for_its_parent():
         pass
 
     with torch.no_grad():
-        assert "Changed" in why_not_lean(Changed(CONFIGS["llama"]))
+        assert why_not_cpu_layers(Changed(CONFIGS["llama"])) == "unknown architecture"

@@ -11,7 +11,7 @@ from transformers import Qwen3Config
 from egpo.local.models.caches import BlockSlots
 from egpo.local.models.packs import Sequences, pack_groups
 from egpo.native.library import kernels, why_no_kernels
-from tests.local.policies.lean.test_decoder import SHAPES, SIZES, policy_of
+from tests.local.models.test_cpu_decoder import SHAPES, SIZES, policy_of
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason=f"no kernels: {why_no_kernels()}")
 
@@ -43,8 +43,8 @@ def test_room_for_long_responses_takes_memory_only_as_they_grow():
 @pytest.mark.parametrize(
     ("token_R", "fault"),
     [
-        (torch.ones(2, dtype=torch.int32), "not int64"),
-        (torch.ones(3, dtype=torch.long), "not one token a row"),
+        (torch.ones(2, dtype=torch.int32), "tokens must be int64"),
+        (torch.ones(3, dtype=torch.long), "must be one token per row"),
     ],
 )
 def test_tokens_that_the_kernel_would_misread(token_R, fault):
@@ -64,5 +64,5 @@ def test_nothing_is_written_past_the_room():
     slots = open_rows(policy_of(SHAPES["blocks of keys"]), rows=2, max_new=16)
     for _ in range(16):
         slots.next_hidden(torch.ones(2, dtype=torch.long))
-    with pytest.raises(AssertionError, match="more tokens than there is room for"):
+    with pytest.raises(AssertionError, match="all slots are full"):
         slots.next_hidden(torch.ones(2, dtype=torch.long))
