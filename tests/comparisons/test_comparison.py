@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from egpo.comparisons.comparison import Wanted, compare_runs
+from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.comparisons.mcnemar import BOOTSTRAP, MCNEMAR
 from egpo.comparisons.seeds import METHOD
 from egpo.errors import ConfigError, InputError
@@ -41,7 +41,7 @@ def test_equal_models_are_not_distinguishable_and_the_words_say_what_could_have_
     (contrast,) = compare_runs(two_conditions(tmp_path, base=0.5, other=0.5)).contrasts
     assert contrast.finding == "not distinguishable"
     sees = f"{100 * contrast.detectable:.1f}"
-    assert contrast.verdict.endswith(f"; this design could see {sees} points")
+    assert contrast.verdict.endswith(f"; smallest detectable difference: {sees} points (80 % power)")
     assert f"[{100 * contrast.low:+.1f}, {100 * contrast.high:+.1f}]" in contrast.verdict
 
 
@@ -53,9 +53,9 @@ def test_a_design_does_not_see_a_difference_that_shares_cannot_have(tmp_path):
     )
     for run, share in ((low, 0.2), (high, 0.7), (alone, 0.5)):
         write_sitting(run, drawn(share, 1))
-    share, score = compare_runs([low, high, alone], Wanted(metrics=["accuracy", "score"])).contrasts
+    share, score = compare_runs([low, high, alone], ComparisonOptions(metrics=["accuracy", "score"])).contrasts
     assert share.detectable is None
-    assert share.verdict.endswith("what this design could see cannot be said")
+    assert share.verdict.endswith("smallest detectable difference: unknown")
     assert score.detectable > 1
 
 
@@ -63,7 +63,7 @@ def test_more_than_two_conditions_and_metrics_are_one_family(tmp_path):
     runs = two_conditions(tmp_path, other=0.5)
     third = write_run(tmp_path / "third", estimator="egpo_calibrated")
     write_sitting(third, drawn(0.5, 9))
-    found = compare_runs([*runs, third], Wanted(metrics=["accuracy", "pass@4", "score"]))
+    found = compare_runs([*runs, third], ComparisonOptions(metrics=["accuracy", "pass@4", "score"]))
     assert [(c.base, c.other) for c in found.contrasts[:3]] == [
         ("grpo", "egpo"),
         ("grpo", "egpo_calibrated"),
@@ -85,7 +85,7 @@ def test_a_difference_that_the_correction_takes_away_is_said_to_be_one_of_many(t
     for run, right in zip(runs, (base, other, base), strict=True):
         write_sitting(run, right)
     assert compare_runs(runs[:2]).contrasts[0].finding == "better"
-    found = compare_runs(runs, Wanted(metrics=["accuracy", "score"])).contrasts[0]
+    found = compare_runs(runs, ComparisonOptions(metrics=["accuracy", "score"])).contrasts[0]
     assert found.finding == "not distinguishable"
     assert "are not distinguishable among 6 comparisons" in found.verdict
 
@@ -142,7 +142,7 @@ def test_what_is_not_fair_is_refused_with_the_difference_or_flagged(tmp_path, ch
         compare_runs([grpo, egpo])
     assert message in str(refused.value)
     assert "--factor KEY" in str(refused.value)
-    allowed = compare_runs([grpo, egpo], Wanted(allow=True))
+    allowed = compare_runs([grpo, egpo], ComparisonOptions(allow=True))
     assert [str(found) for found in allowed.unfair] == [message]
 
 
@@ -150,8 +150,14 @@ def test_the_declared_factor_is_what_may_differ(tmp_path):
     runs = [write_run(tmp_path / f"lr{lr}", lr=lr) for lr in (1e-6, 2e-6)]
     for place, run in enumerate(runs):
         write_sitting(run, drawn(0.5, place))
-    assert [row.label for row in compare_runs(runs, Wanted(factors=["update.lr"])).conditions] == ["1e-06", "2e-06"]
-    assert [row.label for row in compare_runs(runs, Wanted(factors=["update"])).conditions] == ["1e-06", "2e-06"]
+    assert [row.label for row in compare_runs(runs, ComparisonOptions(["update.lr"])).conditions] == [
+        "1e-06",
+        "2e-06",
+    ]
+    assert [row.label for row in compare_runs(runs, ComparisonOptions(["update"])).conditions] == [
+        "1e-06",
+        "2e-06",
+    ]
     with pytest.raises(ConfigError):
         compare_runs(runs)
 
@@ -168,12 +174,12 @@ def test_only_shared_problems_count_and_the_overlap_is_said(tmp_path):
     grpo, egpo = (write_run(tmp_path / name, estimator=name) for name in ("grpo", "egpo"))
     write_sitting(grpo, drawn(0.5, 0))
     write_sitting(egpo, drawn(0.5, 1), first=60, data="other")
-    found = compare_runs([grpo, egpo], Wanted(allow=True))
+    found = compare_runs([grpo, egpo], ComparisonOptions(allow=True))
     assert found.contrasts[0].num_problems == 40
     assert "All runs share 40 problems (grpo 100, egpo 100); only those count in a contrast." in found.notes
     write_sitting(egpo, drawn(0.5, 1), first=100, data="other")
     with pytest.raises(InputError, match=r"share no problems \(of grpo 100, egpo 100\)"):
-        compare_runs([grpo, egpo], Wanted(allow=True))
+        compare_runs([grpo, egpo], ComparisonOptions(allow=True))
 
 
 def test_different_tasks_are_refused_whatever_is_allowed(tmp_path):
@@ -181,7 +187,7 @@ def test_different_tasks_are_refused_whatever_is_allowed(tmp_path):
     write_sitting(grpo, drawn(0.5, 0))
     write_sitting(egpo, drawn(0.5, 1), task="gsm8k")
     with pytest.raises(InputError, match=r"different tasks \(grpo: countdown, egpo: gsm8k\)"):
-        compare_runs([grpo, egpo], Wanted(allow=True))
+        compare_runs([grpo, egpo], ComparisonOptions(allow=True))
 
 
 def test_several_evaluations_must_be_chosen_from(tmp_path):
@@ -190,20 +196,20 @@ def test_several_evaluations_must_be_chosen_from(tmp_path):
         write_sitting(run, drawn(0.5, 3, n=1), name="countdown-greedy-step10")
     with pytest.raises(InputError, match="choose one before you look, by --eval: countdown-greedy, countdown-n4-t1"):
         compare_runs(runs)
-    assert compare_runs(runs, Wanted(exam="*-greedy")).contrasts[0].method == MCNEMAR
+    assert compare_runs(runs, ComparisonOptions(exam="*-greedy")).contrasts[0].method == MCNEMAR
     with pytest.raises(InputError, match="no evaluation `gsm8k`; there are: countdown-greedy, countdown-n4-t1"):
-        compare_runs(runs, Wanted(exam="gsm8k"))
+        compare_runs(runs, ComparisonOptions(exam="gsm8k"))
 
 
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [
         (lambda run: [path.unlink() for path in (run / "evals").iterdir()], "this run has no evaluation; make one"),
-        (lambda run: (run / "config.yaml").unlink(), "is no run; give a folder that `egpo train` wrote"),
+        (lambda run: (run / "config.yaml").unlink(), "not a run folder; give a folder that `egpo train` wrote"),
         (lambda run: (run / "config.yaml").write_text("a: [b"), "the stored config is not YAML"),
         (lambda run: (run / "provenance.json").write_text("{"), "cannot be read"),
         (lambda run: next((run / "evals").glob("*.json")).write_text("{"), "cannot be read"),
-        (lambda run: next((run / "evals").glob("*.jsonl")).unlink(), "the responses of this evaluation are gone"),
+        (lambda run: next((run / "evals").glob("*.jsonl")).unlink(), "the responses of this evaluation are missing"),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_named(tmp_path, break_it, message):
@@ -216,14 +222,22 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path, break_it, message):
 @pytest.mark.parametrize(
     ("runs", "wanted", "message"),
     [
-        (lambda runs: [], Wanted(), "no run to compare"),
-        (lambda runs: runs[:1], Wanted(), "1 run to compare"),
-        (lambda runs: [runs[0], runs[0]], Wanted(), "1 run to compare"),
-        (lambda runs: runs[:2], Wanted(), "the 2 runs are seeds of one condition"),
-        (lambda runs: runs, Wanted(metrics=["acuracy"]), "unknown metric `acuracy`; did you mean `accuracy`?"),
-        (lambda runs: runs, Wanted(metrics=["pass@9"]), "no problem has a value of pass@9"),
-        (lambda runs: runs, Wanted(factors=["algoritm"]), "no run has a setting `algoritm`; did you mean `algorithm`?"),
-        (lambda runs: [*runs, runs[0].parent / "none"], Wanted(), "no such folder"),
+        (lambda runs: [], ComparisonOptions(), "no run to compare"),
+        (lambda runs: runs[:1], ComparisonOptions(), "1 run to compare"),
+        (lambda runs: [runs[0], runs[0]], ComparisonOptions(), "1 run to compare"),
+        (lambda runs: runs[:2], ComparisonOptions(), "the 2 runs are seeds of one condition"),
+        (
+            lambda runs: runs,
+            ComparisonOptions(metrics=["acuracy"]),
+            "unknown metric `acuracy`; did you mean `accuracy`?",
+        ),
+        (lambda runs: runs, ComparisonOptions(metrics=["pass@9"]), "no problem has a value of pass@9"),
+        (
+            lambda runs: runs,
+            ComparisonOptions(factors=["algoritm"]),
+            "no run has a setting `algoritm`; did you mean `algorithm`?",
+        ),
+        (lambda runs: [*runs, runs[0].parent / "none"], ComparisonOptions(), "no such folder"),
     ],
 )
 def test_mistakes_are_told(tmp_path, runs, wanted, message):
@@ -250,7 +264,7 @@ def rewrite_samples(run, change):
 def test_failures_and_scores_that_are_none_are_said_and_not_only_left_out(tmp_path):
     runs = two_conditions(tmp_path)
     rewrite_samples(runs[1], lambda place: {"failed": place < 200, "score": None if place == 300 else 0.5})
-    found = compare_runs(runs, Wanted(metrics=["accuracy", "score"]))
+    found = compare_runs(runs, ComparisonOptions(metrics=["accuracy", "score"]))
     assert [contrast.num_problems for contrast in found.contrasts] == [50, 49]
     assert "200 of 400 responses of egpo-0 failed and count in no figure." in found.notes
     assert any("50 problems with a value of accuracy (grpo-0 100, egpo-0 50)" in note for note in found.notes)

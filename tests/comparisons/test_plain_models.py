@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from egpo.comparisons.comparison import Wanted, compare_runs
+from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.comparisons.seeds import compare_over_seeds
 from egpo.errors import ConfigError, InputError
 from tests.comparisons.folders import drawn, two_conditions, write_sitting
@@ -56,7 +56,7 @@ def test_mistakes_are_told(tmp_path):
     with pytest.raises(InputError, match="is no evaluation; give an"):
         compare_runs([tmp_path / "probe.json", path])
     with pytest.raises(InputError, match="no such folder"):
-        compare_runs([tmp_path / "none.json", path], Wanted())
+        compare_runs([tmp_path / "none.json", path], ComparisonOptions())
 
 
 def test_a_plain_model_has_no_seed_and_the_interval_knows_it():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from egpo.comparisons.comparison import Wanted, compare_runs
+from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.comparisons.outputs import write_json
 from egpo.errors import InputError
 from egpo.reports import render_report, write_report
@@ -40,7 +40,7 @@ def test_what_was_not_fair_is_flagged_and_names_stay_text(tmp_path):
     runs = [write_run(tmp_path / "<i>a"), write_run(tmp_path / "b", estimator="egpo", lr=3e-6)]
     for run in runs:
         write_sitting(run, drawn(0.5, 0))
-    write_json(compare_runs(runs, Wanted(allow=True)), tmp_path)
+    write_json(compare_runs(runs, ComparisonOptions(allow=True)), tmp_path)
     page = render_report(runs).decode()
     assert "not a fair comparison" in page
     assert "setting update.lr (&lt;i&gt;a: 1e-06, b: 3e-06)" in page
@@ -51,7 +51,7 @@ def test_what_was_not_fair_is_flagged_and_names_stay_text(tmp_path):
     ("content", "message"),
     [
         ("{", "cannot be read"),
-        ("{}", "format None, and this version reads 1; write it again"),
+        ("{}", "format None; this version reads format 1; write it again"),
         (json.dumps({"format": 1}), "is no comparison"),
         (json.dumps({"format": 1, "title": "", "contrasts": [3], "unfair": [], "notes": []}), "is no comparison"),
     ],

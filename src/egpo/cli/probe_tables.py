@@ -20,7 +20,7 @@ from egpo.cli.tables import cell
 from egpo.probes.findings import Finding
 from egpo.probes.keep import Kept
 from egpo.probes.probe import Probe
-from egpo.reports.probe import histogram
+from egpo.reports.pass_rates import histogram
 
 _BAR_WIDTH = 50
 _SHADES = {"good": "green", "remark": "yellow", "bad": "red"}

@@ -23,8 +23,9 @@ from egpo.local.checkpoints.manifest import FileEntry, describe_files, files_bel
 from egpo.local.progress_bars import without_progress_bars
 from egpo.merges.models import Dtype, Lora, load_model, require_vocabulary
 from egpo.merges.output import NOTE, Watch, difference, fingerprint, replaced, require_free, require_room
-from egpo.merges.places import CheckpointPlace, find_checkpoint
+from egpo.merges.places import find_checkpoint
 from egpo.merges.shards import WEIGHT_ENDINGS, Origin, read_trained
+from egpo.runs.stored import StoredCheckpoint
 from egpo.version import __version__
 
 _FILE_SIZE = "4GB"
@@ -106,7 +107,7 @@ def _write(model: PreTrainedModel, described: Path, folder: Path) -> None:
             shutil.copyfile(path, folder / path.name)
 
 
-def _note(merged: Merged, place: CheckpointPlace, origin: Origin, folder: Path, watch: Watch) -> str:
+def _note(merged: Merged, place: StoredCheckpoint, origin: Origin, folder: Path, watch: Watch) -> str:
     told = asdict(merged)
     source = {key: told.pop(key) for key in ("checkpoint", "step", "world_size", "lora")}
     del told["out"]  # it may be moved

@@ -35,7 +35,8 @@ from egpo.merges.models import (
     without_tied,
 )
 from egpo.merges.output import Watch
-from egpo.merges.places import CheckpointPlace, ShardFiles, find_shards, has_shards
+from egpo.merges.places import ShardFiles, find_shards
+from egpo.runs.stored import StoredCheckpoint
 
 
 class ShardedWeights(Mapping[str, Tensor]):
@@ -154,9 +155,9 @@ class Trained:
     origin: Origin
 
 
-def read_trained(place: CheckpointPlace, dtype: Dtype, base: str | None, watch: Watch) -> Trained:
+def read_trained(place: StoredCheckpoint, dtype: Dtype, base: str | None, watch: Watch) -> Trained:
     """Shards come first: where verl saved the model beside them, they are what the training goes on from."""
-    if has_shards(place.actor):
+    if place.is_sharded:
         return _from_shards(place, dtype, base, watch)
     if (place.actor / MANIFEST).is_file():
         verify_files(place.actor, read_manifest(place.actor))
@@ -167,7 +168,7 @@ def read_trained(place: CheckpointPlace, dtype: Dtype, base: str | None, watch: 
     return Trained(load_model(place.model, dtype), Origin(weights))
 
 
-def _from_shards(place: CheckpointPlace, dtype: Dtype, base: str | None, watch: Watch) -> Trained:
+def _from_shards(place: StoredCheckpoint, dtype: Dtype, base: str | None, watch: Watch) -> Trained:
     files = find_shards(place.actor)
     weights = ShardedWeights(files)
     lora = read_lora(place.actor) if has_adapters(weights) else None
@@ -195,7 +196,7 @@ def _cast(
 
 
 def _base_weights(
-    weights: Mapping[str, Tensor], place: CheckpointPlace, base: str | None
+    weights: Mapping[str, Tensor], place: StoredCheckpoint, base: str | None
 ) -> Mapping[str, Tensor] | None:
     """None where the checkpoint has them itself."""
     if not all(".lora_" in name for name in weights):

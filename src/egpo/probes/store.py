@@ -18,7 +18,8 @@ from egpo.files import write_atomically
 from egpo.probes.findings import ENOUGH
 from egpo.probes.forecast import Forecast
 from egpo.probes.probe import Probe
-from egpo.reports.probe import PROBE, Bar, histogram
+from egpo.reports.pass_rates import Bar, histogram
+from egpo.runs.folder import PROBE
 
 _WIDTH, _HEIGHT = 840, 330
 _TOP, _BOTTOM = 76, 268
