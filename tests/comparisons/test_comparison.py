@@ -24,7 +24,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_condition(tmp_path):
 def test_one_run_each_is_compared_problem_by_problem(tmp_path):
     runs = two_conditions(tmp_path, other=0.6)
     assert compare_runs(runs).contrasts[0].method == BOOTSTRAP
-    assert "One training run each" in compare_runs(runs).notes[0]
+    assert "One training run per condition" in compare_runs(runs).notes[0]
     (single,) = compare_runs(two_conditions(tmp_path / "single", other=0.6, n=1)).contrasts
     assert (single.method, single.finding) == (MCNEMAR, "better")
 
@@ -176,7 +176,7 @@ def test_only_shared_problems_count_and_the_overlap_is_said(tmp_path):
     write_sitting(egpo, drawn(0.5, 1), first=60, data="other")
     found = compare_runs([grpo, egpo], ComparisonOptions(allow=True))
     assert found.contrasts[0].num_problems == 40
-    assert "All runs share 40 problems (grpo 100, egpo 100); only those count in a contrast." in found.notes
+    assert "All runs share 40 problems (grpo 100, egpo 100); only those are compared." in found.notes
     write_sitting(egpo, drawn(0.5, 1), first=100, data="other")
     with pytest.raises(InputError, match=r"share no problems \(of grpo 100, egpo 100\)"):
         compare_runs([grpo, egpo], ComparisonOptions(allow=True))
@@ -194,7 +194,9 @@ def test_several_evaluations_must_be_chosen_from(tmp_path):
     runs = two_conditions(tmp_path)
     for run in runs:
         write_sitting(run, drawn(0.5, 3, n=1), name="countdown-greedy-step10")
-    with pytest.raises(InputError, match="choose one before you look, by --eval: countdown-greedy, countdown-n4-t1"):
+    with pytest.raises(
+        InputError, match="choose one with --eval before you look at results: countdown-greedy, countdown-n4-t1"
+    ):
         compare_runs(runs)
     assert compare_runs(runs, ComparisonOptions(exam="*-greedy")).contrasts[0].method == MCNEMAR
     with pytest.raises(InputError, match="no evaluation `gsm8k`; there are: countdown-greedy, countdown-n4-t1"):

@@ -53,7 +53,7 @@ def test_mistakes_are_told(tmp_path):
     with pytest.raises(InputError, match="1 run to compare: base"):
         compare_runs([path, path])
     (tmp_path / "probe.json").write_text("{}")
-    with pytest.raises(InputError, match="is no evaluation; give an"):
+    with pytest.raises(InputError, match="not an evaluation; give an"):
         compare_runs([tmp_path / "probe.json", path])
     with pytest.raises(InputError, match="no such folder"):
         compare_runs([tmp_path / "none.json", path], ComparisonOptions())

@@ -1,4 +1,4 @@
-"""Every run is in the ledger, whatever state it is in."""
+"""Every run is in the table, whatever state it is in."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_nothing_is_left_out(tmp_path):
     assert found["empty"].status == "no run: no config.yaml"
     for name in ("garbled", "cut", "broken"):
         assert found[name].status.startswith("unreadable: ")
-    assert "config.yaml is no YAML" in found["garbled"].status
+    assert "config.yaml: not YAML" in found["garbled"].status
 
 
 def test_a_folder_with_a_probe_alone_is_not_a_failed_run(tmp_path):
@@ -61,7 +61,7 @@ def test_a_folder_with_a_probe_alone_is_not_a_failed_run(tmp_path):
     assert (entry.name, entry.status) == ("planned", "probed, not trained")
 
 
-def test_it_is_what_the_folders_say_now(tmp_path):
+def test_the_table_is_read_from_the_folders_every_time(tmp_path):
     run = write_run(tmp_path / "grpo", done=4)
     before = read_results(tmp_path)
     write_sitting(run, drawn(0.5, 0))
@@ -76,8 +76,8 @@ def test_a_supervised_run_is_listed_by_its_data(tmp_path):
     assert (entry.method, entry.data, entry.status) == ("sft", "chats.jsonl aaaaaaaa", "step 10, not evaluated")
 
 
-@pytest.mark.parametrize(("make", "message"), [(False, "no such folder"), (True, "holds no runs")])
-def test_no_runs_no_ledger(tmp_path, make, message):
+@pytest.mark.parametrize(("make", "message"), [(False, "no such folder"), (True, "no runs in this folder")])
+def test_no_runs_no_table(tmp_path, make, message):
     place = tmp_path / "runs"
     if make:
         place.mkdir()
@@ -87,7 +87,9 @@ def test_no_runs_no_ledger(tmp_path, make, message):
 
 def test_a_run_itself_is_no_folder_of_runs(tmp_path):
     run = write_run(tmp_path / "runs" / "grpo")
-    with pytest.raises(InputError, match=f"is a run itself; give the folder that holds it: {tmp_path / 'runs'}"):
+    with pytest.raises(
+        InputError, match=f"this folder is a run; give the folder that contains it: {tmp_path / 'runs'}"
+    ):
         read_results(run)
 
 

@@ -28,7 +28,7 @@ def test_the_published_reproduction_is_not_distinguishable_and_ten_evaluations_w
         "GRPO and EGPO are not distinguishable: difference +0.2 points [-2.1, +2.5]; "
         "smallest detectable difference: 3.2 points (80 % power)"
     )
-    assert "to see 2.0 points on these cases takes 11 evaluations of each." in found.notes[0]
+    assert "detecting 2.0 points on these cases takes 11 evaluations of each." in found.notes[0]
     assert "for other cases like these 200 the difference lies in [-8.6, +9.0] at the widest" in found.notes[1]
     assert found.notes[-1].startswith("Evaluations of one training run say nothing of training seeds")
 
@@ -67,7 +67,7 @@ def test_over_cases_the_variance_is_that_of_cases_and_of_responses():
 
 def test_one_evaluation_needs_the_number_of_cases():
     one = read_scores(["GRPO=61.7", "EGPO=61.9±0.9x5"])
-    with pytest.raises(InputError, match=r"one evaluation does not tell how evaluations scatter; .*--cases"):
+    with pytest.raises(InputError, match=r"one evaluation does not show how much evaluations vary; .*--cases"):
         compare_scores(one)
     assert compare_scores(one, num_cases=200).contrasts[0].method == BINOMIAL
 
@@ -106,13 +106,13 @@ def test_three_conditions_are_corrected_for():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["A=61"], "one condition; give two at least"),
-        (["A=61", "A=62"], "`A` is there twice"),
+        (["A=61"], "one condition; give at least two"),
+        (["A=61", "A=62"], "`A` is given twice"),
         (["A", "B=1"], "`A`; write NAME=MEAN±SDxEVALUATIONS"),
         (["A=much", "B=1"], "write NAME=MEAN±SDxEVALUATIONS"),
         (["A=nan", "B=1"], "scores are in percent, from 0 to 100"),
         (["A=161", "B=1"], "scores are in percent, from 0 to 100"),
-        (["A=61±2x1", "B=1"], "a spread of 1 evaluation"),
+        (["A=61±2x1", "B=1"], "a spread over 1 evaluation"),
         (["none.yaml"], "none.yaml: cannot be read"),
     ],
 )

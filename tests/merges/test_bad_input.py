@@ -41,12 +41,12 @@ def test_missing_shards_are_named(actor, tmp_path):
         shutil.copy(shard(actor, 0), shard(actor, rank, world_size=5))
     shard(actor, 0).unlink()
     shard(actor, 1).unlink()
-    assert "of its 5 shards 2 missing: rank 0, 4" in fault(actor, tmp_path / "out")
+    assert "2 of 5 shards missing: rank 0, 4" in fault(actor, tmp_path / "out")
 
 
 def test_a_missing_shard_after_the_first_is_named(actor, tmp_path):
     shard(actor, 1).unlink()
-    assert "of its 2 shards 1 missing: rank 1" in fault(actor, tmp_path / "out")
+    assert "1 of 2 shards missing: rank 1" in fault(actor, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -19,7 +19,7 @@ def test_a_comparison_beside_the_runs_is_shown(tmp_path):
     page = render_report(runs).decode()
     assert found.contrasts[0].verdict in page
     assert '<a href="#comparison">' in page
-    assert "One training run each" in page
+    assert "One training run per condition" in page
 
 
 def test_it_is_not_shown_to_runs_that_it_is_not_about(tmp_path):
@@ -52,8 +52,8 @@ def test_what_was_not_fair_is_flagged_and_names_stay_text(tmp_path):
     [
         ("{", "cannot be read"),
         ("{}", "format None; this version reads format 1; write it again"),
-        (json.dumps({"format": 1}), "is no comparison"),
-        (json.dumps({"format": 1, "title": "", "contrasts": [3], "unfair": [], "notes": []}), "is no comparison"),
+        (json.dumps({"format": 1}), "not a comparison"),
+        (json.dumps({"format": 1, "title": "", "contrasts": [3], "unfair": [], "notes": []}), "not a comparison"),
     ],
 )
 def test_a_file_that_is_no_comparison_is_named(tmp_path, content, message):

@@ -106,8 +106,8 @@ def test_a_group_too_large_keeps_one_response_at_least(long_run):
 
 
 def test_files_that_are_no_steps_are_passed_over(long_run):
-    (long_run[0].folder.rollouts / "step_x.jsonl").write_text("no")
-    (long_run[0].folder.rollouts / ".egpo-step_3.jsonl-00").write_text("no")
+    (long_run[0].stored.folder.rollouts / "step_x.jsonl").write_text("no")
+    (long_run[0].stored.folder.rollouts / ".egpo-step_3.jsonl-00").write_text("no")
     assert long_run[0].stored.rollout_steps == list(range(1, 41))
 
 

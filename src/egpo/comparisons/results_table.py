@@ -15,7 +15,7 @@ from egpo.evals.evaluate import StoredEvaluation
 from egpo.evals.samples import SampleRecord
 from egpo.files import ROWS
 from egpo.runs.folder import RunFolder
-from egpo.runs.stored import StoredRun
+from egpo.runs.stored import StoredRun, step_of
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,8 @@ def _judged(samples: Sequence[SampleRecord]) -> list[SampleRecord]:
 
 
 def _status(run: StoredRun) -> str:
+    if any("step" in line and step_of(line) is None for line in run.metrics):
+        raise InputError("a step that is not a number", where=str(run.folder.metrics))
     done, planned = run.last_step, run.planned_steps
     if planned is not None:
         return "finished" if done >= planned else f"step {done} of {planned}"

@@ -12,7 +12,7 @@ from egpo.evals.responses import Sampling
 from egpo.experiments.screen import Screen
 from egpo.files import write_atomically
 from egpo.probes.forecast import Forecast
-from egpo.probes.probe import draw_paper, probe
+from egpo.probes.probe import draw_exam, probe
 from egpo.probes.store import write_probe
 from egpo.probes.subject import find_subject
 from egpo.runs.folder import PROBE, RunFolder
@@ -29,7 +29,7 @@ def probe_base(config: Config, folder: DemoFolder, plan: Plan, screen: Screen) -
     """Probes the training problems, unless that is done, and says what was found."""
     if not (folder.probe / PROBE).is_file():
         subject = find_subject(config, out=folder.probe)
-        paper = draw_paper(_exam(config, plan))
+        paper = draw_exam(_exam(config, plan))
         with screen.watched("probe") as view, warnings_said_by(view.say):
             write_probe(subject.folder, probe(subject.load(), paper, view.watch), subject.origin)
     return _described(read_json_object(folder.probe / PROBE))

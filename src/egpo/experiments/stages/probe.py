@@ -13,7 +13,7 @@ from egpo.experiments.job import Job
 from egpo.experiments.prepared import data_digest
 from egpo.experiments.prints import digest_of, model_identity
 from egpo.experiments.screen import Screen
-from egpo.probes.probe import draw_paper, probe
+from egpo.probes.probe import draw_exam, probe
 from egpo.probes.store import write_probe
 from egpo.probes.subject import find_subject
 from egpo.runs.folder import PROBE
@@ -40,7 +40,7 @@ def _probed(experiment: Experiment, screen: Screen) -> str:
     exam = Exam(
         config.task.name, config.task.settings, "train", config.probe.problems, sampling, default_ks(sampling.n)
     )
-    subject, paper = find_subject(config, out=experiment.run.evals), draw_paper(exam)
+    subject, paper = find_subject(config, out=experiment.run.evals), draw_exam(exam)
     with screen.watched("probe") as view, warnings_said_by(view.say):
         path = write_probe(subject.folder, probe(subject.load(), paper, view.watch), subject.origin)
     return _described(read_json_object(path))
