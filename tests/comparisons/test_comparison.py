@@ -9,7 +9,7 @@ from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.comparisons.mcnemar import BOOTSTRAP, MCNEMAR
 from egpo.comparisons.seeds import METHOD
 from egpo.errors import ConfigError, InputError
-from tests.comparisons.folders import drawn, two_conditions, write_run, write_sitting
+from tests.comparisons.folders import drawn, two_conditions, write_run, write_run_evaluation
 
 
 def test_runs_that_differ_in_their_seed_alone_are_one_condition(tmp_path):
@@ -52,7 +52,7 @@ def test_a_design_does_not_see_a_difference_that_shares_cannot_have(tmp_path):
         for estimator, seed in (("grpo", 0), ("grpo", 1), ("egpo", 0))
     )
     for run, share in ((low, 0.2), (high, 0.7), (alone, 0.5)):
-        write_sitting(run, drawn(share, 1))
+        write_run_evaluation(run, drawn(share, 1))
     share, score = compare_runs([low, high, alone], ComparisonOptions(metrics=["accuracy", "score"])).contrasts
     assert share.detectable is None
     assert share.verdict.endswith("smallest detectable difference: unknown")
@@ -62,7 +62,7 @@ def test_a_design_does_not_see_a_difference_that_shares_cannot_have(tmp_path):
 def test_more_than_two_conditions_and_metrics_are_one_family(tmp_path):
     runs = two_conditions(tmp_path, other=0.5)
     third = write_run(tmp_path / "third", estimator="egpo_calibrated")
-    write_sitting(third, drawn(0.5, 9))
+    write_run_evaluation(third, drawn(0.5, 9))
     found = compare_runs([*runs, third], ComparisonOptions(metrics=["accuracy", "pass@4", "score"]))
     assert [(c.base, c.other) for c in found.contrasts[:3]] == [
         ("grpo", "egpo"),
@@ -83,7 +83,7 @@ def test_a_difference_that_the_correction_takes_away_is_said_to_be_one_of_many(t
     other[90:96] = True  # six won, none lost: p = 0.016
     runs = [write_run(tmp_path / name, estimator=name) for name in ("grpo", "egpo", "egpo_calibrated")]
     for run, right in zip(runs, (base, other, base), strict=True):
-        write_sitting(run, right)
+        write_run_evaluation(run, right)
     assert compare_runs(runs[:2]).contrasts[0].finding == "better"
     found = compare_runs(runs, ComparisonOptions(metrics=["accuracy", "score"])).contrasts[0]
     assert found.finding == "not distinguishable"
@@ -94,7 +94,7 @@ def test_evaluations_again_are_judged_together_and_their_spread_is_told(tmp_path
     runs = two_conditions(tmp_path, n=1)
     for run in runs:
         for seed in (1, 2):
-            write_sitting(run, drawn(0.4, [seed, 5], n=1), name=f"countdown-n1-t1-seed{seed}-step10", seed=seed)
+            write_run_evaluation(run, drawn(0.4, [seed, 5], n=1), name=f"countdown-n1-t1-seed{seed}-step10", seed=seed)
     found = compare_runs(runs)
     (row,) = found.conditions[0].runs
     assert row.num_evaluations == len(row.evaluations) == 3
@@ -107,8 +107,8 @@ def test_evaluations_again_are_judged_together_and_their_spread_is_told(tmp_path
 def test_the_latest_checkpoint_counts_and_the_base_is_nobodys_run(tmp_path):
     runs = two_conditions(tmp_path, other=0.9)
     for run in runs:
-        write_sitting(run, drawn(0.1, 1), name="countdown-n4-t1-step5", step=5)
-        write_sitting(run, drawn(0.2, 2), name="egpo-tiny-countdown-n4-t1", step=None)
+        write_run_evaluation(run, drawn(0.1, 1), name="countdown-n4-t1-step5", step=5)
+        write_run_evaluation(run, drawn(0.2, 2), name="egpo-tiny-countdown-n4-t1", step=None)
     assert compare_runs(runs).conditions[1].mean > 0.8
 
 
@@ -136,8 +136,8 @@ UNFAIR = {
 def test_what_is_not_fair_is_refused_with_the_difference_or_flagged(tmp_path, changed, evaluated, message):
     grpo = write_run(tmp_path / "grpo")
     egpo = write_run(tmp_path / "egpo", estimator="egpo", **changed)
-    write_sitting(grpo, drawn(0.5, 0))
-    write_sitting(egpo, drawn(0.5, 1), **evaluated)
+    write_run_evaluation(grpo, drawn(0.5, 0))
+    write_run_evaluation(egpo, drawn(0.5, 1), **evaluated)
     with pytest.raises(ConfigError) as refused:
         compare_runs([grpo, egpo])
     assert message in str(refused.value)
@@ -149,7 +149,7 @@ def test_what_is_not_fair_is_refused_with_the_difference_or_flagged(tmp_path, ch
 def test_the_declared_factor_is_what_may_differ(tmp_path):
     runs = [write_run(tmp_path / f"lr{lr}", lr=lr) for lr in (1e-6, 2e-6)]
     for place, run in enumerate(runs):
-        write_sitting(run, drawn(0.5, place))
+        write_run_evaluation(run, drawn(0.5, place))
     assert [row.label for row in compare_runs(runs, ComparisonOptions(["update.lr"])).conditions] == [
         "1e-06",
         "2e-06",
@@ -165,27 +165,27 @@ def test_the_declared_factor_is_what_may_differ(tmp_path):
 def test_one_seed_twice_is_no_second_seed(tmp_path):
     runs = two_conditions(tmp_path, seeds=(0, 1))
     twin = write_run(tmp_path / "twin", seed=0)
-    write_sitting(twin, drawn(0.4, 3))
+    write_run_evaluation(twin, drawn(0.4, 3))
     with pytest.raises(ConfigError, match=r"seed twice in grpo: 0 \(grpo-0, twin\)"):
         compare_runs([*runs, twin])
 
 
 def test_only_shared_problems_count_and_the_overlap_is_said(tmp_path):
     grpo, egpo = (write_run(tmp_path / name, estimator=name) for name in ("grpo", "egpo"))
-    write_sitting(grpo, drawn(0.5, 0))
-    write_sitting(egpo, drawn(0.5, 1), first=60, data="other")
+    write_run_evaluation(grpo, drawn(0.5, 0))
+    write_run_evaluation(egpo, drawn(0.5, 1), first=60, data="other")
     found = compare_runs([grpo, egpo], ComparisonOptions(allow=True))
     assert found.contrasts[0].num_problems == 40
     assert "All runs share 40 problems (grpo 100, egpo 100); only those are compared." in found.notes
-    write_sitting(egpo, drawn(0.5, 1), first=100, data="other")
+    write_run_evaluation(egpo, drawn(0.5, 1), first=100, data="other")
     with pytest.raises(InputError, match=r"share no problems \(of grpo 100, egpo 100\)"):
         compare_runs([grpo, egpo], ComparisonOptions(allow=True))
 
 
 def test_different_tasks_are_refused_whatever_is_allowed(tmp_path):
     grpo, egpo = (write_run(tmp_path / name, estimator=name) for name in ("grpo", "egpo"))
-    write_sitting(grpo, drawn(0.5, 0))
-    write_sitting(egpo, drawn(0.5, 1), task="gsm8k")
+    write_run_evaluation(grpo, drawn(0.5, 0))
+    write_run_evaluation(egpo, drawn(0.5, 1), task="gsm8k")
     with pytest.raises(InputError, match=r"different tasks \(grpo: countdown, egpo: gsm8k\)"):
         compare_runs([grpo, egpo], ComparisonOptions(allow=True))
 
@@ -193,7 +193,7 @@ def test_different_tasks_are_refused_whatever_is_allowed(tmp_path):
 def test_several_evaluations_must_be_chosen_from(tmp_path):
     runs = two_conditions(tmp_path)
     for run in runs:
-        write_sitting(run, drawn(0.5, 3, n=1), name="countdown-greedy-step10")
+        write_run_evaluation(run, drawn(0.5, 3, n=1), name="countdown-greedy-step10")
     with pytest.raises(
         InputError, match="choose one with --eval before you look at results: countdown-greedy, countdown-n4-t1"
     ):

@@ -7,14 +7,14 @@ import pytest
 
 from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.comparisons.outputs import as_csv, as_json, as_markdown, csv_text, write_json
-from tests.comparisons.folders import drawn, two_conditions, write_run, write_sitting
+from tests.comparisons.folders import drawn, two_conditions, write_run, write_run_evaluation
 
 
 @pytest.fixture
 def unfair(tmp_path):
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", estimator="egpo", lr=2e-6)]
     for place, run in enumerate(runs):
-        write_sitting(run, drawn(0.4 + 0.2 * place, place))
+        write_run_evaluation(run, drawn(0.4 + 0.2 * place, place))
     return compare_runs(runs, ComparisonOptions(allow=True))
 
 

@@ -6,12 +6,12 @@ import pytest
 from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.comparisons.seeds import compare_over_seeds
 from egpo.errors import ConfigError, InputError
-from tests.comparisons.folders import drawn, two_conditions, write_sitting
+from tests.comparisons.folders import drawn, two_conditions, write_run_evaluation
 
 
 def base(place, right_PN=None, **exam):
     right_PN = drawn(0.4, 9) if right_PN is None else right_PN
-    return write_sitting(place / "base", right_PN, name="base-countdown-n4-t1", step=None, **exam)
+    return write_run_evaluation(place / "base", right_PN, name="base-countdown-n4-t1", step=None, **exam)
 
 
 def test_a_base_is_a_condition_that_only_its_evaluation_makes_fair(tmp_path):
@@ -24,7 +24,7 @@ def test_a_base_is_a_condition_that_only_its_evaluation_makes_fair(tmp_path):
 def test_one_run_or_another_plain_model_is_enough_beside_it(tmp_path):
     grpo, _ = two_conditions(tmp_path)
     assert [row.label for row in compare_runs([grpo, base(tmp_path)]).conditions] == ["base", "grpo-0"]
-    other = write_sitting(tmp_path / "other", drawn(0.5, 3), name="other-countdown-n4-t1", step=None)
+    other = write_run_evaluation(tmp_path / "other", drawn(0.5, 3), name="other-countdown-n4-t1", step=None)
     assert [row.label for row in compare_runs([base(tmp_path), other]).conditions] == ["base", "other"]
 
 

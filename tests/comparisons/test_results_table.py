@@ -4,7 +4,7 @@ import pytest
 
 from egpo.comparisons.results_table import COLUMNS, read_results
 from egpo.errors import InputError
-from tests.comparisons.folders import drawn, write_run, write_sitting
+from tests.comparisons.folders import drawn, write_run, write_run_evaluation
 
 
 def by_name(entries):
@@ -13,7 +13,7 @@ def by_name(entries):
 
 def test_a_finished_run_has_its_figures(tmp_path):
     run = write_run(tmp_path / "grpo", seed=3)
-    write_sitting(run, [[True, False], [True, True], [False, False], [True, False]])
+    write_run_evaluation(run, [[True, False], [True, True], [False, False], [True, False]])
     (entry,) = read_results(tmp_path)
     assert (entry.method, entry.base, entry.data, entry.seed) == ("grpo", "egpo-tiny", "countdown aaaaaaaa", "3")
     assert (entry.evaluation, entry.mean, entry.evaluations) == ("countdown-n4-t1", "50.0", "75.0 25.0")
@@ -26,9 +26,9 @@ def test_evaluations_of_one_exam_share_a_line_and_exams_do_not(tmp_path):
     run = write_run(tmp_path / "grpo")
     for seed, share in enumerate((0.25, 0.5, 0.75)):
         right = [[place < 20 * share] for place in range(20)]
-        write_sitting(run, right, name=f"bfcl-base-run{seed}-step10")
-    write_sitting(run, drawn(0.5, 0), name="countdown-greedy-step10")
-    write_sitting(run, drawn(0.0, 0), name="countdown-greedy-step5", step=5)
+        write_run_evaluation(run, right, name=f"bfcl-base-run{seed}-step10")
+    write_run_evaluation(run, drawn(0.5, 0), name="countdown-greedy-step10")
+    write_run_evaluation(run, drawn(0.0, 0), name="countdown-greedy-step5", step=5)
     bfcl, greedy = read_results(tmp_path)
     assert (bfcl.evaluation, bfcl.mean, bfcl.evaluations) == ("bfcl-base", "50.0", "25.0 50.0 75.0")
     assert float(greedy.mean) > 0
@@ -40,7 +40,7 @@ def test_nothing_is_left_out(tmp_path):
     (write_run(tmp_path / "garbled") / "config.yaml").write_text("a: [b")
     (write_run(tmp_path / "cut") / "provenance.json").write_text("{")
     broken = write_run(tmp_path / "broken")
-    write_sitting(broken, drawn(0.5, 0)).write_text("{")
+    write_run_evaluation(broken, drawn(0.5, 0)).write_text("{")
     (tmp_path / "empty").mkdir()
     write_run(tmp_path / "group" / "inner")
     found = by_name(read_results(tmp_path))
@@ -64,7 +64,7 @@ def test_a_folder_with_a_probe_alone_is_not_a_failed_run(tmp_path):
 def test_the_table_is_read_from_the_folders_every_time(tmp_path):
     run = write_run(tmp_path / "grpo", done=4)
     before = read_results(tmp_path)
-    write_sitting(run, drawn(0.5, 0))
+    write_run_evaluation(run, drawn(0.5, 0))
     assert read_results(tmp_path) != before
     assert read_results(tmp_path) == read_results(tmp_path)
 

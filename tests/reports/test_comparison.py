@@ -8,7 +8,7 @@ from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.comparisons.outputs import write_json
 from egpo.errors import InputError
 from egpo.reports import render_report, write_report
-from tests.comparisons.folders import drawn, two_conditions, write_run, write_sitting
+from tests.comparisons.folders import drawn, two_conditions, write_run, write_run_evaluation
 
 
 def test_a_comparison_beside_the_runs_is_shown(tmp_path):
@@ -39,7 +39,7 @@ def test_it_may_lie_elsewhere_and_is_then_named(tmp_path):
 def test_what_was_not_fair_is_flagged_and_names_stay_text(tmp_path):
     runs = [write_run(tmp_path / "<i>a"), write_run(tmp_path / "b", estimator="egpo", lr=3e-6)]
     for run in runs:
-        write_sitting(run, drawn(0.5, 0))
+        write_run_evaluation(run, drawn(0.5, 0))
     write_json(compare_runs(runs, ComparisonOptions(allow=True)), tmp_path)
     page = render_report(runs).decode()
     assert "not a fair comparison" in page
