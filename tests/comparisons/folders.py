@@ -40,7 +40,7 @@ def write_run(
     return path
 
 
-def write_sitting(
+def write_run_evaluation(
     run, right_PN, *, name="countdown-n4-t1-step10", step=10, task="countdown", data="digest", first=0, **exam
 ):
     """`right_PN[p][n]`: whether response n to problem p is right."""
@@ -67,6 +67,8 @@ def two_conditions(place, seeds=(0,), base=0.4, other=0.4, problems=100, n=4):
     for estimator, share in (("grpo", base), ("egpo", other)):
         for seed in seeds:
             run = write_run(place / f"{estimator}-{seed}", estimator=estimator, seed=seed)
-            write_sitting(run, drawn(share, [seed, estimator == "egpo"], problems, n), name=f"countdown-n{n}-t1-step10")
+            write_run_evaluation(
+                run, drawn(share, [seed, estimator == "egpo"], problems, n), name=f"countdown-n{n}-t1-step10"
+            )
             runs.append(run)
     return runs

@@ -5,17 +5,17 @@ import json
 
 import pytest
 
-from egpo.comparisons.comparison import Wanted, compare_runs
+from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.comparisons.outputs import as_csv, as_json, as_markdown, csv_text, write_json
-from tests.comparisons.folders import drawn, two_conditions, write_run, write_sitting
+from tests.comparisons.folders import drawn, two_conditions, write_run, write_run_evaluation
 
 
 @pytest.fixture
 def unfair(tmp_path):
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", estimator="egpo", lr=2e-6)]
     for place, run in enumerate(runs):
-        write_sitting(run, drawn(0.4 + 0.2 * place, place))
-    return compare_runs(runs, Wanted(allow=True))
+        write_run_evaluation(run, drawn(0.4 + 0.2 * place, place))
+    return compare_runs(runs, ComparisonOptions(allow=True))
 
 
 def test_all_three_flag_what_was_not_fair(unfair):
@@ -26,7 +26,7 @@ def test_all_three_flag_what_was_not_fair(unfair):
 
 
 def test_they_hold_the_same_figures(tmp_path):
-    found = compare_runs(two_conditions(tmp_path, seeds=(0, 1)), Wanted(metrics=["accuracy", "score"]))
+    found = compare_runs(two_conditions(tmp_path, seeds=(0, 1)), ComparisonOptions(metrics=["accuracy", "score"]))
     told = json.loads(as_json(found))
     lines = list(csv.DictReader(as_csv(found).splitlines()))
     assert [float(line["delta"]) for line in lines] == [contrast["delta"] for contrast in told["contrasts"]]

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from egpo.comparisons.comparison import Wanted, compare_runs
+from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.comparisons.seeds import compare_over_seeds
 from egpo.errors import ConfigError, InputError
-from tests.comparisons.folders import drawn, two_conditions, write_sitting
+from tests.comparisons.folders import drawn, two_conditions, write_run_evaluation
 
 
 def base(place, right_PN=None, **exam):
     right_PN = drawn(0.4, 9) if right_PN is None else right_PN
-    return write_sitting(place / "base", right_PN, name="base-countdown-n4-t1", step=None, **exam)
+    return write_run_evaluation(place / "base", right_PN, name="base-countdown-n4-t1", step=None, **exam)
 
 
 def test_a_base_is_a_condition_that_only_its_evaluation_makes_fair(tmp_path):
@@ -24,7 +24,7 @@ def test_a_base_is_a_condition_that_only_its_evaluation_makes_fair(tmp_path):
 def test_one_run_or_another_plain_model_is_enough_beside_it(tmp_path):
     grpo, _ = two_conditions(tmp_path)
     assert [row.label for row in compare_runs([grpo, base(tmp_path)]).conditions] == ["base", "grpo-0"]
-    other = write_sitting(tmp_path / "other", drawn(0.5, 3), name="other-countdown-n4-t1", step=None)
+    other = write_run_evaluation(tmp_path / "other", drawn(0.5, 3), name="other-countdown-n4-t1", step=None)
     assert [row.label for row in compare_runs([base(tmp_path), other]).conditions] == ["base", "other"]
 
 
@@ -53,10 +53,10 @@ def test_mistakes_are_told(tmp_path):
     with pytest.raises(InputError, match="1 run to compare: base"):
         compare_runs([path, path])
     (tmp_path / "probe.json").write_text("{}")
-    with pytest.raises(InputError, match="is no evaluation; give an"):
+    with pytest.raises(InputError, match="not an evaluation; give an"):
         compare_runs([tmp_path / "probe.json", path])
     with pytest.raises(InputError, match="no such folder"):
-        compare_runs([tmp_path / "none.json", path], Wanted())
+        compare_runs([tmp_path / "none.json", path], ComparisonOptions())
 
 
 def test_a_plain_model_has_no_seed_and_the_interval_knows_it():

@@ -9,8 +9,8 @@ from egpo.comparisons.scores import (
     WELCH,
     Scores,
     compare_scores,
+    difference_of_scores,
     num_evaluations_for,
-    outcome_of_scores,
     over_cases,
     read_scores,
     scores_of,
@@ -25,9 +25,10 @@ def test_the_published_reproduction_is_not_distinguishable_and_ten_evaluations_w
     (contrast,) = found.contrasts
     assert contrast.finding == "not distinguishable"
     assert contrast.verdict == (
-        "GRPO and EGPO are not distinguishable: difference +0.2 points [-2.1, +2.5]; this design could see 3.2 points"
+        "GRPO and EGPO are not distinguishable: difference +0.2 points [-2.1, +2.5]; "
+        "smallest detectable difference: 3.2 points (80 % power)"
     )
-    assert "to see 2.0 points on these cases takes 11 evaluations of each." in found.notes[0]
+    assert "detecting 2.0 points on these cases takes 11 evaluations of each." in found.notes[0]
     assert "for other cases like these 200 the difference lies in [-8.6, +9.0] at the widest" in found.notes[1]
     assert found.notes[-1].startswith("Evaluations of one training run say nothing of training seeds")
 
@@ -41,7 +42,7 @@ def test_so_many_evaluations_see_it_and_one_fewer_do_not():
     def seen(number):
         pairs = zip(rng.normal(0.6, base.sd, (1_500, number)), rng.normal(0.62, other.sd, (1_500, number)), strict=True)
         sides = (tuple(Scores("x", s.mean(), s.std(ddof=1), number) for s in pair) for pair in pairs)
-        return np.mean([outcome_of_scores(*pair, None).p_value < ALPHA for pair in sides])
+        return np.mean([difference_of_scores(*pair, None).p_value < ALPHA for pair in sides])
 
     assert seen(count) == pytest.approx(0.81, abs=0.03)
     assert seen(count - 3) < 0.75
@@ -52,7 +53,7 @@ def test_evaluations_of_equal_models_are_told_apart_in_five_of_a_hundred_compari
     rng = np.random.default_rng(1)
     right = rng.binomial(200, 0.6, size=(2_000, 2, 5)) / 200
     sides = ([Scores("x", s.mean(), s.std(ddof=1), 5) for s in pair] for pair in right)
-    assert 0.03 < np.mean([outcome_of_scores(*pair, 200).p_value < ALPHA for pair in sides]) < 0.06
+    assert 0.03 < np.mean([difference_of_scores(*pair, 200).p_value < ALPHA for pair in sides]) < 0.06
 
 
 def test_over_cases_the_variance_is_that_of_cases_and_of_responses():
@@ -66,7 +67,7 @@ def test_over_cases_the_variance_is_that_of_cases_and_of_responses():
 
 def test_one_evaluation_needs_the_number_of_cases():
     one = read_scores(["GRPO=61.7", "EGPO=61.9±0.9x5"])
-    with pytest.raises(InputError, match=r"one evaluation does not tell how evaluations scatter; .*--cases"):
+    with pytest.raises(InputError, match=r"one evaluation does not show how much evaluations vary; .*--cases"):
         compare_scores(one)
     assert compare_scores(one, num_cases=200).contrasts[0].method == BINOMIAL
 
@@ -105,13 +106,13 @@ def test_three_conditions_are_corrected_for():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["A=61"], "one condition; give two at least"),
-        (["A=61", "A=62"], "`A` is there twice"),
+        (["A=61"], "one condition; give at least two"),
+        (["A=61", "A=62"], "`A` is given twice"),
         (["A", "B=1"], "`A`; write NAME=MEAN±SDxEVALUATIONS"),
         (["A=much", "B=1"], "write NAME=MEAN±SDxEVALUATIONS"),
         (["A=nan", "B=1"], "scores are in percent, from 0 to 100"),
         (["A=161", "B=1"], "scores are in percent, from 0 to 100"),
-        (["A=61±2x1", "B=1"], "a spread of 1 evaluation"),
+        (["A=61±2x1", "B=1"], "a spread over 1 evaluation"),
         (["none.yaml"], "none.yaml: cannot be read"),
     ],
 )

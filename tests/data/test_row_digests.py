@@ -12,7 +12,7 @@ from egpo.data.rows import Row, write_parquet
 from egpo.errors import ConfigError, InputError
 from egpo.runs import Provenance, describe_launch, read_provenance, record_resumption, write_provenance
 from egpo.runs.folder import RunFolder
-from tests.comparisons.folders import drawn, write_run, write_sitting
+from tests.comparisons.folders import drawn, write_run, write_run_evaluation
 
 ROWS = [
     Row("gsm8k", ({"role": "user", "content": f"Wie groß ist {i}?"},), "math", str(i), {"answer": f"#### {i}", "n": i})
@@ -109,7 +109,7 @@ def two_runs(tmp_path, digests, sources=(None, None)):
         if source is not None:
             config = RunFolder(run).config
             config.write_text(config.read_text().replace("{mode: binary}", f"{{mode: binary, source: {source}}}"))
-        write_sitting(run, drawn(0.5, 1))
+        write_run_evaluation(run, drawn(0.5, 1))
         runs.append(run)
     return runs
 

@@ -161,7 +161,7 @@ def test_what_is_written_is_read_again(tmp_path):
     path = write_evaluation(tmp_path / "new", "name", found, Origin("somewhere", 3))
     stored = read_evaluation(path)
     assert stored.samples == found.samples
-    value = stored.value
+    value = stored.header
     assert (value["label"], value["model"], value["step"], value["task"]) == ("scripted", "somewhere", 3, TASK)
     assert value["accuracy"]["value"] == pytest.approx(0.75)
     assert value["accuracy"]["low"] < 0.75 <= value["accuracy"]["high"]

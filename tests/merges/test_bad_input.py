@@ -41,12 +41,12 @@ def test_missing_shards_are_named(actor, tmp_path):
         shutil.copy(shard(actor, 0), shard(actor, rank, world_size=5))
     shard(actor, 0).unlink()
     shard(actor, 1).unlink()
-    assert "of its 5 shards 2 missing: rank 0, 4" in fault(actor, tmp_path / "out")
+    assert "2 of 5 shards missing: rank 0, 4" in fault(actor, tmp_path / "out")
 
 
 def test_a_missing_shard_after_the_first_is_named(actor, tmp_path):
     shard(actor, 1).unlink()
-    assert "of its 2 shards 1 missing: rank 1" in fault(actor, tmp_path / "out")
+    assert "1 of 2 shards missing: rank 1" in fault(actor, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -77,12 +77,12 @@ def test_a_shard_that_would_run_code_is_not_run(actor, tmp_path, capsys):
 
 def test_a_shard_of_something_else(actor, tmp_path):
     torch.save([1, 2], shard(actor, 0))
-    assert "holds no tensors by name" in fault(actor, tmp_path / "out")
+    assert "has no tensors by name" in fault(actor, tmp_path / "out")
 
 
 def test_shards_of_two_saves(actor, tmp_path):
     rewrite(shard(actor, 1), lambda state: {name: state[name] for name in list(state)[:-1]})
-    assert "not the tensors that rank 0 has: lm_head.weight" in fault(actor, tmp_path / "out")
+    assert "tensors differ from those of rank 0: lm_head.weight" in fault(actor, tmp_path / "out")
 
 
 def test_whole_tensors_that_the_ranks_disagree_on(actor, tmp_path):
@@ -95,16 +95,16 @@ def test_weights_that_are_not_the_config_s(actor, tmp_path):
     path = actor / "huggingface" / "config.json"
     described = json.loads(path.read_text())
     path.write_text(json.dumps(described | {"num_hidden_layers": 7, "layer_types": ["full_attention"] * 7}))
-    assert "the weights are not those of the config: 11 missing, model.layers.6." in fault(actor, tmp_path / "out")
+    assert "the weights do not match the config: 11 missing, model.layers.6." in fault(actor, tmp_path / "out")
     path.write_text(json.dumps(described | {"intermediate_size": 256}))
-    assert "18 mismatched, model.layers.0.mlp.down_proj.weight among them" in fault(actor, tmp_path / "out")
+    assert "18 mismatched, such as model.layers.0.mlp.down_proj.weight" in fault(actor, tmp_path / "out")
     path.write_text(json.dumps(described | {"architectures": ["TheirOwnModel"]}))
-    assert "the model class `TheirOwnModel` is not one of transformers" in fault(actor, tmp_path / "out")
+    assert "the model class `TheirOwnModel` is not part of transformers" in fault(actor, tmp_path / "out")
 
 
 def test_a_tied_head_that_differs(actor, tmp_path):
     rewrite(shard(actor, 0), lambda state: {**state, "lm_head.weight": state["lm_head.weight"] * 2})
-    assert "lm_head.weight and model.embed_tokens.weight are tied, and differ" in fault(actor, tmp_path / "out")
+    assert "lm_head.weight and model.embed_tokens.weight are tied but differ" in fault(actor, tmp_path / "out")
 
 
 def test_a_missing_config_and_a_missing_tokenizer(actor, tmp_path):
@@ -126,7 +126,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model(actor, tmp_path):
 
 def test_a_model_that_diverged(actor, tmp_path):
     rewrite(shard(actor, 0), lambda state: {**state, "model.norm.weight": state["model.norm.weight"] * float("nan")})
-    assert "computes numbers that are not finite; the training diverged" in fault(actor, tmp_path / "out")
+    assert "logits are not finite; the training diverged" in fault(actor, tmp_path / "out")
 
 
 def test_neither_shards_nor_weights(actor, tmp_path):
@@ -142,7 +142,7 @@ def test_adapters_without_their_alpha_and_without_their_base(tmp_path):
     """verl's own merger takes 0 for an alpha that it does not find, and the training is lost without a word."""
     actor = tmp_path / "actor"
     save_sharded(actor, Sharding(1, lora=LORA, lora_only=True))
-    assert "holds adapters only; give the model that the training started from" in fault(actor, tmp_path / "out")
+    assert "has adapters only; give the model that the training started from" in fault(actor, tmp_path / "out")
     assert "no such folder" in fault(actor, tmp_path / "out", base="nobody/nothing")
     meta = actor / "lora_train_meta.json"
     meta.write_text('{"r": 8, "lora_alpha": 24}')
@@ -150,9 +150,9 @@ def test_adapters_without_their_alpha_and_without_their_base(tmp_path):
     meta.write_text('{"r": 4, "lora_alpha": 0}')
     assert "rank 4, alpha 0; write" in fault(actor, tmp_path / "out", base=str(TINY))
     meta.write_text('{"r": 4}')
-    assert "says no rank and alpha" in fault(actor, tmp_path / "out", base=str(TINY))
+    assert "has no rank and alpha" in fault(actor, tmp_path / "out", base=str(TINY))
     meta.unlink()
-    assert "adapters, and no word of their alpha" in fault(actor, tmp_path / "out", base=str(TINY))
+    assert "has LoRA adapters, but their alpha is not recorded" in fault(actor, tmp_path / "out", base=str(TINY))
 
 
 def listing(folder):
@@ -212,14 +212,14 @@ def test_what_a_killed_merge_left_is_removed_by_the_next(actor, tmp_path):
 
 def test_a_model_does_not_go_into_its_checkpoint(actor):
     for out in (actor, actor / "huggingface", actor.parent, actor / "out"):
-        assert "lies within the checkpoint, or around it" in fault(actor, out, force=True)
+        assert "is inside the checkpoint, or contains it" in fault(actor, out, force=True)
     assert shard(actor, 0).exists()
 
 
 def test_too_little_room_is_seen_before_anything_is_written(actor, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
     monkeypatch.setattr(output.shutil, "disk_usage", lambda path: usage)
-    assert "the model takes 0.01 GB, and 0.00 GB are free" in fault(actor, tmp_path / "out")
+    assert "the model needs 0.01 GB and 0.00 GB are free" in fault(actor, tmp_path / "out")
 
 
 def test_a_full_disk_leaves_the_earlier_merge(actor, tmp_path):
@@ -236,7 +236,7 @@ def test_a_full_disk_leaves_the_earlier_merge(actor, tmp_path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000)),
     )
     assert done.returncode == 2, done.stderr
-    assert "cannot write there (File too large" in done.stderr
+    assert "cannot be written (File too large" in done.stderr
     assert "what was there is unchanged" in done.stderr
     assert listing(out) == before
     assert not list(tmp_path.glob(".egpo-*"))

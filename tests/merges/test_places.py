@@ -58,7 +58,7 @@ def fault(path, step=None):
 
 def test_a_step_that_is_not_there(run):
     assert "no checkpoint of step 11; there are: 9, 10, 100" in fault(run, 11)
-    assert "this checkpoint is that of step 9, not 10" in fault(run / "checkpoints" / "global_step_9", 10)
+    assert "not the checkpoint of step 10: it is that of step 9" in fault(run / "checkpoints" / "global_step_9", 10)
 
 
 def test_what_is_no_checkpoint(run, tmp_path):

@@ -3,7 +3,7 @@
 from egpo.evals.evaluate import Exam
 from egpo.evals.intervals import default_ks
 from egpo.evals.responses import Response, Sampling
-from egpo.probes.probe import draw_paper, probe
+from egpo.probes.probe import draw_exam, probe
 
 TASK = "tests.evals.sum_task:Sums"
 
@@ -30,7 +30,7 @@ class Scripted:
 def paper_of(count, n, num_problems=None, seed=0, task=TASK, **settings):
     sampling = Sampling(n=n, seed=seed)
     settings = settings if task != TASK else {"count": count}
-    return draw_paper(Exam(task, settings, "train", num_problems, sampling, default_ks(n)))
+    return draw_exam(Exam(task, settings, "train", num_problems, sampling, default_ks(n)))
 
 
 def number_of(problem):

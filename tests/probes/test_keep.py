@@ -6,7 +6,7 @@ import pytest
 
 from egpo.data import read_manifest, read_rows
 from egpo.errors import InputError
-from egpo.probes.keep import PassRange, require_room, write_kept
+from egpo.probes.keep import PassRange, require_free_folders, write_kept
 from egpo.probes.probe import probe
 from egpo.tasks import load_task
 from tests.probes.scripted import Scripted, paper_of
@@ -68,10 +68,10 @@ def test_none_in_the_range_writes_nothing(probed, tmp_path):
 
 
 def test_what_is_there_is_replaced_only_by_force(probed, tmp_path):
-    require_room(tmp_path, force=False)
+    require_free_folders(tmp_path, force=False)
     write_kept(*probed, PassRange(0, 1), tmp_path)
     with pytest.raises(InputError, match=r"already holds .*--force"):
-        require_room(tmp_path, force=False)
+        require_free_folders(tmp_path, force=False)
     with pytest.raises(InputError, match="already holds"):
         write_kept(*probed, PassRange(0, 0.5), tmp_path)
     assert len(keys(tmp_path / "kept")) == 20

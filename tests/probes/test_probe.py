@@ -130,9 +130,9 @@ def test_what_is_not_known_is_not_found():
     ("shares", "size", "why"),
     [
         ((0.3, 0.6, 0.75, 0.9), 8, "the smallest with 70% informative groups: 75%"),
-        ((0.2, 0.36, 0.47, 0.5), 8, "47% informative groups; 70% are out of reach, 16 would have 50%"),
+        ((0.2, 0.36, 0.47, 0.5), 8, "47% informative groups; 70% cannot be reached (50% at 16)"),
         ((0.01, 0.02, 0.04, 0.08), 16, "even there only 8%"),
-        ((0.0, 0.0, 0.0, 0.0), None, "nothing to learn from"),
+        ((0.0, 0.0, 0.0, 0.0), None, "no learning signal"),
     ],
 )
 def test_the_recommended_group_size(shares, size, why):

@@ -140,7 +140,7 @@ def test_filters_by_verdict_and_reason(tab):
     assert tab.count(".option") == 1
     assert "✓ right" in tab.text(".reader-head")
     tab.choose("[aria-label=Reason]", "wrong_value")
-    assert tab.text(".reader") == "No response of this step is like that."
+    assert tab.text(".reader") == "No responses of this step match the filters."
     tab.press("j")
     tab.choose("[aria-label=Verdict]", "wrong")
     assert tab.count(".option") == len(HOSTILE) / 2
@@ -165,7 +165,7 @@ def test_tokens_are_shaded_and_tell_their_entropy(tab):
     assert "entropy 0.25 nats" in tab.text("#tooltip")
     assert tab.text("#tooltip").startswith("token 2 of ")
     tab.point_at("[data-token='0']")
-    assert "entropy not known" in tab.text("#tooltip")
+    assert "entropy unknown" in tab.text("#tooltip")
     low, high = (
         tab.evaluate(f"getComputedStyle(document.querySelector('[data-token=\"{token}\"]')).backgroundColor")
         for token in (1, 6)
@@ -249,8 +249,8 @@ def test_a_run_that_has_only_begun(browser, tmp_path):
     (run / "metrics.jsonl").unlink()
     (run / "timings.jsonl").unlink()
     with browser.opened(write_report([run])) as tab:
-        assert "No step has been recorded yet" in tab.text("#curves")
-        assert "No rollouts have been kept yet" in tab.text("#rollouts")
+        assert "No steps recorded yet" in tab.text("#curves")
+        assert "No rollouts saved yet" in tab.text("#rollouts")
         assert tab.complaints() == []
 
 

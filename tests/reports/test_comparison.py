@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from egpo.comparisons.comparison import Wanted, compare_runs
+from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.comparisons.outputs import write_json
 from egpo.errors import InputError
 from egpo.reports import render_report, write_report
-from tests.comparisons.folders import drawn, two_conditions, write_run, write_sitting
+from tests.comparisons.folders import drawn, two_conditions, write_run, write_run_evaluation
 
 
 def test_a_comparison_beside_the_runs_is_shown(tmp_path):
@@ -19,7 +19,7 @@ def test_a_comparison_beside_the_runs_is_shown(tmp_path):
     page = render_report(runs).decode()
     assert found.contrasts[0].verdict in page
     assert '<a href="#comparison">' in page
-    assert "One training run each" in page
+    assert "One training run per condition" in page
 
 
 def test_it_is_not_shown_to_runs_that_it_is_not_about(tmp_path):
@@ -39,8 +39,8 @@ def test_it_may_lie_elsewhere_and_is_then_named(tmp_path):
 def test_what_was_not_fair_is_flagged_and_names_stay_text(tmp_path):
     runs = [write_run(tmp_path / "<i>a"), write_run(tmp_path / "b", estimator="egpo", lr=3e-6)]
     for run in runs:
-        write_sitting(run, drawn(0.5, 0))
-    write_json(compare_runs(runs, Wanted(allow=True)), tmp_path)
+        write_run_evaluation(run, drawn(0.5, 0))
+    write_json(compare_runs(runs, ComparisonOptions(allow=True)), tmp_path)
     page = render_report(runs).decode()
     assert "not a fair comparison" in page
     assert "setting update.lr (&lt;i&gt;a: 1e-06, b: 3e-06)" in page
@@ -51,9 +51,9 @@ def test_what_was_not_fair_is_flagged_and_names_stay_text(tmp_path):
     ("content", "message"),
     [
         ("{", "cannot be read"),
-        ("{}", "format None, and this version reads 1; write it again"),
-        (json.dumps({"format": 1}), "is no comparison"),
-        (json.dumps({"format": 1, "title": "", "contrasts": [3], "unfair": [], "notes": []}), "is no comparison"),
+        ("{}", "format None; this version reads format 1; write it again"),
+        (json.dumps({"format": 1}), "not a comparison"),
+        (json.dumps({"format": 1, "title": "", "contrasts": [3], "unfair": [], "notes": []}), "not a comparison"),
     ],
 )
 def test_a_file_that_is_no_comparison_is_named(tmp_path, content, message):

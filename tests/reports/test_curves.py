@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpo.reports.charts import POINTS, chart_data
-from egpo.reports.run import Curve, curves_of, read_runs, rounded, thinned
+from egpo.reports.curves import Curve, curves_of, read_runs, rounded, thinned
 from tests.reports.folders import write_run
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from egpo.errors import InputError
+from egpo.reports.curves import read_runs
 from egpo.reports.evaluations import evaluation_tables, read_evaluations
-from egpo.reports.run import read_runs
 from tests.reports.folders import write_run
 
 

@@ -98,8 +98,8 @@ def test_the_probe_is_a_histogram(tmp_path):
     ("prepare", "message"),
     [
         (lambda path: None, "no such folder"),
-        (lambda path: path.mkdir(), "is no run"),
-        (lambda path: write_run(path / "inner"), "it holds runs"),
+        (lambda path: path.mkdir(), "not a run folder"),
+        (lambda path: write_run(path / "inner"), "give the runs inside it"),
         (lambda path: path.write_text("x"), "no such folder"),
     ],
 )

@@ -7,16 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from egpo.reports.curves import read_runs
 from egpo.reports.rollouts import (
     UNKNOWN,
     as_json,
-    dumped_steps,
     embed_rollouts,
     encode_groups,
     spread_evenly,
     utf16_length,
 )
-from egpo.reports.run import read_runs
 from tests.reports.folders import group_records, record, write_run
 
 ANY_JSON = st.recursive(
@@ -107,9 +106,9 @@ def test_a_group_too_large_keeps_one_response_at_least(long_run):
 
 
 def test_files_that_are_no_steps_are_passed_over(long_run):
-    (long_run[0].folder.rollouts / "step_x.jsonl").write_text("no")
-    (long_run[0].folder.rollouts / ".egpo-step_3.jsonl-00").write_text("no")
-    assert dumped_steps(long_run[0]) == list(range(1, 41))
+    (long_run[0].stored.folder.rollouts / "step_x.jsonl").write_text("no")
+    (long_run[0].stored.folder.rollouts / ".egpo-step_3.jsonl-00").write_text("no")
+    assert long_run[0].stored.rollout_steps == list(range(1, 41))
 
 
 def test_a_shade_is_full_at_the_rare_entropies(tmp_path):

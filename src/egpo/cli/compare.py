@@ -60,11 +60,12 @@ def _of_runs(
     metric: list[str] | None,
     seed: int,
 ) -> "Comparison":
-    from egpo.comparisons.comparison import Wanted, compare_runs
+    from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 
-    default = Wanted()
+    default = ComparisonOptions()
     return compare_runs(
-        runs or [], Wanted(factor or default.factors, exam, metric or default.metrics, allow=allow, seed=seed)
+        runs or [],
+        ComparisonOptions(factor or default.factors, exam, metric or default.metrics, allow=allow, seed=seed),
     )
 
 

@@ -55,7 +55,7 @@ def probe(
     from egpo.cli.eval import parsed_settings
     from egpo.cli.probe_tables import print_kept, print_probe
     from egpo.probes.keep import write_kept
-    from egpo.probes.probe import draw_paper
+    from egpo.probes.probe import draw_exam
     from egpo.probes.store import as_json_value, write_probe
     from egpo.probes.subject import find_subject
 
@@ -68,7 +68,7 @@ def probe(
         device=device,
         out=out,
     )
-    paper = draw_paper(_exam(subject, problems, _sampling(subject, n, temperature, max_tokens, seed)))
+    paper = draw_exam(_exam(subject, problems, _sampling(subject, n, temperature, max_tokens, seed)))
     outcome = _probed(subject, paper)
     path = write_probe(subject.folder, outcome, subject.origin)
     if not as_json:
@@ -92,14 +92,14 @@ def _prepared(words: list[str]) -> "Config":
 
 def _kept_range(keep: str | None, out: Path | None, force: bool) -> "PassRange | None":
     from egpo.errors import InputError
-    from egpo.probes.keep import PassRange, require_room
+    from egpo.probes.keep import PassRange, require_free_folders
 
     if keep is None:
         return None
     kept_range = PassRange.parse(keep)
     if out is None:
         raise InputError("where to?", where="--keep", fix="give a folder for the data with --out")
-    require_room(out, force=force)
+    require_free_folders(out, force=force)
     return kept_range
 
 

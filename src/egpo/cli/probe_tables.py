@@ -17,10 +17,10 @@ from egpo.cli.eval_tables import (
     sampled,
 )
 from egpo.cli.tables import cell
-from egpo.probes.findings import Finding
+from egpo.probes.findings import ProbeFinding
 from egpo.probes.keep import Kept
 from egpo.probes.probe import Probe
-from egpo.reports.probe import histogram
+from egpo.reports.pass_rates import histogram
 
 _BAR_WIDTH = 50
 _SHADES = {"good": "green", "remark": "yellow", "bad": "red"}
@@ -83,7 +83,7 @@ def _print_findings(console: Console, probe: Probe) -> None:
     console.print(f"recommended: {wanted}, {escape(advice.why)}\n")
 
 
-def _print_finding(console: Console, finding: Finding) -> None:
+def _print_finding(console: Console, finding: ProbeFinding) -> None:
     shade, word = _SHADES[finding.status], _WORDS[finding.status]
     value = f"{finding.value:.3f}" if finding.figure in ("reward variance", "entropy") else f"{finding.value:.1%}"
     console.print(f"[{shade}]{word:>10}[/]  {cell(finding.figure)} {value} (wanted: {cell(finding.wanted)})")

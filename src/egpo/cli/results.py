@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from egpo.comparisons.results_table import Entry
+    from egpo.comparisons.results_table import ResultRow
 
 SHOWN = ("name", "method", "evaluation", "mean", "status")
 """What a terminal has room for."""
@@ -28,9 +28,9 @@ def results(
 
     Example: [cyan]egpo results runs[/]
     """
-    from egpo.comparisons.results_table import read_ledger
+    from egpo.comparisons.results_table import read_results
 
-    entries = read_ledger(runs)
+    entries = read_results(runs)
     _write(entries, runs, out or runs)
     if as_json:
         _print_json(entries)
@@ -38,7 +38,7 @@ def results(
         _print_table(entries)
 
 
-def _write(entries: "Sequence[Entry]", runs: Path, out: Path) -> None:
+def _write(entries: "Sequence[ResultRow]", runs: Path, out: Path) -> None:
     from egpo.comparisons.outputs import csv_text, write_text
     from egpo.comparisons.results_table import COLUMNS
     from egpo.reports.page import render_table_page
@@ -49,14 +49,14 @@ def _write(entries: "Sequence[Entry]", runs: Path, out: Path) -> None:
     typer.echo(f"written to {out / 'results.csv'} and {out / 'results.html'}", err=True)
 
 
-def _print_json(entries: "Sequence[Entry]") -> None:
+def _print_json(entries: "Sequence[ResultRow]") -> None:
     import json
     from dataclasses import asdict
 
     typer.echo(json.dumps([asdict(entry) for entry in entries], indent=2, ensure_ascii=False))
 
 
-def _print_table(entries: "Sequence[Entry]") -> None:
+def _print_table(entries: "Sequence[ResultRow]") -> None:
     from rich.console import Console
 
     from egpo.cli.tables import safe_table

@@ -1,70 +1,77 @@
-"""Which runs are seeds of one condition, and what the conditions are called."""
+"""Group runs into conditions: runs that differ in their seed only. Name the conditions by what differs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from egpo.comparisons.entrants import Entrant
+from egpo.comparisons.compared_models import ComparedModel
 from egpo.errors import InputError, nearest
 from egpo.runs.differences import FREE, Difference, config_differences
 
 FACTOR = ("algorithm",)
-"""What conditions differ in unless somebody says otherwise."""
+"""The settings in which conditions may differ by default."""
 _ASIDE = (*FREE, "seed")
 
 
 @dataclass(frozen=True)
 class Condition:
-    """Runs with equal settings but for the seed; or a plain model."""
+    """Runs with equal settings except for the seed, or one plain model."""
 
     label: str
-    runs: Sequence[Entrant]
+    runs: Sequence[ComparedModel]
 
 
-def setting_differences(one: Entrant, other: Entrant) -> list[Difference]:
-    """But for name, folder, seed and what changes no arithmetic. A path to data that has the same digest in both is no
-    difference: only the machine is another."""
+def setting_differences(one: ComparedModel, other: ComparedModel) -> list[Difference]:
+    """Return the settings that differ, except name, folder, seed and settings without influence on results.
+
+    A different path to data with equal digests is not a difference: it is the same data on another machine.
+    """
     found = config_differences(one.config_yaml, other.config_yaml)
     aside = (*_ASIDE, "task.settings.source") if _share_data(one, other) else _ASIDE
     return [difference for difference in found if not is_under(difference.key, aside)]
 
 
 def is_under(key: str, sections: Sequence[str]) -> bool:
+    """Return whether a dotted key is one of the sections, or lies in one."""
     return any(key == section or key.startswith(f"{section}.") for section in sections)
 
 
-def conditions_of(entrants: Sequence[Entrant], factors: Sequence[str] = FACTOR) -> list[Condition]:
-    """In the order of their first runs. InputError where all runs are of one, or a factor is no setting of any."""
-    runs = [entrant for entrant in entrants if entrant.is_trained]
-    models = [Condition(entrant.name, [entrant]) for entrant in entrants if not entrant.is_trained]
-    return [*models, *_of_runs(runs, factors, alone=not models)] if runs else models
+def conditions_of(models: Sequence[ComparedModel], factors: Sequence[str] = FACTOR) -> list[Condition]:
+    """Return plain models, then the conditions of the runs, in the order of their first runs.
+
+    InputError if there is only one condition, or if a factor is not a setting of any run.
+    """
+    runs = [model for model in models if model.is_trained]
+    plain = [Condition(model.name, [model]) for model in models if not model.is_trained]
+    return [*plain, *_of_runs(runs, factors, alone=not plain)] if runs else plain
 
 
-def _of_runs(entrants: Sequence[Entrant], factors: Sequence[str], *, alone: bool) -> list[Condition]:
+def _of_runs(runs: Sequence[ComparedModel], factors: Sequence[str], *, alone: bool) -> list[Condition]:
     for factor in factors:
-        _require_setting(factor, entrants)
-    groups: list[list[Entrant]] = []
-    for entrant in entrants:
-        home = next((group for group in groups if not setting_differences(group[0], entrant)), None)
-        if home is None:
-            groups.append([entrant])
+        _require_setting(factor, runs)
+    groups: list[list[ComparedModel]] = []
+    for run in runs:
+        same = next((group for group in groups if not setting_differences(group[0], run)), None)
+        if same is None:
+            groups.append([run])
         else:
-            home.append(entrant)
+            same.append(run)
     if alone and len(groups) < 2:
-        what = f"the {len(entrants)} runs are seeds of one condition: they differ in no setting"
+        what = f"the {len(runs)} runs are seeds of one condition: they differ in no setting"
         raise InputError(what, where="egpo compare", fix="add runs of another condition")
     labels = _labels([group[0] for group in groups], factors)
     return [Condition(label, group) for label, group in zip(labels, groups, strict=True)]
 
 
-def _require_setting(factor: str, entrants: Sequence[Entrant]) -> None:
-    keys = {difference.key for entrant in entrants for difference in config_differences("", entrant.config_yaml)}
+def _require_setting(factor: str, runs: Sequence[ComparedModel]) -> None:
+    keys = {difference.key for run in runs for difference in config_differences("", run.config_yaml)}
     sections = {key[:dot] for key in keys for dot, letter in enumerate(key) if letter == "."}
     if not any(is_under(key, (factor,)) for key in keys):
         raise InputError(f"no run has a setting `{factor}`", where="--factor", fix=nearest(factor, keys | sections))
 
 
-def _labels(firsts: Sequence[Entrant], factors: Sequence[str]) -> list[str]:
-    """The value of one key of the factor, if that tells all conditions apart; else all that differ; else run names."""
+def _labels(firsts: Sequence[ComparedModel], factors: Sequence[str]) -> list[str]:
+    """Return labels: the value of one key of the factor if it is different in every condition; else every key that
+    differs; else run names."""
     if len(firsts) == 1:
         return [firsts[0].name]
     columns = dict(_columns(firsts, factors))
@@ -78,8 +85,8 @@ def _labels(firsts: Sequence[Entrant], factors: Sequence[str]) -> list[str]:
     return rows if len(set(rows)) == len(firsts) else [first.name for first in firsts]
 
 
-def _columns(firsts: Sequence[Entrant], factors: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """By the key: its value in each condition."""
+def _columns(firsts: Sequence[ComparedModel], factors: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each key of the factor that differs, with its value in each condition."""
     found: dict[str, list[str]] = {}
     for place, other in enumerate(firsts[1:], 1):
         for difference in setting_differences(firsts[0], other):
@@ -87,7 +94,7 @@ def _columns(firsts: Sequence[Entrant], factors: Sequence[str]) -> Iterator[tupl
     yield from ((key, values) for key, values in found.items() if is_under(key, factors))
 
 
-def _share_data(one: Entrant, other: Entrant) -> bool:
-    digests = [entrant.provenance.data if entrant.provenance else {} for entrant in (one, other)]
-    of_rows = one.row_digests == other.row_digests
-    return bool(digests[0]) and (digests[0] == digests[1] or (bool(one.row_digests) and of_rows))
+def _share_data(one: ComparedModel, other: ComparedModel) -> bool:
+    if not one.data_digests:
+        return False
+    return one.data_digests == other.data_digests or one.row_digests == other.row_digests

@@ -1,6 +1,7 @@
-"""Student's t at any degrees of freedom, whole or not: its distribution, its quantiles, and the power of its test.
+"""The outcome of a statistical test for a difference between two conditions, and Student's t.
 
-What a test of two conditions comes to, whichever test it was, and what its design can see.
+Every test returns a `DifferenceTest`. Its `design` gives the smallest detectable difference: the smallest true
+difference that the test finds with 80 % power. Degrees of freedom need not be whole numbers.
 """
 
 import math
@@ -15,13 +16,61 @@ import numpy as np
 from egpo.evals.intervals import LEVEL, Estimate
 
 _NORMAL = NormalDist()
+ALPHA = 1 - LEVEL
+POWER = 0.8
+"""The probability with which a test finds the smallest detectable difference."""
+_NOTHING = 1e-12
 _ALMOST_NORMAL = 1e7
-"""From so many degrees of freedom on the two differ by less than 1e-7."""
+"""From this many degrees of freedom on, t and the normal distribution differ by less than 1e-7."""
 _ENOUGH_TERMS, _GRID = 10_000, 4_001
 
 
+class Design(Protocol):
+    """The number of problems, runs or evaluations of a test, and how much they vary."""
+
+    def detectable(self, alpha: float) -> float | None:
+        """Return the smallest true difference that a test at this level finds with 80 % power; None if unknown."""
+        ...
+
+
+@dataclass(frozen=True)
+class DifferenceTest:
+    """The result of a test: `base` is the mean of the base condition, `delta` is other minus base with its 95 %
+    interval, `p_value` is that of the hypothesis that there is no difference."""
+
+    base: float
+    delta: Estimate
+    p_value: float
+    method: str
+    design: Design
+
+    @property
+    def is_clear_of_zero(self) -> bool:
+        """Whether the interval excludes 0."""
+        low, high = self.delta.low, self.delta.high
+        return low is not None and high is not None and (low > 0 or high < 0)
+
+
+@dataclass(frozen=True)
+class TDesign:
+    """A t-test: the standard error of its estimate, and the degrees of freedom of that error."""
+
+    error: float
+    freedom: float
+
+    def detectable(self, alpha: float) -> float | None:
+        """Return the smallest detectable difference; None if nothing varied."""
+        if self.error < _NOTHING:
+            return None
+        most = 2 * self.error * (t_quantile(1 - alpha / 2, self.freedom) + t_quantile(POWER, self.freedom))
+        return rising_root(lambda effect: self.power(effect, alpha) - POWER, 0.0, most, tolerance=1e-6)
+
+    def power(self, effect: float, alpha: float) -> float:
+        return power_of_t(effect, self.error, self.freedom, alpha)
+
+
 def t_cdf(t: float, freedom: float) -> float:
-    """P(T <= t) = 1 - I_x(freedom / 2, 1/2) / 2 for t >= 0, where x = freedom / (freedom + t^2)."""
+    """Return P(T <= t) = 1 - I_x(freedom / 2, 1/2) / 2 for t >= 0, where x = freedom / (freedom + t^2)."""
     if freedom >= _ALMOST_NORMAL:
         return _NORMAL.cdf(t)
     tail = _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
@@ -29,12 +78,12 @@ def t_cdf(t: float, freedom: float) -> float:
 
 
 def two_sided_p(t: float, freedom: float) -> float:
-    """How probable a t at least so far from 0 is. 1 at 0, 0 at infinity."""
+    """Return the probability of a value at least as far from 0 as t: 1 at 0, 0 at infinity."""
     return 0.0 if math.isinf(t) else 2 * t_cdf(-abs(t), freedom)
 
 
 def t_quantile(share: float, freedom: float) -> float:
-    """The t below which that share lies."""
+    """Return the t with P(T <= t) = share."""
     if share < 0.5:
         return -t_quantile(1 - share, freedom)
     high = 1.0
@@ -44,19 +93,19 @@ def t_quantile(share: float, freedom: float) -> float:
 
 
 def power_of_t(effect: float, error: float, freedom: float, alpha: float) -> float:
-    """The chance that a two-sided t-test at `alpha` sees a true `effect`, whose estimate has that standard error.
+    """Return the probability that a two-sided t-test at `alpha` finds a true `effect` with this standard error.
 
     T' = (Z + effect / error) / S with S^2 = chi^2 / freedom, so P(|T'| > c) is the mean over S of
     Phi(effect / error - c S) + Phi(-effect / error - c S): a sum over the quantiles of S.
     """
     critical, shift = t_quantile(1 - alpha / 2, freedom), effect / error
     spread = chi_over_root_freedom(freedom)
-    seen = [_NORMAL.cdf(shift - critical * s) + _NORMAL.cdf(-shift - critical * s) for s in spread]
-    return sum(seen) / len(seen)
+    found = [_NORMAL.cdf(shift - critical * s) + _NORMAL.cdf(-shift - critical * s) for s in spread]
+    return sum(found) / len(found)
 
 
 def rising_root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
-    """Where a rising function passes 0 between two places, by halving; `tolerance` is a share of `high`."""
+    """Return the zero of a rising function between `low` and `high`, by bisection to `tolerance * high`."""
     enough = tolerance * high
     while high - low > enough:
         middle = (low + high) / 2
@@ -66,7 +115,10 @@ def rising_root(function: Callable[[float], float], low: float, high: float, tol
 
 @lru_cache(maxsize=256)
 def chi_over_root_freedom(freedom: float, num: int = 200) -> tuple[float, ...]:
-    """So many equally probable values of sqrt(chi^2 / freedom), out of its density s^(freedom-1) e^(-freedom s^2/2)."""
+    """Return `num` equally probable values of s = sqrt(chi^2 / freedom).
+
+    Its density is proportional to s^(freedom-1) e^(-freedom s^2/2).
+    """
     if freedom >= _ALMOST_NORMAL:
         return (1.0,)
     reach = 8 / math.sqrt(2 * freedom)
@@ -78,17 +130,17 @@ def chi_over_root_freedom(freedom: float, num: int = 200) -> tuple[float, ...]:
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """I_x(a, b), the regularised incomplete beta function, by its continued fraction (DLMF 8.17.22)."""
+    """Return I_x(a, b), the regularised incomplete beta function, by its continued fraction (DLMF 8.17.22)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):  # the fraction converges fast only below
+    if x > (a + 1) / (a + b + 2):  # the fraction converges fast only for smaller x
         return 1 - _incomplete_beta(1 - x, b, a)
     log_front = a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     return math.exp(log_front) * _beta_fraction(x, a, b) / a
 
 
 def _beta_fraction(x: float, a: float, b: float) -> float:
-    """Lentz's method; the terms are taken two by two."""
+    """Evaluate the continued fraction by Lentz's method, two terms at a time."""
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
     value = d
     for m in range(1, _ENOUGH_TERMS):
@@ -100,53 +152,3 @@ def _beta_fraction(x: float, a: float, b: float) -> float:
         if abs(c * d - 1) < 1e-14:
             break
     return value
-
-
-ALPHA = 1 - LEVEL
-POWER = 0.8
-"""What a design `could see` is seen with this probability."""
-_NOTHING = 1e-12
-
-
-class Design(Protocol):
-    """So many problems, runs or evaluations, and how much they scatter."""
-
-    def detectable(self, alpha: float) -> float | None:
-        """The least true difference that a test at this level sees with 80 % power: the minimum detectable effect.
-        None where nothing can be said."""
-        ...
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """`base` is the mean of the base, `delta` what the other has more, with its 95 % interval. `p_value` is that of no
-    difference."""
-
-    base: float
-    delta: Estimate
-    p_value: float
-    method: str
-    design: Design
-
-    @property
-    def is_clear_of_zero(self) -> bool:
-        low, high = self.delta.low, self.delta.high
-        return low is not None and high is not None and (low > 0 or high < 0)
-
-
-@dataclass(frozen=True)
-class TDesign:
-    """A t-test: the standard error of its estimate, and how well that is known."""
-
-    error: float
-    freedom: float
-
-    def detectable(self, alpha: float) -> float | None:
-        """None where nothing scattered."""
-        if self.error < _NOTHING:
-            return None
-        most = 2 * self.error * (t_quantile(1 - alpha / 2, self.freedom) + t_quantile(POWER, self.freedom))
-        return rising_root(lambda effect: self.power(effect, alpha) - POWER, 0.0, most, tolerance=1e-6)
-
-    def power(self, effect: float, alpha: float) -> float:
-        return power_of_t(effect, self.error, self.freedom, alpha)

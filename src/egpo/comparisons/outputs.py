@@ -1,4 +1,4 @@
-"""A comparison as JSON, Markdown and CSV. What was not fair is said in each of them."""
+"""Write a comparison as JSON, Markdown or CSV. Each of them lists what was not fair."""
 
 import csv
 import io
@@ -16,12 +16,12 @@ FORMAT = 1
 _FORMULAS = tuple("=+-@\t\r")
 _MARKUP = str.maketrans({letter: f"\\{letter}" for letter in "\\|`*[]"} | {"<": "&lt;"})
 CONDITION_COLUMNS = ("condition", "metric", "mean", "runs", "evaluations")
-CONTRAST_COLUMNS = ("contrast", "metric", "delta", "95 % interval", "p", "sees", "finding")
-"""`p` is corrected for the number of contrasts; `sees` is the least difference that this design could see."""
+CONTRAST_COLUMNS = ("contrast", "metric", "delta", "95 % interval", "p", "detectable", "finding")
+"""`p` has Holm's correction for multiple tests; `detectable` is the smallest detectable difference (80 % power)."""
 
 
 def as_json(comparison: Comparison) -> str:
-    """Shares lie in [0, 1]."""
+    """Return the comparison as JSON; shares lie in [0, 1]."""
     return json.dumps({"format": FORMAT, **asdict(comparison)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -38,14 +38,14 @@ def as_markdown(comparison: Comparison) -> str:
 
 
 def as_csv(comparison: Comparison) -> str:
-    """A contrast a line, figures unrounded; `fair` is false where something but the factor differed."""
+    """Return one line per contrast with unrounded figures; `fair` is false if something besides the factor differed."""
     rows = [asdict(found) | {"fair": str(not comparison.unfair).lower()} for found in comparison.contrasts]
     columns = [name for name in rows[0] if name not in ("is_share", "verdict")] + ["verdict"]
     return csv_text(columns, [[row[name] for name in columns] for row in rows])
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Spreadsheets take a cell that begins like a formula for one: such text gets a quote before it."""
+    """Return CSV. Text that a spreadsheet would read as a formula gets a quote before it."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(columns)
@@ -55,7 +55,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def write_json(comparison: Comparison, folder: Path, name: str = "compare") -> Path:
-    """A report of the same runs shows every `compare*.json` that lies beside them."""
+    """Write `compare.json`. A report of the same runs shows every `compare*.json` beside them."""
     return write_text(folder / f"{name}.json", as_json(comparison))
 
 
@@ -64,13 +64,13 @@ def write_text(path: Path, text: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
     except OSError as error:
-        fix = "free some space or mend the permissions, or choose another place"
+        fix = "free some disk space or fix the permissions, or choose another folder"
         raise EgpoError(f"cannot be written ({error.strerror or error})", where=str(path), fix=fix) from error
     return path
 
 
 def condition_cells(row: ConditionRow) -> Sequence[str]:
-    """The mean of each run where there are several, and of each evaluation where a run has several."""
+    """Format a condition: with the mean of each run if there are several, and of each repeated evaluation."""
     runs = [f"{run.run} {_figure(run.mean, row.is_share)}" for run in row.runs]
     again = [_evaluations(run, row.is_share) for run in row.runs if run.num_evaluations > 1]
     mean = _figure(row.mean, row.is_share)
@@ -80,9 +80,9 @@ def condition_cells(row: ConditionRow) -> Sequence[str]:
 def contrast_cells(row: Contrast) -> Sequence[str]:
     share = row.is_share
     interval = "" if row.low is None or row.high is None else f"{signed(row.low, share)} to {signed(row.high, share)}"
-    sees = "unknown" if row.detectable is None else signed(row.detectable, share).removeprefix("+")
+    detectable = "unknown" if row.detectable is None else signed(row.detectable, share).removeprefix("+")
     difference, p_value = signed(row.delta, share), p_text(row.adjusted_p).removeprefix("= ")
-    return f"{row.other} - {row.base}", row.metric, difference, interval, p_value, sees, row.finding
+    return f"{row.other} - {row.base}", row.metric, difference, interval, p_value, detectable, row.finding
 
 
 def _evaluations(run: RunRow, is_share: bool) -> str:
@@ -102,5 +102,5 @@ def _markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> li
 
 
 def _cell(text: str) -> str:
-    """One line that is no markup: names are anybody's."""
+    """Return text on one line with Markdown escaped: labels may contain anything."""
     return " ".join(text.translate(_MARKUP).split())

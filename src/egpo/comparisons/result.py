@@ -1,8 +1,6 @@
-"""Many comparisons at once: one of twenty cries wolf, so each must be clearer.
+"""The result of a comparison: rows of conditions, contrasts with Holm's correction for multiple tests, and verdicts.
 
-What was found, in words.
-
-What a comparison comes to: every output is made of this.
+Every output (table, JSON, Markdown, CSV, report) is made from `Comparison`.
 """
 
 from collections.abc import Sequence
@@ -10,14 +8,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from egpo.comparisons.fairness import Inequality
-from egpo.comparisons.outcome import ALPHA, Outcome
+from egpo.comparisons.outcome import ALPHA, POWER, DifferenceTest
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values: the chance that any of them cries wolf stays below the level that they are held to.
+    """Return p-values with Holm's correction for multiple tests (Holm 1979).
 
-    The i-th smallest of m is multiplied by m - i + 1, is no less than the one before it, and 1 at most. One p-value
-    alone stays as it is. (Holm 1979)
+    The probability of any false alarm then stays below the level. The i-th smallest of m p-values is multiplied by
+    m - i + 1, is at least the one before it, and at most 1. A single p-value is unchanged.
     """
     count, floor = len(p_values), 0.0
     adjusted = [0.0] * count
@@ -30,51 +28,59 @@ def holm(p_values: Sequence[float]) -> list[float]:
 Finding = Literal["better", "worse", "not distinguishable"]
 
 
-def finding_of(outcome: Outcome, adjusted_p: float) -> Finding:
-    """`better` and `worse` (said of the other) where the corrected p-value and the interval agree that it is so."""
-    if adjusted_p >= ALPHA or not outcome.is_clear_of_zero:
+def finding_of(test: DifferenceTest, adjusted_p: float) -> Finding:
+    """Return whether the other condition is better or worse than the base.
+
+    Both the corrected p-value and the interval must show it; otherwise they are not distinguishable.
+    """
+    if adjusted_p >= ALPHA or not test.is_clear_of_zero:
         return "not distinguishable"
-    return "better" if outcome.delta.value > 0 else "worse"
+    return "better" if test.delta.value > 0 else "worse"
 
 
 @dataclass(frozen=True)
-class Words:
-    """The two sides by name, how many comparisons were made, and whether figures are shares, read in points."""
+class VerdictText:
+    """Formats the verdict on two conditions. Differences of shares are in percentage points."""
 
     base: str
     other: str
     num_tests: int = 1
     is_share: bool = True
 
-    def verdict(self, outcome: Outcome, adjusted_p: float, detectable: float | None) -> str:
-        """`... not distinguishable: difference +0.2 points [-3.1, +3.5]; this design could see 4.7 points`."""
-        finding, difference = finding_of(outcome, adjusted_p), self._difference(outcome)
+    def verdict(self, test: DifferenceTest, adjusted_p: float, detectable: float | None) -> str:
+        """Return one sentence, such as
+
+        A and B are not distinguishable: difference +0.2 points [-3.1, +3.5]; smallest detectable difference: 4.7 points
+        (80 % power)
+        """
+        finding, difference = finding_of(test, adjusted_p), self._difference(test)
         if finding != "not distinguishable":
             return f"{self.other} is {finding} than {self.base}: difference {difference}, p {p_text(adjusted_p)}"
-        among = f" among {self.num_tests} comparisons" if self.num_tests > 1 and outcome.is_clear_of_zero else ""
-        told = f"{self.base} and {self.other} are not distinguishable{among}"
-        return f"{told}: difference {difference}; {self._sight(detectable)}"
+        among = f" among {self.num_tests} comparisons" if self.num_tests > 1 and test.is_clear_of_zero else ""
+        subject = f"{self.base} and {self.other} are not distinguishable{among}"
+        return f"{subject}: difference {difference}; {self._detectable(detectable)}"
 
-    def _difference(self, outcome: Outcome) -> str:
-        delta, unit = outcome.delta, " points" if self.is_share else ""
+    def _difference(self, test: DifferenceTest) -> str:
+        delta, unit = test.delta, " points" if self.is_share else ""
         value = f"{signed(delta.value, self.is_share)}{unit}"
         if delta.low is None or delta.high is None:
             return f"{value}, without an interval"
         return f"{value} [{signed(delta.low, self.is_share)}, {signed(delta.high, self.is_share)}]"
 
-    def _sight(self, detectable: float | None) -> str:
+    def _detectable(self, detectable: float | None) -> str:
         if detectable is None:
-            return "what this design could see cannot be said"
-        return f"this design could see {amount(detectable, self.is_share)}"
+            return "smallest detectable difference: unknown"
+        return f"smallest detectable difference: {amount(detectable, self.is_share)} ({100 * POWER:.0f} % power)"
 
 
 def signed(value: float, is_share: bool) -> str:
-    """`+1.5` of a share in points, `+0.015` of a score; nothing is `+0.0`."""
+    """Format a difference: `+1.5` (percentage points) of a share, `+0.015` of a score. Zero is `+0.0`."""
     text = f"{100 * value:+.1f}" if is_share else f"{value:+.3f}"
     return text.replace("-", "+") if float(text) == 0 else text
 
 
 def amount(value: float, is_share: bool) -> str:
+    """Format a positive difference with its unit: `1.5 points` of a share, `0.015` of a score."""
     return f"{100 * value:.1f} points" if is_share else f"{value:.3f}"
 
 
@@ -84,7 +90,7 @@ def p_text(p_value: float) -> str:
 
 @dataclass(frozen=True)
 class RunRow:
-    """A run's mean, and the means of its evaluations with their standard deviation, as far as they are known."""
+    """A run's mean, and the means of its repeated evaluations with their standard deviation, if known."""
 
     run: str
     seed: int | None
@@ -96,7 +102,7 @@ class RunRow:
 
 @dataclass(frozen=True)
 class ConditionRow:
-    """The mean of a condition's runs, of one metric. A share is read in percent."""
+    """The mean over a condition's runs of one metric. Shares lie in [0, 1] and are shown in percent."""
 
     label: str
     metric: str
@@ -107,9 +113,12 @@ class ConditionRow:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two conditions: `delta` is other minus base. `adjusted_p` is corrected for all contrasts of the comparison (Holm)
-    and decides; the interval is that of this contrast alone. `detectable` is at the corrected level; None also where a
-    share would have to pass 1. Shares are in [0, 1]."""
+    """The difference of two conditions: `delta` is other minus base, with its 95 % interval for this contrast alone.
+
+    `adjusted_p` has Holm's correction for all contrasts of the comparison; the finding follows from it. `detectable` is
+    the smallest detectable difference at the corrected level; None if unknown, or if a share would have to exceed 1.
+    Shares are in [0, 1].
+    """
 
     metric: str
     is_share: bool
@@ -131,7 +140,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`unfair` is what the runs do not share and should, where that was allowed."""
+    """A whole comparison. `unfair` lists differences besides the factor, if the user allowed them."""
 
     title: str
     conditions: Sequence[ConditionRow]
@@ -142,7 +151,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two conditions by their labels, and the metric that they are compared in."""
+    """The labels of two conditions, and the metric in which they are compared."""
 
     metric: str
     base: str
@@ -150,32 +159,32 @@ class Pair:
     is_share: bool = True
 
 
-def contrasts_of(pairs: Sequence[Pair], outcomes: Sequence[Outcome]) -> list[Contrast]:
-    """All of them are one family: what is looked at together is corrected together."""
-    adjusted = holm([outcome.p_value for outcome in outcomes])
-    return [_contrast(*found, len(pairs)) for found in zip(pairs, outcomes, adjusted, strict=True)]
+def contrasts_of(pairs: Sequence[Pair], tests: Sequence[DifferenceTest]) -> list[Contrast]:
+    """Return a contrast for each pair and its test; all p-values are corrected together."""
+    adjusted = holm([test.p_value for test in tests])
+    return [_contrast(*found, len(pairs)) for found in zip(pairs, tests, adjusted, strict=True)]
 
 
-def _contrast(pair: Pair, outcome: Outcome, adjusted_p: float, num_tests: int) -> Contrast:
-    delta, detectable = outcome.delta, outcome.design.detectable(ALPHA / num_tests)
+def _contrast(pair: Pair, test: DifferenceTest, adjusted_p: float, num_tests: int) -> Contrast:
+    delta, detectable = test.delta, test.design.detectable(ALPHA / num_tests)
     if pair.is_share and detectable is not None and detectable > 1:
-        detectable = None  # there is no such difference
-    words = Words(pair.base, pair.other, num_tests, pair.is_share)
+        detectable = None  # shares cannot differ by more than 1
+    text = VerdictText(pair.base, pair.other, num_tests, pair.is_share)
     return Contrast(
         metric=pair.metric,
         is_share=pair.is_share,
         base=pair.base,
         other=pair.other,
-        base_mean=outcome.base,
-        other_mean=outcome.base + delta.value,
+        base_mean=test.base,
+        other_mean=test.base + delta.value,
         delta=delta.value,
         low=delta.low,
         high=delta.high,
-        p_value=outcome.p_value,
+        p_value=test.p_value,
         adjusted_p=adjusted_p,
         detectable=detectable,
-        method=outcome.method,
+        method=test.method,
         num_problems=delta.num_problems,
-        finding=finding_of(outcome, adjusted_p),
-        verdict=words.verdict(outcome, adjusted_p, detectable),
+        finding=finding_of(test, adjusted_p),
+        verdict=text.verdict(test, adjusted_p, detectable),
     )

@@ -1,12 +1,12 @@
-"""Figures alone, without the responses: a mean, its spread over evaluations of one model, and no more. E evaluations.
+"""Compare published scores without responses: a mean, and its spread over evaluations of one model. E evaluations.
 
-Two questions, and figures answer the first only:
-- On these very cases, is one model better? Welch's t over evaluations.
-- On cases like these? Without the results of each case nothing can be paired, so that the cases count in full: the
-  variance of a mean is between / cases + within / (cases * E), where a case's within is cases * sd^2 (the evaluations
-  differ by chance alone) and between is p (1 - p) less that.
+Scores answer only the first of two questions:
+- Is one model better on exactly these cases? Welch's t over evaluations.
+- Is it better on other cases like these? Without the result of each case nothing can be paired, so the variance of the
+  cases counts in full. The variance of a mean is between / cases + within / (cases * E), where within is cases * sd^2
+  (evaluations differ by chance only) and between is p (1 - p) - within.
 
-`GRPO=61.7±1.9x5`, `GRPO=61.0,62.5,60.1`, or a file of such figures: what `--scores` takes. In percent.
+`--scores` takes `GRPO=61.7±1.9x5`, `GRPO=61.0,62.5,60.1`, or a file of such scores, in percent.
 """
 
 import csv
@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from egpo.comparisons.outcome import ALPHA, POWER, Outcome, TDesign, t_quantile, two_sided_p
+from egpo.comparisons.outcome import ALPHA, POWER, DifferenceTest, TDesign, t_quantile, two_sided_p
 from egpo.comparisons.result import Comparison, ConditionRow, Pair, RunRow, amount, contrasts_of, signed
 from egpo.errors import InputError
 from egpo.evals.intervals import Estimate
@@ -36,7 +36,7 @@ _MOST_EVALUATIONS = 10_000
 
 @dataclass(frozen=True)
 class Scores:
-    """A condition: mean share, standard deviation over `num_evaluations` of one model (None where there is one)."""
+    """A condition: mean share, and standard deviation over `num_evaluations` of one model (None for one evaluation)."""
 
     label: str
     mean: float
@@ -46,31 +46,37 @@ class Scores:
 
 
 def compare_scores(conditions: Sequence[Scores], num_cases: int | None = None, effect: float = EFFECT) -> Comparison:
-    """Every two; `effect` is the difference to plan for. InputError where there is nothing to judge by."""
+    """Compare every pair. `effect` is the difference for which the number of evaluations is planned.
+
+    InputError if there are fewer than two conditions, or neither a spread nor `num_cases`.
+    """
     if len(conditions) < 2:
-        raise InputError("one condition", where="--scores", fix="give two at least, as in --scores A=61.7±1.9x5")
+        raise InputError("one condition", where="--scores", fix="give at least two, as in --scores A=61.7±1.9x5")
     places = list(combinations(conditions, 2))
-    outcomes = [outcome_of_scores(base, other, num_cases) for base, other in places]
+    tests = [difference_of_scores(base, other, num_cases) for base, other in places]
     return Comparison(
         title=_title(num_cases),
         conditions=[_row(condition) for condition in conditions],
-        contrasts=contrasts_of([Pair(METRIC, base.label, other.label) for base, other in places], outcomes),
+        contrasts=contrasts_of([Pair(METRIC, base.label, other.label) for base, other in places], tests),
         notes=[note for pair in places for note in _notes(*pair, num_cases, effect)] + [_ON_SEEDS],
     )
 
 
-def outcome_of_scores(base: Scores, other: Scores, num_cases: int | None) -> Outcome:
-    """Over evaluations where both have several; else over cases, as if they were not the same."""
+def difference_of_scores(base: Scores, other: Scores, num_cases: int | None) -> DifferenceTest:
+    """Test over evaluations if both conditions have several, else over cases as if they were independent."""
     if base.sd is not None and other.sd is not None:
-        return _outcome(base, other, _over_evaluations(base, other), WELCH, num_cases)
+        return _test(base, other, _over_evaluations(base, other), WELCH, num_cases)
     if num_cases is None:
         fix = "give the spread as in A=61.7±1.9x5, or each evaluation as in A=61.0,62.5, or --cases"
-        raise InputError("one evaluation does not tell how evaluations scatter", where="--scores", fix=fix)
-    return _outcome(base, other, over_cases(base, other, num_cases), BINOMIAL, num_cases)
+        raise InputError("one evaluation does not show how much evaluations vary", where="--scores", fix=fix)
+    return _test(base, other, over_cases(base, other, num_cases), BINOMIAL, num_cases)
 
 
 def num_evaluations_for(base: Scores, other: Scores, effect: float) -> int | None:
-    """Of each, to see `effect` on these cases with 80 % power; None where they do not scatter, or none would do."""
+    """Return the number of evaluations per condition that find `effect` on these cases with 80 % power.
+
+    None if evaluations do not vary, or if no number up to 10,000 is enough.
+    """
     if not base.sd or not other.sd:
         return None
     for count in range(2, _MOST_EVALUATIONS):
@@ -83,7 +89,7 @@ def num_evaluations_for(base: Scores, other: Scores, effect: float) -> int | Non
 
 
 def over_cases(base: Scores, other: Scores, num_cases: int) -> TDesign:
-    """Cases drawn afresh for each: an upper bound for cases that both share."""
+    """Return the design for independent cases: an upper bound of the error for cases that both share."""
     return TDesign(math.sqrt(sum(_case_variance(side, num_cases) for side in (base, other))), 2 * num_cases - 2)
 
 
@@ -106,12 +112,12 @@ def _welch_freedom(sd: float, other_sd: float, count: int, other_count: int) -> 
     return sum(part for part, _ in parts) ** 2 / scatter if scatter else float(count + other_count - 2)
 
 
-def _outcome(base: Scores, other: Scores, design: TDesign, method: str, num_cases: int | None) -> Outcome:
+def _test(base: Scores, other: Scores, design: TDesign, method: str, num_cases: int | None) -> DifferenceTest:
     value, size = other.mean - base.mean, num_cases or 0
     if design.error == 0:
-        return Outcome(base.mean, Estimate(value, None, None, size), 1.0, method, design)
+        return DifferenceTest(base.mean, Estimate(value, None, None, size), 1.0, method, design)
     delta = Estimate(value, *_interval(value, design), size)
-    return Outcome(base.mean, delta, two_sided_p(value / design.error, design.freedom), method, design)
+    return DifferenceTest(base.mean, delta, two_sided_p(value / design.error, design.freedom), method, design)
 
 
 def _interval(value: float, design: TDesign) -> tuple[float, float]:
@@ -120,8 +126,8 @@ def _interval(value: float, design: TDesign) -> tuple[float, float]:
 
 
 _ON_SEEDS = (
-    "Evaluations of one training run say nothing of training seeds: another seed of the same method is another model. "
-    "For a verdict on methods, train several seeds of each."
+    "Evaluations of one training run do not show the variation between training seeds: another seed is another model. "
+    "To compare methods, train several seeds of each."
 )
 
 
@@ -129,13 +135,13 @@ def _notes(base: Scores, other: Scores, num_cases: int | None, effect: float) ->
     names = f"{base.label} and {other.label}"
     notes = []
     if (count := num_evaluations_for(base, other, effect)) is not None:
-        notes.append(f"{names}: to see {amount(effect, True)} on these cases takes {count} evaluations of each.")
+        notes.append(f"{names}: detecting {amount(effect, True)} on these cases takes {count} evaluations of each.")
     if num_cases is not None:
         low, high = _interval(other.mean - base.mean, over_cases(base, other, num_cases))
-        told = f"[{signed(low, True)}, {signed(high, True)}]"
+        interval = f"[{signed(low, True)}, {signed(high, True)}]"
         notes.append(
-            f"{names}: for other cases like these {num_cases} the difference lies in {told} at the widest; more "
-            "evaluations hardly narrow that, the results of each case would (paired), and more cases."
+            f"{names}: for other cases like these {num_cases} the difference lies in {interval} at the widest. More "
+            "evaluations hardly narrow this interval; paired results of each case, or more cases, do."
         )
     return notes
 
@@ -156,18 +162,21 @@ _FIX = "write NAME=MEAN±SDxEVALUATIONS, as in GRPO=61.7±1.9x5, or NAME=61.0,62
 
 
 def read_scores(words: Iterable[str]) -> list[Scores]:
-    """A word that names a file is read: YAML (`GRPO: [61.0, 62.5]`, `EGPO: 61.9±0.9x5`) or CSV with the columns
-    `condition` and `score`, an evaluation a line."""
+    """Parse the values of `--scores`: `NAME=...`, or a file.
+
+    A file is YAML (`GRPO: [61.0, 62.5]`, `EGPO: 61.9±0.9x5`) or CSV with the columns `condition` and `score`, one
+    evaluation per line.
+    """
     found = [scores for word in words for scores in (_from_file(Path(word)) if _is_file(word) else [_from_word(word)])]
     labels = [scores.label for scores in found]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
-        raise InputError(f"`{twice}` is there twice", where="--scores", fix="give each condition a name of its own")
+        raise InputError(f"`{twice}` is given twice", where="--scores", fix="give each condition a name of its own")
     return found
 
 
 def scores_of(label: str, percents: Sequence[float]) -> Scores:
-    """Of each evaluation, in percent."""
+    """Return a condition from the score of each evaluation, in percent."""
     for percent in percents:
         if not 0 <= percent <= 100:
             raise InputError(f"{label}: {percent:g}", where="--scores", fix="scores are in percent, from 0 to 100")
@@ -203,7 +212,11 @@ def _parsed(label: str, value: str) -> Scores:
 
 def _summary(label: str, mean: float, sd: float, count: int) -> Scores:
     if count < 2:
-        raise InputError(f"{label}: a spread of {count} evaluation", where="--scores", fix="leave it out, or give more")
+        raise InputError(
+            f"{label}: a spread over {count} evaluation",
+            where="--scores",
+            fix="leave out the spread, or give more evaluations",
+        )
     return Scores(label, scores_of(label, [mean]).mean, sd / 100, count)
 
 
@@ -214,7 +227,7 @@ def _from_file(path: Path) -> list[Scores]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        fix = "YAML of `NAME: [61.0, 62.5]`, or CSV with the columns condition,score"
+        fix = "write YAML as `NAME: [61.0, 62.5]`, or CSV with the columns condition,score"
         raise InputError(f"cannot be read ({error!s:.80})", where=str(path), fix=fix) from error
 
 

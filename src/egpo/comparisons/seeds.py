@@ -1,16 +1,16 @@
-"""Several training runs on a side, which differ in their seed alone. S seeds, P problems.
+"""Compare conditions with several training runs, which differ in their seed only. S seeds, P problems.
 
 Problems are shared by all runs, seeds are not, so the variance of a difference of means is
 
     V = problems + seeds,    seeds = (1/S_base + 1/S_other) * (variance of a run's mean),
                              problems = (variance of the mean difference of a problem) / P - residual
 
-where the residual (what neither seed nor problem explains) is in both and counts once. The part of the problems is
-known well, that of the seeds from a handful of runs, with nu = S_base + S_other - 2 degrees of freedom. So the test is
-Student's t with degrees of freedom in between: nu where the seeds have the whole variance, as many as one likes (the
-normal test over problems) where they have none.
+where the residual (what neither seed nor problem explains) is contained in both and must be counted once. The part of
+the problems is known well. The part of the seeds is estimated from few runs, with nu = S_base + S_other - 2 degrees of
+freedom. So the test is Student's t with degrees of freedom in between: nu if the whole variance comes from seeds,
+unlimited (the normal test over problems) if none does.
 
-The variance of seeds is taken to be the same on both sides, as in Student's t-test. A plain model has no seed: its side
+The variance of seeds is assumed equal in both conditions, as in Student's t-test. A plain model has no seed: its side
 adds nothing to the part of the seeds.
 """
 
@@ -22,7 +22,15 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from egpo.comparisons.outcome import ALPHA, POWER, Outcome, chi_over_root_freedom, rising_root, t_quantile, two_sided_p
+from egpo.comparisons.outcome import (
+    ALPHA,
+    POWER,
+    DifferenceTest,
+    chi_over_root_freedom,
+    rising_root,
+    t_quantile,
+    two_sided_p,
+)
 from egpo.evals.intervals import Estimate
 
 Floats = NDArray[np.float64]
@@ -35,8 +43,7 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True)
 class Spread:
-    """Variance of a difference of means: the part of the problems, that of the seeds, and how well the latter is
-    known."""
+    """The variance of a difference of means: its parts from problems and from seeds; `freedom` is the seeds'."""
 
     problems: float
     seeds: float
@@ -44,6 +51,7 @@ class Spread:
 
     @property
     def is_nothing(self) -> bool:
+        """Whether nothing varied."""
         return self.problems + self.seeds < _NOTHING
 
     @property
@@ -53,27 +61,28 @@ class Spread:
 
     @property
     def whole_freedom(self) -> float:
-        """Degrees of freedom of the whole variance, of which the seeds have the share R:
+        """The degrees of freedom of the whole variance, of which the seeds have the share R:
 
             nu * (1 + c * (1/R^2 - 1)),    c = (nu - 1) / (nu + 2).
 
-        Satterthwaite's have c = 1, for which false alarms reach 7.8 % with nu = 2. With this c they are between 4.1 and
-        5.2 % for nu = 2 whatever R truly is, and nearer to 5 % for more; nu = 1 has no c that does (2.7 to 5.0 %).
+        Satterthwaite's formula has c = 1, for which false alarms reach 7.8 % with nu = 2. With this c they are between
+        4.1 and 5.2 % for nu = 2 at any true R, and closer to 5 % for larger nu. For nu = 1 no c achieves this
+        (2.7 to 5.0 %).
         """
         share = max(self.seeds / (self.problems + self.seeds), _LEAST_SHARE)
         slope = max(_LEAST_SLOPE, (self.freedom - 1) / (self.freedom + 2))
         return self.freedom * (1 + slope * (1 / share**2 - 1))
 
     def p_value(self, delta: float) -> float:
-        """Two-sided. 1 where nothing varies."""
+        """Return the two-sided p-value; 1 if nothing varies."""
         return 1.0 if self.is_nothing else two_sided_p(delta / self.error, self.whole_freedom)
 
     def reach(self, alpha: float) -> float:
-        """Half the width of the interval: the difference whose p-value is alpha."""
+        """Return half the width of the interval: the difference whose p-value is alpha."""
         return self.error * t_quantile(1 - alpha / 2, self.whole_freedom)
 
     def detectable(self, alpha: float) -> float | None:
-        """None where nothing varied."""
+        """Return the smallest detectable difference; None if nothing varied."""
         if self.is_nothing:
             return None
         reaches = self._reaches(alpha)
@@ -84,26 +93,34 @@ class Spread:
         return _power(effect, self.error, self._reaches(alpha))
 
     def _reaches(self, alpha: float) -> list[float]:
-        """The seeds of another such experiment say other things of their variance."""
+        """Return half widths for equally probable estimates of the seeds' variance in repetitions of the experiment."""
         designs = chi_over_root_freedom(self.freedom, _NUM_DESIGNS)
         return [Spread(self.problems, self.seeds * s * s, self.freedom).reach(alpha) for s in designs]
 
 
-def compare_over_seeds(base_SP: Floats, other_SP: Floats, *, has_seeds: tuple[bool, bool] = (True, True)) -> Outcome:
-    """At least three runs in all; a side may have one alone. Where nothing varies, nothing can be said."""
+def compare_over_seeds(
+    base_SP: Floats, other_SP: Floats, *, has_seeds: tuple[bool, bool] = (True, True)
+) -> DifferenceTest:
+    """Test the difference between two conditions with at least three runs in total; one of them may have a single run.
+
+    If nothing varies, there is no interval and the p-value is 1.
+    """
     spread = spread_of(base_SP, other_SP, has_seeds)
     base, num_problems = float(base_SP.mean()), base_SP.shape[1]
     value = float(other_SP.mean()) - base
     if spread.is_nothing:
-        return Outcome(base, Estimate(value, None, None, num_problems), 1.0, METHOD, spread)
+        return DifferenceTest(base, Estimate(value, None, None, num_problems), 1.0, METHOD, spread)
     reach = spread.reach(ALPHA)
     delta = Estimate(value, value - reach, value + reach, num_problems)
-    return Outcome(base, delta, spread.p_value(value), METHOD, spread)
+    return DifferenceTest(base, delta, spread.p_value(value), METHOD, spread)
 
 
 def spread_of(base_SP: Floats, other_SP: Floats, has_seeds: tuple[bool, bool] = (True, True)) -> Spread:
-    """Unbiased parts; that of the problems is 0 at least, since the residual is taken off it. Where the means of runs
-    happen to be equal, so that both are 0, the residual is what is left: V is never less."""
+    """Return unbiased estimates of both parts.
+
+    The part of the problems is at least 0, since the residual is subtracted from it. If both are 0 because the means of
+    the runs happen to be equal, V is the residual: it is never smaller.
+    """
     num_problems, sides = base_SP.shape[1], (base_SP, other_SP)
     freedom = sum(len(side) for side in sides) - 2
     weight = sum(seeded / len(side) for side, seeded in zip(sides, has_seeds, strict=True))
@@ -115,9 +132,9 @@ def spread_of(base_SP: Floats, other_SP: Floats, has_seeds: tuple[bool, bool] = 
 
 
 def _power(effect: float, error: float, reaches: Sequence[float]) -> float:
-    """The chance that the interval is clear of zero."""
-    seen = [_NORMAL.cdf((effect - reach) / error) + _NORMAL.cdf((-effect - reach) / error) for reach in reaches]
-    return sum(seen) / len(seen)
+    """Return the probability that the interval excludes zero."""
+    found = [_NORMAL.cdf((effect - reach) / error) + _NORMAL.cdf((-effect - reach) / error) for reach in reaches]
+    return sum(found) / len(found)
 
 
 def _residual(side_SP: Floats) -> float:

@@ -1,4 +1,4 @@
-"""One value a run and problem, of the metric that is compared. S seeds, P problems."""
+"""The compared metric: one value per run and problem, over all responses to the problem. S seeds, P problems."""
 
 import math
 import re
@@ -9,8 +9,8 @@ from statistics import fmean, stdev
 import numpy as np
 from numpy.typing import NDArray
 
+from egpo.comparisons.compared_models import ComparedModel
 from egpo.comparisons.conditions import Condition
-from egpo.comparisons.entrants import Entrant
 from egpo.errors import InputError, nearest
 from egpo.evals.intervals import SHARES
 from egpo.evals.samples import SampleRecord, pass_at_k_by_problem, scores_by_problem, tally_problems
@@ -21,23 +21,26 @@ _PASS = re.compile(r"pass@([1-9]\d*)")
 
 
 @dataclass(frozen=True)
-class Metric:
-    """`accuracy`, `score`, or `pass@k`."""
+class ComparedMetric:
+    """A metric by name: `accuracy`, `score`, or `pass@k`."""
 
     name: str
 
     @classmethod
-    def named(cls, name: str) -> "Metric":
+    def named(cls, name: str) -> "ComparedMetric":
+        """Return the metric of that name. InputError for an unknown name."""
         if name in (ACCURACY, SCORE) or _PASS.fullmatch(name):
             return cls(name)
         raise InputError(f"unknown metric `{name}`", where="--metric", fix=nearest(name, [ACCURACY, SCORE, "pass@8"]))
 
     @property
     def is_share(self) -> bool:
+        """Whether values lie in [0, 1] and are shown in percent."""
         return self.name != SCORE
 
     @property
     def is_of_one_response(self) -> bool:
+        """Whether a single response to each problem gives a value."""
         return self.name in (ACCURACY, SCORE, "pass@1")
 
     @property
@@ -45,7 +48,7 @@ class Metric:
         return SHARES if self.is_share else None
 
     def by_problem(self, samples: Sequence[SampleRecord]) -> dict[str, float]:
-        """Of all responses to a problem; a problem that says nothing is left out."""
+        """Return the value of each problem over all its responses; problems without a finite value are left out."""
         tallies = tally_problems(samples)
         found = _PASS.fullmatch(self.name)
         k = int(found[1]) if found else 1
@@ -55,8 +58,8 @@ class Metric:
 
 @dataclass(frozen=True)
 class RunFigures:
-    """The mean of each evaluation of a run (of each pass over the problems, where there was one evaluation only);
-    `by_problem` has all their responses together. A plain model is not trained."""
+    """The values of one run. `evaluations` are the means of repeated evaluations; for a single evaluation, of each pass
+    over the problems. `by_problem` has the value of each problem over the responses of all evaluations."""
 
     run: str
     seed: int | None
@@ -73,29 +76,29 @@ class RunFigures:
         return stdev(self.evaluations) if len(self.evaluations) > 1 else None
 
 
-def figures_of_run(run: Entrant, metric: Metric) -> RunFigures:
-    """Evaluations of one model are more responses to the same problems: they are judged together."""
-    together = metric.by_problem([sample for sitting in run.sittings for sample in sitting.samples])
+def figures_of_run(run: ComparedModel, metric: ComparedMetric) -> RunFigures:
+    """Return the values of a run. Responses of repeated evaluations are pooled by problem."""
+    together = metric.by_problem([sample for one in run.evaluations for sample in one.samples])
     if not together:
-        most = max(sitting.section("sampling").get("n", 1) for sitting in run.sittings)
-        fix = f"its problems have {most} responses in an evaluation; choose another --metric"
+        most = max(one.section("sampling").get("n", 1) for one in run.evaluations)
+        fix = f"each problem has {most} responses per evaluation; choose another --metric"
         raise InputError(f"no problem has a value of {metric.name}", where=run.name, fix=fix)
     return RunFigures(run.name, run.seed, _evaluations(run, metric), together, run.is_trained)
 
 
-def _evaluations(run: Entrant, metric: Metric) -> list[float]:
-    parts: Sequence[Sequence[SampleRecord]] = [sitting.samples for sitting in run.sittings]
+def _evaluations(run: ComparedModel, metric: ComparedMetric) -> list[float]:
+    parts: Sequence[Sequence[SampleRecord]] = [one.samples for one in run.evaluations]
     if len(parts) == 1 and metric.is_of_one_response:
-        parts = run.sittings[0].passes
+        parts = run.evaluations[0].passes
     return [fmean(values) for part in parts if (values := metric.by_problem(part).values())]
 
 
-def figures_of_condition(condition: Condition, metric: Metric) -> list[RunFigures]:
+def figures_of_condition(condition: Condition, metric: ComparedMetric) -> list[RunFigures]:
     return [figures_of_run(run, metric) for run in condition.runs]
 
 
 def shared_problems(runs: Sequence[RunFigures]) -> list[str]:
-    """Problems with a value in every run. InputError where there are fewer than two, with what each pair shares."""
+    """Return the problems with a value in every run. InputError if there are fewer than two."""
     first, *others = [run.by_problem for run in runs]
     shared = [key for key in first if all(key in other for other in others)]
     if len(shared) < 2:

@@ -12,15 +12,14 @@ from egpo.evals.responses import Sampling
 from egpo.experiments.screen import Screen
 from egpo.files import write_atomically
 from egpo.probes.forecast import Forecast
-from egpo.probes.probe import draw_paper, probe
+from egpo.probes.probe import draw_exam, probe
 from egpo.probes.store import write_probe
 from egpo.probes.subject import find_subject
-from egpo.reports.evaluations import read_object
-from egpo.reports.probe import PROBE
-from egpo.runs.folder import RunFolder
+from egpo.runs.folder import PROBE, RunFolder
 from egpo.runs.live import warnings_said_by
 from egpo.runs.metrics import read_metrics
 from egpo.runs.readings import AGREEING
+from egpo.runs.stored import read_json_object
 
 FIRST_STEPS = 10
 """Training steps that a forecast is held against: later the model is another."""
@@ -30,10 +29,10 @@ def probe_base(config: Config, folder: DemoFolder, plan: Plan, screen: Screen) -
     """Probes the training problems, unless that is done, and says what was found."""
     if not (folder.probe / PROBE).is_file():
         subject = find_subject(config, out=folder.probe)
-        paper = draw_paper(_exam(config, plan))
+        paper = draw_exam(_exam(config, plan))
         with screen.watched("probe") as view, warnings_said_by(view.say):
             write_probe(subject.folder, probe(subject.load(), paper, view.watch), subject.origin)
-    return _described(read_object(folder.probe / PROBE))
+    return _described(read_json_object(folder.probe / PROBE))
 
 
 def show_probe_in(run: RunFolder, folder: DemoFolder) -> None:
@@ -58,7 +57,7 @@ def forecast_and_outcome(folder: DemoFolder, configs: Iterable[Config]) -> str:
 
 
 def _forecast(folder: DemoFolder, size: int) -> Forecast:
-    stored = next(one for one in read_object(folder.probe / PROBE)["forecasts"] if one["group_size"] == size)
+    stored = next(one for one in read_json_object(folder.probe / PROBE)["forecasts"] if one["group_size"] == size)
     return Forecast(size, Estimate(**stored["informative"]), stored["extrapolated"])
 
 

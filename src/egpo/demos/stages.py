@@ -85,7 +85,7 @@ def _evaluated(candidate: LocalCandidate, papers: Mapping[str, Paper], screen: S
                 done = evaluate(model, paper, view.watch)
                 write_evaluation(candidate.folder, candidate.file_name(paper.exam), done, candidate.origin)
     found = {manner: read_evaluation(_file(candidate, paper)) for manner, paper in papers.items()}
-    told = (f"{manner} {one.value['accuracy']['value']:.1%}" for manner, one in found.items())
+    told = (f"{manner} {one.header['accuracy']['value']:.1%}" for manner, one in found.items())
     screen.say(f"    {candidate.label}: {', '.join(told)}")
     return found
 

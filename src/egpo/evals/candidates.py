@@ -3,7 +3,6 @@
 From the words of a command to models that can be asked: what each is, and where its evaluation belongs.
 """
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -20,8 +19,7 @@ from egpo.evals.responses import Respondent
 from egpo.evals.server import ServedModel, Server
 from egpo.local.checkpoints.manifest import read_manifest
 from egpo.runs.folder import RunFolder
-
-_STEP = re.compile(r"global_step_(\d+)")
+from egpo.runs.stored import StoredCheckpoint, StoredRun, checkpoint_at
 
 
 @dataclass(frozen=True)
@@ -46,64 +44,51 @@ def find_model(word: str, checkpoint: str = "latest") -> ModelPlace:
     """`checkpoint` says which one of a run: `latest`, `best`, or the number of its step."""
     path = Path(word).expanduser()
     if path.is_dir():
-        run = RunFolder(path)
-        if run.config.is_file() and not (path / "config.json").is_file():
-            return _checkpoint_of(run, checkpoint)
-        if found := _inside_run(path):
-            return found
+        if RunFolder(path).config.is_file() and not (path / "config.json").is_file():
+            return _checkpoint_of(StoredRun.at(path), checkpoint)
+        found = checkpoint_at(path)
+        if found is not None and found.run is not None:
+            return _place(found.run, found)
     require_model_place(word, f"model {word}")
     return ModelPlace(word, path.resolve().name if path.is_dir() else word)
 
 
-def _checkpoint_of(run: RunFolder, wanted: str) -> ModelPlace:
-    steps = sorted(int(match[1]) for path in run.checkpoints.glob("global_step_*") if (match := _step(path)))
+def _checkpoint_of(run: StoredRun, wanted: str) -> ModelPlace:
+    steps, where = list(run.checkpoints), str(run.folder.path)
     if not steps:
-        raise InputError("the run has no checkpoint yet", where=str(run.path), fix="let it train, or give a model")
+        raise InputError("the run has no checkpoint yet", where=where, fix="let it train, or give a model")
     if wanted not in ("latest", "best", *map(str, steps)):
-        held = ", ".join(["latest", "best", *map(str, steps)])
-        raise InputError(f"no checkpoint `{wanted}`", where=str(run.path), fix=f"there are: {held}")
-    step = _best(run, steps) if wanted == "best" else steps[-1] if wanted == "latest" else int(wanted)
-    return _place(run, step)
+        known = ", ".join(["latest", "best", *map(str, steps)])
+        raise InputError(f"no checkpoint `{wanted}`", where=where, fix=f"there are: {known}")
+    step = _best(run) if wanted == "best" else steps[-1] if wanted == "latest" else int(wanted)
+    return _place(run.folder, run.checkpoints[step])
 
 
-def _best(run: RunFolder, steps: list[int]) -> int:
-    """By validation, as the checkpoints' manifests have it; of equals the later."""
-    scores = {step: read_manifest(run.checkpoint_of(step) / "actor").score for step in steps}
+def _best(run: StoredRun) -> int:
+    """Return the step with the best validation score in its manifest; of equal scores the later."""
+    scores = {step: read_manifest(checkpoint.actor).score for step, checkpoint in run.checkpoints.items()}
     scored = [(score, step) for step, score in scores.items() if score is not None]
     if not scored:
         fix = "give --checkpoint latest, or a step"
-        raise InputError("no checkpoint of the run has a score", where=str(run.path), fix=fix)
+        raise InputError("no checkpoint of the run has a score", where=str(run.folder.path), fix=fix)
     return max(scored)[1]
 
 
-def _inside_run(path: Path) -> ModelPlace | None:
-    """`global_step_N` of a run, or its `actor`, or the `huggingface` in that."""
-    whole = path.resolve()
-    for folder in (whole, *whole.parents[:2]):
-        run = RunFolder(folder.parent.parent)
-        if (match := _step(folder)) and folder.parent == run.checkpoints and run.config.is_file():
-            return _place(run, int(match[1]))
-    return None
+def _place(run: RunFolder, checkpoint: StoredCheckpoint) -> ModelPlace:
+    assert checkpoint.step is not None
+    label = f"{run.path.resolve().name} step {checkpoint.step}"
+    return ModelPlace(str(_weights(run, checkpoint, checkpoint.step)), label, run, checkpoint.step)
 
 
-def _place(run: RunFolder, step: int) -> ModelPlace:
-    label = f"{run.path.resolve().name} step {step}"
-    return ModelPlace(str(_weights(run, step)), label, run, step)
-
-
-def _weights(run: RunFolder, step: int) -> Path:
-    """A checkpoint of verl's is in shards: the model is what was merged of it, in the run."""
-    actor, merged = run.checkpoint_of(step) / "actor", run.merged_of(step)
-    if not any(actor.glob("model_world_size_*")):
-        return actor / "huggingface"
+def _weights(run: RunFolder, checkpoint: StoredCheckpoint, step: int) -> Path:
+    """Return the model folder: inside the checkpoint, or the merged one in the run if the checkpoint is in shards."""
+    if not checkpoint.is_sharded:
+        return checkpoint.model
+    merged = run.merged_of(step)
     if not (merged / "config.json").is_file():
         fix = f"make a model of it first: egpo merge {run.path} --step {step} --out {merged}"
         raise InputError(f"the checkpoint of step {step} is in shards", where=str(run.path), fix=fix)
     return merged
-
-
-def _step(path: Path) -> re.Match[str] | None:
-    return _STEP.fullmatch(path.name)
 
 
 Device = Literal["auto", "cpu", "cuda"]

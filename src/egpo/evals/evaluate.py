@@ -3,11 +3,11 @@
 `evals/<name>.json`, the figures, and beside it `<name>.jsonl`, the responses that they were made of.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from egpo.evals.samples import SampleRecord, read_samples, write_samples
 from egpo.files import write_atomically
 from egpo.rewards.verdict import Verdict
 from egpo.runs.provenance import installed_versions
+from egpo.runs.stored import EvaluationFile
 from egpo.tasks import Problem, Task, load_task
 from egpo.tasks.load import data_source_of, sandbox_tier
-from egpo.tasks.protocol import judge_texts
+from egpo.tasks.protocol import judge_texts, problems_digest
 
 
 @dataclass(frozen=True)
@@ -100,14 +101,6 @@ def judge_responses(
     return tuple(_record(problems[r.problem], r, _failed(r) or next(verdicts), data_source) for r in ordered)
 
 
-def problems_digest(problems: Iterable[Problem]) -> str:
-    digest = hashlib.sha256()
-    for problem in problems:
-        shown = [problem.key, [dict(message) for message in problem.messages], problem.ground_truth]
-        digest.update(json.dumps(shown, default=str).encode("utf-8", "backslashreplace"))
-    return digest.hexdigest()
-
-
 def _failed(response: Response) -> Verdict | None:
     return None if response.failure is None else Verdict(0.0, False, response.failure, failed=True)
 
@@ -144,12 +137,25 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class StoredEvaluation:
-    """An evaluation as it is read again: `value` is the JSON."""
+class StoredEvaluation(EvaluationFile):
+    """An evaluation read from disk: `header` is the JSON with the figures, `samples` are the judged responses."""
 
-    label: str
-    value: dict[str, Any]
-    samples: tuple[SampleRecord, ...]
+    @cached_property
+    def samples(self) -> Sequence[SampleRecord]:
+        """Every judged response. InputError if the file is missing: figures alone cannot be paired by problem."""
+        path = self.path.with_suffix(".jsonl")
+        if not path.is_file():
+            fix = "evaluate again, or compare figures alone with `egpo compare --scores`"
+            raise InputError("the responses of this evaluation are missing", where=str(path), fix=fix)
+        return read_samples(path)
+
+    @property
+    def passes(self) -> list[list[SampleRecord]]:
+        """The first responses to all problems, then the second ones, and so on: each is an evaluation in itself."""
+        found: dict[int, list[SampleRecord]] = {}
+        for sample in self.samples:
+            found.setdefault(sample.sample, []).append(sample)
+        return [found[number] for number in sorted(found)]
 
 
 def as_json_value(evaluation: Evaluation, origin: Origin) -> dict[str, Any]:
@@ -191,9 +197,10 @@ def write_evaluation(
 
 
 def read_evaluation(path: Path) -> StoredEvaluation:
+    """Read an evaluation and its responses. InputError if the file is not one, or of another format."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        label = value["label"]
+        value["label"]
         if value["format"] != FORMAT:
             raise InputError(f"format {value['format']}, and this version reads {FORMAT}", where=str(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -201,7 +208,9 @@ def read_evaluation(path: Path) -> StoredEvaluation:
             raise
         fix = "give an `evals/<name>.json` that `egpo eval` wrote"
         raise InputError(f"no evaluation ({error!r:.80})", where=str(path), fix=fix) from error
-    return StoredEvaluation(label, value, tuple(read_samples(path.with_suffix(".jsonl"))))
+    stored = StoredEvaluation(path, value)
+    stored.samples  # noqa: B018  read now, so that a missing file is an error here
+    return stored
 
 
 def file_name(*parts: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from egpo.comparisons.comparison import Wanted, compare_runs
+from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.errors import InputError
 from egpo.evals.candidates import exam_name
 from egpo.experiments.exams import exams_of
@@ -32,7 +32,7 @@ def _exam_names(experiment: Experiment) -> list[str]:
 
 def _verdicts(runs: Sequence[Path], exam: str) -> list[str]:
     try:
-        found = compare_runs(runs, Wanted(exam=exam))
+        found = compare_runs(runs, ComparisonOptions(exam=exam))
     except InputError as error:
         return ["not compared", *(f"  {fault}" for fault in error.faults)]
     return [*(contrast.verdict for contrast in found.contrasts), *(f"note: {note}" for note in found.notes)]

@@ -1,10 +1,10 @@
-"""`egpo merge`: a checkpoint becomes a model folder, and is proved to be the same model.
+"""`egpo merge`: turn a checkpoint into a model folder and verify it.
 
-    read      the shards of every rank, put together, adapters folded in      -> a fresh model
+    read      put the shards of all ranks together, fold adapters in           -> a model in memory
     write     beside `out`, as transformers writes it, with the tokenizer
-    verify    read it back: every tensor's digest and a forward pass agree    -> `out`
+    verify    load it: every tensor's digest and a forward pass must agree     -> `out`
 
-One model is held in memory at a time, in the dtype that is written.
+Only one model at a time is in memory, in the dtype that is written.
 """
 
 import gc
@@ -22,9 +22,10 @@ from transformers import PreTrainedModel
 from egpo.local.checkpoints.manifest import FileEntry, describe_files, files_below
 from egpo.local.progress_bars import without_progress_bars
 from egpo.merges.models import Dtype, Lora, load_model, require_vocabulary
-from egpo.merges.output import NOTE, Watch, difference, fingerprint, replaced, require_free, require_room
-from egpo.merges.places import CheckpointPlace, find_checkpoint
-from egpo.merges.shards import WEIGHT_ENDINGS, Origin, read_trained
+from egpo.merges.output import NOTE, Watch, difference, fingerprint, replaced, require_disk_space, require_free
+from egpo.merges.places import find_checkpoint
+from egpo.merges.shards import WEIGHT_ENDINGS, WeightSource, read_trained
+from egpo.runs.stored import StoredCheckpoint
 from egpo.version import __version__
 
 _FILE_SIZE = "4GB"
@@ -32,8 +33,10 @@ _FILE_SIZE = "4GB"
 
 @dataclass(frozen=True)
 class Merged:
-    """What was done. `world_size` is 0 where the checkpoint held the model whole; `lora` None where no adapters were
-    folded in; `logits_difference` is between the model written and the one trained: 0 unless kernels round."""
+    """The result of a merge. `world_size` is 0 if the checkpoint held a whole model; `lora` is None without adapters.
+
+    `logits_difference` is the largest difference between the written and the trained model: 0 unless kernels round.
+    """
 
     out: str
     checkpoint: str
@@ -61,20 +64,23 @@ def merge(
     force: bool = False,
     watch: Watch = _unwatched,
 ) -> Merged:
-    """`source` as `find_checkpoint` reads it. `base` is the model that adapters saved alone belong to; a run of ours
-    knows it. `out` is new, or an earlier merge of the same checkpoint; `force` replaces any model."""
+    """Merge the checkpoint that `source` and `step` name (see `find_checkpoint`) into the model folder `out`.
+
+    `base` is the model of adapters that were saved without it; for a run it comes from the config. `out` must be new or
+    an earlier merge of the same checkpoint; `force` replaces any other model.
+    """
     place = find_checkpoint(source, step)
     require_free(out, place.actor, force=force)
     trained = read_trained(place, dtype, base, watch)
     require_vocabulary(place.model, trained.model)
-    require_room(out, trained.model.get_memory_footprint())
+    require_disk_space(out, trained.model.get_memory_footprint())
     before = fingerprint(trained.model, "weights trained", watch)
     origin = trained.origin
     num_parameters = trained.model.num_parameters()
     with replaced(out) as new:
         watch("writing", 0, 1)
         _write(trained.model, place.model, new)
-        del trained  # room for the model that was written
+        del trained  # free memory for the model that was written
         gc.collect()
         written = load_model(new, "auto")
         merged = Merged(
@@ -94,33 +100,33 @@ def merge(
 
 
 def _write(model: PreTrainedModel, described: Path, folder: Path) -> None:
-    """The tokenizer, its template and the generation config byte for byte, not as this version would write them."""
-    # Built from names in memory, a mixture of experts would keep them: on the disk it has others, which vLLM reads.
+    """Write the model. Tokenizer, chat template and generation config are copied byte for byte, not rewritten."""
+    # A mixture of experts has other names on disk than in memory, which vLLM reads: do not keep those in memory.
     model._weight_conversions = None
     with without_progress_bars():
         model.save_pretrained(folder, max_shard_size=_FILE_SIZE)
     for path in folder.glob("*.safetensors"):
-        shutil.copymode(folder / "config.json", path)  # safetensors leaves files that only their owner may read
+        shutil.copymode(folder / "config.json", path)  # safetensors writes files that only their owner can read
     for path in described.iterdir():
         if path.is_file() and path.name not in ("config.json", NOTE) and not path.name.endswith(WEIGHT_ENDINGS):
             shutil.copyfile(path, folder / path.name)
 
 
-def _note(merged: Merged, place: CheckpointPlace, origin: Origin, folder: Path, watch: Watch) -> str:
-    told = asdict(merged)
-    source = {key: told.pop(key) for key in ("checkpoint", "step", "world_size", "lora")}
-    del told["out"]  # it may be moved
+def _note(merged: Merged, place: StoredCheckpoint, origin: WeightSource, folder: Path, watch: Watch) -> str:
+    facts = asdict(merged)
+    source = {key: facts.pop(key) for key in ("checkpoint", "step", "world_size", "lora")}
+    del facts["out"]  # the folder may be moved
     value = {
         "format": 1,
         "source": {**source, "files": _described(origin.files, place.actor, watch)},
-        "merged": {**told, "files": _described(files_below(folder), folder, watch)},
+        "merged": {**facts, "files": _described(files_below(folder), folder, watch)},
         "versions": {"egpo": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
     }
     return json.dumps(value, indent=1) + "\n"
 
 
 def _described(files: Iterable[Path], root: Path, watch: Watch) -> dict[str, Any]:
-    """Size and digest of each, by its path below the root."""
+    """Return size and digest of each file by its path relative to the root."""
     paths = list(files)
     described: dict[str, FileEntry] = {}
     for done, path in enumerate(paths):

@@ -1,6 +1,6 @@
-"""LoRA, folded into the weights it stands beside: W + alpha / rank * B A (Hu et al. 2021, arXiv:2106.09685).
+"""Models in memory: load a folder, build one from tensors, check that no weight is missing or left over.
 
-From a checkpoint to a model in memory, every weight accounted for.
+LoRA adapters are folded into their weights: W + alpha / rank * B A (Hu et al. 2021, arXiv:2106.09685).
 """
 
 import json
@@ -28,7 +28,7 @@ _META = ("lora_train_meta.json", "lora_adapter/adapter_config.json")
 
 @dataclass(frozen=True)
 class Lora:
-    """What it was trained with. The shards show the rank, and nothing of alpha."""
+    """Rank and alpha of the training. The shards contain the rank only."""
 
     rank: int
     alpha: float
@@ -39,16 +39,17 @@ def has_adapters(names: Iterable[str]) -> bool:
 
 
 def read_lora(actor: Path) -> Lora:
-    """As verl writes it beside the shards. Without alpha nothing can be merged: verl's own merger then takes 0."""
+    """Read rank and alpha from the file that verl writes beside the shards. InputError without alpha: it cannot be
+    guessed (verl's own merger then uses 0)."""
     path = next((actor / name for name in _META if (actor / name).is_file()), None)
     wanted = f'{{"r": 16, "lora_alpha": 32}} with the values of the training, as {actor / _META[0]}'
     if path is None:
-        raise InputError("adapters, and no word of their alpha", where=str(actor), fix=f"write {wanted}")
+        raise InputError("has LoRA adapters, but their alpha is not recorded", where=str(actor), fix=f"write {wanted}")
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        lora = Lora(int(said["r"]), float(said["lora_alpha"]))
+        value = json.loads(path.read_text(encoding="utf-8"))
+        lora = Lora(int(value["r"]), float(value["lora_alpha"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"says no rank and alpha ({error!r:.80})", where=str(path), fix=f"write {wanted}") from error
+        raise InputError(f"has no rank and alpha ({error!r:.80})", where=str(path), fix=f"write {wanted}") from error
     if lora.rank <= 0 or lora.alpha <= 0:
         raise InputError(f"rank {lora.rank}, alpha {lora.alpha:g}", where=str(path), fix=f"write {wanted}")
     return lora
@@ -57,26 +58,32 @@ def read_lora(actor: Path) -> Lora:
 def folded(
     weights: Mapping[str, Tensor], lora: Lora, base: Mapping[str, Tensor] | None, where: str
 ) -> Iterator[tuple[str, Tensor]]:
-    """Name and tensor, of the plain model, one after the other. `base` has the weights where the checkpoint has the
-    adapters only."""
+    """Yield name and tensor of the model without adapters, one at a time.
+
+    `base` has the weights if the checkpoint contains the adapters only.
+    """
     plain = {_plain(name): name for name in weights if not _is_adapter(name, where)}
     source = weights if plain else base or {}
     names = plain or {name: name for name in source}
     layers = {f"{_plain(match['layer'])}.weight": match["layer"] for match in map(_ADAPTER.fullmatch, weights) if match}
-    if strangers := sorted(layers.keys() - names.keys()):
-        fix = "is --base the model that the training started from?" if base else "only linear layers can be merged"
-        raise InputError(f"adapters of a layer that has no weight: {strangers[0]}", where=where, fix=fix)
+    if unknown := sorted(layers.keys() - names.keys()):
+        fix = (
+            "check that --base is the model that the training started from"
+            if base
+            else "only linear layers can be merged"
+        )
+        raise InputError(f"adapters of a layer that has no weight: {unknown[0]}", where=where, fix=fix)
     for name, stored in names.items():
         weight = source[stored]
         yield name, weight if name not in layers else _with_delta(weight, weights, layers[name], lora, where)
 
 
 def _with_delta(weight: Tensor, weights: Mapping[str, Tensor], layer: str, lora: Lora, where: str) -> Tensor:
-    """In float32, whatever the weights are kept in: a small delta would be lost in bfloat16 before it is added."""
+    """Add the adapter to a weight in float32: in bfloat16 a small delta would be rounded away."""
     down, up = (_side(weights, layer, side).float() for side in "AB")
     if down.shape[0] != lora.rank or (up.shape[0], down.shape[1]) != tuple(weight.shape):
         what = f"{layer}: B {tuple(up.shape)}, A {tuple(down.shape)} and rank {lora.rank} do not fit the weight"
-        raise InputError(what, where=where, fix="is lora_train_meta.json of this training?")
+        raise InputError(what, where=where, fix="check that lora_train_meta.json belongs to this training")
     return torch.addmm(weight.float(), up, down, alpha=lora.alpha / lora.rank)
 
 
@@ -84,18 +91,22 @@ def _side(weights: Mapping[str, Tensor], layer: str, side: str) -> Tensor:
     for name in (f"{layer}.lora_{side}.default.weight", f"{layer}.lora_{side}.weight"):
         if name in weights:
             return weights[name]
-    raise InputError(f"{layer} has half an adapter", where=f"lora_{side}", fix="is the checkpoint whole?")
+    raise InputError(
+        f"{layer} lacks one of its two adapter matrices",
+        where=f"lora_{side}",
+        fix="check that the checkpoint is complete",
+    )
 
 
 def _is_adapter(name: str, where: str) -> bool:
     if ".lora_" in name and not _ADAPTER.fullmatch(name):
         fix = "only adapters of linear layers can be merged: no DoRA, no embeddings"
-        raise InputError(f"an adapter of a kind that is not known here: {name}", where=where, fix=fix)
+        raise InputError(f"unsupported kind of adapter: {name}", where=where, fix=fix)
     return ".lora_" in name
 
 
 def _plain(name: str) -> str:
-    """The name that a layer has without adapters."""
+    """Return the name of a tensor in the model without adapters."""
     return name.removeprefix(_WRAPPER).replace(".base_layer.", ".")
 
 
@@ -105,48 +116,51 @@ Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 
 
 def load_model(folder: Path, dtype: Dtype) -> PreTrainedModel:
-    """A model folder, on the CPU."""
+    """Load a model folder on the CPU."""
     return _loaded(folder, str(folder), dtype=dtype)
 
 
 def build_model(folder: Path, state: dict[str, Tensor]) -> PreTrainedModel:
-    """A fresh model of the folder's config that holds these very tensors: nothing is copied."""
+    """Build a model from the folder's config that uses these tensors without copying them."""
     dtype = next(tensor.dtype for tensor in state.values() if tensor.is_floating_point())
     return _loaded(folder, None, dtype=dtype, config=read_config(folder), state_dict=state)
 
 
 def read_config(folder: Path) -> Any:
     if not (folder / "config.json").is_file():
-        fix = "copy config.json and the tokenizer's files of the model that was trained into it"
+        fix = "copy config.json and the tokenizer files of the trained model into it"
         raise InputError("no config.json", where=str(folder), fix=fix)
     try:
         return AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"a config that cannot be read ({_first_line(error)})", where=str(folder)) from error
+        raise InputError(f"config.json cannot be read ({_first_line(error)})", where=str(folder)) from error
 
 
 def dtype_for(folder: Path, wanted: Dtype, stored: torch.dtype) -> torch.dtype:
-    """`auto` is what the config says, which is what the training called the model's; without a word, as stored."""
-    said: torch.dtype | None = getattr(torch, wanted) if wanted != "auto" else read_config(folder).dtype
-    return said or stored
+    """Return the dtype to write. `auto` is the dtype in the config, or that of the stored tensors if it has none."""
+    found: torch.dtype | None = getattr(torch, wanted) if wanted != "auto" else read_config(folder).dtype
+    return found or stored
 
 
 def without_tied(folder: Path, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """One tensor for those that the model ties: a file with both would load as a model that ties neither."""
+    """Drop the copies of tied weights: a file with both would load as a model without ties.
+
+    InputError if they differ.
+    """
     with torch.device("meta"):
         ties: Mapping[str, str] = _class(folder)(read_config(folder)).all_tied_weights_keys
     for copy, original in ties.items():
         if copy in state and original in state and not torch.equal(state[copy], state[original]):
             fix = "set tie_word_embeddings to false in its config.json, if the training untied them"
-            raise InputError(f"{copy} and {original} are tied, and differ", where=str(folder), fix=fix)
+            raise InputError(f"{copy} and {original} are tied but differ", where=str(folder), fix=fix)
     return {name: tensor for name, tensor in state.items() if ties.get(name) not in state}
 
 
 def require_vocabulary(folder: Path, model: PreTrainedModel) -> None:
-    """A tokenizer that loads, and no token without its row in the model."""
-    fix = "copy the tokenizer's files of the model that was trained into it"
+    """Check that the tokenizer loads and that the model has an embedding for each of its tokens."""
+    fix = "copy the tokenizer files of the trained model into it"
     if not any(path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern)):
-        raise InputError("no tokenizer", where=str(folder), fix=fix)  # transformers would make an empty one
+        raise InputError("no tokenizer", where=str(folder), fix=fix)  # transformers would create an empty one
     try:
         num_known = len(AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False))
     except (OSError, ValueError, KeyError, ImportError) as error:
@@ -168,7 +182,7 @@ def _loaded(folder: Path, name: str | None, **settings: Any) -> PreTrainedModel:
                 trust_remote_code=False,
             )
     except (OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError) as error:
-        fix = "is the folder whole? choose another --step"
+        fix = "check that the folder is complete, or choose another --step"
         raise InputError(f"cannot be loaded ({_first_line(error)})", where=str(folder), fix=fix) from error
     _require_every_weight(info, folder)
     return model.eval()
@@ -180,7 +194,7 @@ def _class(folder: Path) -> Any:
     if not hasattr(transformers, name):
         what = f"the model class `{name}`" if name else "a config without `architectures`"
         fix = "only models that come with transformers can be merged: code from a checkpoint is not run"
-        raise InputError(f"{what} is not one of transformers {transformers.__version__}", where=str(folder), fix=fix)
+        raise InputError(f"{what} is not part of transformers {transformers.__version__}", where=str(folder), fix=fix)
     return getattr(transformers, name)
 
 
@@ -189,15 +203,15 @@ def _require_every_weight(info: Mapping[str, Any], folder: Path) -> None:
     for kind in ("missing", "unexpected", "mismatched"):
         names = sorted(str(name if isinstance(name, str) else name[0]) for name in info[f"{kind}_keys"])
         if names:
-            faults.append(f"{len(names)} {kind}, {names[0]} among them")
+            faults.append(f"{len(names)} {kind}, such as {names[0]}")
     if faults:
-        fix = "is config.json that of the model that was trained?"
-        raise InputError(f"the weights are not those of the config: {'; '.join(faults)}", where=str(folder), fix=fix)
+        fix = "check that config.json belongs to the trained model"
+        raise InputError(f"the weights do not match the config: {'; '.join(faults)}", where=str(folder), fix=fix)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No bars and no load report: what is wrong is raised."""
+    """Silence progress bars and load reports: faults are raised as errors."""
     shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()

@@ -1,7 +1,4 @@
-"""What a model is, apart from how it is stored: the digest of each tensor, and what it computes.
-
-A model folder that is there whole or not at all, and says where it comes from.
-"""
+"""Fingerprints of a model (digests of tensors, logits), and an output folder that is replaced only when complete."""
 
 import hashlib
 import json
@@ -24,28 +21,28 @@ from egpo.files import UNFINISHED, fsync_path
 
 _NUM_PROBED = 16
 _TOLERANCE = 1e-3
-"""Of the largest logit. The weights are equal to the bit; only the addresses that kernels see are not."""
+"""Relative to the largest logit. The weights are bitwise equal; kernels may round differently by memory address."""
 
 Watch = Callable[[str, int, int], None]
-"""Told of a stage's name, how many of its parts are done, and of how many."""
+"""Called with the name of a stage, the number of parts done, and the number of all parts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fingerprint:
-    """`digests` by the tensors' names; `logits` of one forward pass over tokens from all over the vocabulary."""
+    """The digest of each tensor by name, and the logits of one forward pass over tokens spread over the vocabulary."""
 
     digests: Mapping[str, str]
     logits: Tensor
 
     @property
     def weights_sha256(self) -> str:
-        """One digest for all weights, whatever files they lie in."""
+        """One digest for all weights, independent of how they are split into files."""
         lines = (f"{name} {digest}\n" for name, digest in sorted(self.digests.items()))
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def fingerprint(model: PreTrainedModel, stage: str, watch: Watch) -> Fingerprint:
-    """An InputError where the model computes no finite numbers: there is nothing worth keeping in it."""
+    """Compute the fingerprint of a model. InputError if its logits are not finite: the training diverged."""
     state = model.state_dict()
     digests = {}
     for done, (name, tensor) in enumerate(state.items()):
@@ -54,20 +51,20 @@ def fingerprint(model: PreTrainedModel, stage: str, watch: Watch) -> Fingerprint
     logits = _logits(model)
     if not logits.isfinite().all():
         fix = "the training diverged: choose an earlier --step"
-        raise InputError("the model computes numbers that are not finite", where="forward pass", fix=fix)
+        raise InputError("the model's logits are not finite", where="forward pass", fix=fix)
     watch(stage, len(state), len(state))
     return Fingerprint(digests, logits)
 
 
 def difference(written: Fingerprint, trained: Fingerprint, where: str) -> float:
-    """The largest between two logits. An EgpoError where the model that was read back is not the one written."""
+    """Return the largest difference of logits. EgpoError if the model that was read back is a different one."""
     odd = sorted(name for name in trained.digests if written.digests.get(name) != trained.digests[name])
     if odd or len(written.digests) != len(trained.digests):
-        name = odd[0] if odd else "one that was not there"
-        raise EgpoError(f"reads back with other weights: {name}", where=where, fix="is the disk sound? try again")
+        name = odd[0] if odd else "an additional tensor"
+        raise EgpoError(f"reads back with other weights: {name}", where=where, fix="check the disk, then retry")
     apart = float((written.logits - trained.logits).abs().max())
     if apart > _TOLERANCE * float(trained.logits.abs().max()):
-        raise EgpoError(f"reads back with the same weights, and computes otherwise by {apart:g}", where=where)
+        raise EgpoError(f"reads back with the same weights, but logits differ by {apart:g}", where=where)
     return apart
 
 
@@ -89,15 +86,17 @@ def _logits(model: PreTrainedModel) -> Tensor:
 
 _WEIGHTS = (".safetensors", ".bin")
 NOTE = "merge.json"
-"""What was merged, from which files, and how it was verified."""
+"""File in the model folder: what was merged, from which files, and the digests."""
 
 
 def require_free(out: Path, actor: Path, *, force: bool) -> None:
-    """Raises unless `out` is free, or holds an earlier merge of this checkpoint, or a model that `force` gives up.
-    Never gives up anything else: a folder that is no model is not ours to remove."""
+    """Raise an InputError unless `out` is new, or an earlier merge of this checkpoint, or a model and `force` is set.
+
+    A folder that is not a model is never replaced.
+    """
     place = out.resolve()
     if actor.is_relative_to(place) or place.is_relative_to(actor):
-        raise InputError("lies within the checkpoint, or around it", where=str(out), fix="choose another --out")
+        raise InputError("is inside the checkpoint, or contains it", where=str(out), fix="choose another --out")
     if out.exists() and not out.is_dir():
         raise InputError("is a file", where=str(out), fix="give a folder as --out")
     held = sorted(path.name for path in out.iterdir() if not path.name.startswith(UNFINISHED)) if out.exists() else []
@@ -110,19 +109,21 @@ def require_free(out: Path, actor: Path, *, force: bool) -> None:
         raise InputError(f"already holds {', '.join(held[:3])}{more}", where=str(out), fix=fix)
 
 
-def require_room(out: Path, num_bytes: int) -> None:
-    """Before hours of copying, not after."""
+def require_disk_space(out: Path, num_bytes: int) -> None:
+    """Raise an InputError if the disk is too full, before anything is written."""
     existing = next(path for path in (out, *out.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if free < num_bytes:
-        what = f"the model takes {num_bytes / 1e9:.2f} GB, and {free / 1e9:.2f} GB are free"
-        raise InputError(what, where=str(out), fix="free some space, or choose another --out")
+        what = f"the model needs {num_bytes / 1e9:.2f} GB and {free / 1e9:.2f} GB are free"
+        raise InputError(what, where=str(out), fix="free some disk space, or choose another --out")
 
 
 @contextmanager
 def replaced(out: Path) -> Iterator[Path]:
-    """A new folder to write into, which takes the place of `out` when the block ends well. Until then, and after any
-    failure, `out` is as it was. A link stays one: the model goes where it leads, to that disk."""
+    """Yield a new folder that replaces `out` when the block ends without an error; otherwise `out` is unchanged.
+
+    If `out` is a link, the folder that it points to is replaced.
+    """
     out = out.resolve()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -156,7 +157,7 @@ def _swap(new: Path, out: Path, old: Path) -> None:
 
 
 def _source_of(out: Path) -> str | None:
-    """The checkpoint that an earlier merge was made of."""
+    """Return the checkpoint of an earlier merge; None if the folder is not a merge."""
     try:
         value: Any = json.loads((out / NOTE).read_text(encoding="utf-8"))
         return str(value["source"]["checkpoint"])
@@ -165,10 +166,10 @@ def _source_of(out: Path) -> str | None:
 
 
 def _cannot_write(out: Path, error: Exception) -> InputError:
-    """safetensors wraps what the system said: `Error while serializing: I/O error: No space left on device (...)`."""
-    said = (error.strerror if isinstance(error, OSError) else None) or str(error).rpartition("I/O error: ")[2]
+    """Describe a failed write. safetensors wraps the system's message: `Error while serializing: I/O error: ...`."""
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error).rpartition("I/O error: ")[2]
     return InputError(
-        f"cannot write there ({said}); what was there is unchanged",
+        f"cannot be written ({reason}); the folder is unchanged",
         where=str(out),
-        fix="free some space or mend the permissions, or choose another --out",
+        fix="free some disk space or fix the permissions, or choose another --out",
     )

@@ -1,141 +1,89 @@
-"""The names of verl's shards: `model_world_size_W_rank_R.pt`, one for every rank. No torch.
+"""Find the checkpoint that `egpo merge` was given, and the files of its shards. No torch.
 
-Which checkpoint is meant: by a run, its checkpoints, one step of them, or the actor of a step.
+A checkpoint may be named by a run, its `checkpoints`, one `global_step_N`, the `actor` in it, or the `huggingface` in
+that. verl writes the weights as one file per rank: `model_world_size_W_rank_R.pt`.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from egpo.errors import InputError
-from egpo.runs.folder import RunFolder
+from egpo.runs.folder import SHARD, RunFolder
+from egpo.runs.stored import StoredCheckpoint, checkpoint_at, checkpoints_in, latest_step
 
-_NAME = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
+
+def find_checkpoint(path: Path, step: int | None = None) -> StoredCheckpoint:
+    """Return the checkpoint of a step, or the latest complete one if `step` is None. InputError if there is none."""
+    if not path.is_dir():
+        raise InputError("no such folder", where=str(path), fix="give a run, a global_step_N of it, or its actor")
+    folder = path.resolve()
+    if steps := checkpoints_in(folder):
+        return _chosen(folder, steps, step)
+    if (checkpoints := RunFolder(folder).checkpoints).is_dir():
+        if steps := checkpoints_in(checkpoints):
+            return _chosen(checkpoints, steps, step)
+        raise InputError("the run has no checkpoint yet", where=str(path), fix="let it train until it saves one")
+    found = checkpoint_at(folder)
+    if found is None:
+        raise _not_a_checkpoint(path)
+    return _require_step(found, step)
 
 
 @dataclass(frozen=True)
 class ShardFiles:
-    """Those that are there, by rank, out of `world_size`."""
+    """The shards that were found, by rank; the training wrote `world_size` of them."""
 
     folder: Path
     world_size: int
     paths: Mapping[int, Path]
 
     def require(self, ranks: Sequence[int]) -> None:
+        """Raise an InputError that names the missing ranks."""
         missing = [rank for rank in ranks if rank not in self.paths]
         if missing:
             named = ", ".join(map(str, missing))
             raise InputError(
-                f"of its {self.world_size} shards {len(missing)} missing: rank {named}",
+                f"{len(missing)} of {self.world_size} shards missing: rank {named}",
                 where=str(self.folder),
                 fix="copy them from the machines of those ranks, or choose another --step",
             )
 
 
-def has_shards(folder: Path) -> bool:
-    return any(_NAME.fullmatch(path.name) for path in folder.glob("model_world_size_*"))
-
-
 def find_shards(folder: Path) -> ShardFiles:
-    """An InputError where the files are of several world sizes: nothing says which of them is the checkpoint."""
+    """Return the shards in a folder. InputError if they have several world sizes: one checkpoint has one."""
     found: dict[int, dict[int, Path]] = {}
     for path in folder.glob("model_world_size_*"):
-        if match := _NAME.fullmatch(path.name):
+        if match := SHARD.fullmatch(path.name):
             found.setdefault(int(match[1]), {})[int(match[2])] = path
     if len(found) > 1:
         sizes = ", ".join(map(str, sorted(found)))
-        fix = "move those of the other away: which one is meant shows in fsdp_config.json, and in the files' times"
+        fix = "move the files of the other save away: see world_size in fsdp_config.json, and the files' times"
         raise InputError(f"shards of several world sizes: {sizes}", where=str(folder), fix=fix)
     [(world_size, paths)] = found.items()
     return ShardFiles(folder, world_size, paths)
 
 
-MODEL = "huggingface"
-_STEP = re.compile(r"global_step_(\d+)")
-_LATEST = RunFolder(Path()).latest.name
+def _chosen(folder: Path, checkpoints: Mapping[int, StoredCheckpoint], step: int | None) -> StoredCheckpoint:
+    wanted = latest_step(folder, list(checkpoints)) if step is None else step
+    if wanted not in checkpoints:
+        known = ", ".join(map(str, checkpoints))
+        raise InputError(f"no checkpoint of step {wanted}", where=str(folder), fix=f"there are: {known}")
+    if not checkpoints[wanted].exists:
+        raise _not_a_checkpoint(checkpoints[wanted].actor.parent)
+    return checkpoints[wanted]
 
 
-@dataclass(frozen=True)
-class CheckpointPlace:
-    """`actor` holds shards, or the folder `huggingface`, or both. `step` is None where no folder's name tells it."""
-
-    actor: Path
-    step: int | None
-
-    @property
-    def model(self) -> Path:
-        """Config and tokenizer; the weights too, unless they lie in shards."""
-        return self.actor / MODEL
-
-    @property
-    def run(self) -> RunFolder | None:
-        """The run that it is a checkpoint of, where it lies in one of ours."""
-        run = RunFolder(self.actor.parent.parent.parent)
-        return run if run.config.is_file() and self.actor.parent.parent == run.checkpoints else None
-
-
-def find_checkpoint(path: Path, step: int | None = None) -> CheckpointPlace:
-    """The latest where `step` is None: the one that `latest_checkpointed_iteration.txt` names, for that is written
-    when the checkpoint is whole; without it the one with the highest number."""
-    if not path.is_dir():
-        raise InputError("no such folder", where=str(path), fix="give a run, a global_step_N of it, or its actor")
-    folder = path.resolve()
-    if steps := _steps(folder):
-        return _chosen(folder, steps, step)
-    if (checkpoints := RunFolder(folder).checkpoints).is_dir():
-        if steps := _steps(checkpoints):
-            return _chosen(checkpoints, steps, step)
-        raise InputError("the run has no checkpoint yet", where=str(path), fix="let it train until it saves one")
-    inside = [folder.parent] if folder.name == MODEL else []
-    actor = next((place for place in (folder, folder / "actor", *inside) if _is_actor(place)), None)
-    if actor is None:
-        raise _no_checkpoint(path)
-    return _of_step(CheckpointPlace(actor, _number(actor.parent)), step)
-
-
-def _steps(folder: Path) -> dict[int, Path]:
-    return {number: entry for entry in folder.glob("global_step_*") if (number := _number(entry)) is not None}
-
-
-def _number(folder: Path) -> int | None:
-    match = _STEP.fullmatch(folder.name)
-    return int(match[1]) if match else None
-
-
-def _is_actor(folder: Path) -> bool:
-    return has_shards(folder) or (folder / MODEL).is_dir()
-
-
-def _chosen(checkpoints: Path, steps: dict[int, Path], wanted: int | None) -> CheckpointPlace:
-    if wanted is None:
-        wanted = _latest(checkpoints, steps)
-    if wanted not in steps:
-        held = ", ".join(map(str, sorted(steps)))
-        raise InputError(f"no checkpoint of step {wanted}", where=str(checkpoints), fix=f"there are: {held}")
-    if not _is_actor(steps[wanted] / "actor"):
-        raise _no_checkpoint(steps[wanted])
-    return CheckpointPlace(steps[wanted] / "actor", wanted)
-
-
-def _latest(checkpoints: Path, steps: dict[int, Path]) -> int:
-    pointer = checkpoints / _LATEST
-    said = pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.is_file() else ""
-    if said.isdecimal() and int(said) in steps:
-        return int(said)
-    return max(steps)
-
-
-def _of_step(place: CheckpointPlace, wanted: int | None) -> CheckpointPlace:
-    if wanted is not None and wanted != place.step:
-        said = "of no known step" if place.step is None else f"that of step {place.step}"
+def _require_step(found: StoredCheckpoint, wanted: int | None) -> StoredCheckpoint:
+    if wanted is not None and wanted != found.step:
+        actual = "its step is unknown" if found.step is None else f"it is that of step {found.step}"
         fix = "leave out --step, or give the folder of the run"
-        raise InputError(f"this checkpoint is {said}, not {wanted}", where=str(place.actor), fix=fix)
-    return place
+        raise InputError(f"not the checkpoint of step {wanted}: {actual}", where=str(found.actor), fix=fix)
+    return found
 
 
-def _no_checkpoint(path: Path) -> InputError:
-    held = ", ".join(sorted(entry.name for entry in path.iterdir())[:4]) or "nothing"
-    what = "a model already" if (path / "config.json").is_file() else f"not a checkpoint (it holds {held})"
+def _not_a_checkpoint(path: Path) -> InputError:
+    names = ", ".join(sorted(entry.name for entry in path.iterdir())[:4]) or "nothing"
+    what = "a model already" if (path / "config.json").is_file() else f"not a checkpoint (it holds {names})"
     fix = "give a run, its checkpoints, a global_step_N, or the actor in it"
     return InputError(what, where=str(path), fix=fix)

@@ -1,9 +1,7 @@
-"""verl's FSDP shards, put together: a file for every rank, in it the rank's part of each tensor.
+"""Read the trained model of a checkpoint: from verl's FSDP shards, or from a whole model folder.
 
-Read as data: `weights_only` refuses a file that would run code. Mapped into memory: a part is read from the disk when
-its tensor is put together, so that a model of any size passes through in pieces.
-
-A checkpoint's model in memory: out of shards, or out of the weights that it holds whole.
+Each rank has a file with its part of every tensor. Files are read with `weights_only`, which refuses code, and mapped
+into memory: a part is read from disk when its tensor is put together, so the parts are never all in memory at once.
 """
 
 import logging
@@ -35,11 +33,12 @@ from egpo.merges.models import (
     without_tied,
 )
 from egpo.merges.output import Watch
-from egpo.merges.places import CheckpointPlace, ShardFiles, find_shards, has_shards
+from egpo.merges.places import ShardFiles, find_shards
+from egpo.runs.stored import StoredCheckpoint
 
 
 class ShardedWeights(Mapping[str, Tensor]):
-    """Whole tensors by name, each put together when it is asked for."""
+    """Whole tensors by name; each is put together when it is accessed."""
 
     def __init__(self, files: ShardFiles) -> None:
         if 0 not in files.paths:
@@ -64,9 +63,9 @@ class ShardedWeights(Mapping[str, Tensor]):
     def _require_same_names(self, ranks: Sequence[int]) -> None:
         for rank, part in zip(ranks, self._parts, strict=True):
             if odd := sorted(part.keys() ^ self._parts[0].keys()):
-                fix = "are all files of one save? choose another --step"
+                fix = "check that all files are from one save, or choose another --step"
                 raise InputError(
-                    f"not the tensors that rank 0 has: {odd[0]}", where=str(self._files.paths[rank]), fix=fix
+                    f"tensors differ from those of rank 0: {odd[0]}", where=str(self._files.paths[rank]), fix=fix
                 )
 
 
@@ -75,17 +74,17 @@ def _load(path: Path) -> dict[str, Any]:
         with _without_mesh_warnings():
             state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        said = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        fix = "is the file whole? was the disk full when it was saved? copy it again, or choose another --step"
-        raise InputError(f"cannot be read as a shard ({said})", where=str(path), fix=fix) from error
+        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+        fix = "the file may be incomplete (was the disk full?): copy it again, or choose another --step"
+        raise InputError(f"cannot be read as a shard ({reason})", where=str(path), fix=fix) from error
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
-        raise InputError("holds no tensors by name", where=str(path), fix="is it a shard of verl's?")
+        raise InputError("has no tensors by name", where=str(path), fix="check that verl wrote this file")
     return state
 
 
 @contextmanager
 def _without_mesh_warnings() -> Iterator[None]:
-    """torch says that a mesh was read without its processes: just so, they have ended."""
+    """Silence torch's warning that a device mesh was read without its processes: they have ended."""
     logger = logging.getLogger("torch.distributed.device_mesh")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -96,7 +95,7 @@ def _without_mesh_warnings() -> Iterator[None]:
 
 
 def _ranks_of_one_copy(state: Mapping[str, Tensor], world_size: int) -> list[int]:
-    """All of them; with replicas of a sharded model (a mesh of `ddp` and `fsdp`) those of the first replica."""
+    """Return the ranks of one copy of the model: all, or the first replica's in a mesh of `ddp` and `fsdp`."""
     replicated = (tensor for tensor in state.values() if isinstance(tensor, DTensor) and len(tensor.placements) > 1)
     if (tensor := next(replicated, None)) is not None:
         return [int(rank) for rank in tensor.device_mesh.mesh[0].flatten()]
@@ -105,33 +104,37 @@ def _ranks_of_one_copy(state: Mapping[str, Tensor], world_size: int) -> list[int
 
 @torch.no_grad()
 def _whole(parts: Sequence[Tensor], where: str) -> Tensor:
-    """What FSDP did not shard (buffers, say) lies with every rank in full, and must be the same everywhere."""
+    """Put a tensor together. What FSDP did not shard, such as buffers, must be equal on every rank."""
     first = parts[0]
     if not isinstance(first, DTensor):
         if not all(torch.equal(part, first) for part in parts[1:]):
-            raise InputError("the ranks hold different values", where=where, fix="are all files of one save?")
+            raise InputError(
+                "the ranks hold different values", where=where, fix="check that all files are from one save"
+            )
         return first
     placement = _placement(first, where)
     local = [part.to_local() for part in parts if isinstance(part, DTensor)]
     whole = local[0] if len(local) == 1 or isinstance(placement, Replicate) else torch.cat(local, dim=placement.dim)
     if whole.shape != first.shape:
-        fix = "are all files of one save?"
-        raise InputError(f"parts of {tuple(first.shape)} make {tuple(whole.shape)}", where=where, fix=fix)
+        fix = "check that all files are from one save"
+        raise InputError(
+            f"the parts have the shape {tuple(whole.shape)} together, not {tuple(first.shape)}", where=where, fix=fix
+        )
     return whole
 
 
 def _placement(tensor: DTensor, where: str) -> Shard | Replicate:
-    """How the ranks of one copy share it: the last of the mesh's dimensions, after that of the replicas."""
+    """Return how the ranks of one copy share a tensor: the last dimension of the mesh, after that of the replicas."""
     *copies, last = tensor.placements
     if all(isinstance(one, Replicate) for one in copies) and (isinstance(last, Replicate) or _is_plain_shard(last)):
         assert isinstance(last, Shard | Replicate)
         return last
     fix = "only FSDP, with or without replicas, can be merged"
-    raise InputError(f"sharded in a way that is not known here: {tensor.placements}", where=where, fix=fix)
+    raise InputError(f"unsupported sharding: {tensor.placements}", where=where, fix=fix)
 
 
 def _is_plain_shard(placement: Placement) -> bool:
-    """A strided shard, of FSDP over tensor parallelism, is a Shard by inheritance in some versions of torch."""
+    """Exclude strided shards (FSDP over tensor parallelism), which inherit from Shard in some versions of torch."""
     return type(placement) is Shard
 
 
@@ -139,9 +142,8 @@ WEIGHT_ENDINGS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index
 
 
 @dataclass(frozen=True)
-class Origin:
-    """`files` held the weights, `world_size` ranks wrote them; 0 where the model lay there whole. `lora` was folded
-    in."""
+class WeightSource:
+    """Where the weights came from: files, and the number of ranks that wrote them; 0 for a whole model."""
 
     files: tuple[Path, ...]
     world_size: int = 0
@@ -150,24 +152,27 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
+    """The model of a checkpoint, and the files it came from."""
+
     model: PreTrainedModel
-    origin: Origin
+    origin: WeightSource
 
 
-def read_trained(place: CheckpointPlace, dtype: Dtype, base: str | None, watch: Watch) -> Trained:
-    """Shards come first: where verl saved the model beside them, they are what the training goes on from."""
-    if has_shards(place.actor):
+def read_trained(place: StoredCheckpoint, dtype: Dtype, base: str | None, watch: Watch) -> Trained:
+    """Read the model of a checkpoint, preferably from shards: the training resumes from them, not from the model beside
+    them."""
+    if place.is_sharded:
         return _from_shards(place, dtype, base, watch)
     if (place.actor / MANIFEST).is_file():
         verify_files(place.actor, read_manifest(place.actor))
     weights = tuple(path for path in sorted(place.model.iterdir()) if path.name.endswith(WEIGHT_ENDINGS))
     if not weights:
         fix = "choose another --step, or copy the shards of every rank into it"
-        raise InputError("neither shards nor weights", where=str(place.actor), fix=fix)
-    return Trained(load_model(place.model, dtype), Origin(weights))
+        raise InputError("has neither shards nor weights", where=str(place.actor), fix=fix)
+    return Trained(load_model(place.model, dtype), WeightSource(weights))
 
 
-def _from_shards(place: CheckpointPlace, dtype: Dtype, base: str | None, watch: Watch) -> Trained:
+def _from_shards(place: StoredCheckpoint, dtype: Dtype, base: str | None, watch: Watch) -> Trained:
     files = find_shards(place.actor)
     weights = ShardedWeights(files)
     lora = read_lora(place.actor) if has_adapters(weights) else None
@@ -177,13 +182,13 @@ def _from_shards(place: CheckpointPlace, dtype: Dtype, base: str | None, watch: 
     state = _cast(tensors, place.model, dtype, len(weights), watch)
     model = build_model(place.model, without_tied(place.model, state))
     paths = tuple(files.paths[rank] for rank in sorted(files.paths))
-    return Trained(model, Origin(paths, files.world_size, lora))
+    return Trained(model, WeightSource(paths, files.world_size, lora))
 
 
 def _cast(
     tensors: Iterable[tuple[str, Tensor]], folder: Path, wanted: Dtype, total: int, watch: Watch
 ) -> dict[str, Tensor]:
-    """One after the other: no more than one of them is in memory twice."""
+    """Cast tensors one at a time, so that at most one of them is in memory twice."""
     state: dict[str, Tensor] = {}
     dtype: torch.dtype | None = None
     for name, tensor in tensors:
@@ -195,15 +200,15 @@ def _cast(
 
 
 def _base_weights(
-    weights: Mapping[str, Tensor], place: CheckpointPlace, base: str | None
+    weights: Mapping[str, Tensor], place: StoredCheckpoint, base: str | None
 ) -> Mapping[str, Tensor] | None:
-    """None where the checkpoint has them itself."""
+    """Return the weights of the base model; None if the checkpoint contains them."""
     if not all(".lora_" in name for name in weights):
         return None
     name = base or (load_recipe(place.run.config).model.path if place.run else None)
     if name is None:
         fix = "give the model that the training started from as --base"
-        raise InputError("holds adapters only", where=str(place.actor), fix=fix)
+        raise InputError("has adapters only", where=str(place.actor), fix=fix)
     folder = Path(require_model_place(name, f"--base {name}")).expanduser()
     if not folder.is_dir():
         raise InputError("no such folder", where=f"--base {name}", fix="give a model folder on this machine")

@@ -1,14 +1,10 @@
-"""The rewards of each prompt's responses: what a group's gradient is made of. P prompts.
+"""Forecast the share of groups that will have a gradient, for groups of 2, 4, ... 64 responses. P prompts, R resamples.
 
-Prompts differ in difficulty: their shares as Beta(a, b), fitted by greatest likelihood. R resamples, P problems.
+A group is informative if its rewards differ: the advantage estimators see rewards only. For rewards of 0 and 1 this
+means neither all right nor all wrong. A shaped reward may differ where correctness does not, and the other way round.
 
-How likely do all G responses of a group earn the same reward? Then the group teaches nothing. P prompts, R
-resamples.
-
-The share of groups that will carry a gradient, for groups of 2, 4, ... 64 responses. P prompts, R resamples.
-
-A group is informative where its rewards differ: that is what the estimators see. For rewards of 0 and 1 it is the same
-as neither all right nor all wrong; a shaped reward may differ where correctness does not, and the other way about.
+Up to the number of responses per prompt the share is counted over subsets. Beyond it, the probability that a prompt
+whose responses all earned one reward keeps doing so comes from Beta(a, b), fitted over prompts by maximum likelihood.
 """
 
 import math
@@ -26,12 +22,14 @@ from egpo.evals.intervals import SHARES, Estimate, mean_with_interval, mid_quant
 from egpo.evals.samples import SampleRecord
 
 Rewards = Mapping[str, Counter[float]]
-"""By the prompt's key: how often its responses earned each reward."""
+"""For each prompt's key, how many of its responses earned each reward."""
 
 
 def count_rewards(samples: Iterable[SampleRecord]) -> dict[str, Counter[float]]:
-    """Of the responses that were judged, and given a number. In float32, as in training: rewards that agree there
-    agree. A prompt with none is left out."""
+    """Count the rewards of each prompt, over responses that were judged and have a finite score.
+
+    In float32, as in training: rewards that are equal there count as equal. Prompts without rewards are left out.
+    """
     counts: dict[str, Counter[float]] = {}
     for sample in samples:
         if not sample.failed and math.isfinite(sample.score):
@@ -40,8 +38,10 @@ def count_rewards(samples: Iterable[SampleRecord]) -> dict[str, Counter[float]]:
 
 
 def reward_variances(rewards: Rewards) -> dict[str, float]:
-    """Of each prompt's rewards, with n - 1 below: for right or wrong it is p (1 - p) on average, whatever n is. NaN
-    for a prompt with a single response."""
+    """Return the variance of each prompt's rewards, divided by n - 1; NaN for a prompt with a single response.
+
+    For rewards of 0 and 1 its expectation is p (1 - p) for any n.
+    """
     return {key: variance(counts.elements()) if counts.total() > 1 else math.nan for key, counts in rewards.items()}
 
 
@@ -50,18 +50,18 @@ Floats = NDArray[np.float64]
 _MOST_STEPS = 100
 _LONGEST_STEP = 1.0
 _LEAST, _MOST = 1e-6, 1e6
-"""Bounds of a and b. Beyond them all prompts are alike, or each is all or nothing: to a forecast it is the same."""
+"""Bounds of a and b. Beyond them all prompts are alike, or each is all or nothing: the forecast does not change."""
 
 
 @dataclass(frozen=True, eq=False)
 class BetaFits:
-    """One Beta(a, b) for each resample."""
+    """One Beta(a, b) for each resample of the prompts."""
 
     a_R: Floats
     b_R: Floats
 
     def stays_R(self, have: int, want: int) -> Floats:
-        """The chance that a prompt with `have` hits in `have` tries has only hits in `want`:
+        """Return the probability that a prompt with `have` hits in `have` tries has only hits in `want` tries:
 
         E[p^want] / E[p^have]  =  prod over j = have ... want - 1 of (a + j) / (a + b + j)
         """
@@ -71,12 +71,12 @@ class BetaFits:
 
 
 def fit_beta(tries_P: ArrayLike, hits_P: ArrayLike, weight_RP: Floats) -> BetaFits:
-    """The fit to `hits` of `tries` of each problem, once for each row of weights.
+    """Fit Beta(a, b) to `hits` of `tries` of each prompt, once for each row of weights.
 
         log L = sum over i of  N1[i] log(a + i) + N0[i] log(b + i) - N[i] log(a + b + i)
 
-    N1[i], N0[i] and N[i] weigh the problems with more than i hits, misses, tries: all that the counts say. Newton's
-    method in log a and log b; where the likelihood curves the wrong way, Minka's fixed point, which always climbs.
+    N1[i], N0[i] and N[i] are the total weights of the prompts with more than i hits, misses and tries. Newton's method
+    in log a and log b; where the likelihood is not concave, Minka's fixed point, which always increases it.
     """
     tries, hits = np.asarray(tries_P), np.asarray(hits_P)
     order = np.arange(max(1, int(tries.max(initial=1))))
@@ -88,12 +88,12 @@ def fit_beta(tries_P: ArrayLike, hits_P: ArrayLike, weight_RP: Floats) -> BetaFi
         if np.allclose((a, b), before, rtol=1e-9, atol=0):
             break
     hit, missed, _ = more_than
-    # Without a hit, or without a miss, the likelihood grows up to the very end.
+    # Without any hit, or any miss, the likelihood has its maximum at the boundary: a = 0, or b = 0.
     return BetaFits(np.where(hit.any(1), a, 0.0), np.where(missed.any(1), b, 0.0))
 
 
 def _climbed(a: Floats, b: Floats, hit: Floats, missed: Floats, tried: Floats, *, order: ArrayLike) -> list[Floats]:
-    """One step up."""
+    """Take one step that increases the likelihood."""
     places = np.asarray(order)
     (hit_1, hit_2), (missed_1, missed_2), (tried_1, tried_2) = (
         ((weight / (at[:, None] + places)).sum(1), (weight / (at[:, None] + places) ** 2).sum(1))
@@ -122,7 +122,7 @@ Prompts = Sequence[Counter[float]]
 
 
 def agreement_within(prompts: Prompts, size: int) -> Floats:
-    """For each prompt the share of its subsets of `size` responses that agree, which has no bias:
+    """Return for each prompt the share of its subsets of `size` responses with equal rewards, which is unbiased:
 
         sum over rewards v of C(m[v], G) / C(n, G)
 
@@ -141,10 +141,11 @@ def _share_of_subsets(counts: tuple[int, ...], size: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """The mean over prompts, for groups of any size, once for each row of `weight_RP`.
+    """The mean probability over prompts that a group agrees, for any group size, once for each row of `weight_RP`.
 
-    A prompt with G responses or more counts by its subsets. One with n < G that disagree will disagree. One whose n
-    responses all earned v stays so with the probability that Beta(a, b), fitted to every prompt's share of v, gives it.
+    A prompt with at least G responses counts by its subsets. A prompt with n < G responses that already differ will
+    differ. If all n < G responses earned v, the probability that further ones do comes from Beta(a, b), fitted to every
+    prompt's share of v.
     """
 
     prompts: Prompts
@@ -153,13 +154,14 @@ class Agreement:
 
     @classmethod
     def fitted(cls, prompts: Prompts, weight_RP: Floats) -> "Agreement":
+        """Fit a Beta distribution for each reward that some prompt earned in all its responses."""
         n_P = [counts.total() for counts in prompts]
         unanimous = sorted({value for counts in prompts for value in _unanimous(counts)})
         fits = {value: fit_beta(n_P, [counts[value] for counts in prompts], weight_RP) for value in unanimous}
         return cls(prompts, weight_RP, fits)
 
     def mean_R(self, size: int) -> Floats:
-        """For groups of `size`."""
+        """Return the mean probability of agreement for groups of `size`, for each row of weights."""
         total_R = self.weight_RP @ agreement_within(self.prompts, size)
         for value, fits in self.fits.items():
             n_P = np.array([counts.total() if _unanimous(counts) == [value] else size for counts in self.prompts])
@@ -170,7 +172,7 @@ class Agreement:
 
 
 def _unanimous(counts: Counter[float]) -> list[float]:
-    """The one reward that every response earned, if there is one."""
+    """Return the one reward that every response earned, as a list; empty if rewards differ."""
     return list(counts) if len(counts) == 1 else []
 
 
@@ -181,19 +183,20 @@ _NORMAL_95 = 1.96
 
 @dataclass(frozen=True)
 class Forecast:
-    """The share of groups of `group_size` whose rewards differ. `extrapolated` where some prompt has fewer responses
-    than that."""
+    """The share of groups of `group_size` whose rewards differ. `extrapolated` if some prompt has fewer responses."""
 
     group_size: int
     informative: Estimate
     extrapolated: bool
 
     def seen_in(self, num_groups: int) -> tuple[float, float]:
-        """Where the share seen in so many groups will lie, 95 times in 100: the errors of the forecast and of the
-        groups' own draw, added as squares. Each group is another prompt."""
+        """Return the 95 % range of the share that will be observed in `num_groups` groups, each of another prompt.
+
+        The error of the forecast and the sampling error of the groups are added as squares.
+        """
         share = self.informative
         low, high = (share.value if end is None else end for end in (share.low, share.high))
-        # The spread at the end that is tried, and not at the value: 0 and 1 have none.
+        # The sampling error at the end of the interval, not at the value: at 0 and 1 it would vanish.
         below, above = (_NORMAL_95 * sqrt(end * (1 - end) / num_groups) for end in (low, high))
         return max(0.0, share.value - hypot(share.value - low, below)), min(
             1.0, share.value + hypot(high - share.value, above)
@@ -203,7 +206,7 @@ class Forecast:
 def forecast(
     rewards: Rewards, sizes: Iterable[int] = GROUP_SIZES, seed: int = 0, num_refits: int = NUM_REFITS
 ) -> tuple[Forecast, ...]:
-    """Out of each prompt's rewards, with 95 % intervals over prompts. Without prompts there is none.
+    """Forecast the share of informative groups for each size, with 95 % intervals over prompts; empty without prompts.
 
     The plain formula, the mean of 1 - p^G - (1 - p)^G with p = c / n, is too low: see docs/probing.md.
     """
@@ -226,8 +229,11 @@ def _within(prompts: Prompts, size: int, seed: int) -> Forecast:
 
 
 def _beyond(prompts: Prompts, size: int, agreement: Agreement, seed: int) -> Forecast:
-    """The fit cannot tell a prompt that is never solved from one that is solved once in a hundred tries. So the ends
-    are the outer ones of two intervals: the refits', and that of the share if all that agreed so far always will."""
+    """Forecast a size larger than the number of responses of some prompt.
+
+    The fit cannot distinguish a prompt that is never solved from one that is solved once in a hundred tries. So the
+    interval is the union of two: that of the refits, and that of the share if prompts that agreed always will.
+    """
     value, *refitted = map(float, 1 - agreement.mean_R(size))
     known = mean_with_interval(
         [1 - float(agreement_within([counts], min(size, counts.total()))[0]) for counts in prompts],
@@ -243,7 +249,7 @@ def _beyond(prompts: Prompts, size: int, agreement: Agreement, seed: int) -> For
 
 
 def _weights(num_prompts: int, seed: int, num_refits: int) -> Floats:
-    """How often each prompt is drawn: once in the first row, with replacement in the others."""
+    """Return bootstrap weights: every prompt once in the first row, drawn with replacement in the others."""
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(num_prompts, np.full(num_prompts, 1 / num_prompts), size=num_refits)
     return np.vstack([np.ones(num_prompts), drawn])

@@ -1,4 +1,4 @@
-"""The problems worth training on, as data; and as many others beside them, to see whether the choice helped."""
+"""Write the problems in a range of pass rates as prepared data, and as many random ones as a control."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,20 +21,22 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class PassRange:
-    """Pass rates from `low` to `high`, both included."""
+    """A range of pass rates, both ends included."""
 
     low: float
     high: float
 
     @classmethod
     def parse(cls, text: str) -> "PassRange":
-        """`0.1:0.9`."""
+        """Parse `low:high`, as in `0.1:0.9`. InputError if it is not a range in [0, 1]."""
         try:
             low, high = map(float, text.split(":"))
         except ValueError as error:
             raise InputError(f"`{text}`", where="--keep", fix="write low:high, as in 0.1:0.9") from error
         if not 0 <= low <= high <= 1:
-            raise InputError(f"`{text}`", where="--keep", fix="shares from 0 to 1, the lower one first, as in 0.1:0.9")
+            raise InputError(
+                f"`{text}`", where="--keep", fix="give two numbers from 0 to 1, the lower one first, as in 0.1:0.9"
+            )
         return cls(low, high)
 
     def holds(self, rate: float | None) -> bool:
@@ -46,7 +48,7 @@ class PassRange:
 
 @dataclass(frozen=True)
 class Kept:
-    """Two directories as `egpo prepare` writes them, each with `num_kept` of the `num_probed` training problems."""
+    """Two folders of prepared data, each with `num_kept` of the `num_probed` training problems."""
 
     kept: str
     control: str
@@ -54,15 +56,15 @@ class Kept:
     num_probed: int
 
 
-def require_room(out: Path, *, force: bool) -> None:
-    """Raises where `write_kept` would: found before the model is asked, it costs nothing."""
+def require_free_folders(out: Path, *, force: bool) -> None:
+    """Raise an InputError now if `write_kept` would after the probe: the folders hold other data."""
     for name in (KEPT, CONTROL):
         refuse_other_data(out / name, force=force)
 
 
 def write_kept(probe: Probe, paper: Paper, keep: PassRange, out: Path, *, force: bool = False) -> Kept:
-    """`out`/kept has the problems whose pass rate lies in the range; `out`/control has as many, drawn at random from
-    all that were probed, whatever their rate. Both have the whole test split, so that either is a task's `source`."""
+    """Write `out`/kept with the problems whose pass rate lies in the range, and `out`/control with as many drawn at
+    random from all probed problems. Both have the whole test split, so that either can be a task's `source`."""
     known = [problem for problem in paper.problems if problem.key in probe.pass_rates]
     kept = [problem for problem in known if keep.holds(probe.pass_rates[problem.key])]
     if not kept:
@@ -98,7 +100,7 @@ def _row(task: Task, problem: Problem, source: str) -> Row:
 
 
 def _described(probe: Probe, paper: Paper, keep: PassRange, name: str) -> dict[str, Any]:
-    """All but the files of a manifest. The source's digest is that of the problems that were probed."""
+    """Return the manifest without its files. `source_sha256` is the digest of the probed problems."""
     exam = paper.exam
     return {
         "kind": f"probe {name}",

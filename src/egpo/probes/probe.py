@@ -1,4 +1,4 @@
-"""A model on its training problems, without an update: is there a signal, and how large must groups be?"""
+"""Sample and judge responses to training problems without an update, and sum up what they show about training."""
 
 import random
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from egpo.evals.evaluate import Evaluation, Exam, Paper, evaluate
 from egpo.evals.intervals import Estimate, mean_with_interval, require_ks
 from egpo.evals.responses import Respondent, Watch, watch_nothing
 from egpo.evals.samples import tally_problems
-from egpo.probes.findings import Finding, Recommendation, find_faults, recommend
+from egpo.probes.findings import ProbeFinding, Recommendation, find_faults, recommend
 from egpo.probes.forecast import Forecast, count_rewards, forecast, reward_variances
 from egpo.tasks import Problem, load_task
 from egpo.tasks.load import sandbox_tier
@@ -17,23 +17,27 @@ from egpo.tasks.load import sandbox_tier
 
 @dataclass(frozen=True)
 class Probe:
-    """`pass_rates` is the share of right responses by the prompt's key; prompts without a judged response have none.
-    `reward_variance` is the mean of the variance within a prompt."""
+    """The outcome of a probe. `pass_rates` is the share of right responses by the prompt's key, for prompts with
+    judged responses. `reward_variance` is the mean over prompts of the variance within a prompt."""
 
     evaluation: Evaluation
     pass_rates: dict[str, float]
     reward_variance: Estimate | None
     forecasts: tuple[Forecast, ...]
     recommendation: Recommendation
-    findings: tuple[Finding, ...]
+    findings: tuple[ProbeFinding, ...]
 
 
-def draw_paper(exam: Exam) -> Paper:
-    """The exam's task with `num_problems` of its split, drawn at random and in the split's order: a file may be sorted,
-    and training shuffles. A problem that the split repeats is taken once."""
+def draw_exam(exam: Exam) -> Paper:
+    """Load the exam's task with `num_problems` problems of its split, drawn at random, in the order of the split.
+
+    At random, because a file may be sorted and training shuffles. Problems with equal keys are drawn once.
+    """
     require_ks(exam.ks, exam.sampling.n)
     if exam.sampling.n < 2:
-        raise InputError(f"n={exam.sampling.n}", where="--n", fix="two responses at least: one agrees with itself")
+        raise InputError(
+            f"n={exam.sampling.n}", where="--n", fix="use at least two responses: rewards of one cannot differ"
+        )
     task = load_task(exam.task, **exam.settings)
     problems = _drawn(task.problems(exam.split), exam.num_problems, exam.sampling.seed)
     if not problems:
@@ -47,7 +51,7 @@ def probe(model: Respondent, paper: Paper, watch: Watch = watch_nothing) -> Prob
 
 
 def sum_up(evaluation: Evaluation) -> Probe:
-    """What the responses say about training on these problems."""
+    """Compute pass rates, variance, forecasts and findings from the judged responses."""
     seed, rewards = evaluation.exam.sampling.seed, count_rewards(evaluation.samples)
     tallies = tally_problems(evaluation.samples).items()
     variance = mean_with_interval(reward_variances(rewards).values(), seed=seed)

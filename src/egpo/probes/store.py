@@ -1,6 +1,6 @@
-"""The probe at a glance, as SVG: how often prompts are solved, and how many groups will be informative.
+"""Write a probe: `evals/probe.json` with the figures, `probe.jsonl` with the responses, `probe.svg` with a picture.
 
-`evals/probe.json`, and beside it `probe.svg`, the picture, and `probe.jsonl`, the responses.
+The picture shows how often prompts are solved, and the forecast share of informative groups by group size.
 """
 
 import json
@@ -18,7 +18,8 @@ from egpo.files import write_atomically
 from egpo.probes.findings import ENOUGH
 from egpo.probes.forecast import Forecast
 from egpo.probes.probe import Probe
-from egpo.reports.probe import PROBE, Bar, histogram
+from egpo.reports.pass_rates import Bar, histogram
+from egpo.runs.folder import PROBE
 
 _WIDTH, _HEIGHT = 840, 330
 _TOP, _BOTTOM = 76, 268
@@ -33,13 +34,13 @@ _STYLE = (
 
 @dataclass(frozen=True)
 class _Panel:
-    """A part of the picture from `left` to `right`; heights are shares from 0 to 1."""
+    """One of the two charts, from `left` to `right` in pixels; heights are shares from 0 to 1."""
 
     left: float
     right: float
 
     def x(self, place: float, count: int) -> float:
-        """The middle of the `place`-th of `count` columns."""
+        """Return the middle of the `place`-th of `count` columns."""
         return self.left + (place + 0.5) * (self.right - self.left) / count
 
     def y(self, share: float) -> float:
@@ -47,7 +48,7 @@ class _Panel:
 
 
 def picture(probe: Probe) -> str:
-    """Self-contained, with a white ground: it goes into documents as it is."""
+    """Return the SVG: self-contained, on a white background."""
     label = f"{probe.evaluation.label}: {probe.evaluation.exam.task}, {len(probe.pass_rates)} training prompts"
     shapes = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
@@ -65,7 +66,7 @@ def _bars(panel: _Panel, bars: Sequence[Bar]) -> Iterator[str]:
     yield _text(panel.left, 54, "prompts by pass rate", "soft")
     for place, bar in enumerate(bars):
         x, y = panel.x(place, len(bars)), panel.y(bar.height / 100)
-        # Never and always solved: nothing is learnt from these.
+        # Never and always solved: these prompts have no gradient.
         kind = "edge" if place in (0, len(bars) - 1) else "bar"
         yield f'<rect class="{kind}" x="{x - 12:.1f}" y="{y:.1f}" width="24" height="{_BOTTOM - y:.1f}"/>'
         yield _text(x, y - 5, str(bar.count), middle=True)
@@ -83,7 +84,9 @@ def _shares(panel: _Panel, forecasts: Sequence[Forecast], chosen: int | None) ->
     yield f'<polyline class="share" points="{points}"/>'
     for x, one in places:
         yield from _share(panel, x, one, one.group_size == chosen)
-    yield _text(panel.left, _BOTTOM + 44, "○ extrapolated · line: 95 % interval · dashed: enough", "soft")
+    yield _text(
+        panel.left, _BOTTOM + 44, "○ extrapolated · vertical line: 95 % interval · dashed: sufficient (70 %)", "soft"
+    )
 
 
 def _share(panel: _Panel, x: float, one: Forecast, is_chosen: bool) -> Iterator[str]:
@@ -108,7 +111,7 @@ def _text(x: float, y: float, text: str, kind: str = "", *, middle: bool = False
 
 
 def _safe(text: str) -> str:
-    """A label may be a path: XML knows no control characters, not even escaped ones."""
+    """Escape a label. XML forbids control characters, even escaped ones; a path may contain them."""
     return escape("".join(letter if letter.isprintable() else "?" for letter in text))
 
 
@@ -116,7 +119,7 @@ FORMAT = 1
 
 
 def as_json_value(probe: Probe, origin: Origin) -> dict[str, Any]:
-    """`evaluation` is what `egpo eval` would have written."""
+    """Return the content of `probe.json`; `evaluation` has the format of `egpo eval`."""
     return {
         "format": FORMAT,
         "kind": "probe",
@@ -131,7 +134,8 @@ def as_json_value(probe: Probe, origin: Origin) -> dict[str, Any]:
 
 
 def write_probe(folder: Path, probe: Probe, origin: Origin) -> Path:
-    """The responses first: figures without them would be hearsay. The path of the figures."""
+    """Write the three files and return the path of the figures. Responses are written first, so that figures never
+    exist without them."""
     path = folder / PROBE
     text = json.dumps(as_json_value(probe, origin), indent=2, ensure_ascii=False, default=str, allow_nan=False)
     try:
@@ -140,6 +144,6 @@ def write_probe(folder: Path, probe: Probe, origin: Origin) -> Path:
         write_atomically(path.with_suffix(".svg"), picture(probe))
         write_atomically(path, (text + "\n").encode("utf-8", "backslashreplace"))
     except OSError as error:
-        fix = "free some space or mend the permissions, or choose another --out"
+        fix = "free some disk space or fix the permissions, or choose another --out"
         raise EgpoError(f"cannot be written ({error.strerror or error})", where=str(path), fix=fix) from error
     return path

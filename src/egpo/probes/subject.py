@@ -1,4 +1,4 @@
-"""What is probed: a recipe, or one made of a model and a task; and where the outcome belongs."""
+"""What is probed: the config of a recipe, or one made of a model and a task; and the folder for the outcome."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from egpo.runs import RunFolder
 
 @dataclass(frozen=True)
 class Subject:
-    """`config` is what training would read. `max_tokens` is None where nobody said how long responses may be."""
+    """A model and the config that training would use. `max_tokens` is None if no recipe limits the response length."""
 
     config: Config
     place: ModelPlace
@@ -29,7 +29,7 @@ class Subject:
         return Origin(self.place.model, self.place.step)
 
     def load(self) -> LocalModel:
-        """The model as training would start with it. (LoRA's adapters change nothing before the first update.)"""
+        """Load the model as training would start with it, without LoRA: new adapters change nothing."""
         rollout = self.config.rollout
         policy = load_policy(self.config.model.model_copy(update={"lora": None}), self.config.seed)
         return LocalModel(
@@ -52,8 +52,11 @@ def find_subject(
     device: Device | None = None,
     out: Path | None = None,
 ) -> Subject:
-    """`model` is a folder, a run or a name of the hub. A run brings its own recipe; `task` and `settings` go before
-    that of either. The outcome goes to `out`, to the run's `evals`, or to `evals` here."""
+    """Combine a recipe and options. `model` is a folder, a run, or a name on the hub; a run has its own recipe.
+
+    `task` and `settings` override the recipe's. The outcome goes to `out`, else to the run's `evals`, else to `evals`
+    in the working directory.
+    """
     word = model or (recipe.model.path if recipe else None)
     if word is None:
         fix = "give a recipe, or --model and --task"
@@ -65,11 +68,11 @@ def find_subject(
 
 
 def _task(known: Config | None, name: str | None, settings: Mapping[str, Any]) -> Task:
-    """The recipe's own task comes with its settings."""
+    """Return the task to probe. If it is the recipe's own, its settings are kept and `settings` added."""
     if known is not None and name in (None, known.task.name):
         return Task(name=known.task.name, settings={**known.task.settings, **settings})
     if name is None:
-        raise InputError("no task", where="egpo probe", fix="name one with --task, as in --task countdown")
+        raise InputError("no task", where="egpo probe", fix="give one, as in --task countdown")
     return Task(name=name, settings=dict(settings))
 
 

@@ -1,10 +1,10 @@
-"""Which curves are drawn as charts of their own, and the data that the page draws them from."""
+"""Which metrics have a chart of their own, and the data from which the page draws them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from egpo.reports.run import INFORMATIVE, Curve, ReportedRun, is_validation, rounded, thinned
+from egpo.reports.curves import INFORMATIVE, Curve, ReportedRun, is_validation, rounded, thinned
 from egpo.runs.readings import (
     ACCURACY,
     ENTROPIES,
@@ -38,8 +38,13 @@ BEFORE_VALIDATION = (
 )
 AFTER_VALIDATION = (
     *(
-        Chart(f"Entropy, {segment}", metric, f"mean over the {segment} of each response, nats")
+        Chart(
+            f"Entropy, {segment}",
+            metric,
+            f"mean entropy per token, {part}, nats",
+        )
         for segment, metric in ENTROPIES.items()
+        for part in ["whole response" if segment == "response" else segment]
     ),
     Chart("KL from the reference", KL, "per token, nats"),
     Chart("Gradient norm", GRAD_NORM, "before clipping"),

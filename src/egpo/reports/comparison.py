@@ -1,13 +1,13 @@
-"""`compare.json`, as `egpo compare --out` writes it: the verdicts, and what they rest on."""
+"""The verdicts of `egpo compare --out`, read from `compare.json`, with the figures behind them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from egpo.errors import InputError
-from egpo.reports.evaluations import read_object
-from egpo.reports.run import ReportedRun
+from egpo.reports.curves import ReportedRun
+from egpo.runs.stored import read_json_object
 
 PATTERN = "compare*.json"
 _FORMAT = 1
@@ -15,7 +15,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class ContrastRow:
-    """Two conditions, as text."""
+    """One row of the table: two conditions and their difference, as text."""
 
     sides: str
     metric: str
@@ -27,7 +27,7 @@ class ContrastRow:
 
 @dataclass(frozen=True)
 class ComparisonSection:
-    """`unfair` is what differed besides what was compared."""
+    """One comparison. `unfair` lists what differed between the runs besides the factor that was compared."""
 
     title: str
     verdicts: Sequence[str]
@@ -37,23 +37,19 @@ class ComparisonSection:
 
 
 def read_comparisons(files: Sequence[Path], runs: Sequence[ReportedRun]) -> list[ComparisonSection]:
-    """Those that were asked for, and those that lie beside the runs, if they are about runs of this page alone."""
-    parents = {run.folder.path.resolve().parent for run in runs}
+    """Return the given comparisons, and those beside the runs if they are about runs of this page only."""
+    parents = {run.stored.folder.path.resolve().parent for run in runs}
     beside = {path for parent in parents for path in parent.glob(PATTERN)} - {file.resolve() for file in files}
-    asked = [_section(_read(path), path) for path in files]
-    names = {run.folder.path.resolve().name for run in runs}
-    return asked + [_section(value, path) for path, value in _found(sorted(beside)) if _runs_of(value) <= names]
-
-
-def _found(paths: Sequence[Path]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    yield from ((path, _read(path)) for path in paths)
+    given = [_section(_read(path), path) for path in files]
+    names = {run.stored.folder.path.resolve().name for run in runs}
+    return given + [_section(value, path) for path in sorted(beside) if _runs_of(value := _read(path)) <= names]
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    value = read_object(path)
+    value = read_json_object(path)
     if value.get("format") != _FORMAT:
         fix = "write it again with `egpo compare --out`"
-        raise InputError(f"format {value.get('format')}, and this version reads {_FORMAT}", where=str(path), fix=fix)
+        raise InputError(f"format {value.get('format')}; this version reads format {_FORMAT}", where=str(path), fix=fix)
     return value
 
 
@@ -73,7 +69,7 @@ def _section(value: Mapping[str, Any], path: Path) -> ComparisonSection:
         )
     except (KeyError, TypeError, AttributeError) as error:
         fix = "write it again with `egpo compare --out`"
-        raise InputError(f"is no comparison ({error!r:.60})", where=str(path), fix=fix) from error
+        raise InputError(f"not a comparison ({error!r:.60})", where=str(path), fix=fix) from error
 
 
 def _row(contrast: Mapping[str, Any]) -> ContrastRow:
@@ -94,5 +90,5 @@ def _signed(value: float, share: bool) -> str:
 
 
 def _inequality(found: Mapping[str, Any]) -> str:
-    told = ", ".join(f"{run}: {value}" for run, value in found["values"].items())
-    return f"{found['kind']} {found['key']} ({told})"
+    values = ", ".join(f"{run}: {value}" for run, value in found["values"].items())
+    return f"{found['kind']} {found['key']} ({values})"

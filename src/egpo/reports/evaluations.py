@@ -1,23 +1,21 @@
-"""`evals/<name>.json` of the runs: which model, which exam, which figures.
+"""The evaluations of the runs, grouped by exam: each figure with its interval, on an axis that all models share.
 
-Evaluations side by side: each figure with its interval, on an axis that all models share.
+An exam is a task, its problems and how responses were sampled. Only figures of one exam can be compared.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from egpo.errors import InputError
-from egpo.reports.run import ReportedRun
+from egpo.reports.curves import ReportedRun
 from egpo.runs.readings import figure
+from egpo.runs.stored import EvaluationFile
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure; `low` and `high` are None where no interval is known."""
+    """A figure with its 95 % interval; `low` and `high` are None if no interval is known."""
 
     value: float
     low: float | None
@@ -25,59 +23,52 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Exam:
-    """Equal ones can be compared: `data` is a digest of the problems."""
+class ExamKey:
+    """What identifies an exam: its description, and `data`, a digest of the problems."""
 
     title: str
     data: str
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """One file: which model, the exam that it sat, and its figures by name.
+class ShownEvaluation:
+    """One evaluation file: the model's label, the exam, and the figures by name.
 
-    `place` is that of the run whose checkpoint it was; None for a model that is no run's, as the base.
+    `place` is the position of the run whose checkpoint was evaluated; None for other models, such as the base.
     """
 
     label: str
     place: int | None
-    exam: Exam
+    exam: ExamKey
     figures: Mapping[str, Interval]
 
 
-def read_evaluations(runs: Sequence[ReportedRun]) -> list[Evaluation]:
-    """Files without figures are passed over; what lies in several runs alike, as the base, is there once, and the
-    models that are no run's come first."""
+def read_evaluations(runs: Sequence[ReportedRun]) -> list[ShownEvaluation]:
+    """Return the evaluations that have figures: models that are not checkpoints first, then by run.
+
+    An evaluation that lies in several run folders, such as the base's, is returned once.
+    """
     found = [evaluation for run in runs for evaluation in _evaluations(run) if evaluation.figures]
     once = [evaluation for number, evaluation in enumerate(found) if evaluation not in found[:number]]
     return sorted(once, key=lambda evaluation: -1 if evaluation.place is None else evaluation.place)
 
 
-def read_object(path: Path) -> Mapping[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot be read ({error})", where=str(path), fix="evaluate again, or remove it") from error
-    return value if isinstance(value, dict) else {}
+def _evaluations(run: ReportedRun) -> Iterator[ShownEvaluation]:
+    for file in run.stored.evaluations:
+        place = None if file.header.get("step") is None else run.place
+        yield ShownEvaluation(file.label, place, _exam(file), dict(_figures(file.header)))
 
 
-def _evaluations(run: ReportedRun) -> Iterator[Evaluation]:
-    for path in sorted(run.folder.evals.glob("*.json")):
-        value = read_object(path)
-        label = str(value.get("label") or path.stem)
-        place = None if value.get("step") is None else run.place
-        yield Evaluation(label, place, _exam(value), dict(_figures(value)))
-
-
-def _exam(value: Mapping[str, Any]) -> Exam:
-    """`countdown (test), 64 problems, 8 responses each at temperature 1`."""
-    task, problems, sampling = value.get("task"), value.get("num_problems"), value.get("sampling")
+def _exam(file: EvaluationFile) -> ExamKey:
+    """Describe an exam: `countdown (test), 64 problems, 8 responses each at temperature 1`."""
+    value, sampling = file.header, file.section("sampling")
+    task, problems = value.get("task"), value.get("num_problems")
     parts = [f"{task} ({value.get('split', 'test')})"] if task else []
     parts += [f"{problems} problems"] if problems else []
-    if isinstance(sampling, dict):
+    if isinstance(value.get("sampling"), dict):
         n, temperature = sampling.get("n", 1), sampling.get("temperature", 0)
         parts.append("greedy" if temperature == 0 else f"{n} responses each at temperature {temperature:g}")
-    return Exam(", ".join(parts), str(value.get("data", "")))
+    return ExamKey(", ".join(parts), str(value.get("data", "")))
 
 
 def _figures(value: Mapping[str, Any]) -> Iterator[tuple[str, Interval]]:
@@ -90,7 +81,7 @@ def _figures(value: Mapping[str, Any]) -> Iterator[tuple[str, Interval]]:
 
 
 def _interval(estimate: Any) -> Interval | None:
-    """None where there is no value; an end that is no number is not known."""
+    """Read an estimate; None if it has no value. An end that is not a number becomes None."""
     found = estimate if isinstance(estimate, dict) else {}
     value, low, high = (_number(found.get(name)) for name in ("value", "low", "high"))
     return None if value is None else Interval(value, low, high)
@@ -102,7 +93,7 @@ def _number(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class FigureRow:
-    """Texts, and places in percent of the axis. `place` is the run's, which decides the colour."""
+    """One model's figure: texts, and positions (`at`) in percent of the axis. `place` decides the colour."""
 
     label: str
     place: int | None
@@ -115,7 +106,7 @@ class FigureRow:
 
 @dataclass(frozen=True)
 class FigureTable:
-    """One figure of all evaluations, on an axis between two labels."""
+    """One figure of all evaluations of an exam, on an axis between two labels."""
 
     name: str
     low_label: str
@@ -125,24 +116,24 @@ class FigureTable:
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """The evaluations of one exam: only these can be compared."""
+    """All figures of one exam."""
 
     title: str
     figures: Sequence[FigureTable]
 
 
-def evaluation_tables(evaluations: Sequence[Evaluation]) -> list[EvaluationTable]:
-    """One for each exam."""
+def evaluation_tables(evaluations: Sequence[ShownEvaluation]) -> list[EvaluationTable]:
+    """Return one table for each exam."""
     exams = dict.fromkeys(evaluation.exam for evaluation in evaluations)
     return [_table(exam, [evaluation for evaluation in evaluations if evaluation.exam == exam]) for exam in exams]
 
 
-def _table(exam: Exam, evaluations: Sequence[Evaluation]) -> EvaluationTable:
+def _table(exam: ExamKey, evaluations: Sequence[ShownEvaluation]) -> EvaluationTable:
     names = dict.fromkeys(name for evaluation in evaluations for name in evaluation.figures)
     return EvaluationTable(exam.title, [_figure_table(name, evaluations) for name in names])
 
 
-def _figure_table(name: str, evaluations: Sequence[Evaluation]) -> FigureTable:
+def _figure_table(name: str, evaluations: Sequence[ShownEvaluation]) -> FigureTable:
     shown = [(evaluation, evaluation.figures[name]) for evaluation in evaluations if name in evaluation.figures]
     ends = [end for _, i in shown for end in (i.value, i.low, i.high) if end is not None]
     low, high = _axis(ends)
@@ -152,7 +143,7 @@ def _figure_table(name: str, evaluations: Sequence[Evaluation]) -> FigureTable:
 
 
 def _axis(ends: Sequence[float]) -> tuple[float, float]:
-    """Round numbers about all of them, so that intervals are as wide as they can be: labels say where it begins."""
+    """Return round numbers just outside all values. The axis need not begin at 0: its labels show where it does."""
     step = 10.0 ** math.floor(math.log10(max(max(ends) - min(ends), 0.1)))
     low, high = math.floor(min(ends) / step), math.ceil(max(ends) / step)
     if low == high:
@@ -160,7 +151,7 @@ def _axis(ends: Sequence[float]) -> tuple[float, float]:
     return low * step, high * step
 
 
-def _row(evaluation: Evaluation, interval: Interval, low: float, high: float, percent: bool) -> FigureRow:
+def _row(evaluation: ShownEvaluation, interval: Interval, low: float, high: float, percent: bool) -> FigureRow:
     def at(value: float) -> float:
         return round(100 * (value - low) / (high - low), 2)
 

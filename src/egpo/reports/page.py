@@ -1,7 +1,4 @@
-"""The page: a template, a style and a script, put together into one file that asks nothing of any network.
-
-A table as a page of its own, in the style of the report.
-"""
+"""Render HTML: template, style and script of `web/` in one file that loads nothing from a network."""
 
 import re
 from base64 import b64encode
@@ -18,24 +15,24 @@ from markupsafe import Markup, escape
 from egpo.reports.comparison import ComparisonSection
 from egpo.reports.evaluations import EvaluationTable
 from egpo.reports.overview import Overview, RuleNotes, SettingRow
-from egpo.reports.probe import Probe
+from egpo.reports.pass_rates import ProbeHistogram
 from egpo.reports.rollouts import Rollouts, as_json
 from egpo.version import __version__
 
 SCRIPTS = ("elements.js", "figures.js", "chart.js", "charts.js", "tokens.js", "reader.js", "rollouts.js", "start.js")
-"""In this order, as one script: each may use what stands before it."""
+"""Joined in this order into one script: each file may use what is defined in those before it."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """What the template shows. `charts` and `rollouts` are drawn by the page's script, the rest is there without."""
+    """The content of a report. `charts` and `rollouts` are drawn by the script; the rest is plain HTML."""
 
     title: str
     time: str
     overview: Overview
     evaluations: Sequence[EvaluationTable]
     comparisons: Sequence[ComparisonSection]
-    probes: Sequence[Probe]
+    probes: Sequence[ProbeHistogram]
     notes: Sequence[RuleNotes]
     settings: Sequence[SettingRow]
     origin: Sequence[SettingRow]
@@ -44,6 +41,7 @@ class Page:
 
 
 def render_page(page: Page) -> str:
+    """Return the HTML of a report."""
     style = web_file("style.css")
     script = '(() => {\n"use strict";\n' + "\n".join(web_file(name) for name in SCRIPTS) + "\n})();\n"
     return ENVIRONMENT.get_template("report.html.jinja").render(
@@ -58,7 +56,7 @@ def render_page(page: Page) -> str:
 
 
 def content_policy(style: str, script: str | None = None) -> str:
-    """Only our own script and style, by their digests: even markup that got through would neither run nor load."""
+    """Allow only our own script and style, by their digests: injected markup could neither run nor load anything."""
     scripts = "" if script is None else f"script-src {_digest(script)}; "
     return f"default-src 'none'; style-src {_digest(style)}; {scripts}base-uri 'none'"
 
@@ -72,7 +70,7 @@ def web_file(name: str) -> str:
 
 
 def _coded(text: str) -> Markup:
-    """What stands between backticks, as code."""
+    """Turn text between backticks into <code>."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
@@ -87,7 +85,7 @@ ENVIRONMENT.filters["coded"] = _coded
 
 
 def render_table_page(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """One file that loads nothing; cells are text, whatever they hold."""
+    """Return the HTML of a table in the style of the report. Cells are escaped text."""
     style = web_file("style.css")
     page: str = ENVIRONMENT.get_template("table.html.jinja").render(
         title=title,

@@ -1,4 +1,4 @@
-"""`egpo report`: what is in the page, and where it goes."""
+"""`egpo report`: read the runs, fill the page, write the file."""
 
 import os
 from collections.abc import Sequence
@@ -9,20 +9,20 @@ from egpo.errors import InputError
 from egpo.files import write_atomically
 from egpo.reports.charts import chart_data
 from egpo.reports.comparison import read_comparisons
+from egpo.reports.curves import ReportedRun, read_runs
 from egpo.reports.evaluations import evaluation_tables, read_evaluations
 from egpo.reports.overview import notes_by_rule, origin_table, overview, settings_table
 from egpo.reports.page import Page, render_page
-from egpo.reports.probe import read_probes
+from egpo.reports.pass_rates import read_probes
 from egpo.reports.rollouts import embed_rollouts
-from egpo.reports.run import ReportedRun, read_runs
 from egpo.runs.folder import RunFolder
 
 
 def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
-    """The page of these runs, whole or not at all; a run that is still going is shown as far as it is. A path to a JSON
-    file is that of a comparison.
+    """Write the report of some runs, and of comparisons given as JSON files. Return its path.
 
-    Without `out` one run's page is its own `report.html`, and that of several lies in the folder that holds them all.
+    An unfinished run is shown up to its last step. Without `out` the page of one run is `report.html` in its folder,
+    and the page of several is `report.html` in the folder that contains them all.
     """
     target = out or _default_place([path for path in paths if not _is_comparison(path)] or paths)
     content = render_report(paths)
@@ -32,13 +32,13 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
         raise InputError(
             f"the report cannot be written ({error.strerror or error})",
             where=str(target),
-            fix="give a file in a folder that is there and may be written: --out FILE",
+            fix="choose a file in an existing, writable folder: --out FILE",
         ) from error
     return target
 
 
 def render_report(paths: Sequence[Path]) -> bytes:
-    """The page as UTF-8."""
+    """Return the page in UTF-8."""
     runs = read_runs([path for path in paths if not _is_comparison(path)])
     page = Page(
         title=_title(runs),
@@ -53,7 +53,7 @@ def render_report(paths: Sequence[Path]) -> bytes:
         charts=chart_data(runs),
         rollouts=embed_rollouts(runs),
     )
-    # A lone surrogate, which UTF-8 has no place for, becomes its JSON escape: only in data can there be one.
+    # UTF-8 cannot encode a lone surrogate: it becomes a JSON escape. Only the JSON blocks can contain one.
     return render_page(page).encode("utf-8", "backslashreplace")
 
 

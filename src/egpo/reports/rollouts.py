@@ -1,8 +1,7 @@
-"""Data inside a page, where a model's text must stay text.
+"""The rollouts inside the page: some steps of each run, in whole groups, within a limit on the number of bytes.
 
-The responses of a step in few bytes: a prompt once a group, tokens as lengths, entropies in hundredths of a nat.
-
-Which rollouts go into the page: some steps of each run, whole groups, within a bound on their bytes.
+Responses are stored compactly: each prompt once per group, tokens as lengths, entropies in hundredths of a nat. They
+are escaped JSON, so that nothing a model wrote can become markup.
 """
 
 import json
@@ -13,21 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from egpo.reports.run import ReportedRun
+from egpo.reports.curves import ReportedRun
 from egpo.runs.dump import RolloutRecord, read_dump
 
-# `<` and `>` end or open markup, `&` starts a reference where a parser takes the block for one; inside JSON they can
-# only stand in strings, where an escape means the same.
+# `<`, `>` and `&` could end the block or start markup. In JSON they occur only inside strings, where an escape has the
+# same meaning.
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
 
 def as_json(value: Any) -> str:
-    """Strict JSON, without spaces, that can stand in a <script> block whatever it holds."""
+    """Return strict JSON without spaces that is safe inside a <script> block, whatever the value holds."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
 
 
 def num_bytes(value: Any) -> int:
-    """What it takes in the page."""
+    """Return the size of a value in the page, in bytes."""
     return len(as_json(value).encode("utf-8", "backslashreplace"))
 
 
@@ -36,7 +35,7 @@ UNKNOWN = -1
 
 
 def encode_groups(records: Sequence[RolloutRecord]) -> list[dict[str, Any]]:
-    """One object for each prompt, with its responses in their order; `of` is their number."""
+    """Return one object per prompt with its responses in order; `of` is the number of responses."""
     groups: dict[tuple[str, str], list[RolloutRecord]] = {}
     for record in records:
         groups.setdefault((record.problem, record.input), []).append(record)
@@ -77,7 +76,7 @@ def _encode_response(record: RolloutRecord) -> dict[str, Any]:
 
 
 def utf16_length(text: str) -> int:
-    """As JavaScript counts: what lies above the first 65,536 characters takes two places."""
+    """Return the length as JavaScript counts it: characters above U+FFFF count twice."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -86,14 +85,13 @@ def _short(value: float | None) -> float | None:
 
 
 BYTES = 3_500_000
-"""Of all rollouts in a page together."""
+"""Limit for all rollouts of a page together."""
 _FEWEST_STEPS, _MOST_STEPS = 3, 24
-_PREFIX = "step_"
 
 
 @dataclass(frozen=True)
 class StepRollouts:
-    """The rollouts of one step as JSON, how many groups of it are in there, and how often which entropy."""
+    """The rollouts of one step as JSON, the number of groups kept and of all groups, and counts of token entropies."""
 
     step: int
     json: str
@@ -104,7 +102,7 @@ class StepRollouts:
 
 @dataclass(frozen=True)
 class RunRollouts:
-    """`num_all_steps` were kept on disk; those in `steps` are in the page."""
+    """The steps of a run that are in the page; `num_all_steps` have rollouts on disk."""
 
     run: ReportedRun
     steps: Sequence[StepRollouts]
@@ -113,14 +111,14 @@ class RunRollouts:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """`scale`: the entropy, in nats, from which on a token's shade is full."""
+    """All rollouts of a page. A token at `scale` nats of entropy or more has the full shade."""
 
     runs: Sequence[RunRollouts]
     scale: float
 
     @property
     def index(self) -> dict[str, Any]:
-        """What the page must know before any step is opened."""
+        """Runs and steps to choose from; the responses of a step are read by the page when it is opened."""
         runs = [
             {
                 "place": found.run.place,
@@ -137,22 +135,16 @@ class Rollouts:
 
 
 def embed_rollouts(runs: Sequence[ReportedRun], most_bytes: int = BYTES) -> Rollouts:
-    """Each run has the same share of the bytes."""
-    dumps = [dumped_steps(run) for run in runs]
+    """Select rollouts of every run; each run gets the same share of the bytes."""
+    dumps = [run.stored.rollout_steps for run in runs]
     share = most_bytes // max(1, sum(bool(found) for found in dumps))
     found = [_embed_run(run, steps, share) for run, steps in zip(runs, dumps, strict=True)]
     entropies = sum((step.entropies for run in found for step in run.steps), Counter[int]())
     return Rollouts(found, full_shade(entropies))
 
 
-def dumped_steps(run: ReportedRun) -> list[int]:
-    """The steps whose rollouts lie in the folder."""
-    names = [path.stem for path in run.folder.rollouts.glob(f"{_PREFIX}*.jsonl")]
-    return sorted(int(name.removeprefix(_PREFIX)) for name in names if name.removeprefix(_PREFIX).isdecimal())
-
-
 def spread_evenly(steps: Sequence[int], count: int) -> list[int]:
-    """The first, the last, and others at equal distances between them: `count` at most, and no step twice."""
+    """Return at most `count` steps: the first, the last, and others at equal distances between them."""
     if len(steps) <= count:
         return list(steps)
     places = [round(part * (len(steps) - 1) / (count - 1)) for part in range(count)]
@@ -160,7 +152,10 @@ def spread_evenly(steps: Sequence[int], count: int) -> list[int]:
 
 
 def full_shade(entropies: Mapping[int, int]) -> float:
-    """The 99th percentile in nats, rounded up to half a nat; 1 where none is known. Counts by hundredths of a nat."""
+    """Return the 99th percentile in nats, rounded up to half a nat; 1 if none is known.
+
+    `entropies` counts tokens by entropy in hundredths of a nat.
+    """
     known = {entropy: count for entropy, count in entropies.items() if entropy != UNKNOWN}
     left = 0.99 * sum(known.values())
     for entropy in sorted(known):
@@ -171,13 +166,12 @@ def full_shade(entropies: Mapping[int, int]) -> float:
 
 
 def _embed_run(run: ReportedRun, steps: Sequence[int], share: int) -> RunRollouts:
-    """As many steps as have room whole, going by the first one's size; never fewer than three, then with fewer
-    groups."""
+    """Select as many whole steps as fit, estimated by the first one's size; at least three, then with fewer groups."""
     if not steps:
         return RunRollouts(run, [], 0)
-    size = num_bytes(_groups(run.folder.rollouts_of(steps[0])))
+    size = num_bytes(_groups(run.stored.folder.rollouts_of(steps[0])))
     chosen = spread_evenly(steps, max(_FEWEST_STEPS, min(_MOST_STEPS, share // size)))
-    embedded = [_embed_step(run.folder.rollouts_of(step), step, share // len(chosen)) for step in chosen]
+    embedded = [_embed_step(run.stored.folder.rollouts_of(step), step, share // len(chosen)) for step in chosen]
     return RunRollouts(run, embedded, len(steps))
 
 
@@ -195,7 +189,7 @@ def _groups(path: Path) -> list[dict[str, Any]]:
 
 
 def _within(groups: Sequence[dict[str, Any]], share: int) -> Iterator[dict[str, Any]]:
-    """The first groups, while they have room together."""
+    """Yield the first groups that fit into `share` bytes together."""
     for group in groups:
         share -= num_bytes(group) + 1  # and a comma
         if share < 0:
@@ -204,7 +198,7 @@ def _within(groups: Sequence[dict[str, Any]], share: int) -> Iterator[dict[str, 
 
 
 def _shortened(group: dict[str, Any], share: int) -> dict[str, Any]:
-    """A group too large by itself, with as many of its responses as have room, and one at least."""
+    """Return a group that is too large by itself with as many responses as fit, and at least one."""
     room = share - num_bytes(group | {"responses": []})
     responses = list(_within(group["responses"], room)) or group["responses"][:1]
     return group | {"responses": responses}

@@ -14,6 +14,7 @@ from egpo.runs.provenance import (
     record_resumption,
     write_provenance,
 )
+from egpo.runs.stored import StoredRun
 from egpo.runs.trackers import Trackers, open_trackers
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "RolloutRecord",
     "Rule",
     "RunFolder",
+    "StoredRun",
     "TokenSpan",
     "Trackers",
     "config_differences",

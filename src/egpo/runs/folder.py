@@ -5,6 +5,7 @@ What lies where in `runs/<name>/`, and who may write there.
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,25 @@ from egpo.files import UNFINISHED, write_atomically
 from egpo.runs.differences import refuse_other_training
 
 LOCK_NAME = ".lock"
+ACTOR, MODEL = "actor", "huggingface"
+"""Inside a checkpoint: the trained policy, and in it the model folder that transformers loads. verl's names."""
+SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
+"""verl's name for the part of the weights that one rank saved."""
+PROBE = "probe.json"
+_CHECKPOINT = re.compile(r"global_step_(\d+)")
+_ROLLOUTS = re.compile(r"step_(\d+)\.jsonl")
+
+
+def checkpoint_step(path: Path) -> int | None:
+    """Return N of a folder `global_step_N`; None for any other name."""
+    match = _CHECKPOINT.fullmatch(path.name)
+    return int(match[1]) if match else None
+
+
+def rollouts_step(path: Path) -> int | None:
+    """Return N of a file `step_N.jsonl`; None for any other name."""
+    match = _ROLLOUTS.fullmatch(path.name)
+    return int(match[1]) if match else None
 
 
 @contextmanager
@@ -105,6 +125,16 @@ class RunFolder:
     @property
     def evals(self) -> Path:
         return self.path / "evals"
+
+    @property
+    def probe(self) -> Path:
+        """The figures of a probe; its responses and its picture lie beside it under the same name."""
+        return self.evals / PROBE
+
+    @property
+    def verl(self) -> Path:
+        """What verl reads and writes besides the checkpoints: its config, logs and copy of the data."""
+        return self.path / "verl"
 
     @property
     def trackers(self) -> Path:

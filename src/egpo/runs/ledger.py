@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from egpo.errors import EgpoError, warn_once
-from egpo.runs.folder import RunFolder
+from egpo.runs.folder import RunFolder, rollouts_step
 from egpo.runs.health import Health, Note, NoteStream, read_notes
 from egpo.runs.live import LiveView
 from egpo.runs.metrics import MetricStream, read_metrics
@@ -29,9 +29,9 @@ def rewind(folder: RunFolder, step: int, *, gaps: bool = False) -> None:
     MetricStream(folder.metrics).forget_after(step, gaps=gaps)
     MetricStream(folder.timings).forget_after(step, gaps=True)
     NoteStream(folder.health).forget_after(step)
-    for path in folder.rollouts.glob("step_*.jsonl"):
-        number = path.stem.removeprefix("step_")
-        if number.isdigit() and int(number) > step:
+    for path in folder.rollouts.glob("*.jsonl"):
+        number = rollouts_step(path)
+        if number is not None and number > step:
             path.unlink()
 
 

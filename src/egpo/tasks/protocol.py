@@ -6,10 +6,12 @@ A verdict on every response, from the task's own judge, within a time limit.
 """
 
 import faulthandler
+import hashlib
+import json
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import UnsupportedOperation
 from itertools import islice
@@ -63,6 +65,15 @@ class Task(Protocol):
 def user(text: str) -> tuple[Message, ...]:
     """A prompt of one turn."""
     return ({"role": "user", "content": text},)
+
+
+def problems_digest(problems: Iterable[Problem]) -> str:
+    """Return the SHA-256 of keys, prompts and ground truths, in order: equal digests mean equal problems."""
+    digest = hashlib.sha256()
+    for problem in problems:
+        shown = [problem.key, [dict(message) for message in problem.messages], problem.ground_truth]
+        digest.update(json.dumps(shown, default=str).encode("utf-8", "backslashreplace"))
+    return digest.hexdigest()
 
 
 def check_gold(task: Task, split: str = "train", count: int = 16) -> list[Fault]:

@@ -70,7 +70,7 @@ def test_gold_calls_score_everything_in_single_and_multi_turn(golds, tmp_path, m
     assert {(sample.problem, sample.sample) for sample in stored.samples} == {
         (f"{name}_{case}", number) for name in CATEGORIES for case in range(3) for number in range(2)
     }
-    assert stored.value["categories"][0]["spread"] == 0.0
+    assert stored.header["categories"][0]["spread"] == 0.0
     assert len(set(prompts)) > 6
     assert outcome.mismatches is None
 

@@ -13,12 +13,12 @@ from egpo.experiments.job import Job
 from egpo.experiments.prepared import data_digest
 from egpo.experiments.prints import digest_of, model_identity
 from egpo.experiments.screen import Screen
-from egpo.probes.probe import draw_paper, probe
+from egpo.probes.probe import draw_exam, probe
 from egpo.probes.store import write_probe
 from egpo.probes.subject import find_subject
-from egpo.reports.evaluations import read_object
-from egpo.reports.probe import PROBE
+from egpo.runs.folder import PROBE
 from egpo.runs.live import warnings_said_by
+from egpo.runs.stored import read_json_object
 
 
 def jobs(experiment: Experiment, screen: Screen) -> list[Job]:
@@ -40,10 +40,10 @@ def _probed(experiment: Experiment, screen: Screen) -> str:
     exam = Exam(
         config.task.name, config.task.settings, "train", config.probe.problems, sampling, default_ks(sampling.n)
     )
-    subject, paper = find_subject(config, out=experiment.run.evals), draw_paper(exam)
+    subject, paper = find_subject(config, out=experiment.run.evals), draw_exam(exam)
     with screen.watched("probe") as view, warnings_said_by(view.say):
         path = write_probe(subject.folder, probe(subject.load(), paper, view.watch), subject.origin)
-    return _described(read_object(path))
+    return _described(read_json_object(path))
 
 
 def _sampling(config: Config) -> Sampling:

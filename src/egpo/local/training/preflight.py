@@ -1,7 +1,5 @@
 """What is looked at before the first step: a fault found here costs seconds, and hours later."""
 
-import hashlib
-import json
 from itertools import islice
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from egpo.local.validate import held_out_problems
 from egpo.rewards.scoring import DATA_SOURCES, require_visible_tags, vanishing_tags
 from egpo.tasks import Problem, Task
 from egpo.tasks.load import sandbox_tier
+from egpo.tasks.protocol import problems_digest
 from egpo.tasks.sourced import SourcedTask
 
 _PROMPTS_LOOKED_AT = 10_000
@@ -64,7 +63,7 @@ def data_digests(run: Run) -> dict[str, str]:
     data."""
     if files := data_files(run):
         return {split: data_digest(path) for split, path in files.items()}
-    return {split: _digest(run, split) for split in _splits(run)}
+    return {split: problems_digest(run.task.problems(split)) for split in _splits(run)}
 
 
 def data_files(run: Run) -> dict[str, Path]:
@@ -75,14 +74,6 @@ def data_files(run: Run) -> dict[str, Path]:
 
 def _splits(run: Run) -> tuple[str, ...]:
     return ("train", "test") if run.config.validation.every else ("train",)
-
-
-def _digest(run: Run, split: str) -> str:
-    digest = hashlib.sha256()
-    for problem in run.task.problems(split):
-        shown = [problem.key, [dict(message) for message in problem.messages], problem.ground_truth]
-        digest.update(json.dumps(shown, default=str).encode("utf-8", "backslashreplace"))
-    return digest.hexdigest()
 
 
 def require_tags_in_text(tokenizer: PreTrainedTokenizerBase, tags: tuple[str, str], task: Task) -> None:

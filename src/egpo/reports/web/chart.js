@@ -1,10 +1,10 @@
-// One metric of all runs over the steps. Every chart has the same axis of steps and the same cursor.
+// Draws one metric of all runs by step. All charts share the step axis and the cursor.
 
 const HEIGHT = 190;
 const MARGIN = { top: 10, right: 12, bottom: 22 };
-const DOTTED = 40; // curves of no more points show each of them
+const DOTTED = 40; // curves of at most this many points show each point
 
-// There are six colours: the seventh run has the first one's, dashed.
+// There are six colours: the seventh run has the first colour again, dashed.
 const lineClass = (place) => (place >= 6 ? "line dashed" : "line");
 
 class Chart {
@@ -44,7 +44,7 @@ class Chart {
     this.svg.setAttribute("aria-label", this.described());
     this.svg.replaceChildren();
     if (!this.found.length) {
-      this.svg.append(drawn("text", { x: this.width / 2, y: HEIGHT / 2, class: "none" }, "no run shown has it"));
+      this.svg.append(drawn("text", { x: this.width / 2, y: HEIGHT / 2, class: "none" }, "no visible run has this metric"));
       return;
     }
     this.drawAxes();
@@ -99,7 +99,7 @@ class Chart {
     return Math.max(2, MARGIN.top + (1 - part) * inner);
   }
 
-  // The step that this chart has nearest to the pointer becomes everybody's.
+  // All charts show the step of this chart that is nearest to the pointer.
   point(event) {
     if (!this.found.length) return;
     const box = this.svg.getBoundingClientRect();

@@ -1,6 +1,6 @@
-// All charts together: which runs are shown, how smooth, and the step that is pointed at.
+// All charts share which runs are shown, the smoothing, and the step under the pointer.
 
-const NOISY = 60; // longer curves are smoothed unless the reader says otherwise
+const NOISY = 60; // steps; longer curves are smoothed by default
 
 function startCharts() {
   if (!byId("charts")) return;
@@ -45,7 +45,7 @@ function stepRange(runs) {
   return low === high ? [low - 1, high + 1] : [low, high];
 }
 
-// A piece of the run's curve, dashed where that is.
+// A short piece of the run's line for the legend, dashed if the curve is.
 const lineSample = (place) =>
   drawn("svg", { width: 22, height: 8, class: "sample", "aria-hidden": "true" },
     drawn("g", { class: `curve run-${place % 6}` }, drawn("path", { class: lineClass(place), d: "M0 4H22" })));

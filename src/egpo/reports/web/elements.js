@@ -1,4 +1,4 @@
-// Elements. Text always goes in as text: nothing here, or anywhere in this page, parses a string as markup.
+// Creates elements. Text is always inserted as text: no script of this page parses a string as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -18,13 +18,13 @@ const byId = (id) => document.getElementById(id);
 const readJson = (id) => JSON.parse(byId(id).textContent);
 const swatch = (place) => element("span", { class: `swatch run-${place % 6}`, "aria-hidden": "true" });
 
-// Characters that show nothing, and could turn the text around them: their number in brackets. NUL and its kin: a picture.
+// Makes invisible characters visible: control characters as their symbols, others (such as direction marks) as ⟨code⟩.
 const visible = (text) =>
   text
     .replace(/[\u0000-\u0008\u000b-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
     .replace(/[\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, (c) => `⟨${c.charCodeAt(0).toString(16)}⟩`);
 
-// One box for whatever is pointed at, beside the pointer and within the window.
+// One tooltip for the whole page, beside the pointer and inside the window.
 const tooltip = {
   box: byId("tooltip"),
   show(x, y, ...content) {

@@ -1,4 +1,4 @@
-// Numbers for the eye, and axes.
+// Formatting of numbers, and axes.
 
 function figure(value) {
   if (value === null || value === undefined) return "–";
@@ -9,7 +9,7 @@ function figure(value) {
 
 const percent = (value) => `${(100 * value).toFixed(1)} %`;
 
-// The round distance (1, 2 or 5 times a power of ten) that cuts the range into `count` parts, or a few more.
+// A round tick distance (1, 2 or 5 times a power of ten) that gives about `count` ticks.
 function roundStep(range, count) {
   const rough = range / count;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -29,8 +29,8 @@ function tickLabel(value, step, share) {
   return value.toFixed(Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));
 }
 
-// From 0 where that costs no more than half of the height. A few values far above all others (a gradient that exploded)
-// do not flatten the rest: they are counted in `above`, and leave the chart at its top.
+// The axis starts at 0 if that wastes at most half of the height. Rare values far above all others (an exploded
+// gradient) do not flatten the rest: they are cut off at the top and counted in `above`.
 function valueRange(values) {
   const sorted = [...values].sort((a, b) => a - b);
   const usual = sorted[Math.floor(0.98 * (sorted.length - 1))];
@@ -43,7 +43,7 @@ function valueRange(values) {
   return { low: low === 0 ? 0 : low - room, high: high + room, above: cut ? sorted.filter((v) => v > high).length : 0 };
 }
 
-// The mean of the points within the last `window` steps, at each point. Points that lie farther apart stay as they are.
+// At each point the mean of the points within the last `window` steps. Points farther apart than that stay as they are.
 function smoothed(curve, window) {
   if (!curve.x.some((step, i) => i && step - curve.x[i - 1] < window)) return curve;
   let start = 0;

@@ -1,4 +1,4 @@
-// The browser of rollouts: a run, a step, a list of responses, and one of them in full.
+// The rollout browser: choose a run and a step, list its responses, show one in full.
 
 class RolloutBrowser {
   constructor(index, place) {
@@ -13,7 +13,7 @@ class RolloutBrowser {
     this.reasonChoice = this.choice("Reason", (value) => this.filter({ reason: value }));
     this.count = element("p", { class: "soft small", role: "status" });
     this.list = element("div", { class: "response-list", role: "listbox", "aria-label": "Responses", tabindex: "0" });
-    this.reader = element("article", { class: "reader", "aria-label": "The chosen response" });
+    this.reader = element("article", { class: "reader", "aria-label": "Selected response" });
     place.append(this.toolbar(), this.help(), element("div", { class: "browser" }, element("div", { class: "list-side" }, this.count, this.list), this.reader));
     setOptions(this.runChoice, index.runs.map((run, i) => [i, run.name]), 0);
     document.addEventListener("keydown", (event) => this.key(event));
@@ -87,10 +87,10 @@ class RolloutBrowser {
   counted() {
     const step = this.run.steps.find((entry) => entry.step === this.step);
     const parts = [`${this.shown.length} of ${this.all.length} responses.`];
-    if (step.groups < step.of) parts.push(`${step.of - step.groups} of the step's ${step.of} groups are left out of this page.`);
+    if (step.groups < step.of) parts.push(`${step.of - step.groups} of the step's ${step.of} groups are not included in this page.`);
     const cut = this.groups.filter((group) => group.responses.length < group.of);
-    if (cut.length) parts.push("Of a group that is too large, some responses are left out.");
-    if (this.run.steps.length < this.run.of) parts.push(`${this.run.of - this.run.steps.length} of the run's ${this.run.of} recorded steps are left out.`);
+    if (cut.length) parts.push("Some responses of groups that are too large are not included.");
+    if (this.run.steps.length < this.run.of) parts.push(`${this.run.of - this.run.steps.length} of the run's ${this.run.of} recorded steps are not included.`);
     return parts.join(" ");
   }
 
@@ -109,7 +109,7 @@ class RolloutBrowser {
     tooltip.hide();
     if (!this.shown.length) {
       this.list.removeAttribute("aria-activedescendant");
-      this.reader.replaceChildren(element("p", { class: "empty" }, "No response of this step is like that."));
+      this.reader.replaceChildren(element("p", { class: "empty" }, "No responses of this step match the filters."));
       return;
     }
     this.options[this.at]?.setAttribute("aria-selected", "false");
@@ -169,7 +169,7 @@ function setOptions(select, options, chosen) {
   select.value = `${chosen}`;
 }
 
-// As scrollIntoView, but never moves the page.
+// Like scrollIntoView, but scrolls only the list, never the page.
 function scrollWithin(list, option) {
   const above = option.offsetTop - list.offsetTop;
   if (above < list.scrollTop) list.scrollTop = above - 30;

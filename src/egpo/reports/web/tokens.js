@@ -1,4 +1,4 @@
-// A response, token by token: shaded by entropy, cut into its segments.
+// Draws a response token by token: shaded by entropy, divided into its segments.
 
 const SHADES = 12;
 
@@ -12,7 +12,7 @@ function tokensOf(response) {
   });
 }
 
-// Neighbouring tokens of one segment; `null` is what belongs to none, as a tag between them.
+// Ranges of tokens by segment; `null` for tokens outside of all segments, such as tags.
 function segmentsOf(response, count) {
   const found = [];
   let at = 0;
@@ -29,7 +29,7 @@ const shade = (entropy, scale) => Math.min(SHADES, Math.round((SHADES * entropy)
 
 function tokenSpan(token, number, scale) {
   const shaded = token.entropy === null ? "unknown" : `shade-${shade(token.entropy, scale)}`;
-  const empty = token.text === "" ? " empty" : ""; // a piece of a character, or a stop that has no text
+  const empty = token.text === "" ? " empty" : ""; // part of a character, or a stop token without text
   return element("span", { class: `token ${shaded}${empty}`, "data-token": number }, visible(token.text));
 }
 
@@ -47,7 +47,7 @@ function responseBlocks(response, scale) {
 
 function describeToken(tokens, number) {
   const { text, entropy } = tokens[number];
-  const known = entropy === null ? "not known" : `${entropy.toFixed(2)} nats`;
+  const known = entropy === null ? "unknown" : `${entropy.toFixed(2)} nats`;
   return [
     element("div", { class: "soft" }, `token ${number + 1} of ${tokens.length}`),
     element("div", {}, element("code", {}, visible(JSON.stringify(text)))),
@@ -59,7 +59,7 @@ function entropyScale(scale) {
   const steps = Array.from({ length: SHADES + 1 }, (_, i) => element("span", { class: `shade-${i}` }));
   return element(
     "div",
-    { class: "scale", role: "img", "aria-label": `Shades of entropy, from 0 to ${scale} nats and more` },
+    { class: "scale", role: "img", "aria-label": `Colour scale of the entropy, from 0 to ${scale} nats or more` },
     element("span", {}, "entropy 0"),
     element("span", { class: "ramp" }, ...steps),
     element("span", {}, `≥ ${scale} nats`),

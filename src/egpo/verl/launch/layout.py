@@ -14,7 +14,7 @@ class VerlPlaces:
 
     @property
     def root(self) -> Path:
-        return self.folder.path.absolute() / "verl"
+        return self.folder.verl.absolute()
 
     @property
     def log(self) -> Path:

@@ -1,20 +1,18 @@
-"""`evals/probe.json`: how often the untrained model solved each prompt, as a histogram."""
+"""`evals/probe.json` as a histogram: how often the untrained model solved each prompt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isclose
 from typing import Any
 
-from egpo.reports.evaluations import read_object
-from egpo.reports.run import ReportedRun
+from egpo.reports.curves import ReportedRun
 
-PROBE = "probe.json"
 _BINS = 10
 
 
 @dataclass(frozen=True)
 class Bar:
-    """`height` is in percent of the highest bar."""
+    """One bar: the number of prompts in it, and its height in percent of the highest bar."""
 
     label: str
     count: int
@@ -22,7 +20,9 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeHistogram:
+    """The pass rates of one probe as bars. `note` is the line below the title."""
+
     run: ReportedRun
     title: str
     note: str
@@ -30,22 +30,22 @@ class Probe:
 
     @property
     def described(self) -> str:
+        """The bars as text, for screen readers."""
         return "Prompts by pass rate: " + ", ".join(f"{bar.label} {bar.count}" for bar in self.bars)
 
 
-def read_probes(runs: Sequence[ReportedRun]) -> list[Probe]:
-    """Of the runs that have one. `pass_rates` is the share solved of each prompt's samples."""
+def read_probes(runs: Sequence[ReportedRun]) -> list[ProbeHistogram]:
+    """Return a histogram for each run that was probed."""
     found = []
     for run in runs:
-        path = run.folder.evals / PROBE
-        value = read_object(path) if path.is_file() else {}
-        if rates := _rates(value.get("pass_rates")):
-            found.append(_probe(run, value.get("label"), rates))
+        probe = run.stored.probe or {}
+        if rates := _rates(probe.get("pass_rates")):
+            found.append(_histogram_of(run, probe.get("label"), rates))
     return found
 
 
 def histogram(rates: Sequence[float]) -> list[Bar]:
-    """Never solved, always solved, and tenths between: the first two teach nothing, so they stand apart."""
+    """Return twelve bars: never solved, ten bins between, always solved. The first and the last have no gradient."""
     never = sum(rate <= 0 for rate in rates)
     always = sum(rate >= 1 or isclose(rate, 1) for rate in rates)
     counts = [0] * _BINS
@@ -58,15 +58,15 @@ def histogram(rates: Sequence[float]) -> list[Bar]:
     return [Bar(label, count, round(100 * count / highest, 1)) for label, count in shown]
 
 
-def _probe(run: ReportedRun, label: Any, rates: Sequence[float]) -> Probe:
-    """Titled by the model that was asked: it is the base's, whatever the run made of it."""
+def _histogram_of(run: ReportedRun, label: Any, rates: Sequence[float]) -> ProbeHistogram:
+    """Build the histogram of a run. Its title names the model that was probed: the base, before training."""
     varied = sum(0 < rate < 1 for rate in rates) / len(rates)
     title = f"{label}, before {run.name}" if isinstance(label, str) and label else run.name
-    note = f"{len(rates)} prompts by the share of right samples; {varied:.0%} solved sometimes, and not always"
-    return Probe(run, title, note, histogram(rates))
+    note = f"{len(rates)} prompts by their share of correct responses; {varied:.0%} are solved sometimes, not always"
+    return ProbeHistogram(run, title, note, histogram(rates))
 
 
 def _rates(value: Any) -> list[float]:
-    """A list, or an object by problem."""
+    """Read pass rates from a list, or from an object by problem."""
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
     return [float(rate) for rate in values if isinstance(rate, int | float)]

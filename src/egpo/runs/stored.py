@@ -1,0 +1,251 @@
+"""Read what a run has written: its config, provenance, metrics, checkpoints, evaluations and probe. No torch.
+
+Reports, comparisons, evaluations, merges and the results table read a run folder through `StoredRun`. Each file is read
+on first use, as far as the run has written it; a missing file gives an empty value or None, a damaged one InputError.
+`RunFolder` owns the names of the files.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from egpo.errors import InputError
+from egpo.runs.folder import ACTOR, MODEL, SHARD, RunFolder, checkpoint_step, rollouts_step
+from egpo.runs.health import Note, read_notes
+from egpo.runs.metrics import read_metrics
+from egpo.runs.provenance import Provenance, read_provenance
+
+_REPEATS = re.compile(r"[-_.](step|seed|run)[-_]?\d+$")
+"""Endings of a file name that tell evaluations of one exam apart: `countdown-n8-t1-seed3-step40`."""
+
+
+@dataclass(frozen=True)
+class EvaluationFile:
+    """One `evals/<name>.json`. `header` is its content; the responses are in `<name>.jsonl` beside it."""
+
+    path: Path
+    header: Mapping[str, Any]
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it has an accuracy on a named task; other JSON files may lie in the folder too."""
+        return "accuracy" in self.header and "task" in self.header
+
+    @property
+    def label(self) -> str:
+        """The name of the evaluated model; the file's name if none was recorded."""
+        return str(self.header.get("label") or self.path.stem)
+
+    @property
+    def step(self) -> int | None:
+        """The step of the evaluated checkpoint; None for a model that is not a checkpoint of the run."""
+        step = self.header.get("step")
+        return step if isinstance(step, int) else None
+
+    @property
+    def exam(self) -> str:
+        """The file's name without step, seed and run number: equal for repeated evaluations on one exam."""
+        name, shorter = self.path.stem, ""
+        while (shorter := _REPEATS.sub("", name)) != name:
+            name = shorter
+        return name
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """Return an object inside the header, such as `sampling` or `task_settings`; empty if it is missing."""
+        value = self.header.get(name)
+        return value if isinstance(value, dict) else {}
+
+
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """A checkpoint on disk: `actor` holds verl's shards, or a model folder, or both. `step` is None if unknown."""
+
+    actor: Path
+    step: int | None
+
+    @property
+    def model(self) -> Path:
+        """The folder with config and tokenizer, and with the weights unless they are in shards."""
+        return self.actor / MODEL
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether verl has written the weights as one file per rank."""
+        return any(SHARD.fullmatch(path.name) for path in self.actor.glob("model_world_size_*"))
+
+    @property
+    def exists(self) -> bool:
+        return self.is_sharded or self.model.is_dir()
+
+    @property
+    def run(self) -> RunFolder | None:
+        """The run folder that contains this checkpoint; None for a checkpoint outside of any run."""
+        run = RunFolder(self.actor.parent.parent.parent)
+        return run if run.config.is_file() and self.actor.parent.parent == run.checkpoints else None
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """The content of a run folder. `name` distinguishes it from the other runs of a report or comparison."""
+
+    folder: RunFolder
+    name: str
+
+    @classmethod
+    def at(cls, path: Path) -> "StoredRun":
+        """Open a run under its folder's name."""
+        return cls(RunFolder(path), path.resolve().name)
+
+    @cached_property
+    def config_yaml(self) -> str:
+        """The text of `config.yaml`; empty if there is none yet."""
+        path = self.folder.config
+        try:
+            return path.read_text(encoding="utf-8") if path.is_file() else ""
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot be read ({error})", where=str(path), fix="restore it") from error
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The recipe as plain values, unchecked: a run of another version may have other keys."""
+        try:
+            value = yaml.safe_load(self.config_yaml)
+        except yaml.YAMLError as error:
+            raise InputError("not YAML", where=str(self.folder.config), fix="restore it") from error
+        return value if isinstance(value, dict) else {}
+
+    def setting(self, section: str, key: str) -> str:
+        """Return one value of the config as text, such as `algorithm`, `estimator`; empty if it is missing."""
+        inner = self.config.get(section)
+        return str(inner.get(key, "")) if isinstance(inner, dict) else ""
+
+    @property
+    def planned_steps(self) -> int | None:
+        """The number of steps in the config; None for a supervised run that counts epochs."""
+        steps = self.config.get("steps")
+        return steps if isinstance(steps, int) else None
+
+    @cached_property
+    def provenance(self) -> Provenance | None:
+        return read_provenance(self.folder.provenance) if self.folder.provenance.is_file() else None
+
+    @cached_property
+    def metrics(self) -> Sequence[Mapping[str, Any]]:
+        """The lines of `metrics.jsonl`."""
+        return read_metrics(self.folder.metrics) if self.folder.metrics.is_file() else []
+
+    @cached_property
+    def timings(self) -> Sequence[Mapping[str, Any]]:
+        """The lines of `timings.jsonl`."""
+        return read_metrics(self.folder.timings) if self.folder.timings.is_file() else []
+
+    @property
+    def last_step(self) -> int:
+        """The last step with metrics; 0 before the first."""
+        return max((step_of(line) or 0 for line in self.metrics), default=0)
+
+    @cached_property
+    def notes(self) -> Sequence[Note]:
+        """The health warnings."""
+        return read_notes(self.folder.health)
+
+    @property
+    def rollout_steps(self) -> list[int]:
+        """The steps whose rollouts were kept."""
+        steps = map(rollouts_step, self.folder.rollouts.glob("*.jsonl"))
+        return sorted(step for step in steps if step is not None)
+
+    @cached_property
+    def checkpoints(self) -> Mapping[int, StoredCheckpoint]:
+        """Every checkpoint by its step, in ascending order."""
+        return checkpoints_in(self.folder.checkpoints)
+
+    @cached_property
+    def evaluations(self) -> Sequence[EvaluationFile]:
+        """Every JSON object in `evals` but the probe, in the order of file names."""
+        paths = sorted(path for path in self.folder.evals.glob("*.json") if path != self.folder.probe)
+        return [EvaluationFile(path, read_json_object(path)) for path in paths]
+
+    @cached_property
+    def probe(self) -> Mapping[str, Any] | None:
+        """`evals/probe.json`; None if the run was not probed."""
+        return read_json_object(self.folder.probe) if self.folder.probe.is_file() else None
+
+
+def stored_runs(paths: Sequence[Path], *, need_config: bool = False) -> list[StoredRun]:
+    """Open run folders in the given order, each folder once, under distinct names.
+
+    InputError if a folder is not a run: it has neither config nor metrics, or no config where `need_config`.
+    """
+    folders = list({path.resolve(): RunFolder(path) for path in paths}.values())
+    for folder in folders:
+        _require_run(folder, need_config)
+    names = distinct_names([folder.path.resolve() for folder in folders])
+    return [StoredRun(folder, name) for folder, name in zip(folders, names, strict=True)]
+
+
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """Return the last parts of each path, as few as make all names different."""
+    for depth in range(1, max((len(path.parts) for path in paths), default=0) + 1):
+        names = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in paths]
+
+
+def checkpoints_in(folder: Path) -> dict[int, StoredCheckpoint]:
+    """Return the `global_step_N` in a folder of checkpoints by N, in ascending order."""
+    found = {step: path for path in folder.glob("global_step_*") if (step := checkpoint_step(path)) is not None}
+    return {step: StoredCheckpoint(found[step] / ACTOR, step) for step in sorted(found)}
+
+
+def checkpoint_at(path: Path) -> StoredCheckpoint | None:
+    """Return the checkpoint that a path means: `global_step_N`, its `actor`, or the `huggingface` inside; else None."""
+    whole = path.resolve()
+    inside = [whole.parent] if whole.name == MODEL else []
+    places = (StoredCheckpoint(actor, checkpoint_step(actor.parent)) for actor in (whole, whole / ACTOR, *inside))
+    return next((place for place in places if place.exists), None)
+
+
+def latest_step(folder: Path, steps: Sequence[int]) -> int:
+    """Return the step that `latest_checkpointed_iteration.txt` names, else the highest.
+
+    The file is written after the checkpoint: a higher step may be incomplete.
+    """
+    pointer = folder / RunFolder(folder.parent).latest.name
+    text = pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.is_file() else ""
+    return int(text) if text.isdecimal() and int(text) in steps else max(steps)
+
+
+def step_of(line: Mapping[str, Any]) -> int | None:
+    """Return the step of a line of metrics; None if it has none."""
+    step = line.get("step")
+    return step if isinstance(step, int) else None
+
+
+def read_json_object(path: Path) -> Mapping[str, Any]:
+    """Read a JSON object; any other JSON value gives an empty one. InputError if the file is not JSON."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        fix = "write it again, or remove it"
+        raise InputError(f"cannot be read ({error!s:.80})", where=str(path), fix=fix) from error
+    return value if isinstance(value, dict) else {}
+
+
+def _require_run(folder: RunFolder, need_config: bool) -> None:
+    if folder.config.is_file() or (folder.metrics.is_file() and not need_config):
+        return
+    if not folder.path.is_dir():
+        raise InputError("no such folder", where=str(folder.path), fix="give the folder of a run, as runs/<name>")
+    inner = sorted(path.name for path in folder.path.iterdir() if (path / folder.config.name).is_file())
+    fix = "give a folder that `egpo train` wrote, with config.yaml and metrics.jsonl in it"
+    if inner:
+        fix = f"give the runs inside it: {' '.join(str(folder.path / name) for name in inner[:4])}"
+    raise InputError("not a run folder", where=str(folder.path), fix=fix)
