@@ -12,8 +12,7 @@ from egpo.errors import EgpoError, InputError
 from egpo.rewards.named import FOREIGN_REASONS, Sample, read_sample, scorer_named
 from egpo.rewards.scoring import DATA_SOURCES, REWARDS
 from egpo.rewards.verdict import Verdict
-from egpo.rewards.worker import Outcome, judge_sample
-from egpo.rewards.worker_pool import CHUNK_ROWS, CREW_REASONS, WorkerPool
+from egpo.rewards.worker_pool import CHUNK_ROWS, POOL_REASONS, Outcome, WorkerPool, judge_sample
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -98,7 +97,7 @@ def _bar(total: int, shown: bool) -> AbstractContextManager["Progress | None"]:
     return bar
 
 
-BATCH_REASONS = {**CREW_REASONS, **FOREIGN_REASONS}
+BATCH_REASONS = {**POOL_REASONS, **FOREIGN_REASONS}
 """Reasons that no reward gives itself: of batches, and of rewards from outside."""
 
 

@@ -6,8 +6,10 @@ that does not say `do_sample`, temperature 1 is greedy all the same, and where i
 `with served("models/first") as server:` — a model that answers, until the block ends.
 """
 
+import errno
 import json
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +22,8 @@ import httpx
 
 from egpo.config.machine import require_model_place
 from egpo.errors import InputError
+from egpo.processes.guarded import GuardedProcess, OnLine
 from egpo.serving.commands import Engine, Serving, Wanted, command, environment, find_engine, read_template
-from egpo.serving.processes import Say, ServerProcess, free_port
 
 _GENERATION = "generation_config.json"
 _PLAIN = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
@@ -76,7 +78,7 @@ class Served:
     url: str
     model_name: str
     engine: Engine
-    process: ServerProcess
+    process: GuardedProcess
 
 
 def _unheard(line: str) -> None:
@@ -94,7 +96,7 @@ def served(
     engine: Wanted = "auto",
     python: str | None = None,
     timeout_s: float = 900.0,
-    say: Say = _unheard,
+    say: OnLine = _unheard,
     watch: Watch = _unwatched,
 ) -> Iterator[Served]:
     """Starts a server for the model, waits until it answers, and ends it with the block, or with this process.
@@ -113,7 +115,7 @@ def served(
         variables = environment(found)
         if found.kind == "transformers":
             variables |= offer(Path(folder), settings)
-        process = ServerProcess(words, variables, Path(folder), say)
+        process = GuardedProcess(words, variables, Path(folder), say)
         try:
             server = Served(f"http://{_reachable(settings.host)}:{port}/v1", settings.name, found, process)
             _wait(server, port, timeout_s, watch)
@@ -165,6 +167,24 @@ def require_weights(folder: str, word: str) -> None:
     if not any(entry.suffix in (".safetensors", ".bin") for entry in path.iterdir()):
         fix = "of a checkpoint of verl, make a model with `egpo merge`"
         raise InputError("no weights in it", where=where, fix=fix)
+
+
+def free_port(host: str, port: int) -> int:
+    """`port` itself, or any for 0. An InputError where it is taken, or is none for us."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # A port that was closed a moment ago may be had again, as servers do it; one that is listened on may not.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return int(probe.getsockname()[1])
+    except socket.gaierror as error:
+        raise InputError(f"no such host ({error.strerror})", where=f"--host {host}", fix="as in 127.0.0.1") from error
+    except (OSError, OverflowError) as error:
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        what = "the port is in use" if taken else f"cannot be listened on ({getattr(error, 'strerror', None) or error})"
+        fix = "choose another, or 0 for any that is free"
+        raise InputError(what, where=f"{host}:{port}", fix=fix) from error
 
 
 def _reachable(host: str) -> str:
