@@ -22,6 +22,7 @@ LEAVES = {
     "processes",
     "sections",
     "tags",
+    "tool_calls",
     "user_code",
     "version",
 }
@@ -37,6 +38,7 @@ MAY_IMPORT = {
     "user_code": {"errors"},
     "native": {"errors", "files"},
     "processes": {"errors", "files"},
+    "tool_calls": {"call_bounds", "errors"},
     "__main__": {"cli"},
     "config": LEAVES,
     "rewards": LEAVES,
