@@ -7,7 +7,7 @@ from typing import Any
 
 from egpo.errors import EgpoError, InputError, nearest
 from egpo.rewards.answers import split_thinking
-from egpo.rewards.sandbox import Job, Limits, Outcome, Report, Sandbox, working_sandbox
+from egpo.rewards.sandbox import Limits, ProgramOutcome, Report, Sandbox, SandboxJob, working_sandbox
 from egpo.rewards.sandbox.ground_truth import Tests, read_tests
 from egpo.rewards.verdict import Verdict
 from egpo.tags import THINK_TAGS
@@ -64,7 +64,7 @@ def judge_code(
     sandbox = sandbox or _default_sandbox()
     if sandbox is None:
         return Verdict(0.0, False, "no_sandbox", failed=True)
-    job = Job(program, read.work, limits or sandbox.limits, stop_early=mode == "binary")
+    job = SandboxJob(program, read.work, limits or sandbox.limits, stop_early=mode == "binary")
     return _verdict(sandbox.run(job), read, mode)
 
 
@@ -155,7 +155,7 @@ def _verdict(report: Report, tests: Tests, mode: str) -> Verdict:
     return Verdict(reward, num_passed == total, first, parts=parts)
 
 
-def _reason(outcome: Outcome, tests: Tests, index: int) -> str:
+def _reason(outcome: ProgramOutcome, tests: Tests, index: int) -> str:
     if outcome.status == "exit" and outcome.code == 0:
         right = same_output(outcome.output.decode("utf-8", "replace"), tests.outputs[index])
         return "correct" if right else "wrong_answer"

@@ -44,7 +44,7 @@ _Ratio = tuple[int, int] | None
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class ExpressionValue:
     """The value and the integers used, in order; or the fault, one of `FAULTS`.
 
     A division by zero has its integers and no value. Any other fault has neither.
@@ -59,21 +59,21 @@ class _Malformed(Exception):  # noqa: N818 - raised and caught in this file alon
     """The tokens do not make an expression."""
 
 
-def evaluate(text: str) -> Evaluation:
+def evaluate(text: str) -> ExpressionValue:
     """Compute one expression exactly. Takes any string; returns the fault of one that is no expression."""
     expression = text.strip()
     fault = _spelling_fault(expression)
     if fault:
-        return Evaluation(None, (), fault)
+        return ExpressionValue(None, (), fault)
     tokens = _TOKEN.findall(expression.translate(_ONE_SPELLING))
     try:
         ratio = _compute(tokens)
     except _Malformed:
-        return Evaluation(None, (), "malformed_expression")
+        return ExpressionValue(None, (), "malformed_expression")
     numbers = tuple([int(token) for token in tokens if token[0] in _DIGITS])
     if ratio is None:
-        return Evaluation(None, numbers, "division_by_zero")
-    return Evaluation(Fraction(*ratio), numbers)
+        return ExpressionValue(None, numbers, "division_by_zero")
+    return ExpressionValue(Fraction(*ratio), numbers)
 
 
 def _spelling_fault(expression: str) -> str:

@@ -96,7 +96,7 @@ _EMPTY_LIST = re.compile(r"\[\s*+\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AnswerReading:
     """The calls of an answer, or the reason why they cannot be read; and the text outside of any call."""
 
     calls: tuple[Call, ...] = ()
@@ -104,7 +104,7 @@ class Reading:
     around: str = ""
 
 
-def read_answer(answer: str) -> Reading:
+def read_answer(answer: str) -> AnswerReading:
     """Read a Python list of calls if the answer begins like one; else tagged calls, if there is a tag; else no call.
 
     The list comes first, so that a tag in one of its arguments is only text.
@@ -116,10 +116,10 @@ def read_answer(answer: str) -> Reading:
         if OPEN in answer or CLOSE in answer:
             return _read_tagged(answer)
     except CallsError as unreadable:
-        return Reading(fault=unreadable.reason)
+        return AnswerReading(fault=unreadable.reason)
     if _EMPTY_LIST.fullmatch(text):
-        return Reading()
-    return Reading(fault="bare_call") if is_attempt(text) else Reading(around=answer)
+        return AnswerReading()
+    return AnswerReading(fault="bare_call") if is_attempt(text) else AnswerReading(around=answer)
 
 
 def inside_a_call(text: str, position: int) -> bool:
@@ -146,10 +146,10 @@ def _unfenced(text: str) -> str:
     return fenced[1].strip() if fenced else text
 
 
-def _read_list(text: str) -> Reading:
+def _read_list(text: str) -> AnswerReading:
     _refuse_length(text)
     try:
-        return Reading(listed_calls(text))
+        return AnswerReading(listed_calls(text))
     except CallsError as unreadable:
         if OPEN in text:
             raise CallsError("mixed_syntax") from None
@@ -158,7 +158,7 @@ def _read_list(text: str) -> Reading:
         raise
 
 
-def _read_tagged(text: str) -> Reading:
+def _read_tagged(text: str) -> AnswerReading:
     _refuse_length(text)
     calls, gaps, end = [], [], 0
     for tagged in tagged_calls(text):
@@ -171,7 +171,7 @@ def _read_tagged(text: str) -> Reading:
         raise CallsError
     if "[" in around and any(map(starts_like_calls, gaps)):
         raise CallsError("mixed_syntax")
-    return Reading(tuple(calls), around=around)
+    return AnswerReading(tuple(calls), around=around)
 
 
 def _refuse_length(text: str) -> None:

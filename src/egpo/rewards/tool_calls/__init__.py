@@ -8,7 +8,7 @@ judge.py             the comparison of calls, the modes of the reward, and the r
 
 from egpo.rewards.tool_calls.ground_truth import read_ground_truth
 from egpo.rewards.tool_calls.judge import MODES, REASONS, judge_tool_calls
-from egpo.tool_calls.answers import Reading, read_answer
+from egpo.tool_calls.answers import AnswerReading, read_answer
 from egpo.tool_calls.calls import Call
 
-__all__ = ["MODES", "REASONS", "Call", "Reading", "judge_tool_calls", "read_answer", "read_ground_truth"]
+__all__ = ["MODES", "REASONS", "AnswerReading", "Call", "judge_tool_calls", "read_answer", "read_ground_truth"]

@@ -10,7 +10,7 @@ from egpo.errors import InputError
 from egpo.rewards.answers import is_blank, split_thinking
 from egpo.rewards.tool_calls.possible_answers import PossibleCall
 from egpo.tags import THINK_TAGS
-from egpo.tool_calls.answers import Reading, inside_a_call, read_answer
+from egpo.tool_calls.answers import AnswerReading, inside_a_call, read_answer
 from egpo.tool_calls.calls import Call, CallsError, call_from_json, decode, named_call
 from egpo.tool_calls.python_list import starts_like_calls
 
@@ -30,15 +30,15 @@ def thinking_fault(text: str, tags: tuple[str, str]) -> str:
     return "empty_thinking" if is_blank(thought.thinking) else ""
 
 
-def read_after_thinking(text: str, tags: tuple[str, str]) -> Reading:
+def read_after_thinking(text: str, tags: tuple[str, str]) -> AnswerReading:
     """Read the calls after the thinking block. Where it is not closed there is no answer, not one without calls."""
     thought = split_thinking(text, tags)
     if thought.opened and not thought.closed:
-        return Reading(fault="thinking_not_closed")
+        return AnswerReading(fault="thinking_not_closed")
     return read_answer(thought.answer)
 
 
-def read_unthinking(text: str, tags: tuple[str, str]) -> Reading:
+def read_unthinking(text: str, tags: tuple[str, str]) -> AnswerReading:
     """Read the calls of a response that need not think. A thinking block may still be there, and is skipped.
 
     A first thinking tag inside an argument of a call is text of that argument and opens no block.
@@ -49,7 +49,7 @@ def read_unthinking(text: str, tags: tuple[str, str]) -> Reading:
     return read_after_thinking(text, tags)
 
 
-def stray_tag(reading: Reading, tags: tuple[str, str]) -> bool:
+def stray_tag(reading: AnswerReading, tags: tuple[str, str]) -> bool:
     """Return whether a thinking tag is in the answer, outside of any call."""
     return tags[0] in reading.around or tags[1] in reading.around
 

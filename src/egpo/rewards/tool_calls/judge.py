@@ -21,7 +21,7 @@ from egpo.rewards.tool_calls.possible_answers import PossibleCall, possible_call
 from egpo.rewards.tool_calls.tools import Toolbox, schema_fault, toolbox
 from egpo.rewards.verdict import Verdict
 from egpo.tags import THINK_TAGS
-from egpo.tool_calls.answers import Reading
+from egpo.tool_calls.answers import AnswerReading
 from egpo.tool_calls.calls import Call, canonical, same_call
 
 REASONS: dict[str, str] = {
@@ -107,7 +107,7 @@ _JUDGES = {"strict_think": _judge_strict, "plain": _judge_plain, "shaped": _judg
 MODES = tuple(_JUDGES)
 
 
-def _calls_fault(reading: Reading, expected: Expected, tools: Toolbox | None) -> str:
+def _calls_fault(reading: AnswerReading, expected: Expected, tools: Toolbox | None) -> str:
     return reading.fault or calls_fault(reading.calls, expected, tools)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from egpo.config import Config
 from egpo.processes.launches import MARK
-from egpo.rewards.sandbox.choose import VARIABLE as SANDBOX_VARIABLE
+from egpo.rewards.sandbox.selection import VARIABLE as SANDBOX_VARIABLE
 from egpo.verl.cpu import settings as cpu
 from egpo.verl.launch.hydra_overrides import word
 from egpo.verl.launch.resources import Setting
