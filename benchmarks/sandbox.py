@@ -18,7 +18,7 @@ from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 
-from egpo.rewards.sandbox import Job, Sandbox, Scripts, require_sandbox
+from egpo.rewards.sandbox import Sandbox, SandboxJob, Scripts, require_sandbox
 from interleaved import Timing, time_interleaved
 
 _ADD = "a, b = map(int, input().split())\nprint(a + b)\n"
@@ -54,7 +54,7 @@ def bare(path: str, stdins: list[bytes], options: tuple[str, ...] = ()) -> list[
 
 
 def sandboxed(sandbox: Sandbox, program: str, stdins: list[bytes]) -> list[bytes]:
-    return [outcome.output for outcome in sandbox.run(Job(program, Scripts(tuple(stdins)))).outcomes]
+    return [outcome.output for outcome in sandbox.run(SandboxJob(program, Scripts(tuple(stdins)))).outcomes]
 
 
 def worker(program: str, stdins: list[bytes], rounds: int) -> tuple[dict[str, Timing], dict[str, float]]:

@@ -82,27 +82,27 @@ def test_long_responses_that_wait_for_a_slow_row_are_bounded_too():
     assert read <= 10
 
 
-def test_a_crew_serves_batch_after_batch_with_the_same_processes():
+def test_a_pool_serves_batch_after_batch_with_the_same_processes():
     others = children_of(os.getpid())
-    with WorkerPool(2) as crew:
-        assert sum(verdict.correct for verdict in score_many(numbered(70), crew=crew)) == 10
+    with WorkerPool(2) as pool:
+        assert sum(verdict.correct for verdict in score_many(numbered(70), pool=pool)) == 10
         workers = set(children_of(os.getpid())) - set(others)
-        left_half_way = crew.judge(numbered(5000), 5)
+        left_half_way = pool.judge(numbered(5000), 5)
         assert isinstance(next(left_half_way), tuple)
-        assert [v.correct for v in score_many(numbered(140), crew=crew)] == [i % 7 == 3 for i in range(140)]
-        assert score_many([], crew=crew) == []
+        assert [v.correct for v in score_many(numbered(140), pool=pool)] == [i % 7 == 3 for i in range(140)]
+        assert score_many([], pool=pool) == []
     assert all_end(workers)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for the workers in /proc")
 def test_a_worker_that_died_while_idle_costs_no_row():
     others = children_of(os.getpid())
-    with WorkerPool(1) as crew:
-        assert all(v.correct for v in score_many([Sample("gsm8k", "#### 3", "3")], crew=crew))
+    with WorkerPool(1) as pool:
+        assert all(v.correct for v in score_many([Sample("gsm8k", "#### 3", "3")], pool=pool))
         (worker,) = set(children_of(os.getpid())) - set(others)
         os.kill(worker, signal.SIGKILL)
         assert all_end([worker])
-        assert all(v.correct for v in score_many([Sample("gsm8k", "#### 3", "3")] * 2, crew=crew))
+        assert all(v.correct for v in score_many([Sample("gsm8k", "#### 3", "3")] * 2, pool=pool))
 
 
 @pytest.fixture
@@ -169,8 +169,8 @@ def test_an_unknown_reward_is_told_by_the_worker_too():
 
 def test_a_worker_that_cannot_start_is_our_error(monkeypatch):
     monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(EgpoError, match="did not start"), WorkerPool(1, [None]) as crew:
-        list(crew.judge(numbered(1)))
+    with pytest.raises(EgpoError, match="did not start"), WorkerPool(1, [None]) as pool:
+        list(pool.judge(numbered(1)))
 
 
 def test_a_bar_goes_to_stderr_when_asked(capsys):

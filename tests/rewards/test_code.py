@@ -8,7 +8,7 @@ import pytest
 from egpo.errors import EgpoError, InputError
 from egpo.rewards import code
 from egpo.rewards.code import REASONS, extract_program, judge_code, same_output
-from egpo.rewards.sandbox import Job, Limits, Report, Sandbox, choose, choose_sandbox, sandbox_status
+from egpo.rewards.sandbox import Limits, Report, Sandbox, SandboxJob, choose, choose_sandbox, sandbox_status
 from egpo.tasks.code import Code
 from egpo.tasks.mixed import Mixed
 from egpo.tasks.protocol import Problem
@@ -145,7 +145,7 @@ def test_binary_stops_at_the_first_failure_and_fraction_does_not(sandbox: Sandbo
     class Recording:
         tier, limits = sandbox.tier, sandbox.limits
 
-        def run(self, job: Job) -> Report:
+        def run(self, job: SandboxJob) -> Report:
             self.report = sandbox.run(job)
             return self.report
 

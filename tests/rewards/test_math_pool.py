@@ -15,7 +15,7 @@ import pytest
 
 from egpo.errors import EgpoError, InputError
 from egpo.rewards.math import MathPool, judge_math, shared_pool, use_pool
-from egpo.rewards.math.pool import EXHAUSTED, _start
+from egpo.rewards.math.pool import EXHAUSTED, ask, start_worker
 from tests.waiting import becomes_true, is_running
 
 NEEDS_A_WORKER = r"\boxed{\sqrt{49}}"
@@ -27,10 +27,10 @@ judge.is_explosive = lambda *_: False
 signal.signal(signal.SIGALRM, signal.SIG_IGN)  # handed down to the worker, which must not mind
 pool = MathPool(size=1)
 pool.start()
-print(pool._idle[0]._process.pid, flush=True)
+print(pool._workers.idle[0].pid, flush=True)
 if sys.argv[1] == "busy":
     threading.Thread(target=judge_math, args=(sys.argv[2], "7"), kwargs=dict(timeout_s=1.0, pool=pool)).start()
-    while pool._idle: time.sleep(0.01)
+    while pool._workers.idle: time.sleep(0.01)
     time.sleep(0.2)  # from taken to asked
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -55,7 +55,7 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pid_of_idle_worker(pool: MathPool) -> int:
-    return pool._idle[0]._process.pid
+    return pool._workers.idle[0].pid
 
 
 @pytest.mark.usefixtures("blind")
@@ -97,7 +97,7 @@ def test_a_wrong_answer_cannot_leave_its_group(answer: str, lasting_pool: MathPo
     verdict = judge_math(rf"\boxed{{{answer}}}", "5000", timeout_s=0.3, pool=lasting_pool)
     assert (verdict.reward, verdict.correct, verdict.failed) == (0.0, False, False), verdict
     assert judge_math(NEEDS_A_WORKER, "7", pool=lasting_pool).correct
-    assert len(lasting_pool._idle) == 1
+    assert len(lasting_pool._workers.idle) == 1
 
 
 class ScriptedPool:
@@ -168,7 +168,7 @@ def test_a_worker_that_dies_busy_is_a_failure_of_the_checker(pool: MathPool) -> 
     pid = pid_of_idle_worker(pool)
 
     def kill_when_busy() -> None:
-        becomes_true(lambda: not pool._idle)
+        becomes_true(lambda: not pool._workers.idle)
         time.sleep(0.2)  # from taken to asked
         os.kill(pid, signal.SIGKILL)
 
@@ -238,12 +238,12 @@ def test_a_large_parent_does_not_count_against_its_workers() -> None:
 
 
 def test_a_no_from_a_worker_short_of_memory_is_a_failure_and_a_yes_is_not() -> None:
-    worker = _start(memory_mb=128)  # a quarter of it is less than math-verify itself takes
+    worker = start_worker(memory_mb=128)  # a quarter of it is less than math-verify itself takes
     try:
-        limits = Path(f"/proc/{worker._process.pid}/limits").read_text()
+        limits = Path(f"/proc/{worker.pid}/limits").read_text()
         assert str(128 << 20) in next(line for line in limits.splitlines() if "address space" in line)
-        assert worker.ask("7", "1/2", timeout_s=30.0) == "checker_memory"
-        assert worker.ask("7", "14/2", timeout_s=30.0) == "same_and_spent"
+        assert ask(worker, "7", "1/2", timeout_s=30.0) == "checker_memory"
+        assert ask(worker, "7", "14/2", timeout_s=30.0) == "same_and_spent"
     finally:
         worker.kill()
 
@@ -252,7 +252,7 @@ def test_a_worker_that_cannot_start_is_reported_before_the_run_and_counted_durin
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "math_verify.py").write_text("raise ImportError('broken\\ninstallation')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     with MathPool() as pool:
         with pytest.raises(EgpoError, match=r"broken.*installation"):
             pool.start()
@@ -264,7 +264,7 @@ def test_a_worker_short_of_memory_is_not_used_again(pool: MathPool) -> None:
     pool.memory_mb = 128
     assert pool.compare("7", "14/2", timeout_s=30.0) == "same"
     assert pool.compare("7", "1/2", timeout_s=30.0) == "checker_memory"
-    assert pool._idle == []
+    assert pool._workers.idle == []
 
 
 def test_closing_ends_the_workers_and_a_closed_pool_says_so(pool: MathPool) -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from egpo.assets import MODELS
 from egpo.errors import InputError
-from egpo.serving.commands import Engine, Serving, Template, command, environment, find_engine, read_template
+from egpo.serving.commands import ChatTemplate, Engine, Serving, command, environment, find_engine, read_template
 
 STAND_IN = str(Path(__file__).with_name("stand_in.py"))
 TINY = MODELS["egpo-tiny"]
 VLLM, TRANSFORMERS = Engine("vllm", "python", on_cpu=False), Engine("transformers", "python", on_cpu=False)
-PLAIN = Template(None, opens_thinking=False, may_switch=False)
+PLAIN = ChatTemplate(None, opens_thinking=False, may_switch=False)
 HEAD = "{%- for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>"
 
 
@@ -32,7 +32,7 @@ def template_of(tmp_path):
 def test_our_own_model():
     """Its template knows thinking and does not open it: its text stays whole."""
     found = read_template(str(TINY))
-    assert found == Template("hermes", opens_thinking=False, may_switch=True)
+    assert found == ChatTemplate("hermes", opens_thinking=False, may_switch=True)
     assert found.reasoning_parser is None
 
 
@@ -69,7 +69,7 @@ def after(words, option):
 
 
 def test_vllm_is_told_of_template_and_machine():
-    template = Template("hermes", opens_thinking=True, may_switch=True)
+    template = ChatTemplate("hermes", opens_thinking=True, may_switch=True)
     words = command(Serving("/m", "mine", port=81, thinking=False, more=["--seed", "1"]), VLLM, template)
     assert words[:3] == ["python", "-m", "vllm.entrypoints.openai.api_server"]
     assert (after(words, "--model"), after(words, "--served-model-name"), after(words, "--port")) == (
@@ -109,7 +109,7 @@ def test_the_user_s_environment_comes_first(monkeypatch):
 
 
 def test_parsers_may_be_named_and_left_out():
-    template = Template("hermes", opens_thinking=True, may_switch=False)
+    template = ChatTemplate("hermes", opens_thinking=True, may_switch=False)
     words = command(Serving("/m", "m", tool_parser="none", reasoning_parser="deepseek_r1"), VLLM, template)
     assert "--tool-call-parser" not in words
     assert after(words, "--reasoning-parser") == "deepseek_r1"
@@ -121,7 +121,7 @@ def test_thinking_that_the_template_does_not_know():
 
 
 def test_transformers_serves_too():
-    template = Template("hermes", opens_thinking=False, may_switch=True)
+    template = ChatTemplate("hermes", opens_thinking=False, may_switch=True)
     words = command(Serving("/m", "mine", thinking=True), TRANSFORMERS, template)
     assert words[:5] == ["python", "-m", "transformers.cli.transformers", "serve", "mine"]
     assert after(words, "--reasoning") == "on"

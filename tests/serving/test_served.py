@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from egpo.errors import InputError
-from egpo.serving import processes
+from egpo.processes import guarded
 from egpo.serving.commands import Serving
 from egpo.serving.served import served
 from tests.evals.served import served as answering_server
@@ -59,7 +59,7 @@ def test_it_ends_with_the_block_however_that_ends(server):
 
 
 def test_one_that_does_not_listen_is_killed_with_its_children(server, monkeypatch):
-    monkeypatch.setattr(processes, "GRACE_S", 0.2)
+    monkeypatch.setattr(guarded, "GRACE_S", 0.2)
     start, lines = server("deaf")
     with start:
         pass
@@ -69,8 +69,9 @@ def test_one_that_does_not_listen_is_killed_with_its_children(server, monkeypatc
 
 PARENT = (
     "import os, time\n"
-    "from egpo.serving import processes, served\n"
-    "processes.GRACE_S = 0.2\n"
+    "from egpo.processes import guarded\n"
+    "from egpo.serving import served\n"
+    "guarded.GRACE_S = 0.2\n"
     "tell = lambda line: os.write(1, f'{line}\\n'.encode())\n"  # in one piece: two threads tell
     f"with served.served('egpo-tiny', python={STAND_IN!r}, say=tell) as found: tell(found.url); time.sleep(600)"
 )
@@ -111,7 +112,7 @@ def test_a_signal_to_the_parent_ends_the_server_and_leaves_nothing(how, signum, 
     ("how", "signum"), [("ready", signal.SIGKILL), ("deaf", signal.SIGKILL), ("ready", signal.SIGTERM)]
 )
 def test_a_signal_to_the_guard_ends_the_server_and_leaves_nothing(server, how, signum, tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "GRACE_S", 0.2)
+    monkeypatch.setattr(guarded, "GRACE_S", 0.2)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     start, lines = server(how)
     with start as found:

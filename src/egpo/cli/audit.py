@@ -70,7 +70,7 @@ def _sandbox(tier: str | None, cgroup: bool) -> "tuple[Sandbox, str]":
 
     from egpo.errors import InputError
     from egpo.rewards.sandbox import require_sandbox
-    from egpo.rewards.sandbox.choose import describe
+    from egpo.rewards.sandbox.selection import describe
     from egpo.rewards.sandbox.tiers import Bubblewrap
 
     sandbox = require_sandbox(tier)

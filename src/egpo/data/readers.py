@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
-from egpo.data.calls import STRICT, unique_keys
+from egpo.data.calls import UNBOUNDED, unique_keys
 from egpo.errors import InputError
 
 CHUNK_CHARS = 1 << 20
@@ -26,7 +26,7 @@ _TOKEN_CHARS = 16
 def decode(text: str, where: str) -> Any:
     """One whole JSON value, or an error that names its place."""
     try:
-        return STRICT.decode(text)
+        return UNBOUNDED.decode(text)
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"not valid JSON ({_say(error)})", where=where, fix="the file may be truncated: mend or remove this record"
@@ -134,7 +134,7 @@ class _Cursor:
     def _decode(self) -> Any:
         while True:
             try:
-                value, self._at = STRICT.raw_decode(self._buffer, self._at)
+                value, self._at = UNBOUNDED.raw_decode(self._buffer, self._at)
                 return value
             except json.JSONDecodeError as error:
                 # Reading twice as much each time keeps a long record linear.

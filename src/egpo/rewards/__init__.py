@@ -1,8 +1,15 @@
-"""Rewards: text in, verdict out.
+"""Rewards. In: the text of a response and the ground truth of its row. Out: a `Verdict` (reward, correct, reason).
 
 score("gsm8k", "… #### 18", "18")        one response
-score_many(rows)                         many of them, on every core
-trl_reward("countdown")                  the same for TRL; `egpo.verl.reward` has it for verl
+score_many(rows)                         many responses, on every core
+trl_reward("countdown")                  the same for TRL; `egpo.verl.reward` is the interface for verl
+
+scoring.py      the tables of rewards and data sources (add a reward there), and `score`
+named.py        samples from the rows of any host; rewards by name, users' functions included
+batch.py        many rows; worker_pool.py, the processes that share them; trl.py, TRL's interface
+plain_values.py numpy, torch and JSON values to plain Python; verdict.py, the result
+answers.py      thinking, final answer and number in a text
+tool_calls/, countdown.py, gsm8k.py, math/, code.py   the rewards; sandbox/ runs the programs for code.py
 """
 
 from egpo.rewards.batch import score_many

@@ -1,9 +1,8 @@
-"""Where the thought ends and the answer starts, in text. (`egpo.segments` says the same in tokens.)
+"""The parts of a response: its thinking, its final answer, and the number that the answer states.
 
-Where the final answer stands in a text, and what number it is.
-
-Every function takes any string in linear time and answers None where there is nothing to find. The numbers are
-compared as canonical numerals, never as `int` or `float`: exact, and no string is too long for it.
+(`egpo.segments` finds the same parts in tokens.) Every function takes any string in linear time and returns None where
+nothing is found. Numbers are compared as canonical numerals, never as `int` or `float`: exact, for strings of any
+length.
 """
 
 import re
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 from egpo.tags import THINK_TAGS
 
-# Letters and marks by their category, and yet nothing is seen of them: fillers, joiners, variation selectors.
+# Letters and marks by their category that are invisible all the same: fillers, joiners, variation selectors.
 _UNSEEN = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | {
     chr(code) for code in (*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
 }
@@ -23,8 +22,8 @@ _PRINTABLE_ASCII = re.compile("[!-~]")
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing in the text can be seen: white space and invisible characters alone, or no character at all."""
-    # Nearly every text has a printable ASCII character at its beginning.
+    """Return whether the text is empty, or only white space and invisible characters."""
+    # The usual case: a printable ASCII character near the beginning.
     if _PRINTABLE_ASCII.search(text):
         return False
     return all(mark in _UNSEEN or unicodedata.category(mark) in _UNSEEN_CATEGORIES for mark in text)
@@ -34,8 +33,8 @@ def is_blank(text: str) -> bool:
 class Thought:
     """A response cut at its first closing tag.
 
-    `opened` tells whether the opening tag stood in the response itself: templates of thinking models write it at
-    the end of the prompt. `closed` tells whether there was a closing tag at all.
+    `opened`: whether the opening tag is in the response itself; templates of thinking models write it at the end of
+    the prompt. `closed`: whether there is a closing tag.
     """
 
     thinking: str
@@ -45,10 +44,10 @@ class Thought:
 
 
 def split_thinking(text: str, tags: tuple[str, str] = THINK_TAGS) -> Thought:
-    """Cut at the **first** closing tag: a later one is part of the answer, say of an argument.
+    """Split a response at its **first** closing tag: a later one is part of the answer, for example of an argument.
 
-    Opened and never closed: all of it is a truncated thought, and there is no answer. No tag at all: all of it is
-    the answer. An opening tag after the first closing one is part of the answer.
+    Opened and never closed: all of it is truncated thinking, and there is no answer. No tag at all: all of it is the
+    answer. An opening tag after the first closing one is part of the answer.
     """
     opening, closing = tags
     before, close, after = text.partition(closing)
@@ -68,7 +67,7 @@ _BOX_COMMANDS = ("\\boxed", "\\fbox")
 _NUMERAL = re.compile(
     r"([-+−]?)[ \t]*\\?[$€£]?[ \t]*((?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
 )
-# Words that right behind a number make another one of it.
+# Words that, directly after a number, change its value.
 _CHANGING_WORDS = (
     r"hundreds?|thousands?|lakhs?|lacs?|crores?|[a-z]*illion(?:s|en|es)?|milliards?|tausend|mille|mil|mill|bil|tril|thou"
     r"|grand|dozens?|squared|cubed|factorial|plus|minus|divided|multiplied|raised|mod|choose|pi|permille|times\s++[b-hj-z](?![a-z])"
@@ -77,7 +76,8 @@ _CHANGING_WORDS = (
     r"|negative(?!\s*+-?[a-z])"
 )
 CHANGING_WORD = re.compile(rf"(?i)\s*+-?(?:{_CHANGING_WORDS})(?![a-z])")
-# What makes another number of the one before it. `18-inch`, `18/hour`, `18^\circ` have units; `**18** eggs` is bold.
+# Signs and words that change the value of the number before them.
+# `18-inch`, `18/hour`, `18^\circ` have units; `**18** eggs` is bold.
 _CHANGES_THE_NUMBER = re.compile(
     r"[*_`$\s~]*+(?:\\[,;:! ]|\\(?:text|mathrm|textrm|mbox)\{\s*+|\\[()])*+\s*+(?:"
     r"!|\^(?!\{?\\circ)|[+−×÷=<>±√π→≈∨∧∩∪≠≤≥∓⋅|‰]|-(?![A-Za-z]{2})|/(?!\s*[A-Za-z]{2})|\((?=\s*[+*/^(-])"
@@ -103,34 +103,34 @@ _DRESSING = " \t\r\n$€£*_`\\"
 _MARKER = "####"
 
 MAX_NUMERAL = 200
-"""Characters of a numeral with its dressing. Longer ones are no answer to anything."""
+"""Most characters of a numeral with its signs and units. A longer text is no answer."""
 
 
 def last_tagged(text: str, tag: str = "answer") -> str | None:
-    """What stands in the last complete `<answer>…</answer>`; an opening tag that is never closed is passed over."""
+    """Return the content of the last complete `<answer>…</answer>`; an opening tag that is never closed is ignored."""
     end = text.rfind(f"</{tag}>")
     start = text.rfind(f"<{tag}>", 0, end) if end >= 0 else -1
     return text[start + len(tag) + 2 : end] if start >= 0 else None
 
 
 def last_marked(text: str) -> str | None:
-    """The line that the last `####` introduces: what follows it, or where that is nothing, the next line with text."""
+    """Return the text after the last `####` on its line or, if there is none, the next line with text."""
     _, marker, rest = text.rpartition(_MARKER)
     return rest.strip().partition("\n")[0] if marker else None
 
 
 def last_bold(text: str) -> str | None:
-    """What stands between the last two `**`."""
+    """Return the text between the last two `**`."""
     end = text.rfind("**")
     start = text.rfind("**", 0, end) if end >= 0 else -1
     return text[start + 2 : end] if start >= 0 else None
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What stands in the last complete `\boxed{…}` or `\fbox{…}`, braces balanced; of nested boxes the innermost.
+    r"""Return the content of the last complete `\boxed{…}` or `\fbox{…}`, braces balanced; of nested ones the inner.
 
-    Linear in the text: where the last box is never closed, one before it can only have been closed before the last
-    one began, so every stretch of text is read once.
+    Linear in the text: if the last box is never closed, an earlier one can only have been closed before the last one
+    began, so that each part of the text is read once.
     """
     stop = len(text)
     places = {command: text.rfind(command) for command in _BOX_COMMANDS}
@@ -140,14 +140,14 @@ def last_boxed(text: str) -> str | None:
         if opening and end >= 0:
             return text[opening.end() : end]
         stop = start
-        # Only the command that stood there is looked for again: looking for the other one too would take n² time.
+        # Only the same command is searched for again: searching for both would take n² time.
         command = next(command for command, place in places.items() if place == start)
         places[command] = text.rfind(command, 0, stop)
     return None
 
 
 def _closing_brace(text: str, start: int, stop: int) -> int:
-    """The position of the brace that closes one opened just before `start`, or -1."""
+    """Return the position of the brace that closes the one opened just before `start`, or -1."""
     depth = 1
     for run in _BRACES.finditer(text, start, stop):
         length = run.end() - run.start()
@@ -162,7 +162,7 @@ def _closing_brace(text: str, start: int, stop: int) -> int:
 
 
 def canonical_numeral(sign: str, digits: str) -> str:
-    """One spelling per number: `1,080.50` and `01080.5` are `1080.5`; `18.` and `18.00` are `18`; `-0` is `0`."""
+    """Return the canonical numeral: `1,080.50` and `01080.5` are `1080.5`; `18.` and `18.00` are `18`; `-0` is `0`."""
     whole, _, decimals = digits.replace(",", "").partition(".")
     whole, decimals = whole.lstrip("0") or "0", decimals.rstrip("0")
     number = f"{whole}.{decimals}" if decimals else whole
@@ -170,19 +170,19 @@ def canonical_numeral(sign: str, digits: str) -> str:
 
 
 def plain_number(text: str) -> str | None:
-    """A text that is a number and nothing else, sign and currency aside, as a canonical numeral."""
+    """Return the canonical numeral of a text that is one number, perhaps with a sign and a currency; else None."""
     found = _NUMERAL.fullmatch(text) if len(text) <= MAX_NUMERAL else None
     return found and canonical_numeral(found[1], found[2])
 
 
 def read_number(text: str) -> str | None:
-    r"""The one number that a short answer states, as a canonical numeral; None where there is none or more than one.
+    r"""Return the one number that a short answer states, as a canonical numeral; None if there is not exactly one.
 
-    The number comes first, behind nothing but white space, a currency sign, `*`, `_`, a backtick or a backslash. Commas
-    must group thousands (`1,8` is not 18). What follows it is a unit or a full stop and is ignored (`18%` is 18,
-    `18 apples` is 18). It holds no further numeral in any script (`18/19`, `1e2`, `18 or 19`, `18²`, `18½`), no English
-    number word (`18 and seventeen`, `18 twice`), and does not make another number of it: an operator, `!`, `k`,
-    `million`, `lakh`, `thirds` or `or` right behind the number does.
+    The number comes first, after nothing but white space, a currency sign, `*`, `_`, a backtick or a backslash. Commas
+    must group thousands (`1,8` is not 18). A unit or a full stop after it is ignored (`18%` is 18, `18 apples` is 18).
+    The rest contains no further numeral in any script (`18/19`, `1e2`, `18 or 19`, `18²`, `18½`), no English number
+    word (`18 and seventeen`, `18 twice`), and nothing that changes the value directly after the number: an operator,
+    `!`, `k`, `million`, `lakh`, `thirds` or `or`.
     """
     body = text.strip(_DRESSING).replace("{,}", ",")
     found = _NUMERAL.match(body, 0, MAX_NUMERAL)

@@ -1,7 +1,4 @@
-"""Many rows at once, on every core.
-
-What every reason means, whichever part of the rewards gave it.
-"""
+"""Judge many rows at once, on every core; and what each reason means."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,8 +9,7 @@ from egpo.errors import EgpoError, InputError
 from egpo.rewards.named import FOREIGN_REASONS, Sample, read_sample, scorer_named
 from egpo.rewards.scoring import DATA_SOURCES, REWARDS
 from egpo.rewards.verdict import Verdict
-from egpo.rewards.worker import Outcome, judge_sample
-from egpo.rewards.worker_pool import CHUNK_ROWS, CREW_REASONS, WorkerPool
+from egpo.rewards.worker_pool import CHUNK_ROWS, POOL_REASONS, Outcome, WorkerPool, judge_sample
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -24,24 +20,24 @@ def score_many(
     *,
     workers: int | None = None,
     progress: bool = False,
-    crew: WorkerPool | None = None,
+    pool: WorkerPool | None = None,
 ) -> list[Verdict]:
-    """The verdict on every row, in order: the same as `score` gives one by one.
+    """Return the verdict on every row, in order: the same as `score` gives one by one.
 
-    A row is a dict in verl's parquet shape with the response as `response`, or a `Sample`. `workers` processes share
-    them (None: one a core; 0: this process judges them itself). A row that kills its worker gets `failed=True` and the
-    reason `worker_died`, and costs no other row. `progress` shows a bar on stderr. `crew` is one whose processes
-    stay for the next batch, in place of `workers` that start and end with this one.
+    A row is a dict in verl's parquet format with the response as `response`, or a `Sample`. `workers` processes share
+    the rows (None: one per core; 0: this process judges them itself). A row that kills its worker gets `failed=True`
+    and the reason `worker_died`, and costs no other row. `progress` shows a bar on stderr. `pool` is a `WorkerPool`
+    whose processes stay for the next batch; `workers` is then ignored.
     """
     samples = [read_sample(row, f"row {index}") for index, row in enumerate(rows)]
-    num_workers = crew.num_workers if crew else count_workers(workers)
-    # Four chunks a worker at least, or a short batch would have one worker busy and the others idle.
+    num_workers = pool.num_workers if pool else count_workers(workers)
+    # At least four chunks per worker: otherwise a short batch would keep one worker busy and the others idle.
     chunk_rows = max(1, min(CHUNK_ROWS, len(samples) // (4 * max(num_workers, 1))))
     verdicts: list[Verdict] = []
     with _bar(len(samples), progress) as bar:
         stream = (
-            crew.judge(samples, chunk_rows)
-            if crew
+            pool.judge(samples, chunk_rows)
+            if pool
             else score_stream(samples, workers=num_workers, chunk_rows=chunk_rows)
         )
         for outcome in stream:
@@ -60,18 +56,18 @@ def score_stream(
     workers: int = 0,
     chunk_rows: int = CHUNK_ROWS,
 ) -> Iterator[Outcome]:
-    """For each sample a verdict of each of the named rewards (None: that of its data source), or the error that one
-    raised, in order and as they come in. What `samples` itself raises comes through."""
+    """Yield for each sample, in order, the verdict of each named reward (None: that of its data source), or the error
+    that one of them raised. An exception of `samples` itself is passed on."""
     if not workers:
         scorers = [scorer_named(name) for name in rewards]
         yield from (judge_sample(sample, scorers) for sample in samples)
         return
-    with WorkerPool(workers, rewards) as crew:
-        yield from crew.judge(samples, chunk_rows)
+    with WorkerPool(workers, rewards) as pool:
+        yield from pool.judge(samples, chunk_rows)
 
 
 def count_workers(workers: int | None) -> int:
-    """None: a worker for every core that this process may use."""
+    """Return the number of workers. None: one for each core that this process may use."""
     if workers is None:
         affinity = getattr(os, "sched_getaffinity", None)
         return len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -81,7 +77,7 @@ def count_workers(workers: int | None) -> int:
 
 
 def placed(error: EgpoError, where: str) -> EgpoError:
-    """The same error, with the row it is about."""
+    """Return the same error with its row in `where`."""
     fault = error.faults[0]
     return type(error)(fault.what, where=f"{where}, {fault.where}" if fault.where else where, fix=fault.fix)
 
@@ -98,14 +94,14 @@ def _bar(total: int, shown: bool) -> AbstractContextManager["Progress | None"]:
     return bar
 
 
-BATCH_REASONS = {**CREW_REASONS, **FOREIGN_REASONS}
-"""Reasons that no reward gives itself: of batches, and of rewards from outside."""
+BATCH_REASONS = {**POOL_REASONS, **FOREIGN_REASONS}
+"""Reasons that our rewards do not give themselves: those of worker processes and of users' functions."""
 
 
 def meaning_of(reason: str, judges: Iterable[str]) -> str:
-    """Its meaning to those of the judges (data sources or kinds, with or without @mode) that know it.
+    """Return the meaning of a reason for those judges (data sources or kinds, with or without @mode) that give it.
 
-    "" for a reason that only the author of a reward from outside knows.
+    "" for a reason of a user's own function.
     """
     names = [judge.partition("@")[0] for judge in judges]
     kinds = [REWARDS[DATA_SOURCES.get(name, name)] for name in names if name in DATA_SOURCES or name in REWARDS]

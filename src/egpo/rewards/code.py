@@ -1,4 +1,4 @@
-"""Code: the program in a response is run against tests, in a sandbox, and only its behaviour counts."""
+"""The code reward: the program in a response is run against tests in a sandbox; only its behaviour counts."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from egpo.errors import EgpoError, InputError, nearest
 from egpo.rewards.answers import split_thinking
-from egpo.rewards.sandbox import Job, Limits, Outcome, Report, Sandbox, working_sandbox
+from egpo.rewards.sandbox import Limits, ProgramOutcome, Report, Sandbox, SandboxJob, working_sandbox
 from egpo.rewards.sandbox.ground_truth import Tests, read_tests
 from egpo.rewards.verdict import Verdict
 from egpo.tags import THINK_TAGS
@@ -32,7 +32,7 @@ MODES = ("binary", "fraction")
 LONGEST_PROGRAM = 1_000_000
 
 _FENCE = re.compile(r"^(?P<indent>[ \t]*+)(?P<sign>`{3,}|~{3,})[ \t]*(?P<language>[^\s`]*)[^\n]*$", re.MULTILINE)
-# From here on further in than its opening, a fence is text: a docstring of the program has examples.
+# A fence indented by this much more than the opening one is text: a docstring of the program may have examples.
 _TOO_DEEP = 4
 _PYTHON = ("python", "python3", "py")
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError", "ValueError: source code string cannot contain null")
@@ -50,8 +50,8 @@ def judge_code(
 ) -> Verdict:
     """Run the program in `text` against `tests` (docs/rewards/code.md has the forms).
 
-    reward: 1 or 0 for all tests or not (binary), or the share of the tests that passed (fraction). The reason is that
-    of the first test that did not pass. No sandbox given: the one that EGPO_SANDBOX names, or bubblewrap.
+    Reward: 1.0 if all tests pass, else 0.0 (`binary`), or the fraction of tests that passed (`fraction`). The reason is
+    that of the first test that did not pass. Default sandbox: the one that EGPO_SANDBOX names, else bubblewrap.
     """
     if mode not in MODES:
         raise InputError(f"unknown mode `{mode}`", where="code reward", fix=nearest(mode, MODES))
@@ -64,12 +64,12 @@ def judge_code(
     sandbox = sandbox or _default_sandbox()
     if sandbox is None:
         return Verdict(0.0, False, "no_sandbox", failed=True)
-    job = Job(program, read.work, limits or sandbox.limits, stop_early=mode == "binary")
+    job = SandboxJob(program, read.work, limits or sandbox.limits, stop_early=mode == "binary")
     return _verdict(sandbox.run(job), read, mode)
 
 
 def extract_program(answer: str) -> str | None:
-    """The last closed or unclosed block fenced as Python; without one, the last fenced block of no named language."""
+    """Return the last block fenced as Python, closed or not; without one, the last fenced block without a language."""
     python = unnamed = None
     for block in _blocks(answer):
         if block.language in _PYTHON:
@@ -84,9 +84,9 @@ def extract_program(answer: str) -> str | None:
 
 @dataclass(frozen=True)
 class _Block:
-    """Where a block's content starts and ends, and how far in its fence stands.
+    """Start and end of a block's content, and the indent of its fence.
 
-    A `closing` fence on the last line of code is no part of the content.
+    A `closing` fence on the last line of code is not part of the content.
     """
 
     language: str
@@ -97,9 +97,9 @@ class _Block:
 
 
 def _blocks(answer: str) -> Iterator[_Block]:
-    """Fenced blocks: closed by a fence of its sign and at least its length, by the next Python fence, or by the end.
+    """Yield fenced blocks: closed by a fence of its sign and at least its length, the next Python fence, or the end.
 
-    Models forget to close a block, and close the last one on its last line of code.
+    Models forget to close a block, or close the last one on its last line of code.
     """
     opening: re.Match[str] | None = None
     for fence in _FENCE.finditer(answer):
@@ -120,7 +120,7 @@ def _block(opening: re.Match[str], end: int, closing: str = "") -> _Block:
 
 
 def _outdented(content: str, fence_indent: int) -> str:
-    """`content` without the indent of its fence, as in an item of a list; no further in than its first line stands."""
+    """Remove the indent of the fence from each line, as in an item of a list; at most that of the first line."""
     lines = content.split("\n")
     width = min(fence_indent, next((_indent(line) for line in lines if line.strip()), 0))
     return "\n".join(line[min(width, _indent(line)) :] for line in lines) if width else content
@@ -131,7 +131,7 @@ def _indent(line: str) -> int:
 
 
 def _default_sandbox() -> Sandbox | None:
-    """The sandbox in force, or None where it does not work."""
+    """Return the sandbox in use, or None if it does not work."""
     try:
         return working_sandbox()
     except InputError:
@@ -143,7 +143,7 @@ def _default_sandbox() -> Sandbox | None:
 def _verdict(report: Report, tests: Tests, mode: str) -> Verdict:
     total = tests.work.size
     reasons = [_reason(outcome, tests, index) for index, outcome in enumerate(report.outcomes[:total])]
-    # Tests without an outcome were not reached: one before them is to blame, or the limit on all of them, or nobody.
+    # Tests without an outcome were not reached: because of an earlier test, of the limit on all of them, or of neither.
     missing = [report.stopped or "sandbox_died"] if len(reasons) < total else []
     first = next((reason for reason in [*reasons, *missing] if reason != "correct"), "correct")
     if "bad_test" in reasons or report.failure or first == "sandbox_died":
@@ -155,7 +155,7 @@ def _verdict(report: Report, tests: Tests, mode: str) -> Verdict:
     return Verdict(reward, num_passed == total, first, parts=parts)
 
 
-def _reason(outcome: Outcome, tests: Tests, index: int) -> str:
+def _reason(outcome: ProgramOutcome, tests: Tests, index: int) -> str:
     if outcome.status == "exit" and outcome.code == 0:
         right = same_output(outcome.output.decode("utf-8", "replace"), tests.outputs[index])
         return "correct" if right else "wrong_answer"
@@ -171,7 +171,7 @@ _BY_STATUS = {
     "wrong": "wrong_answer",
     "timeout": "timeout",
     "output": "output_limit",
-    # Empty files fill the kernel's memory, and no other.
+    # Empty files use the kernel's memory only.
     "files": "memory",
     "memory": "memory",
     "died": "crashed",
@@ -187,7 +187,7 @@ def _raised(error: str) -> str:
 
 
 def same_output(got: str, expected: str) -> bool:
-    """Equal line by line, white space at the end of a line and of the whole left out."""
+    """Return whether two outputs are equal line by line, without white space at the end of lines and of the whole."""
     return _lines(got) == _lines(expected)
 
 

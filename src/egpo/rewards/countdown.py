@@ -1,15 +1,12 @@
-"""Exact arithmetic over model text: `+ - * /`, parentheses, unary minus, integers, and nothing else.
-
-No `eval`, no `ast`, no floats, no recursion: two stacks and pairs of integers. The length is bounded before anything is
-read, and with it depth, time and the size of every value.
-
-Countdown: reach the target with the given numbers, each exactly once.
+"""Countdown: reach the target with the given numbers, each exactly once.
 
     reward = 0.1 (thinking closed) + 0.1 (answer tag) + 0.3 (exactly the given numbers) + 0.5 (value right)
 
-The expression stands in the last `<answer>…</answer>` after the thinking; `= target` may follow it. A part pays only
-where those before it in the answer paid: the value of an expression over other numbers is worth nothing, or writing
-down the target itself would pay 0.7.
+The expression is in the last `<answer>…</answer>` after the thinking; `= target` may follow it. A part of the answer
+pays only if the parts before it pay: otherwise writing down the target itself would pay 0.7.
+
+The arithmetic is exact: `+ - * /`, parentheses, unary minus and integers, on two stacks and pairs of integers. No
+`eval`, no `ast`, no floats, no recursion. The length of the text is bounded first, which bounds depth, time and values.
 """
 
 import re
@@ -24,7 +21,7 @@ from egpo.rewards.verdict import Verdict
 from egpo.tags import THINK_TAGS
 
 MAX_CHARACTERS = 1000
-"""Of an expression, inner white space included. It bounds the digits of every value too, below what `int` refuses."""
+"""Characters of an expression, with inner white space. Also keeps the digits of values below the limit of `int`."""
 
 FAULTS = {
     "empty_expression": "there is nothing to evaluate",
@@ -47,7 +44,7 @@ _Ratio = tuple[int, int] | None
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class ExpressionValue:
     """The value and the integers used, in order; or the fault, one of `FAULTS`.
 
     A division by zero has its integers and no value. Any other fault has neither.
@@ -62,21 +59,21 @@ class _Malformed(Exception):  # noqa: N818 - raised and caught in this file alon
     """The tokens do not make an expression."""
 
 
-def evaluate(text: str) -> Evaluation:
-    """Read one expression and compute it exactly. Any string may come in; what is wrong with it comes out."""
+def evaluate(text: str) -> ExpressionValue:
+    """Compute one expression exactly. Takes any string; returns the fault of one that is no expression."""
     expression = text.strip()
     fault = _spelling_fault(expression)
     if fault:
-        return Evaluation(None, (), fault)
+        return ExpressionValue(None, (), fault)
     tokens = _TOKEN.findall(expression.translate(_ONE_SPELLING))
     try:
         ratio = _compute(tokens)
     except _Malformed:
-        return Evaluation(None, (), "malformed_expression")
+        return ExpressionValue(None, (), "malformed_expression")
     numbers = tuple([int(token) for token in tokens if token[0] in _DIGITS])
     if ratio is None:
-        return Evaluation(None, numbers, "division_by_zero")
-    return Evaluation(Fraction(*ratio), numbers)
+        return ExpressionValue(None, numbers, "division_by_zero")
+    return ExpressionValue(Fraction(*ratio), numbers)
 
 
 def _spelling_fault(expression: str) -> str:
@@ -89,7 +86,7 @@ def _spelling_fault(expression: str) -> str:
 
 
 def _compute(tokens: list[str]) -> _Ratio:
-    """Dijkstra's shunting yard, computing as it goes."""
+    """Evaluate the tokens with Dijkstra's shunting-yard algorithm."""
     values: list[_Ratio] = []
     operators: list[str] = []
     operand_next = True
@@ -120,7 +117,7 @@ def _compute(tokens: list[str]) -> _Ratio:
 
 
 def _prefix(token: str) -> str:
-    """What may stand where an operand is due: an opening parenthesis or a minus sign."""
+    """Accept an opening parenthesis or a minus sign where an operand is expected."""
     if token == "(":
         return token
     if token == "-":
@@ -163,7 +160,7 @@ REASONS = {
     **FAULTS,
 }
 
-# The parts of the answer that a reason leaves standing. Any reason that is not here: the answer tag alone.
+# The parts of the answer that are paid for each reason. For any other reason: the answer tag alone.
 _ANSWER_PARTS = {
     "correct": ("answer_tag", "numbers", "value"),
     "wrong_value": ("answer_tag", "numbers"),
@@ -182,11 +179,11 @@ def judge_countdown(
     mode: str = "shaped",
     tags: tuple[str, str] = THINK_TAGS,
 ) -> Verdict:
-    """The sum of the parts (`shaped`), or 1.0 for a right answer and nothing for any other (`binary`).
+    """Return the sum of the parts (`shaped`), or 1.0 for a right answer and 0.0 for any other (`binary`).
 
-    `correct` says that the answer is right. It does not ask for the thinking: the accuracy of a model that was not
-    told to think means the same, and the missing 0.1 is in `parts`. So a reward of 1.0 in `shaped` is `correct` with
-    the thinking closed, and in `binary` it is `correct`.
+    `correct` means that the answer is right, with or without closed thinking: so accuracy means the same for a model
+    that was not asked to think, and the missing 0.1 is in `parts`. A reward of 1.0 means `correct` with closed thinking
+    in `shaped`, and `correct` in `binary`.
     """
     if mode not in MODES:
         raise InputError(f"unknown mode `{mode}`", where="countdown", fix=nearest(mode, MODES))
@@ -202,7 +199,7 @@ def judge_countdown(
 
 
 def _read_answer(answer: str, given: list[int], goal: int) -> str:
-    """The reason, from the text after the thinking."""
+    """Return the reason for an answer, the text after the thinking."""
     body = last_tagged(answer)
     if body is None:
         return "no_answer_tag"
@@ -220,19 +217,19 @@ def _read_answer(answer: str, given: list[int], goal: int) -> str:
 
 
 def _shaped(reason: str, thinking_closed: bool) -> Verdict:
-    """Every verdict names all the parts, at zero where unpaid: hosts that log them want the same keys in each row."""
+    """Return all parts, with 0.0 for those that are not paid: hosts that log them need the same keys in each row."""
     paid = _ANSWER_PARTS.get(reason, ("answer_tag",))
     parts = {part: worth if part in paid else 0.0 for part, worth in PARTS.items()}
     if thinking_closed:
         parts["thinking"] = PARTS["thinking"]
-    # Rounded: 0.1 + 0.3 + 0.5 and its like should read 0.9 in a log.
+    # Rounded, so that 0.1 + 0.3 + 0.5 reads 0.9 in a log.
     return Verdict(round(sum(parts.values()), 6), reason == "correct", reason, parts=parts)
 
 
 def _puzzle(numbers: Iterable[int], target: int) -> tuple[list[int], int]:
-    """The given numbers, sorted, and the target, as plain integers (numpy's are taken too).
+    """Return the given numbers, sorted, and the target as plain integers (numpy's are accepted).
 
-    No negative ones: a minus sign in an expression is an operator, so no expression could use them.
+    Negative numbers are refused: a minus sign in an expression is an operator, so no expression could use them.
     """
     try:
         numbers = tuple(numbers)

@@ -1,7 +1,7 @@
 r"""GSM8K: one number, after `####`.
 
-The answer is looked for after the thinking: the line after the last `####`; where that states no number, the last
-`\boxed{…}`; where that states none, the last `**…**`. `egpo.rewards.answers.read_number` says what a number is.
+The answer is searched for after the thinking: the line after the last `####`; if that states no number, the last
+`\boxed{…}`; if that states none, the last `**…**`. `egpo.rewards.answers.read_number` defines what a number is.
 """
 
 from functools import lru_cache
@@ -21,7 +21,7 @@ REASONS = {
     "unclosed_thinking": "the thinking was opened and never closed: there is no answer",
 }
 
-# 1.1 right, 0.1 a number, 0.05 the marker alone. All parts in every row: hosts that log them want the same keys.
+# 1.1 right, 0.1 a number, 0.05 the marker alone. All parts in every row: hosts that log them need the same keys.
 _NOTHING = {"answer": 0.0, "number": 0.0, "marker": 0.0}
 _SHAPED = {
     "correct": {"answer": 1.0, "number": 0.1, "marker": 0.0},
@@ -33,9 +33,9 @@ _SHAPED = {
 def judge_gsm8k(
     text: str, ground_truth: str | int | float, *, mode: str = "binary", tags: tuple[str, str] = THINK_TAGS
 ) -> Verdict:
-    """1.0 for the right number, 0.0 for anything else (`binary`); or 1.1, 0.1, 0.05 and 0.0 by level (`shaped`).
+    """Return 1.0 for the right number, 0.0 for anything else (`binary`); or 1.1, 0.1, 0.05 and 0.0 by level (`shaped`).
 
-    The ground truth is a whole solution (what follows its last `####` counts) or the bare number.
+    The ground truth is a whole solution, of which the text after the last `####` counts, or the number alone.
     """
     if mode not in MODES:
         raise InputError(f"unknown mode `{mode}`", where="gsm8k", fix=nearest(mode, MODES))
@@ -49,7 +49,7 @@ def judge_gsm8k(
 
 @lru_cache(maxsize=65536)
 def gold_number(ground_truth: str) -> str:
-    """The canonical numeral of a ground truth; cached, since every sample of a group asks again."""
+    """Return the canonical numeral of a ground truth. Cached: all samples of a group have the same one."""
     marked = last_marked(ground_truth)
     number = read_number(ground_truth if marked is None else marked)
     if number is None:

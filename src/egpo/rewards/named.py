@@ -1,8 +1,8 @@
-"""One response with what it is judged by, out of a row of any host.
+"""Samples from the rows of any host, and rewards by name.
 
-Rewards from outside: functions as verl takes them, named `module:function` or `file.py:function`.
-
-Rewards by name: ours by data source or kind, with a mode if wanted, and anybody's as `module:function`.
+`read_sample` makes a `Sample` (a response with its data source, ground truth and extra_info) of a row. `scorer_named`
+returns the function that judges samples: one of our rewards by data source or kind, perhaps with a mode, or a user's
+function with verl's arguments as `module:function` or `file.py:function`.
 """
 
 import inspect
@@ -19,14 +19,14 @@ from egpo.rewards.verdict import Verdict
 from egpo.user_code import import_user_code
 
 RESPONSE_KEYS = ("response", "text", "output")
-"""Where a row has its response: `response` is ours, `text` its synonym, `output` verl's."""
+"""Keys under which a row may have its response: ours, a synonym, and verl's."""
 SOURCE_KEYS = ("data_source", "judged_by")
-"""`judged_by` is what verl's rollout files keep of the data source (`egpo.verl.reward`)."""
+"""Keys of the data source. `judged_by` is its name in verl's rollout files (`egpo.verl.reward`)."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """`ability` is the row's own column, and goes before the one in `extra_info`."""
+    """A response and what it is judged by. `ability` is the row's own column, and overrides that of `extra_info`."""
 
     data_source: str
     response: str
@@ -40,12 +40,12 @@ def score_sample(sample: Sample) -> Verdict:
 
 
 def full_extra(sample: Sample) -> Mapping[str, Any]:
-    """`extra_info` with the row's own `ability` in it."""
+    """Return `extra_info` with the row's own `ability` in it."""
     return {**sample.extra_info, "ability": sample.ability} if sample.ability else sample.extra_info
 
 
 def read_sample(row: Mapping[str, Any] | Sample, where: str) -> Sample:
-    """A row in verl's parquet shape with its response, a line of a rollout file, or a sample as it is.
+    """Read a row in verl's parquet format with its response, a line of a rollout file, or a `Sample`.
 
     The ground truth is `ground_truth`, `reward_model.ground_truth`, or `gts` in verl's rollout files.
     """
@@ -80,7 +80,7 @@ def _ground_truth(row: Mapping[str, Any], where: str) -> Any:
 
 
 KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
-"""What verl hands to a reward."""
+"""The arguments with which verl calls a reward."""
 
 FOREIGN_REASONS = {
     "scored": "a reward from outside gave a number and no reason",
@@ -90,7 +90,7 @@ FOREIGN_REASONS = {
 
 
 def foreign_scorer(spec: str) -> Callable[[Sample], Verdict]:
-    """A judge of samples out of a function that takes verl's arguments, or some of them, by keyword."""
+    """Return a scorer that calls a user's function with verl's arguments, or those that it accepts, by keyword."""
     function = _function(spec)
     accepted = _accepted_keywords(function, spec)
 
@@ -111,7 +111,8 @@ def foreign_scorer(spec: str) -> Callable[[Sample], Verdict]:
 
 
 def _accepted_keywords(function: Callable[..., Any], spec: str) -> set[str]:
-    """Those of verl's arguments that it takes: the response at least, and nothing beside them that has no default."""
+    """Return those of verl's arguments that the function accepts; InputError if it does not take the response, or
+    requires another argument."""
     try:
         signature = inspect.signature(function)
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
@@ -126,9 +127,9 @@ def _accepted_keywords(function: Callable[..., Any], spec: str) -> set[str]:
 
 
 def verdict_of(result: Any, spec: str) -> Verdict:
-    """A verdict out of what verl takes from a reward: a number, or a dict with `score` and perhaps `acc`.
+    """Return the verdict for the result of a user's reward: a number, or a dict with `score` and perhaps `acc`.
 
-    Without `acc` a reward of 1 or more is right: a number alone does not say where full reward lies.
+    Without `acc` a reward of 1 or more counts as correct: a number alone does not tell what the full reward is.
     """
     if isinstance(result, Verdict):
         return result
@@ -160,10 +161,10 @@ Scorer = Callable[[Sample], Verdict]
 
 
 def scorer_named(spec: str | None) -> Scorer:
-    """What judges a sample. None: the reward of the sample's own data source.
+    """Return the function that judges a sample. None: the reward of the sample's own data source.
 
     NAME is a data source or a kind of reward; NAME@MODE sets its mode; @MODE is the reward of the sample's own data
-    source, in this mode where it has such a mode; `module:function` and `file.py:function` are rewards from outside.
+    source, in this mode if it has such a mode; `module:function` and `file.py:function` name a user's function.
     """
     if spec is None:
         return score_sample

@@ -1,6 +1,6 @@
-"""Values as hosts hand them over, made plain once: verl and pandas give numpy objects, tensors, bytes and JSON text.
+"""Convert values from hosts to plain Python: verl and pandas pass numpy objects, tensors, bytes and JSON text.
 
-Nothing is imported for it: arrays, tensors and series all have `tolist`.
+numpy and torch are not imported: arrays, tensors and series all have `tolist`.
 """
 
 import json
@@ -15,16 +15,16 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """The value as JSON would give it: text, numbers, lists and dicts. What is none of these stays as it is.
+    """Return the value as JSON has it: text, numbers, lists and dicts. A value of another kind stays as it is.
 
-    A 0-d array is the thing it holds; a tensor, nested or not, an array or a series is a list. Bytes are UTF-8 text.
+    A 0-d array becomes its element; a tensor, nested or not, an array or a series becomes a list; bytes, UTF-8 text.
     """
     if type(value) in _SCALARS:
         return value
     if depth > MAX_DEPTH:
         raise InputError(f"nested deeper than {MAX_DEPTH}", where="reward input", fix="give flatter values")
     if isinstance(value, str):
-        return str(value)  # numpy's own kind of text
+        return str(value)  # numpy's own string type
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode("utf-8", "replace")
     if getattr(value, "is_nested", False):
@@ -39,7 +39,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def single(value: Any) -> Any:
-    """The value, out of as many lists of one as it is wrapped in."""
+    """Return the value without any lists of one element around it."""
     value = plain(value)
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -47,7 +47,7 @@ def single(value: Any) -> Any:
 
 
 def text_of(value: Any, name: str) -> str:
-    """Text, however it is wrapped."""
+    """Return a text from any wrapping; InputError if it is no text."""
     if type(value) is str:
         return value
     found = single(value)
@@ -57,7 +57,7 @@ def text_of(value: Any, name: str) -> str:
 
 
 def fields_of(value: Any, name: str) -> Mapping[str, Any]:
-    """A mapping, or the JSON text of one; empty where there is none. Its values are left for `plain` to convert."""
+    """Return a mapping, or the one in a JSON text; empty if there is none. Its values are not converted."""
     if value is None or isinstance(value, Mapping):
         return value or {}
     found = single(value)
@@ -72,22 +72,22 @@ def from_json(text: str, name: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON: {text!r:.80}", where=name, fix="mend it") from error
+        raise InputError(f"not JSON: {text!r:.80}", where=name, fix="give valid JSON") from error
 
 
 def with_defaults(extra: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """`extra`, with a default for each of those that it does not set."""
+    """Return `extra` with the default of each setting that it does not have."""
     return {**extra, **{name: value for name, value in defaults.items() if is_missing(plain(extra.get(name)))}}
 
 
 def first_present(row: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    """The value of the first of the keys that has one, made plain; None where none has."""
+    """Return the plain value of the first key that has one; None if none has."""
     values = (plain(row[key]) for key in keys if key in row)
     return next((value for value in values if not is_missing(value)), None)
 
 
 def finite(value: int | float) -> float | None:
-    """The number, unless it is NaN, infinite, or too large for a float."""
+    """Return the number as a float; None if it is NaN, infinite, or too large."""
     try:
         return float(value) if math.isfinite(value) else None
     except OverflowError:
@@ -95,5 +95,5 @@ def finite(value: int | float) -> float | None:
 
 
 def is_missing(value: Any) -> bool:
-    """None, or the NaN by which a table says that there is nothing."""
+    """Return whether a value is None, or the NaN of an empty cell of a table."""
     return value is None or (isinstance(value, float) and value != value)

@@ -1,14 +1,12 @@
-"""The rewards by kind, each behind one signature: text, ground truth, and what else the row says.
+"""One call for every reward: `score` finds the reward of a row's data source and calls it.
 
-Mixed mathematics and code: the row's `ability` decides which reward it gets.
+Each reward is a row of `KINDS`: its judge behind one signature (text, ground truth, extra_info), reasons, modes, tags
+and settings. `hybrid` chooses between math and code by the row's `ability`. To add a reward, add a row to `KINDS`, and
+its data sources to `DATA_SOURCES`.
 
-One call for every reward: the row's `data_source` says which.
-
-Are the tags that a reward looks for still there when it sees the text?
-
-Engines decode with `skip_special_tokens=True` before they call a reward (verl does, and so does ours). A tag that is a
-*special* token of the tokenizer has vanished by then, and every answer would look as if it had none. (Qwen's tags are
-added tokens and not special.)
+`require_visible_tags` checks before a run that the tags of a reward survive decoding: engines decode with
+`skip_special_tokens=True` before they call a reward, which removes a tag that is a *special* token of the tokenizer.
+(Qwen's tags are added tokens and not special.)
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,8 +25,8 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """`judge(text, ground_truth, extra_info)`, the reasons that its verdicts may have, the modes it knows, the tags it
-    looks for, and the names of what `extra_info` may set for it."""
+    """One reward: `judge(text, ground_truth, extra_info)`, the reasons of its verdicts with their meanings, its modes,
+    the tags that it looks for, and the settings that it takes from `extra_info`."""
 
     judge: Callable[[str, Any, Fields], Verdict]
     reasons: Mapping[str, str]
@@ -37,16 +35,16 @@ class Kind:
     settings: tuple[str, ...] = ("mode", "tags")
 
     def takes(self, setting: str, value: Any) -> bool:
-        """Whether a setting that was made for several kinds at once is meant for this one."""
+        """Return whether a setting that was made for several kinds at once applies to this one."""
         return setting in self.settings and (setting != "mode" or _mode(plain(value)) in self.modes)
 
 
 SETTINGS = ("mode", "tags", "tools")
-"""What some kind or other takes. `extra_info` may hold any other key besides, which no reward looks at."""
+"""The settings that at least one kind takes. Any other key of `extra_info` is ignored."""
 
 
 def check_settings(made: Mapping[str, Any], kinds: Collection[Kind], where: str) -> None:
-    """Refuse a setting, or a mode, that none of these kinds takes."""
+    """Raise InputError on a setting, or a mode, that none of these kinds takes."""
     known = [name for name in SETTINGS if any(name in kind.settings for kind in kinds)]
     for name, value in made.items():
         if name not in known:
@@ -58,7 +56,7 @@ def check_settings(made: Mapping[str, Any], kinds: Collection[Kind], where: str)
 
 
 def settings(extra: Fields, *names: str) -> dict[str, Any]:
-    """Those of the settings that a row makes itself."""
+    """Return the named settings that `extra_info` has, converted."""
     made = {name: plain(extra[name]) for name in names if name in extra}
     made = {name: value for name, value in made.items() if not is_missing(value)}
     return {name: _CONVERSIONS[name](value) for name, value in made.items()}
@@ -69,7 +67,7 @@ def _mode(value: Any) -> str:
 
 
 def _tags(value: Any) -> tuple[str, str]:
-    """A pair, out of a list or of JSON text."""
+    """Return a pair of tags from a list or from JSON text."""
     tags = from_json(value, "extra_info.tags") if isinstance(value, str) else value
     is_pair = isinstance(tags, list) and len(tags) == 2 and all(isinstance(tag, str) for tag in tags)
     fault = tags_fault((tags[0], tags[1])) if is_pair else "it takes two texts"
@@ -80,7 +78,7 @@ def _tags(value: Any) -> tuple[str, str]:
 
 
 def _tools(value: Any) -> Any:
-    """None for an empty list: nothing is known of the tools, which is not the same as that there are none."""
+    """Return None for an empty list: the tools are then unknown, which is not the same as no tools."""
     return None if value in ("[]", []) else value
 
 
@@ -136,12 +134,12 @@ class _Puzzle:
 
 @lru_cache(maxsize=65536)
 def _puzzle_from_text(text: str) -> _Puzzle:
-    """Cached: every sample of a group comes with the same text."""
+    """Return the puzzle in a JSON text. Cached: all samples of a group have the same text."""
     return _puzzle(from_json(text, "countdown ground truth"))
 
 
 def _puzzle(truth: Any) -> _Puzzle:
-    """{"numbers": [...], "target": ...}; `nums` is the public set's word. A table may have made floats of integers."""
+    """Read `{"numbers": [...], "target": ...}` (`nums` in the public dataset). A table may turn integers to floats."""
     numbers = truth.get("numbers", truth.get("nums")) if isinstance(truth, Mapping) else None
     if not isinstance(numbers, list) or "target" not in truth:
         fix = 'give {"numbers": [3, 5, 7], "target": 22}, or the JSON text of it'
@@ -157,13 +155,13 @@ ABILITIES = ("math", "code")
 
 
 def hybrid(text: str, ground_truth: Any, extra_info: Fields) -> Verdict:
-    """The verdict of the reward that `ability` names. `score` puts a row's own column over that of `extra_info`."""
+    """Return the verdict of the reward that `ability` names. A row's own column overrides that of `extra_info`."""
     kind = KINDS[ability_of(extra_info)]
     return kind.judge(text, ground_truth, _meant_for(kind, extra_info))
 
 
 def _meant_for(kind: Kind, extra_info: Fields) -> Fields:
-    """Without a `mode` that only the other ability knows: one stands for all rows of a mixed set."""
+    """Remove a `mode` that only the other ability has: in a mixed dataset one mode is set for all rows."""
     mode = extra_info.get("mode")
     if is_missing(plain(mode)) or kind.takes("mode", mode) or not HYBRID.takes("mode", mode):
         return extra_info
@@ -171,7 +169,7 @@ def _meant_for(kind: Kind, extra_info: Fields) -> Fields:
 
 
 def ability_of(extra_info: Fields) -> str:
-    """ "math" or "code", however it is wrapped and in whatever case (public sets write MATH)."""
+    """Return "math" or "code", from any wrapping and any case (public datasets write MATH)."""
     stated = extra_info.get("ability")
     if is_missing(plain(stated)) or plain(stated) == "":
         fix = "give each row an `ability` of `math` or `code`, as a column or in `extra_info`"
@@ -183,7 +181,7 @@ def ability_of(extra_info: Fields) -> str:
 
 
 def _reasons() -> dict[str, str]:
-    """Those of both; one that both have means what it means in each."""
+    """Return the reasons of both abilities; a reason that both have gets both meanings."""
     first, second = (KINDS[ability].reasons for ability in ABILITIES)
     shared = {name: f"math: {first[name]}; code: {second[name]}" for name in first if name in second}
     return {**first, **second, **shared}
@@ -218,18 +216,18 @@ DATA_SOURCES: dict[str, str] = {
 
 
 def score(data_source: Any, solution_str: Any, ground_truth: Any, extra_info: Any = None) -> Verdict:
-    """The verdict on a response, by the reward of its data source.
+    """Return the verdict on a response, by the reward of its data source.
 
-    `extra_info` may set `mode` and `tags`, `tools` for tool calls, and says `ability` in a mixed set. Values may come
-    as numpy, torch, bytes or JSON text. Never raises on what a model wrote; a ground truth that cannot be used, an
-    unknown data source or setting is an InputError.
+    `extra_info` may set `mode` and `tags`, `tools` for tool calls, and has `ability` in a mixed dataset. Values may be
+    numpy, torch, bytes or JSON text. Never raises on what a model wrote. A ground truth that cannot be used, an unknown
+    data source or an unknown setting raises InputError.
     """
     kind = kind_of(data_source)
     return kind.judge(text_of(solution_str, "solution_str"), ground_truth, fields_of(extra_info, "extra_info"))
 
 
 def kind_of(data_source: Any) -> Kind:
-    """The reward of a data source."""
+    """Return the reward of a data source; InputError if it is unknown."""
     return REWARDS[reward_name(data_source)]
 
 
@@ -241,19 +239,19 @@ def reward_name(data_source: Any) -> str:
 
 
 def reasons_of(data_source: str) -> Mapping[str, str]:
-    """Every reason that a verdict on this data source may have, with its meaning."""
+    """Return every reason that a verdict on this data source may have, with its meaning."""
     return kind_of(data_source).reasons
 
 
 def vanishing_tags(tokenizer: Any, tags: Sequence[str]) -> list[str]:
-    """Those that are lost between a model's tokens and the text that an engine hands to a reward."""
+    """Return the tags that are lost when an engine decodes a model's tokens to the text for a reward."""
     return [tag for tag in tags if tag not in _as_engines_decode(tokenizer, tag)]
 
 
 def require_visible_tags(tokenizer: Any, data_source: str, tags: Sequence[str] = ()) -> None:
-    """An error before the run starts, where a tag that the reward of `data_source` needs would vanish.
+    """Raise InputError if decoding would remove a tag that the reward of `data_source` needs.
 
-    `tags` are the thinking tags where the rows set their own.
+    `tags` are the thinking tags if the rows set their own.
     """
     needed = kind_of(data_source).tags
     lost = vanishing_tags(tokenizer, (*tags, *needed[2:]) if tags else needed)

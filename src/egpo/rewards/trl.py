@@ -14,18 +14,18 @@ from egpo.tags import THINK_TAGS
 
 TrlReward = Callable[..., list[float | None]]
 TRUTH_COLUMNS = ("ground_truth", "reward_model", "solution", "answer")
-"""Where a data set has the ground truth, the first that is there: our name, verl's, TRL's, GSM8K's."""
+"""Columns of the ground truth, of which the first present counts: our name, verl's, TRL's, GSM8K's."""
 COLUMNS = (*TRUTH_COLUMNS, "data_source", "ability", "tools", "extra_info")
 
 
 def trl_reward(data_source: str | None = None, **settings: Any) -> TrlReward:
-    """A reward function for `GRPOTrainer(reward_funcs=...)`.
+    """Return a reward function for `GRPOTrainer(reward_funcs=...)`.
 
-    `data_source` is that of every row (None: the column of that name); `settings` are `mode`, `tags` or `tools`, for
+    `data_source` applies to every row (None: the column of that name); `settings` are `mode`, `tags` or `tools`, for
     rows whose `extra_info` sets none. They are checked here, before the first batch: against the reward of
-    `data_source`, or without one against all of them, and each then goes to the rows whose reward takes it. A response
-    that the checker failed on gets None, which TRL leaves out. The reasons go to TRL's table of completions, and their
-    shares to its metrics where `data_source` is given.
+    `data_source`, or without one against all rewards; then each setting applies to the rows whose reward takes it. A
+    response on which the checker failed gets None, which TRL leaves out. The reasons are added to TRL's table of
+    completions and, if `data_source` is given, their fractions to its metrics.
     """
     kinds = list(REWARDS.values()) if data_source is None else [kind_of(data_source)]
     made = {name: value for name, value in settings.items() if not is_missing(plain(value))}
@@ -47,9 +47,9 @@ def trl_reward(data_source: str | None = None, **settings: Any) -> TrlReward:
 
 
 def completion_text(completion: Any) -> str:
-    """The model's own text out of a completion: a string, or chat messages, of which the last assistant's counts.
+    """Return the model's text of a completion: a string, or chat messages, of which the last assistant's counts.
 
-    A server may have taken the thought and the calls out of the content: they are put back as tags.
+    A server may have removed the thinking and the calls from the content: they are put back with their tags.
     """
     value = plain(completion)
     if isinstance(value, str):
@@ -78,13 +78,13 @@ def _call_text(call: Any) -> str:
 
 
 def _rows(columns: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
-    """What the columns say of each row. TRL passes other things by keyword too, which are not looked at."""
+    """Return the values of each row from the columns. Other keyword arguments of TRL are ignored."""
     lists = {name: _column(name, columns[name], size) for name in COLUMNS if not is_missing(columns.get(name))}
     return [{name: values[index] for name, values in lists.items()} for index in range(size)]
 
 
 def _column(name: str, values: Any, size: int) -> Sequence[Any]:
-    """A list, an array, a tensor or a series of as many values as there are completions."""
+    """Return the values of a list, array, tensor or series; InputError unless there is one per completion."""
     column = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(column, Sequence) or isinstance(column, str | bytes):
         raise InputError(
@@ -101,7 +101,7 @@ def _column(name: str, values: Any, size: int) -> Sequence[Any]:
 def _sample(text: str, row: Mapping[str, Any], data_source: str | None, settings: Mapping[str, Any]) -> Sample:
     source = data_source or row.get("data_source")
     if source is None:
-        fix = "say trl_reward(data_source=...), or give the data set that column"
+        fix = "call trl_reward(data_source=...), or add that column to the dataset"
         raise InputError("there is no column `data_source`", where="TRL reward", fix=fix)
     kind = kind_of(source)
     defaults = {name: value for name, value in settings.items() if kind.takes(name, value)}
@@ -122,7 +122,7 @@ def _ground_truth(row: Mapping[str, Any]) -> Any:
 
 
 def _log(verdicts: Sequence[Verdict], data_source: str | None, columns: Mapping[str, Any]) -> None:
-    """The metrics have the same names in every batch: TRL gathers them by name, and each process must have them all."""
+    """Log metrics of the same names in every batch: TRL gathers them by name, and each process must have them all."""
     if callable(log_extra := columns.get("log_extra")):
         log_extra("reason", [verdict.reason for verdict in verdicts])
     if not callable(log_metric := columns.get("log_metric")) or not verdicts:

@@ -1,7 +1,4 @@
-"""How often each reason was given, under names that a tracker can hold.
-
-What a checker says of one response.
-"""
+"""The verdict of a reward on one response, and how often each reason occurs."""
 
 import re
 from collections import Counter
@@ -12,8 +9,11 @@ _LONGEST_REASON, _MOST_REASONS = 48, 32
 
 
 def shares_of(reasons: Sequence[str]) -> dict[str, float]:
-    """Of each reason, by name. A judge from outside may give any text: names are made of plain characters, and beyond
-    the commonest ones they are `other`."""
+    """Return the fraction of each reason, by name.
+
+    A user's reward may give any text: names are made of plain characters and cut to 48 characters, and all but the 32
+    most common ones are counted as `other`.
+    """
     counted = Counter(re.sub(r"[^\w.:-]", "_", reason[:_LONGEST_REASON]) for reason in reasons)
     common = counted.most_common(_MOST_REASONS)
     if len(common) < len(counted):
@@ -25,8 +25,8 @@ def shares_of(reasons: Sequence[str]) -> dict[str, float]:
 class Verdict:
     """A reward, and why.
 
-    `correct` is fully right or not, whatever the reward's shape: accuracy is its mean.
-    `failed` says that the checker itself gave up (time-out, no sandbox): nothing was learnt about the response.
+    `correct`: whether the response is fully right, in every mode of the reward; accuracy is its mean.
+    `failed`: the checker itself failed (timeout, no sandbox), so that nothing is known about the response.
     `reason` is one of the documented names; `parts` are the scores that add up to a shaped reward.
     """
 

@@ -1,197 +1,168 @@
-"""Worker processes that judge a stream of samples, in order.
+"""Worker processes that judge a stream of samples, in order: the parent's side, and what a worker runs.
 
-Each is a new interpreter with a socket to it: no fork of a process that has threads, and no second run of the caller's
-main module, so a notebook or a script without a main guard may use it. It ends when its socket closes.
+A worker receives the names of the rewards and answers with READY or an error. Then it receives lists of samples and
+answers each with a list of outcomes. A sample whose worker dies twice gets the verdict `worker_died`, and costs no
+other sample.
 """
 
-import socket
-import subprocess
-import sys
+import os
+import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 
-from egpo.errors import EgpoError
-from egpo.rewards.named import Sample
+from egpo.errors import EgpoError, how_it_ended
+from egpo.processes.workers import READY, IdleWorkers, Parent, Worker, not_started
+from egpo.rewards.named import Sample, Scorer, scorer_named
 from egpo.rewards.verdict import Verdict
-from egpo.rewards.worker import READY, Outcome
 
+Outcome = tuple[Verdict, ...] | EgpoError
+"""The verdict of each reward on one sample, or the error that one of them raised."""
 CHUNK_ROWS = 64
 CHUNK_CHARS = 1 << 20
-"""A chunk is closed by whichever comes first: long responses must not pile up in a pipe."""
+"""A chunk of samples is closed when either limit is reached: long responses must not fill up a pipe."""
 CHUNKS_AHEAD = 8
-"""How far a worker may be ahead of the slowest one: what is waiting for its turn is in memory."""
-_STOP_LIMIT_S = 5.0
-_SERVE = "import sys; sys.path[:] = sys.argv[2:]; from egpo.rewards.worker import serve; serve(int(sys.argv[1]))"
+"""Chunks per worker that may be done ahead of the slowest one: their outcomes wait in memory."""
 
-CREW_REASONS = {"worker_died": "checker failure: the process that judged this response died"}
-
-
-@dataclass(frozen=True)
-class _Task:
-    """Samples that follow each other, and the place of the first. `alone`: one whose worker has died before."""
-
-    first: int
-    samples: Sequence[Sample]
-    alone: bool = False
-
-
-class _Worker:
-    def __init__(self, specs: Sequence[str | None]) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                # The path as it is here, so that the worker finds what this process finds.
-                [sys.executable, "-c", _SERVE, str(theirs.fileno()), *sys.path],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # whatever is printed there must not mix with our own answer
-                pass_fds=[theirs.fileno()],
-            )
-        self.connection = Connection(ours.detach())
-        self.task: _Task | None = None
-        self._ready = False
-        # One that died is found out when its answer is awaited.
-        with suppress(OSError):
-            self.connection.send(list(specs))
-
-    def take(self, task: _Task) -> None:
-        self.task = task
-        with suppress(OSError):
-            self.connection.send(task.samples)
-
-    def answer(self) -> list[Outcome] | None:
-        """The outcomes of its task, or None where it has died. One that cannot even start is an error."""
-        try:
-            if not self._ready:
-                greeting = self.connection.recv()
-                if isinstance(greeting, EgpoError):
-                    raise greeting
-                self._ready = greeting == READY
-            outcomes: list[Outcome] = self.connection.recv()
-        except (EOFError, OSError) as error:
-            if not self._ready:
-                fix = f"`{sys.executable} -c 'import egpo.rewards.worker'` should succeed"
-                raise EgpoError("a worker process did not start", where="rewards", fix=fix) from error
-            return None
-        return outcomes
-
-    def stop(self) -> None:
-        """Let an idle worker end by itself, and kill a busy one."""
-        self.connection.close()
-        if self.task is not None:
-            self._process.kill()
-        try:
-            self._process.wait(_STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+POOL_REASONS = {"worker_died": "checker failure: the process that judged this response died"}
 
 
 class WorkerPool:
-    """Up to `num_workers` processes, started when there is work, and kept for the next batch until the `with` ends."""
+    """At most `num_workers` processes, started when there is work, and kept between batches until the `with` ends."""
 
     def __init__(self, num_workers: int, specs: Sequence[str | None] = (None,)) -> None:
         self.num_workers, self._specs = num_workers, specs
-        self._workers: list[_Worker] = []
-        self._forget_batch()
-
-    def _forget_batch(self) -> None:
-        self._retries: deque[_Task] = deque()
-        self._done: dict[int, Outcome] = {}
-        self._sizes: deque[int] = deque()  # characters of each sample that was handed out and not yet passed on
-        self._num_chars = 0
+        self._idle = IdleWorkers(lambda: _Judge(specs))
+        self._busy: list[_Judge] = []
+        self._reset_batch()
 
     def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.stop()
-        self._workers.clear()
+        self._kill_busy()
+        self._idle.close()
 
     def judge(self, samples: Iterable[Sample], chunk_rows: int = CHUNK_ROWS) -> Iterator[Outcome]:
-        """Outcomes in the order of the samples, whoever judged them. One batch at a time."""
-        self._dismiss_busy()
-        self._forget_batch()
-        tasks = _tasks(samples, chunk_rows)
+        """Yield an outcome for each sample, in the order of the samples. One batch at a time."""
+        self._kill_busy()  # a batch that was abandoned has workers whose outcomes are no longer wanted
+        self._reset_batch()
+        chunks = _chunks(samples, chunk_rows)
         next_row = 0
-        while self._hand_out(tasks):
+        while self._assign(chunks):
             self._collect()
             while next_row in self._done:
                 self._num_chars -= self._sizes.popleft()
                 yield self._done.pop(next_row)
                 next_row += 1
 
-    def _dismiss_busy(self) -> None:
-        """A batch that was left half way has workers whose answers nobody waits for."""
-        for worker in [worker for worker in self._workers if worker.task is not None]:
-            self._workers.remove(worker)
-            worker.stop()
+    def _reset_batch(self) -> None:
+        self._retries: deque[_Chunk] = deque()
+        self._done: dict[int, Outcome] = {}
+        self._sizes: deque[int] = deque()  # characters of each sample that was assigned and not yet yielded
+        self._num_chars = 0
 
-    def _hand_out(self, tasks: Iterator[_Task]) -> bool:
-        """Give every idle worker something to do, starting more while there are too few; False when all is done."""
-        busy = [worker for worker in self._workers if worker.task is not None]
-        idle = [worker for worker in self._workers if worker.task is None]
-        while len(busy) < self.num_workers:
-            task = self._retries.popleft() if self._retries else self._new_task(tasks)
-            if task is None:
+    def _kill_busy(self) -> None:
+        for worker in self._busy:
+            worker.kill()
+        self._busy.clear()
+
+    def _assign(self, chunks: Iterator["_Chunk"]) -> bool:
+        """Give a chunk to each free worker; return False when no chunk is left and no worker is busy."""
+        while len(self._busy) < self.num_workers:
+            chunk = self._retries.popleft() if self._retries else self._next_chunk(chunks)
+            if chunk is None:
                 break
-            worker = idle.pop() if idle else self._hire()
-            worker.take(task)
-            busy.append(worker)
-        return bool(busy)
+            worker = self._idle.take()
+            self._busy.append(worker)
+            worker.assign(chunk)
+        return bool(self._busy)
 
-    def _new_task(self, tasks: Iterator[_Task]) -> _Task | None:
-        """The next one, unless too much is waiting for a slow one to be done."""
+    def _next_chunk(self, chunks: Iterator["_Chunk"]) -> "_Chunk | None":
+        """Return the next chunk, or None if there is none or too many outcomes wait for a slow worker."""
         allowed = CHUNKS_AHEAD * self.num_workers
         if len(self._sizes) > allowed * CHUNK_ROWS or self._num_chars > allowed * CHUNK_CHARS:
             return None
-        task = next(tasks, None)
-        if task is not None:
-            sizes = [len(sample.response) for sample in task.samples]
+        chunk = next(chunks, None)
+        if chunk is not None:
+            sizes = [len(sample.response) for sample in chunk.samples]
             self._sizes.extend(sizes)
             self._num_chars += sum(sizes)
-        return task
-
-    def _hire(self) -> _Worker:
-        worker = _Worker(self._specs)
-        self._workers.append(worker)
-        return worker
+        return chunk
 
     def _collect(self) -> None:
-        busy = {worker.connection: worker for worker in self._workers if worker.task is not None}
-        for connection in wait(list(busy)):
-            worker = busy[connection]  # type: ignore[index]
-            task, outcomes = worker.task, worker.answer()
-            assert task is not None
+        """Wait for at least one busy worker, and store the outcomes of each that has answered."""
+        by_connection = {worker.connection: worker for worker in self._busy}
+        for connection in wait(list(by_connection)):
+            worker = by_connection[connection]  # type: ignore[index]
+            chunk, outcomes = worker.chunk, worker.outcomes()
+            self._busy.remove(worker)
             if outcomes is None:
-                self._workers.remove(worker)
-                worker.stop()
-                self._judge_alone(task)
-                continue
-            worker.task = None
-            self._done.update(enumerate(outcomes, task.first))
+                worker.kill()
+                self._judge_alone(chunk)
+            else:
+                self._idle.put_back(worker)
+                self._done.update(enumerate(outcomes, chunk.first))
 
-    def _judge_alone(self, task: _Task) -> None:
-        """Samples of a worker that died are tried once more, one by one; one whose worker dies again gets a failure."""
-        if task.alone:
+    def _judge_alone(self, chunk: "_Chunk") -> None:
+        """Retry the samples of a worker that died, one by one; a sample whose worker dies again gets `worker_died`."""
+        if chunk.is_retry:
             verdict = Verdict(0.0, False, "worker_died", failed=True)
-            self._done[task.first] = (verdict,) * len(self._specs)
+            self._done[chunk.first] = (verdict,) * len(self._specs)
             return
-        self._retries.extend(_Task(task.first + i, [sample], alone=True) for i, sample in enumerate(task.samples))
+        self._retries.extend(_Chunk(chunk.first + i, [sample], is_retry=True) for i, sample in enumerate(chunk.samples))
 
 
-def _tasks(samples: Iterable[Sample], chunk_rows: int) -> Iterator[_Task]:
+@dataclass(frozen=True)
+class _Chunk:
+    """Consecutive samples, and the row of the first. `is_retry`: a single sample whose worker has died once."""
+
+    first: int
+    samples: Sequence[Sample]
+    is_retry: bool = False
+
+
+class _Judge(Worker):
+    """A worker process with the chunk that it judges."""
+
+    chunk: _Chunk
+
+    def __init__(self, specs: Sequence[str | None]) -> None:
+        super().__init__("egpo.rewards.worker_pool")
+        self._is_ready = False
+        self.send(list(specs))  # if the worker died, `outcomes` reports it
+
+    def assign(self, chunk: _Chunk) -> None:
+        self.chunk = chunk
+        self.send(chunk.samples)
+
+    def outcomes(self) -> list[Outcome] | None:
+        """Return the outcomes of the chunk; None if the worker died. EgpoError if it could not start."""
+        try:
+            if not self._is_ready:
+                greeting = self.receive()
+                if isinstance(greeting, EgpoError):
+                    raise greeting
+                self._is_ready = greeting == READY
+            outcomes: list[Outcome] = self.receive()
+        except EOFError as error:
+            if not self._is_ready:
+                why = how_it_ended(self.exit_status() or 0)
+                raise not_started(why, "rewards", "egpo.rewards.worker_pool") from error
+            return None
+        return outcomes
+
+
+def _chunks(samples: Iterable[Sample], chunk_rows: int) -> Iterator[_Chunk]:
     stream, first = iter(samples), 0
-    while chunk := _chunk(stream, chunk_rows):
-        yield _Task(first, chunk)
+    while chunk := _next_samples(stream, chunk_rows):
+        yield _Chunk(first, chunk)
         first += len(chunk)
 
 
-def _chunk(stream: Iterator[Sample], chunk_rows: int) -> list[Sample]:
+def _next_samples(stream: Iterator[Sample], chunk_rows: int) -> list[Sample]:
     chunk, num_chars = [], 0
     for sample in islice(stream, chunk_rows):
         chunk.append(sample)
@@ -199,3 +170,30 @@ def _chunk(stream: Iterator[Sample], chunk_rows: int) -> list[Sample]:
         if num_chars > CHUNK_CHARS:
             break
     return chunk
+
+
+def serve(parent: Parent) -> None:
+    """Judge samples until the parent closes the connection: what a worker process runs."""
+    parent.end_with_it()
+    messages = parent.messages()
+    try:
+        scorers = [scorer_named(spec) for spec in next(messages, [])]
+        parent.send(READY)
+        for samples in messages:
+            parent.send([judge_sample(sample, scorers) for sample in samples])
+    except EgpoError as error:
+        parent.send(error)
+    except OSError:
+        return
+
+
+def judge_sample(sample: Sample, scorers: Sequence[Scorer]) -> Outcome:
+    """Return the verdict of each scorer, or the error that one of them raised."""
+    try:
+        return tuple(scorer(sample) for scorer in scorers)
+    except EgpoError as error:
+        return error
+    except (Exception, SystemExit) as error:  # the boundary of the process: the parent would see a dead worker, not why
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{os.path.basename(last.filename)}:{last.lineno}"
+        return EgpoError(f"{type(error).__name__} at {place}: {error}", where="rewards", fix="report it: this is a bug")

@@ -1,8 +1,7 @@
-"""Which server there is: vLLM, or `transformers serve`, in this environment or in another.
+"""The command line of a model server.
 
-What a model's chat template says of how it calls tools and how it thinks.
-
-The command line of a server, from the model and its template.
+`find_engine` finds vLLM or `transformers serve`, in this environment or another. `read_template` reads from the model's
+chat template how it calls tools and how it thinks. `command` makes the command line of both.
 """
 
 import json
@@ -21,9 +20,9 @@ from egpo.tags import THINK_TAGS
 Wanted = Literal["auto", "vllm", "transformers"]
 _NEEDED = ("transformers", "fastapi", "uvicorn", "openai")
 _BESIDE = Path(".env-verl/bin/python")
-"""Where `make verl` puts vLLM, seen from the folder of the project."""
+"""Where `make verl` installs vLLM, relative to the folder of the project."""
 
-# Asks an environment without importing what is in it, which takes seconds.
+# Lists the packages of an environment without importing them, which would take seconds.
 _QUESTION = """
 import importlib.metadata, importlib.util, json, sys
 def version(name):
@@ -40,7 +39,7 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class Engine:
-    """A server's kind, and the python that runs it. `on_cpu`: its torch or its vLLM is one without GPUs."""
+    """A server's kind, and the python that runs it. `on_cpu`: its torch or vLLM is built without GPU support."""
 
     kind: Literal["vllm", "transformers"]
     python: str
@@ -48,7 +47,7 @@ class Engine:
 
 
 def find_engine(wanted: Wanted = "auto", python: str | None = None) -> Engine:
-    """vLLM wherever it is, else `transformers serve`. `python` names an environment: then only that is asked."""
+    """Return vLLM if an environment has it, else `transformers serve`. `python`: look only in that environment."""
     places = [python] if python else [sys.executable, *_beside()]
     answers = {place: _ask(place) for place in places}
     if wanted != "transformers":
@@ -72,7 +71,7 @@ def _ask(python: str) -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         answer: dict[str, Any] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        fix = "give the python of an environment, as in .env-verl/bin/python"
+        fix = "give the python of an environment, such as .env-verl/bin/python"
         raise InputError(f"no python that answers ({error})", where=f"--python {python}", fix=fix) from error
     return answer
 
@@ -96,13 +95,16 @@ _TOOL_PARSERS = (
     (("[TOOL_CALLS]",), "mistral"),
     (("<|python_tag|>",), "llama3_json"),
 )
-"""What a template holds, and what vLLM calls the parser of such calls. The first that fits."""
+"""Texts that a template contains, and vLLM's name of the parser for such calls. The first match counts."""
 
 
 @dataclass(frozen=True)
-class Template:
-    """`tool_parser` is None where the template shows no calls that a parser is known for; `opens_thinking` where the
-    prompt ends within the thinking; `may_switch` where the template can be told whether to think."""
+class ChatTemplate:
+    """How a model calls tools and thinks, by its chat template.
+
+    `tool_parser`: vLLM's parser for its calls; None if the template has no calls with a known parser.
+    `opens_thinking`: the prompt ends inside the thinking. `may_switch`: thinking can be turned on and off.
+    """
 
     tool_parser: str | None
     opens_thinking: bool
@@ -110,23 +112,23 @@ class Template:
 
     @property
     def reasoning_parser(self) -> str | None:
-        """What vLLM calls the parser that takes the thinking out of the text; only where the prompt opens it.
+        """vLLM's name of the parser that separates the thinking from the text; None unless the prompt opens it.
 
-        These parsers take a response without a closing tag for a thought. That is right where the prompt opened one.
-        Elsewhere an answer without thinking would vanish from the text: there it stays as the model wrote it.
+        These parsers take a response without a closing tag for thinking. That is right if the prompt opened it.
+        Otherwise an answer without thinking would be missing from the text: then it stays as the model wrote it.
         """
         return "qwen3" if self.opens_thinking else None
 
 
-def read_template(model: str) -> Template:
-    """Of a folder, or of a name of the hub."""
+def read_template(model: str) -> ChatTemplate:
+    """Read the chat template of a model, given by its folder or its name on the hub."""
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        fix = "give a model folder with its tokenizer, or a name of the hub and a network"
+        fix = "give a model folder with its tokenizer, or a name on the hub with network access"
         raise InputError(f"no tokenizer ({said})", where=f"model {model}", fix=fix) from error
     source = tokenizer.chat_template
     if not source:
@@ -137,35 +139,37 @@ def read_template(model: str) -> Template:
 
 
 def _prompt(tokenizer: object, model: str) -> str:
-    """The template at work: what stands in its text may lie in a branch that is never taken."""
+    """Render a prompt: a text in the template's source may be in a branch that is never taken."""
     from jinja2 import TemplateError
 
     messages = [{"role": "user", "content": "?"}]
     try:
         return render(tokenizer, messages)
     except TemplateError as error:
-        raise InputError(f"the chat template fails ({error})", where=f"model {model}", fix="mend it") from error
+        raise InputError(
+            f"the chat template fails ({error})", where=f"model {model}", fix="fix the template"
+        ) from error
 
 
-def _described(source: str, prompt: str) -> Template:
+def _described(source: str, prompt: str) -> ChatTemplate:
     parser = next((name for marks, name in _TOOL_PARSERS if all(_holds(source, mark) for mark in marks)), None)
     opened, closed = (prompt.rfind(tag) for tag in THINK_TAGS)
-    return Template(parser, opens_thinking=opened > closed, may_switch="enable_thinking" in source)
+    return ChatTemplate(parser, opens_thinking=opened > closed, may_switch="enable_thinking" in source)
 
 
 def _holds(source: str, mark: str) -> bool:
-    """Templates write quotes as they are, or escaped within a string of their own."""
+    """Return whether the template contains the text, with its quotes plain or escaped."""
     return mark in source or mark.replace('"', '\\"') in source
 
 
-# What a request leaves out is left out, and not what the model's publisher recommends: two models would be sampled
-# in two ways, and neither as the embedded engine samples. The end tokens of the generation config stay.
+# A setting that a request does not make is neutral, and not what the model's publisher recommends: otherwise two models
+# would be sampled in two ways, and neither as the embedded engine samples. The end tokens of the config stay.
 _NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 _QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false"}
 
-# GiB of key-value cache, where vLLM would take half of the memory; its sampler would compile itself on first use, 20
-# seconds and a C++ compiler.
+# GiB of key-value cache: by default vLLM takes half of the memory. No compilation: on first use vLLM's sampler would
+# compile for 20 seconds, and need a C++ compiler.
 _ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "2", "TORCH_COMPILE_DISABLE": "1"}
 
 
@@ -173,9 +177,9 @@ _ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "2", "TORCH_COMPILE_DISABLE": "1"}
 class Serving:
     """How a model is served.
 
-    `thinking` True or False asks the template for it or against it, None leaves it to the template. The parsers are
-    vLLM's names: `auto` follows the template, `none` leaves the text as the model wrote it. `dtype` `auto` is the
-    model's own, and float32 on a CPU. `more` goes to the server's command line as it is.
+    `thinking`: True or False turns it on or off, None leaves it to the template. The parsers are vLLM's names: `auto`
+    follows the template, `none` leaves the text as the model wrote it. `dtype` `auto` is the model's own, and float32
+    on a CPU. `more` is added to the server's command line unchanged.
     """
 
     model: str
@@ -190,7 +194,7 @@ class Serving:
     more: Sequence[str] = field(default=())
 
 
-def command(serving: Serving, engine: Engine, template: Template) -> list[str]:
+def command(serving: Serving, engine: Engine, template: ChatTemplate) -> list[str]:
     if serving.thinking is not None and not template.may_switch:
         fix = "leave it out: the template has no `enable_thinking`"
         raise InputError("this model's thinking cannot be switched", where="--thinking", fix=fix)
@@ -202,23 +206,23 @@ def command(serving: Serving, engine: Engine, template: Template) -> list[str]:
 
 
 def environment(engine: Engine) -> dict[str, str]:
-    """The caller's, whose settings come first."""
+    """Return the server's environment: this process's variables, and defaults for those that are not set."""
     settings = _QUIET | (_ON_CPU if engine.on_cpu else {})
     if "OMP_NUM_THREADS" in os.environ:
-        settings["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else vLLM takes all cores, whatever that says
+        settings["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # otherwise vLLM uses all cores and ignores OMP_NUM_THREADS
     return settings | os.environ
 
 
-def _vllm(serving: Serving, engine: Engine, template: Template) -> list[str]:
-    """Started as a module: the script `vllm` asks for a distribution of that name, which vllm-cpu is not."""
+def _vllm(serving: Serving, engine: Engine, template: ChatTemplate) -> list[str]:
+    """Return vLLM's arguments. It is started as a module: the script `vllm` fails if the installed one is vllm-cpu."""
     words = ["-m", "vllm.entrypoints.openai.api_server", "--model", serving.model, "--served-model-name", serving.name]
     words += ["--host", serving.host, "--port", str(serving.port)]
     words += ["--max-model-len", str(serving.max_tokens or "auto")]
     words += ["--override-generation-config", json.dumps(_NEUTRAL)]
     words += ["--dtype", "float32" if engine.on_cpu and serving.dtype == "auto" else serving.dtype]
-    # Where a prompt is prefilled in parts, a seed ends the server: "CPU Generator does not use offset".
+    # With chunked prefill, a request with a seed crashes the server: "CPU Generator does not use offset".
     words += ["--enforce-eager", "--no-enable-chunked-prefill"] * engine.on_cpu
-    # A worker of its own, once killed, leaves 400 MB in /dev/shm.
+    # A separate worker process would leave 400 MB in /dev/shm when killed.
     words += ["--distributed-executor-backend", "uni"] * engine.on_cpu
     if parser := _chosen(serving.tool_parser, template.tool_parser):
         words += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
@@ -229,8 +233,11 @@ def _vllm(serving: Serving, engine: Engine, template: Template) -> list[str]:
     return words
 
 
-def _transformers(serving: Serving, engine: Engine, template: Template) -> list[str]:
-    """It parses calls and thinking by itself. The name is a folder where it is started (`egpo.serving.served`)."""
+def _transformers(serving: Serving, engine: Engine, template: ChatTemplate) -> list[str]:
+    """Return the arguments of `transformers serve`, which parses calls and thinking itself.
+
+    The model's name is a folder in the server's working folder (`egpo.serving.served`).
+    """
     for option, value in _only_vllm(serving).items():
         if value:
             fix = "install vLLM, or leave it out"

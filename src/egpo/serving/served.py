@@ -1,13 +1,14 @@
-"""A model as `transformers serve` must find it: under its name, and told to sample.
+"""`with served("models/first") as server:` starts a model server, waits until it answers, and ends it with the block.
 
-The server knows a model by the word that it was started with, and samples as the model's generation config says: where
-that does not say `do_sample`, temperature 1 is greedy all the same, and where it says top_k 20, 20 it is.
-
-`with served("models/first") as server:` — a model that answers, until the block ends.
+`transformers serve` names a model by its command-line argument, and samples by the model's generation config: without
+`do_sample` in it, temperature 1 is still greedy, and its top_k overrides the request. `offer` therefore makes a folder
+with the served name, links to the model's files, and a generation config with neutral sampling.
 """
 
+import errno
 import json
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,26 +21,27 @@ import httpx
 
 from egpo.config.machine import require_model_place
 from egpo.errors import InputError
+from egpo.processes.guarded import GuardedProcess, OnLine
 from egpo.serving.commands import Engine, Serving, Wanted, command, environment, find_engine, read_template
-from egpo.serving.processes import Say, ServerProcess, free_port
 
 _GENERATION = "generation_config.json"
 _PLAIN = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
 
 
 def offer(folder: Path, serving: Serving) -> dict[str, str]:
-    """Link the model's files in `folder`/name, beside a generation config that cuts nothing.
+    """Link the model's files in `folder`/name, with a generation config of neutral sampling.
 
-    Returns environment variables for the server: an empty cache of the hub in `folder`. It lists that cache at
-    `/v1/models`, and answers 500 for ever where the user's cache folder does not exist.
+    Returns environment variables for the server: an empty cache of the hub in `folder`. The server lists that cache at
+    `/v1/models`, and always answers 500 if the user's cache folder does not exist.
     """
     place = folder / serving.name
     if not place.is_relative_to(folder) or ".." in place.parts:
-        raise InputError(f"`{serving.name}`", where="--name", fix="a plain name, as in my-model")
+        raise InputError(f"`{serving.name}`", where="--name", fix="give a plain name, such as my-model")
     model = Path(serving.model)
     if not model.is_dir():
         fix = "download it into a folder and give that, or install vLLM"
-        raise InputError("`transformers serve` would sample it as the hub says", where=f"model {model}", fix=fix)
+        what = "`transformers serve` would sample by the generation config on the hub"
+        raise InputError(what, where=f"model {model}", fix=fix)
     place.mkdir(parents=True)
     for path in model.iterdir():
         if path.name != _GENERATION:
@@ -51,32 +53,32 @@ def offer(folder: Path, serving: Serving) -> dict[str, str]:
 
 
 def _generation(model: Path) -> dict[str, object]:
-    """Its end tokens, above all."""
+    """Return the model's generation config, which has its end tokens; {} if there is none."""
     path = model / _GENERATION
     try:
         value = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:
-        raise InputError(f"cannot be read ({error})", where=str(path), fix="mend it") from error
+        raise InputError(f"cannot be read ({error})", where=str(path), fix="fix or remove the file") from error
     if not isinstance(value, dict):
-        raise InputError("holds no object", where=str(path), fix="mend it")
+        raise InputError("is not a JSON object", where=str(path), fix="fix or remove the file")
     return value
 
 
 _POLL_S = 0.5
 _ERRORS_S = 60.0
-"""Seconds for which a server may answer nothing but errors (5xx other than 503) before it is given up."""
-Watch = Callable[[float], None]
-"""Told for how many seconds the server has been starting."""
+"""Seconds for which a server may answer only errors (5xx other than 503) before the wait fails."""
+OnWait = Callable[[float], None]
+"""Called with the number of seconds that the server has been starting."""
 
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """`url` up to and with `/v1`, as `egpo eval --url` takes it; the model answers to `model_name`."""
+    """A running server. `url` ends with `/v1`, as `egpo eval --url` takes it; requests name the model `model_name`."""
 
     url: str
     model_name: str
     engine: Engine
-    process: ServerProcess
+    process: GuardedProcess
 
 
 def _unheard(line: str) -> None:
@@ -94,14 +96,15 @@ def served(
     engine: Wanted = "auto",
     python: str | None = None,
     timeout_s: float = 900.0,
-    say: Say = _unheard,
-    watch: Watch = _unwatched,
+    say: OnLine = _unheard,
+    watch: OnWait = _unwatched,
 ) -> Iterator[Served]:
-    """Starts a server for the model, waits until it answers, and ends it with the block, or with this process.
+    """Start a server for the model, wait until it answers, and end it with the block, or with this process.
 
-    A string is a model folder, or a name of the hub, served under its last part. `say` is called with each line of the
-    server's log. An InputError with its last lines where it ends, does not answer within `timeout_s`, or answers only
-    errors for a minute. SIGTERM and SIGHUP end the server and remove its folder before this process ends.
+    A string is a model folder, or a name on the hub, served under its last part. `say` is called with each line of the
+    server's log, `watch` with the seconds waited. InputError with its last lines if it ends, does not answer within
+    `timeout_s`, or answers only errors for a minute. SIGTERM and SIGHUP end the server and remove its folder before
+    this process ends.
     """
     wanted = Serving(serving, Path(serving).name) if isinstance(serving, str) else serving
     port = free_port(wanted.host, wanted.port)
@@ -113,7 +116,7 @@ def served(
         variables = environment(found)
         if found.kind == "transformers":
             variables |= offer(Path(folder), settings)
-        process = ServerProcess(words, variables, Path(folder), say)
+        process = GuardedProcess(words, variables, Path(folder), say)
         try:
             server = Served(f"http://{_reachable(settings.host)}:{port}/v1", settings.name, found, process)
             _wait(server, port, timeout_s, watch)
@@ -124,10 +127,10 @@ def served(
 
 @contextmanager
 def _ended_by_exceptions() -> Iterator[None]:
-    """Within the block SIGTERM and SIGHUP raise SystemExit, so that every `with` and `finally` is left in order.
+    """Make SIGTERM and SIGHUP raise SystemExit within the block, so that every `with` and `finally` runs.
 
-    A signal with a handler of its own keeps it. A second signal ends the process at once. Python handles signals in the
-    main thread only: in another thread this does nothing.
+    A signal that has a handler keeps it. A second signal ends the process at once. Python handles signals in the main
+    thread only: in another thread this does nothing.
     """
     here = threading.current_thread() is threading.main_thread()
     changed = [s for s in (signal.SIGTERM, signal.SIGHUP) if here and signal.getsignal(s) is signal.SIG_DFL]
@@ -149,31 +152,51 @@ def _ended_by_exceptions() -> Iterator[None]:
 def _model(word: str) -> str:
     path = Path(require_model_place(word, f"model {word}")).expanduser()
     if not path.is_dir():
-        return word  # a name of the hub
+        return word  # a name on the hub
     require_weights(str(path), word)
     return str(path.absolute())
 
 
 def require_weights(folder: str, word: str) -> None:
-    """Raises where `folder`, which the user called `word`, is no model that could be served."""
+    """Raise InputError if `folder`, which the user called `word`, is not a model that can be served."""
     path, where = Path(folder).expanduser(), f"model {word}"
     if not path.is_dir():
-        raise InputError("no such folder", where=where, fix="give the folder of a model, as in models/first")
+        raise InputError("no such folder", where=where, fix="give the folder of a model, such as models/first")
     if not (path / "config.json").is_file():
-        fix = "give what `egpo merge` wrote"
+        fix = "give a folder that `egpo merge` wrote"
         raise InputError("not a model folder: no config.json in it", where=where, fix=fix)
     if not any(entry.suffix in (".safetensors", ".bin") for entry in path.iterdir()):
-        fix = "of a checkpoint of verl, make a model with `egpo merge`"
+        fix = "convert a checkpoint of verl to a model with `egpo merge`"
         raise InputError("no weights in it", where=where, fix=fix)
 
 
+def free_port(host: str, port: int) -> int:
+    """Return `port`, or any free one for 0. InputError if it is in use or cannot be listened on."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # As servers do: a port that was closed a moment ago can be used again, one that is listened on cannot.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return int(probe.getsockname()[1])
+    except socket.gaierror as error:
+        raise InputError(
+            f"no such host ({error.strerror})", where=f"--host {host}", fix="give an address such as 127.0.0.1"
+        ) from error
+    except (OSError, OverflowError) as error:
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        what = "the port is in use" if taken else f"cannot be listened on ({getattr(error, 'strerror', None) or error})"
+        fix = "choose another, or 0 for any that is free"
+        raise InputError(what, where=f"{host}:{port}", fix=fix) from error
+
+
 def _reachable(host: str) -> str:
-    """A server that listens everywhere is asked here."""
+    """Return the host part of a URL for this machine, also for a server that listens on all addresses."""
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
 
 
-def _wait(server: Served, port: int, timeout_s: float, watch: Watch) -> None:
-    """Return when the server answers; whoever else answers on the port is never taken for ours."""
+def _wait(server: Served, port: int, timeout_s: float, watch: OnWait) -> None:
+    """Return when the server answers; a foreign server on the port is never taken for ours."""
     started = no_error = time.monotonic()
     while (problem := _problem(server, port)) is not None:
         now = time.monotonic()
@@ -191,22 +214,22 @@ def _wait(server: Served, port: int, timeout_s: float, watch: Watch) -> None:
 
 @dataclass(frozen=True)
 class _Problem:
-    """Why a server is not ready. `is_error`: it answered with a status that does not pass by waiting."""
+    """Why a server is not ready. `is_error`: it answered with a status that waiting does not change."""
 
     what: str
     is_error: bool = False
 
 
 def _problem(server: Served, port: int) -> _Problem | None:
-    """What keeps the server from being ready, by its answers to `/v1/models` and, of `transformers serve`, `/health`.
+    """Return why the server is not ready, by its answers to `/v1/models` and, for `transformers serve`, `/health`.
 
-    The list of models of vLLM must name the model. That of `transformers serve` lists a cache: its status alone counts.
+    vLLM's list of models must contain the model. `transformers serve` lists a cache there: only its status counts.
     """
     is_vllm = server.engine.kind == "vllm"
     places = [f"{server.url}/models"] + [server.url.removesuffix("/v1") + "/health"] * (not is_vllm)
     for place in places:
         try:
-            reply = httpx.get(place, timeout=10, trust_env=False)  # a proxy knows nothing of this machine's ports
+            reply = httpx.get(place, timeout=10, trust_env=False)  # a proxy cannot reach this machine's ports
         except httpx.HTTPError as error:
             return _Problem(f"{place}: {str(error) or type(error).__name__}")
         if reply.status_code != httpx.codes.OK:

@@ -8,12 +8,13 @@ import json
 from typing import Any
 
 from egpo.data import Dropped, Row
-from egpo.data.calls import Call, CallsError, hermes_text
+from egpo.data.calls import CallsError, hermes_text
 from egpo.errors import InputError
 from egpo.rewards.scoring import DATA_SOURCES, KINDS, ability_of
 from egpo.rewards.tool_calls.ground_truth import read_ground_truth
 from egpo.rewards.tool_calls.possible_answers import PossibleCall
 from egpo.tasks.countdown import solution_text, solve
+from egpo.tool_calls.calls import checked_call
 
 MAX_SEARCHED = 4
 """Numbers of a Countdown puzzle for which a solution is searched: with five, a search that fails takes seconds."""
@@ -63,7 +64,7 @@ def _calls(ground_truth: str) -> str | Dropped:
     if "<tool_call>" in ground_truth:
         return ground_truth
     try:
-        return hermes_text(Call.checked(one.name, _arguments(one)) for one in expected)
+        return hermes_text(checked_call(one.name, _arguments(one)) for one in expected)
     except CallsError:
         return Dropped("bad_ground_truth")
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from egpo.rewards.sandbox import Job, Limits, Sandbox, Scripts
+from egpo.rewards.sandbox import Limits, Sandbox, SandboxJob, Scripts
 from egpo.rewards.sandbox.audit import try_to_escape
 from egpo.rewards.sandbox.escapes import ESCAPES, Attempt
 from egpo.rewards.sandbox.inside.containment import descendants
@@ -38,7 +38,7 @@ def test_bait_is_untouched(sandbox: Sandbox, bait: dict[str, object]) -> None:
 def test_killed_with_the_parent(works: None) -> None:
     code = (
         "from egpo.rewards.sandbox import *\n"
-        "job = Job('import time\\ntime.sleep(600)', Scripts((b'',)), Limits(wall_s=500, total_s=500))\n"
+        "job = SandboxJob('import time\\ntime.sleep(600)', Scripts((b'',)), Limits(wall_s=500, total_s=500))\n"
         "choose_sandbox('bubblewrap').run(job)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
@@ -52,8 +52,8 @@ def test_killed_with_the_parent(works: None) -> None:
 def test_nothing_of_one_program_reaches_the_next(sandbox: Sandbox) -> None:
     leave = "import os\nopen('/tmp/left', 'w').write('x')\nos.path.isdir('/dev/shm') and open('/dev/shm/left', 'w')"
     look = "import os\nprint(sorted(os.listdir('/tmp')), sorted(os.listdir('/dev/shm')))"
-    sandbox.run(Job(leave, Scripts((b"",))))
-    (outcome,) = sandbox.run(Job(look, Scripts((b"",)))).outcomes
+    sandbox.run(SandboxJob(leave, Scripts((b"",))))
+    (outcome,) = sandbox.run(SandboxJob(look, Scripts((b"",)))).outcomes
     assert outcome.output == b"['0'] ['0']\n"
 
 
@@ -69,7 +69,7 @@ for folder, names, _ in os.walk('/', onerror=print):
     except OSError: pass
 print(writable)
 """
-    (outcome,) = sandbox.run(Job(program, Scripts((b"",)), Limits(wall_s=30, cpu_s=30))).outcomes
+    (outcome,) = sandbox.run(SandboxJob(program, Scripts((b"",)), Limits(wall_s=30, cpu_s=30))).outcomes
     top, writable = outcome.output.decode().splitlines()
     assert set(eval(top)) <= {sys.base_prefix.split("/")[1]}
     # /dev is a capped file system of the sandbox's own, which holds the program's input.
@@ -80,5 +80,5 @@ def test_packages_beside_the_interpreter_do_not_show(sandbox: Sandbox) -> None:
     program = (
         "import os, sysconfig\npath = sysconfig.get_path('purelib')\nprint(os.path.isdir(path) and os.listdir(path))"
     )
-    (outcome,) = sandbox.run(Job(program, Scripts((b"",)))).outcomes
+    (outcome,) = sandbox.run(SandboxJob(program, Scripts((b"",)))).outcomes
     assert outcome.output.strip() in (b"[]", b"False")

@@ -14,7 +14,7 @@ import pytest
 from egpo.rewards.code import judge_code
 from egpo.rewards.sandbox import choose_sandbox, sandbox_status
 from egpo.rewards.sandbox.http import HttpSandbox
-from egpo.rewards.sandbox.job import Job, Scripts
+from egpo.rewards.sandbox.jobs import SandboxJob, Scripts
 
 
 class Service(BaseHTTPRequestHandler):
@@ -76,7 +76,7 @@ def test_same_verdicts_through_a_service(url: str, program: str, tests: dict, re
 
 
 def test_the_request_is_sandbox_fusions(url: str) -> None:
-    HttpSandbox(url).run(Job("print(1)", Scripts((b"",))))
+    HttpSandbox(url).run(SandboxJob("print(1)", Scripts((b"",))))
     (request,) = Service.requests
     assert request["language"] == "python"
     assert {"code", "stdin", "compile_timeout", "run_timeout", "memory_limit_MB", "files", "fetch_files"} <= set(
@@ -86,7 +86,7 @@ def test_the_request_is_sandbox_fusions(url: str) -> None:
 
 def test_a_busy_service_is_asked_again(url: str) -> None:
     Service.answers = [(503, {})]
-    assert HttpSandbox(url).run(Job("print(1)", Scripts((b"",)))).outcomes[0].output == b"1\n"
+    assert HttpSandbox(url).run(SandboxJob("print(1)", Scripts((b"",)))).outcomes[0].output == b"1\n"
 
 
 def finished(**result: object) -> dict:

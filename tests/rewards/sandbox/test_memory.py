@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from egpo.rewards.code import judge_code
-from egpo.rewards.sandbox import Job, Limits, Sandbox, Scripts, cgroups, sandbox_status
+from egpo.rewards.sandbox import Limits, Sandbox, SandboxJob, Scripts, cgroups, sandbox_status
 from egpo.rewards.sandbox.audit import AUDIT_LIMITS, judge_attempt, run_attempt
 from egpo.rewards.sandbox.cgroups import Cgroup, CgroupParent, find_cgroups, remove_stale
-from egpo.rewards.sandbox.choose import describe
 from egpo.rewards.sandbox.escapes import Attempt
 from egpo.rewards.sandbox.inside.containment import descendants
-from egpo.rewards.sandbox.job import MEGABYTE, divided_memory
+from egpo.rewards.sandbox.jobs import MEGABYTE, divided_memory
 from egpo.rewards.sandbox.memory_attempts import HOLDS_MEMORY
+from egpo.rewards.sandbox.selection import describe
 from egpo.rewards.sandbox.tiers import Bubblewrap
 from tests.waiting import all_end, becomes_true
 
@@ -76,19 +76,19 @@ os.wait()
 print('done')
 """
     program = program.replace("    os._exit", "    import time\n    time.sleep(60)\n    os._exit")
-    report = Bubblewrap().run(Job(program, Scripts((b"",)), Limits(memory_mb=256, wall_s=60)))
+    report = Bubblewrap().run(SandboxJob(program, Scripts((b"",)), Limits(memory_mb=256, wall_s=60)))
     assert report.stopped == "memory" or [outcome.status for outcome in report.outcomes] == ["memory"]
 
 
 def test_the_cgroup_is_gone_after_the_run(parent: CgroupParent) -> None:
-    Bubblewrap().run(Job("print(1)", Scripts((b"",))))
+    Bubblewrap().run(SandboxJob("print(1)", Scripts((b"",))))
     assert not list(Path(parent.path).glob(f"egpo-sandbox-{cgroups._owner(os.getpid())}-*"))
 
 
 def test_cgroups_of_a_killed_process_are_removed_by_the_next(parent: CgroupParent) -> None:
     code = (
         "from egpo.rewards.sandbox import *\n"
-        "job = Job('import time\\ntime.sleep(600)', Scripts((b'',)), Limits(wall_s=500, total_s=500))\n"
+        "job = SandboxJob('import time\\ntime.sleep(600)', Scripts((b'',)), Limits(wall_s=500, total_s=500))\n"
         "choose_sandbox('bubblewrap').run(job)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from egpo.rewards.sandbox import Job, Limits, Sandbox
+from egpo.rewards.sandbox import Limits, Sandbox, SandboxJob
 from egpo.rewards.sandbox.ground_truth import read_tests
 
 # name: (program, test)
@@ -362,6 +362,6 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_right_program_passes(sandbox: Sandbox, name: str) -> None:
     program, snippet = CASES[name]
-    report = sandbox.run(Job(program, read_tests({"assert": [snippet]}).work, Limits(wall_s=30.0)))
+    report = sandbox.run(SandboxJob(program, read_tests({"assert": [snippet]}).work, Limits(wall_s=30.0)))
     assert not report.failure
     assert [(outcome.status, outcome.error) for outcome in report.outcomes] == [("ok", "")]

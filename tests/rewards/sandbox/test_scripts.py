@@ -3,8 +3,8 @@
 import pytest
 
 from egpo.errors import InputError
-from egpo.rewards.sandbox import Job, Limits, Outcome, Sandbox, Scripts
-from egpo.rewards.sandbox.job import Place
+from egpo.rewards.sandbox import Limits, ProgramOutcome, Sandbox, SandboxJob, Scripts
+from egpo.rewards.sandbox.jobs import Place
 from egpo.rewards.sandbox.launch import launch
 
 PATIENT = Limits(wall_s=30, cpu_s=5)
@@ -14,8 +14,8 @@ QUICK = Limits(wall_s=1.0, cpu_s=5)
 
 def run(
     sandbox: Sandbox, program: str, *stdins: bytes, limits: Limits = PATIENT, stop_early: bool = False
-) -> list[Outcome]:
-    report = sandbox.run(Job(program, Scripts(stdins or (b"",)), limits, stop_early))
+) -> list[ProgramOutcome]:
+    report = sandbox.run(SandboxJob(program, Scripts(stdins or (b"",)), limits, stop_early))
     assert not report.failure, report.failure
     return list(report.outcomes)
 
@@ -187,7 +187,7 @@ def test_stop_early_stops_at_the_first_sure_failure(sandbox: Sandbox) -> None:
 
 def test_large_input_and_output(sandbox: Sandbox) -> None:
     text = b"0123456789" * 300_000
-    report = sandbox.run(Job("print(input())", Scripts((text, text), longest_output=len(text)), Limits()))
+    report = sandbox.run(SandboxJob("print(input())", Scripts((text, text), longest_output=len(text)), Limits()))
     assert [outcome.output.strip() == text for outcome in report.outcomes] == [True, True]
 
 
@@ -211,7 +211,7 @@ def test_limits_are_positive_numbers(limits: dict[str, float]) -> None:
 
 def test_a_sandbox_that_does_not_start_in_time_is_a_failure_of_the_checker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("egpo.rewards.sandbox.launch._START_S", 0.2)
-    report = launch(["sleep", "60"], Job("", Scripts((b"",)), Limits()), Place("/tmp", "/tmp/in"))
+    report = launch(["sleep", "60"], SandboxJob("", Scripts((b"",)), Limits()), Place("/tmp", "/tmp/in"))
     assert (report.failure, report.stopped) == ("the sandbox did not start within 0 s", "")
 
 
@@ -219,5 +219,5 @@ def test_time_is_the_programs_once_the_sandbox_has_started(monkeypatch: pytest.M
     """However long that took: the supervisor here says that it is ready after a second, and nothing more."""
     monkeypatch.setattr("egpo.rewards.sandbox.launch._SPARE_S", 0.1)
     command = ["sh", "-c", "sleep 1; echo ready 0 0 0; exec sleep 60"]
-    report = launch(command, Job("", Scripts((b"",)), Limits(wall_s=0.5)), Place("/tmp", "/tmp/in"))
+    report = launch(command, SandboxJob("", Scripts((b"",)), Limits(wall_s=0.5)), Place("/tmp", "/tmp/in"))
     assert (report.failure, report.stopped, report.outcomes) == ("", "timeout", ())

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from egpo.rewards.sandbox import Job, Sandbox, Scripts
+from egpo.rewards.sandbox import Sandbox, SandboxJob, Scripts
 from egpo.rewards.sandbox.inside import containment
 from egpo.rewards.sandbox.seccomp import HIGHEST_ADDRESS, LOWEST_ADDRESS, one_process_filter, seccomp_filter
 
@@ -109,5 +109,5 @@ libc = ctypes.CDLL(None, use_errno=True)
 for call in (lambda: libc.memfd_create(b'x', 0), lambda: libc.shmget(0, 4096, 0o1600), lambda: libc.unshare(0x20000)):
     print(call(), ctypes.get_errno())
 """
-    (outcome,) = sandbox.run(Job(program, Scripts((b"",)))).outcomes
+    (outcome,) = sandbox.run(SandboxJob(program, Scripts((b"",)))).outcomes
     assert outcome.output == b"-1 1\n" * 3

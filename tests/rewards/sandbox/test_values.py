@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.rewards.sandbox.inside.compare import same
+from egpo.rewards.sandbox.inside.equality import same
 from egpo.rewards.sandbox.inside.values import decode, encode
-from egpo.rewards.sandbox.job import Outcome, read_outcomes
+from egpo.rewards.sandbox.jobs import ProgramOutcome, read_outcomes
 
 text = st.text(st.characters(codec=None))
 scalars = (
@@ -115,13 +115,13 @@ def test_sameness_is_symmetric(left: float, right: float) -> None:
 
 @given(st.binary(max_size=300))
 def test_reports_are_read_without_trust(data: bytes) -> None:
-    assert all(isinstance(outcome, Outcome) for outcome in read_outcomes(data))
+    assert all(isinstance(outcome, ProgramOutcome) for outcome in read_outcomes(data))
 
 
 def test_a_report_that_is_cut_off_ends_the_list() -> None:
     start = b"ready 0 0 0\n"
     whole = start + b"exit 0 3 2\noutERok 0 0 0\n"
     assert [outcome.status for outcome in read_outcomes(whole)] == ["exit", "ok"]
-    assert read_outcomes(whole)[0] == Outcome("exit", 0, b"out", "ER")
+    assert read_outcomes(whole)[0] == ProgramOutcome("exit", 0, b"out", "ER")
     assert read_outcomes(whole[: len(start) + 14]) == ()
     assert read_outcomes(start + b"exit 0 -3 3\nabc") == ()

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.rewards.tool_calls.calls import canonical, same_value
+from egpo.tool_calls.calls import canonical, same_value
 from tests.rewards.tool_calls.responses import listed, plain, tagged
 
 names = st.from_regex(r"[a-z_][a-z0-9_]{0,6}(\.[a-z]{1,4}){0,2}", fullmatch=True)

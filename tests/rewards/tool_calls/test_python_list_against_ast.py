@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from egpo.rewards.tool_calls.calls import UnreadableError
-from egpo.rewards.tool_calls.python_list import listed_calls
+from egpo.tool_calls.calls import CallsError
+from egpo.tool_calls.python_list import listed_calls
 
 PIECES = [
     "f", "g.h", "(", ")", "[", "]", "{", "}", ",", "=", ":", " ", "\n", "'", '"', "'''", '"""', "\\", "-", "+", ".",
@@ -46,7 +46,7 @@ def _lists(value):
 def _agree(text: str) -> bool:
     try:
         ours = [(call.name, dict(call.arguments)) for call in listed_calls(text)]
-    except UnreadableError:
+    except CallsError:
         return False
     theirs = [(name, _lists(arguments)) for name, arguments in _by_python(text)]
     assert repr([(name, _lists(arguments)) for name, arguments in ours]) == repr(theirs)

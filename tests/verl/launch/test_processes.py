@@ -9,15 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from egpo.processes.launches import LaunchedProcesses
+from egpo.processes.table import ProcessId, process_id, remove_shared_memory, shared_memory_of
 from egpo.verl.launch.command import MARK, Command
-from egpo.verl.launch.processes import (
-    LaunchedProcesses,
-    ProcessId,
-    identified,
-    remove_shared_memory,
-    shared_memory_of,
-    start,
-)
+from egpo.verl.launch.processes import start
 from tests.waiting import becomes_true
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
@@ -42,7 +37,7 @@ def family(tmp_path, request):
     log = tmp_path / "log"
     words = (sys.executable, "-c", FAMILY, *getattr(request, "param", ()))
     verl = start(Command(words, {MARK: mark}), log)
-    processes = LaunchedProcesses(mark, driver=identified(verl.pid))
+    processes = LaunchedProcesses(mark, driver=process_id(verl.pid))
     assert becomes_true(lambda: "ready" in log.read_text() and len(processes.look()) == 4)
     yield verl, processes
     processes.end(lambda: True)
@@ -89,8 +84,8 @@ def test_a_later_process_of_the_same_number_is_left_alone():
 def test_nobody_belongs_to_a_launch_by_chance():
     """Session 0 is that of everybody whose session began outside a container; we ourselves never belong."""
     assert LaunchedProcesses("nobody").look() == set()
-    me = identified(os.getpid())
-    assert LaunchedProcesses("nobody", [me, identified(os.getppid())]).look() == set()
+    me = process_id(os.getpid())
+    assert LaunchedProcesses("nobody", [me, process_id(os.getppid())]).look() == set()
     assert LaunchedProcesses("nobody", driver=ProcessId(0, 0)).look() == set()
     with pytest.raises(ValueError, match="mark"):
         LaunchedProcesses("")
@@ -117,7 +112,7 @@ def script(folder, line):
 
 def launch(python, log):
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, python, log], stdout=subprocess.PIPE, text=True)
-    return launcher, identified(int(launcher.stdout.readline()))
+    return launcher, process_id(int(launcher.stdout.readline()))
 
 
 def test_a_launcher_killed_with_9_takes_the_driver_along(tmp_path):
@@ -160,7 +155,7 @@ def test_shared_memory_is_freed_once_nobody_uses_it():
     )
     try:
         held.stdout.readline()
-        assert path in shared_memory_of([identified(held.pid)])
+        assert path in shared_memory_of([process_id(held.pid)])
         remove_shared_memory([path])
         assert os.path.exists(path), "somebody else still has it open"
     finally:

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from egpo.errors import EgpoError, InputError
+from egpo.processes.launches import LaunchedProcesses
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import read_metrics
 from egpo.runs.provenance import read_provenance
 from egpo.verl.launch.layout import VerlPlaces
-from egpo.verl.launch.processes import LaunchedProcesses, LaunchRecord
+from egpo.verl.launch.processes import LaunchRecord
 from egpo.verl.launch.train import train
 from tests.verl.launch.recipes import SMALL, small
 from tests.waiting import LIMIT_S, becomes_true

@@ -1,14 +1,13 @@
-"""Answers that a computer algebra system would compute for ever, told by their spelling.
+r"""The math reward: whether the stated answer equals the known one.
 
-math-verify evaluates what it reads: `9^{9^{9^9}}`, `9999999!` or a sum of a billion terms would keep a worker until it
-is killed, and the verdict would say that the checker failed: a response could choose not to be judged. The rules
-overestimate a size from the numerals, without computing anything that is large.
+The answer is searched for after the thinking: the last `\boxed{…}`, else the line after the last `####`, else the last
+`<answer>…</answer>`. It is right if it is written like the ground truth; rational numbers and words are compared as
+such; math-verify decides anything else. A part of one side is never searched for in the other.
 
-Math: is the stated answer equal to the known one?
-
-The answer is looked for after the thinking: the last `\boxed{…}`, else the line after the last `####`, else the last
-`<answer>…</answer>`. It is right where it is spelled like the ground truth; rational numbers and words are compared as
-such; anything else is math-verify's to decide. A part of the one is never looked for in the other.
+`is_explosive` recognises, by their text, answers that a computer algebra system would compute for ever. math-verify
+evaluates what it reads: `9^{9^{9^9}}`, `9999999!` or a sum of a billion terms would keep a worker busy until it is
+killed. The verdict would be that the checker failed, so that a response could choose not to be judged. The rules
+overestimate sizes from the numerals, without computing anything large.
 """
 
 import re
@@ -38,13 +37,13 @@ from egpo.rewards.verdict import Verdict
 from egpo.tags import THINK_TAGS
 
 MAX_POWER_DIGITS = 100_000
-"""Of a power of numbers, by estimate: the digits of the base times the exponent."""
+"""Limit on the estimated size of a power of numbers: the digits of the base times the exponent."""
 MAX_FACTORIAL = 10_000
 """The largest number with a factorial, or in a binomial coefficient."""
 MAX_TERMS = 1500
-"""Of an expanded power or product of brackets with letters or roots in them, by estimate."""
+"""Limit on the estimated number of terms of an expanded power or product of brackets with letters or roots in them."""
 MAX_DEGREE = 500
-"""Of brackets with letters or roots in them, and of a letter in a quotient, which would be divided out."""
+"""Limit on the power of brackets with letters or roots in them, and of a letter in a quotient that would be divided."""
 MAX_STACKED = 3
 
 _NUMERAL = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+")
@@ -56,15 +55,15 @@ _OPEN_ENDED = re.compile(r"\\(?:sum|prod|coprod|int|iint|iiint|oint|lim|limsup|l
 
 
 def is_explosive(form: str, gold: str = "") -> bool:
-    """Whether an answer asks for a computation without end: a huge power, factorial, binomial coefficient or product;
-    or a sum, integral or limit (or what else is computed term by term) where the ground truth has none."""
+    """Return whether an answer needs an endless computation: a huge power, factorial, binomial coefficient or product;
+    or a sum, integral, limit or other computation by terms that the ground truth does not have."""
     if _OPEN_ENDED.search(form) and not _OPEN_ENDED.search(gold):
         return True
     return _has_huge_factorial(form) or _has_huge_binomial(form) or _has_huge_power(form) or _has_huge_product(form)
 
 
 def _product(text: str) -> float:
-    """The product of the numerals, small ones as 1: no sum or product of them that occurs in an answer is larger."""
+    """Return the product of the numerals, small ones as 1: no sum or product of them in an answer is larger."""
     numerals = _NUMERAL.findall(text)
     return prod(max(1.0, float(numeral)) if len(numeral) < 40 else inf for numeral in numerals)
 
@@ -86,15 +85,15 @@ def _has_huge_factorial(form: str) -> bool:
 
 def _has_huge_binomial(form: str) -> bool:
     arguments = [argument for found in _BINOMIAL.finditer(form) for argument in found.groups()]
-    # One that the pattern does not find has something nested in it.
+    # One that the pattern does not match has something nested in it.
     if 2 * form.count("binom") != len(arguments):
         return True
     return any("^" in text or "!" in text or _product(text) > MAX_FACTORIAL for text in arguments)
 
 
 def _has_huge_power(form: str) -> bool:
-    """A power of a letter stays as it is, unless it is divided. One of a number is computed, one of brackets may be
-    computed, expanded, or stacked on others."""
+    """Estimate powers. That of a letter stays as it is, unless it is divided. That of a number is computed. That of
+    brackets may be computed, expanded, or stacked on others."""
     if "^" not in form and "**" not in form:
         return False
     of_brackets, of_numbers, of_letters = 1.0, 1.0, 1.0
@@ -120,13 +119,13 @@ def _has_huge_power(form: str) -> bool:
 
 
 def _has_huge_product(form: str) -> bool:
-    """`(a+b+c)(d+e+f)…`, whose terms are as many as the product of those in each bracket."""
+    """Estimate `(a+b+c)(d+e+f)…`: the number of terms is the product of those in each bracket."""
     groups = [group for group in re.findall(r"\(([^()]*)\)", form) if re.search("[A-Za-z]", group)]
     return prod(1.0 + len(re.findall(r"[+-]", group)) for group in groups) > MAX_TERMS
 
 
 def _exponent_size(exponent: str) -> float:
-    """An overestimate of its value. No estimate holds for a power of brackets, nor for one stacked high."""
+    """Overestimate the value of an exponent; infinity for a power of brackets, and for a tower of powers."""
     if exponent.count("^") > MAX_STACKED or re.search(r"[)}\]]\s*\^|!|\*\*", exponent):
         return inf
     size = _product(exponent)
@@ -138,8 +137,8 @@ def _exponent_size(exponent: str) -> float:
 
 
 def _group(form: str, start: int) -> str:
-    """What a `^` raises to: the braces that follow, or all up to the next operator. A power on it, as in `9^{9}^{9}`
-    and `9^9^9`, is part of it."""
+    """Return the exponent after a `^`: the braces that follow, or the text up to the next operator. A further power, as
+    in `9^{9}^{9}` and `9^9^9`, is part of it."""
     if not form.startswith("{", start):
         return re.split(r"[ +*=,)}\]]", form[start:], maxsplit=1)[0]
     depth = 0
@@ -187,12 +186,12 @@ def judge_math(
     timeout_s: float = TIMEOUT_S,
     pool: MathPool | None = None,
 ) -> Verdict:
-    """1.0 for an equal answer, 0.0 for any other; `failed` where the checker could not tell.
+    """Return 1.0 for an equal answer, 0.0 for any other; `failed` if the checker could not decide.
 
-    `timeout_s` bounds the processor time of one comparison by math-verify, whose worker is killed when it is over.
-    `pool` is the one that all callers in this process share, unless another is given.
+    `timeout_s` limits the processor time of one comparison by math-verify; a worker that exceeds it is killed.
+    `pool` defaults to the one that all callers in this process share.
     """
-    # A missing value arrives as None or as a NaN, whose spelling would be taken for a word.
+    # A missing value is None or a NaN, whose text would be taken for a word.
     if not isinstance(ground_truth, str | Number) or isinstance(ground_truth, bool) or ground_truth != ground_truth:
         raise _no_answer(repr(ground_truth))
     gold = gold_form(str(ground_truth))
@@ -204,10 +203,10 @@ def judge_math(
 
 
 def _compare_in_worker(pool: MathPool, gold: str, answer: str, timeout_s: float) -> str:
-    """The pool's reply, or `exhausts_checker`: an answer must not be able to choose that it is not judged.
+    """Return the pool's reply, or `exhausts_checker`: an answer must not be able to avoid being judged.
 
-    The control is the ground truth, compared with itself and with another answer: where that exhausts the worker as
-    well, the response is not to blame, and the reply is the checker's failure.
+    The control is the ground truth, compared with itself and with another answer: if that exhausts the worker as well,
+    the response is not the cause, and the reply is the checker's failure.
     """
     reply = pool.compare(gold, answer, timeout_s)
     if reply not in EXHAUSTED:
@@ -221,7 +220,7 @@ def _compare_in_worker(pool: MathPool, gold: str, answer: str, timeout_s: float)
 
 @lru_cache(maxsize=65536)
 def gold_form(ground_truth: str) -> str:
-    r"""The normal form of a ground truth, bare, in a `\boxed{…}` or behind `####`; cached, for groups ask it again."""
+    r"""Return the normal form of a ground truth, bare, in a `\boxed{…}` or after `####`. Cached: groups share it."""
     marked = _last_marked(ground_truth)
     form = normal_form(ground_truth if marked is None else marked)
     if not form or len(form) > MAX_CHARACTERS:
@@ -242,7 +241,7 @@ def _no_answer(shown: str) -> InputError:
 
 
 def settle_by_spelling(text: str, gold: str, tags: tuple[str, str] = THINK_TAGS) -> tuple[str, str]:
-    """The stated answer as math-verify should read it, and the reason; no reason where math-verify has to decide."""
+    """Return the stated answer as math-verify should read it, and the reason; "" if math-verify has to decide."""
     thought = split_thinking(text, tags)
     if thought.opened and not thought.closed:
         return "", "unclosed_thinking"
@@ -277,7 +276,7 @@ def _compare_spelling(answer: str, gold: str) -> tuple[str, str]:
 
 
 def _compare_values(answer: str, gold: str) -> str:
-    """The reason where both are rational numbers, else ""."""
+    """Return the reason if both are rational numbers, else ""."""
     value = as_value(answer)
     wanted = None if value is None else as_value(gold)
     if value is None or wanted is None:
@@ -288,7 +287,7 @@ def _compare_values(answer: str, gold: str) -> str:
 
 
 def _fault(answer: str, gold: str) -> str:
-    """Why math-verify need not or must not be asked, as a reason; "" where it is to decide."""
+    """Return the reason if math-verify need not or must not compare; "" if it has to decide."""
     if answer == gold:
         return "correct"
     if differs_in_notation(answer, gold):

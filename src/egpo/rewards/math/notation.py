@@ -1,8 +1,7 @@
-"""One spelling for a short LaTeX answer, and what can be said of it without a computer algebra system.
+"""The normal form of a short LaTeX answer, and what can be decided about it without a computer algebra system.
 
-What an answer says by its notation, and math-verify passes over: case, units, number bases, kinds of brackets.
-
-Only where both sides say it and differ, but for a base, which one side alone may not leave out.
+`differs_in_notation` compares what math-verify ignores: case, units, number bases, kinds of brackets. A difference
+counts only if both sides state it, except for a number base, which one side alone may not leave out.
 """
 
 import re
@@ -14,7 +13,7 @@ from egpo.rewards.answers import CHANGING_WORD, NUMBER_WORD, plain_number
 
 MAX_CHARACTERS = 1000
 MAX_DEPTH = 12
-"""Of brackets. Parsing time explodes with it: ten pairs of braces take 0.7 s, twenty took 90 s."""
+"""Limit on the nesting of brackets. Parsing time grows exponentially: ten pairs of braces take 0.7 s, twenty 90 s."""
 
 _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _REWRITES = (
@@ -40,7 +39,7 @@ _FRACTION = re.compile(r"(-?)(?:\\frac\{(-?[0-9]{1,40})\}\{([0-9]{1,40})\}|([0-9
 _SIDE_BY_SIDE = re.compile(r"[0-9](?: [0-9]|\\(?:[lcd]?dots|[hv]?phantom)(?![A-Za-z]))")
 
 MAX_EXPONENT = 300
-"""Of a number like `1e300` within a larger answer, which is written out for math-verify."""
+"""Limit on the digits of a number like `1e300` within a larger answer, which is written out for math-verify."""
 _DECIMAL = r"[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++"
 _SCIENTIFIC = re.compile(rf"(?<![A-Za-z0-9.\\])({_DECIMAL})([eE])([+-]?)([0-9]{{1,9}})(?![0-9A-Za-z.^_{{])")
 # `0.1\overline{6}`, `0.1\bar6`, `0.1\dot{6}`; `0.(6)`; `0.166\ldots` where the last digit stands three times and more.
@@ -76,7 +75,7 @@ def _digits(text: str) -> str:
 
 
 def normal_form(latex: str) -> str:
-    """The answer without its wrapping, spacing and synonyms. Equal forms are equal answers; unequal ones may be too."""
+    """Return the answer without wrapping, spacing and synonyms. Equal forms are equal answers; unequal ones may be."""
     body = latex.strip()
     if not (body.endswith("...") and _REPEATING.search(body)):
         body = body.rstrip(".").rstrip()
@@ -89,10 +88,10 @@ def normal_form(latex: str) -> str:
 
 
 def as_word(form: str) -> str | None:
-    r"""The word that an answer is, in lower case, or None: `\text{…}` without digits, three letters and more,
-    two capitals, or an English word of two letters.
+    r"""Return the word that an answer is, in lower case, or None: `\text{…}` without digits, three or more letters, two
+    capitals, or an English word of two letters.
 
-    Words are compared letter by letter. A computer algebra system takes them for products, and `east` for `seat`.
+    Words are compared letter by letter: a computer algebra system takes them for products, so that `east` is `seat`.
     """
     found = _PLAIN_TEXT.fullmatch(form)
     if found:
@@ -101,12 +100,12 @@ def as_word(form: str) -> str | None:
 
 
 def bare_word(text: str) -> str:
-    """In lower case, without the parentheses of `(A)` and a full stop."""
+    """Return the word in lower case, without the parentheses of `(A)` and a full stop."""
     return text.strip(" ().").casefold()
 
 
 def as_fraction(form: str) -> Fraction | None:
-    r"""An integer or a quotient of two, as `\frac{3}{4}`, `3/4` or `3`. Decimals are rounded ones, and not exact."""
+    r"""Return the value of an integer or a quotient of two: `\frac{3}{4}`, `3/4` or `3`. Decimals are not exact."""
     found = _FRACTION.fullmatch(form)
     if found is None:
         return None
@@ -124,7 +123,7 @@ class Value:
 
 
 def as_value(form: str) -> Value | None:
-    """The number that a spelled-out form is and nothing else; exact, so that `1e-400` is not zero."""
+    """Return the number that a form is, if it is nothing else; exact, so that `1e-400` is not zero."""
     number = plain_number(form)
     if number is not None:
         return Value(Fraction(number), "." in number)
@@ -144,7 +143,7 @@ def _power_of_ten(found: re.Match[str]) -> Fraction:
 
 
 def spell_out(form: str, gold: str | None = None) -> str:
-    r"""The same answer in LaTeX that math-verify reads rightly: `0.\overline{3}` as `\frac{1}{3}`, `1.5e3` as `1500`,
+    r"""Return the same answer in LaTeX for math-verify: `0.\overline{3}` as `\frac{1}{3}`, `1.5e3` as `1500`,
     `2\text{ million}` as `2000000`, `\text{5 cm}` as `5 cm`, `5\text{ or 6}` as `5\text{ or }6`, `\frac12` as
     `\frac{1}{2}`, `x\in[1,2]` as `[1,2]`.
 
@@ -195,7 +194,7 @@ def _scaled(found: re.Match[str]) -> str:
 
 
 def _decimal(value: Fraction) -> str:
-    """A fraction over a power of ten, without an exponent."""
+    """Write a number as a fraction over a power of ten, without an exponent."""
     places = 0
     while value.denominator > 1:
         value, places = value * 10, places + 1
@@ -204,9 +203,9 @@ def _decimal(value: Fraction) -> str:
 
 
 def has_number_in_text(answer: str, gold: str) -> bool:
-    r"""`5\text{ or 6}`, `5\text{ and six}`, `5\text{ squared}`: math-verify passes over text, and reads 5.
+    r"""Return whether text changes the number, as in `5\text{ or 6}` and `5\text{ squared}`, which math-verify reads as 5.
 
-    A base (`101_{\text{two}}`), a power of a unit (`\text{ cm^2}`) and what the ground truth says as well are allowed.
+    A base (`101_{\text{two}}`), a power of a unit (`\text{ cm^2}`) and text of the ground truth itself are allowed.
     """
     said = _numbers_in_text(answer)
     return bool(said) and sorted(said) != sorted(_numbers_in_text(gold))
@@ -227,7 +226,7 @@ def _numbers_in_text(form: str) -> list[str]:
 
 
 def is_too_complex(latex: str) -> bool:
-    """Whether the answer is too long or too deep for a parser that takes exponential time."""
+    """Return whether the answer is too long or too deep for a parser that takes exponential time."""
     if len(latex) > MAX_CHARACTERS:
         return True
     depth = deepest = 0
@@ -287,7 +286,7 @@ _UNITS = {spelling: unit for unit, spellings in _SPELLINGS.items() for spelling 
 
 
 def differs_in_notation(answer: str, gold: str) -> bool:
-    """Whether two normal forms say different things although their values may be equal."""
+    """Return whether two normal forms differ in notation although their values may be equal."""
     return (
         _units_differ(answer, gold)
         or _bases_differ(answer, gold)
@@ -317,7 +316,7 @@ def _units_differ(answer: str, gold: str) -> bool:
 
 
 def _unit(form: str) -> str | None:
-    """The unit at the end of a form, in one spelling; that of a dollar sign or a degree sign."""
+    """Return the unit at the end of a form, or of a dollar or degree sign, in one spelling."""
     found = _UNIT.search(form)
     if found is None:
         return "dollar" if form.startswith(("$", "\\$")) else "degree" if _DEGREE.search(form) else None
@@ -341,7 +340,7 @@ def _brackets_differ(answer: str, gold: str) -> bool:
 
 
 def _enclosing(form: str) -> str:
-    r"""The bracket around all of a list, `{` for `\{`; "" where there is none, as in `(1,2),(3,4)`."""
+    r"""Return the bracket around a whole list, `{` for `\{`; "" if there is none, as in `(1,2),(3,4)`."""
     body = form.replace(r"\lbrace", r"\{").replace(r"\rbrace", r"\}").replace("\\{", "{").replace("\\}", "}")
     if "," not in body or not form.startswith(("(", "[", r"\{", r"\lbrace")):
         return ""
@@ -360,6 +359,6 @@ def _letters_differ_in_case(answer: str, gold: str) -> bool:
 
 
 def _letters(form: str) -> set[str]:
-    """The letters that name something: those of commands, of text and of a unit do not."""
+    """Return the letters that are names, which those of commands, of text and of a unit are not."""
     body = _UNIT.sub("", form) if _unit(form) is not None else form
     return {letter for letter in _COMMAND.sub(" ", _TEXT.sub(" ", body)) if letter.isascii() and letter.isalpha()}

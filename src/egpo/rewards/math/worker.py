@@ -1,31 +1,26 @@
 """The process that runs math-verify, and may be killed at any moment.
 
-Run by path with `python -P`, so that it imports math-verify and nothing of this package: it starts in half a second and
-carries no torch. One JSON request a line comes in, one word a line goes out. It never outlives its parent for long:
-idle, it ends when its input does or when its parent has changed; busy, when one of the kernel's timers rings, which no
-computation can hold up: that of its processor time, which is the limit, or that of the clock.
+It is run by path and imports math-verify and no other part of the rewards: it starts in half a second without torch.
+An idle worker ends with its parent (`egpo.processes.workers`). A busy one ends when one of the kernel's timers expires,
+which no computation can delay: the limit of processor time, or, for a worker whose parent is gone, that of the clock.
 
-math-verify rounds decimals to six places, so that `0.0` would equal 1.6e-19. `agree` is what counts as equal here.
+math-verify rounds decimals to six places, so that `0.0` would equal 1.6e-19. `agree` defines what counts as equal here.
 """
 
-import json
 import logging
-import os
 import resource
-import select
 import signal
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
-from typing import Any, TextIO
+from typing import Any
 
-READY = "ready"
-PARENT_CHECK_S = 5.0
+SPENT = "same_and_spent"
+"""Reply for equal answers after which the worker must not be used again."""
 WALL_FACTOR = 10.0
-"""A comparison may take so many times its limit of processor time by the clock."""
+"""Wall-clock limit of a comparison, as a multiple of its limit of processor time."""
 ALARM_GRACE_S = 2.0
-"""The parent kills at the limit by the clock. The alarm, a little later, is for a worker whose parent is gone."""
+"""Seconds from the wall-clock limit, at which the parent kills, to the alarm that ends a worker without a parent."""
 PLACES = 6
 SMALL = Fraction(1, 1000)
 SMALL_TOLERANCE = Fraction(5, 10**6)
@@ -41,63 +36,38 @@ def agree(a: Fraction, b: Fraction) -> bool:
     return abs(a - b) <= SMALL_TOLERANCE * size if size < SMALL else round(a, PLACES) == round(b, PLACES)
 
 
-def main(parent: int, memory_bytes: int) -> None:
-    """Answer requests until the parent is gone."""
-    replies = _private_stdout()
+def serve(parent: Any, memory_bytes: str) -> None:
+    """Answer requests until the parent is gone: what a worker process runs. `parent` is `egpo.processes`' `Parent`."""
+    limit = int(memory_bytes)
     # A parent that ignores or blocks the timers' signals would hand that down.
     for timer in (signal.SIGALRM, signal.SIGPROF):
         signal.signal(timer, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {timer})
     with suppress(ValueError):  # a stricter limit is in force already
-        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     logging.disable(logging.CRITICAL)
     try:
         import math_verify
     except ImportError as error:
-        _say(replies, f"cannot import math-verify: {error}")
+        parent.send(ascii(f"cannot import math-verify: {error}")[1:-1])
         return
     grader = sys.modules["math_verify.grader"]
     if not hasattr(grader, _PATCHED):
-        _say(replies, f"this version of math-verify has no grader.{_PATCHED}")
+        parent.send(f"this version of math-verify has no grader.{_PATCHED}")
         return
     setattr(grader, _PATCHED, _numerically_equal)
-    _compare(math_verify, "1/2", "0.5")  # the first comparison loads what no request should pay for
-    _say(replies, READY)
-    for request in _requests(parent):
-        signal.setitimer(signal.ITIMER_REAL, request["timeout_s"] * WALL_FACTOR + ALARM_GRACE_S)
-        signal.setitimer(signal.ITIMER_PROF, request["timeout_s"])
-        reply = _compare(math_verify, request["gold"], request["answer"])
+    _compare(math_verify, "1/2", "0.5")  # the first comparison loads modules, whose time no request should pay for
+    parent.send("ready")
+    for gold, answer, timeout_s in parent.messages():
+        signal.setitimer(signal.ITIMER_REAL, timeout_s * WALL_FACTOR + ALARM_GRACE_S)
+        signal.setitimer(signal.ITIMER_PROF, timeout_s)
+        reply = _compare(math_verify, gold, answer)
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        if _memory_is_spent(memory_bytes):
+        if _memory_is_spent(limit):
             # math-verify swallows MemoryError like any other error: a "no" after the memory ran short is no answer.
-            reply = "same_and_spent" if reply == "same" else "checker_memory"
-        _say(replies, reply)
-
-
-def _private_stdout() -> TextIO:
-    """The channel to the parent, out of reach of whatever the libraries print."""
-    replies = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)
-    return replies
-
-
-def _say(replies: TextIO, word: str) -> None:
-    replies.write(ascii(word)[1:-1] + "\n")
-    replies.flush()
-
-
-def _requests(parent: int) -> Iterator[dict[str, Any]]:
-    """Each request, parsed. Ends with the input, or with the parent (a fork of it may still hold the pipe open)."""
-    pending = b""
-    while os.getppid() == parent:
-        if not select.select([0], [], [], PARENT_CHECK_S)[0]:
-            continue
-        chunk = os.read(0, 65536)
-        if not chunk:
-            return
-        *lines, pending = (pending + chunk).split(b"\n")
-        yield from map(json.loads, lines)
+            reply = SPENT if reply == "same" else "checker_memory"
+        parent.send(reply)
 
 
 def _memory_is_spent(memory_bytes: int) -> bool:
@@ -212,7 +182,3 @@ def _contradicts_itself(stated: Any) -> bool:
     # One by one: the chain `a = b = c` is a conjunction whose own `doit` may raise.
     claims = stated.args if isinstance(stated, And) else (stated,)
     return any(isinstance(claim, Relational) and claim.doit() is false for claim in claims)
-
-
-if __name__ == "__main__":
-    main(parent=int(sys.argv[1]), memory_bytes=int(sys.argv[2]))

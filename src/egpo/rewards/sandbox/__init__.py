@@ -1,6 +1,7 @@
 """Runs programs that a model wrote, and tells what they did. The page is docs/sandbox.md."""
 
-from egpo.rewards.sandbox.choose import (
+from egpo.rewards.sandbox.jobs import Checks, Limits, ProgramOutcome, Report, SandboxJob, Scripts
+from egpo.rewards.sandbox.selection import (
     Sandbox,
     SandboxStatus,
     choose_sandbox,
@@ -8,15 +9,14 @@ from egpo.rewards.sandbox.choose import (
     sandbox_status,
     working_sandbox,
 )
-from egpo.rewards.sandbox.job import Checks, Job, Limits, Outcome, Report, Scripts
 
 __all__ = [
     "Checks",
-    "Job",
     "Limits",
-    "Outcome",
+    "ProgramOutcome",
     "Report",
     "Sandbox",
+    "SandboxJob",
     "SandboxStatus",
     "Scripts",
     "choose_sandbox",

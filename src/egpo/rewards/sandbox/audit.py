@@ -14,10 +14,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from egpo.rewards.sandbox.choose import Sandbox
 from egpo.rewards.sandbox.escapes import ESCAPES, GOT_THROUGH, Attempt
-from egpo.rewards.sandbox.job import MEGABYTE, Checks, Job, Limits, Report, Scripts
+from egpo.rewards.sandbox.jobs import MEGABYTE, Checks, Limits, Report, SandboxJob, Scripts
 from egpo.rewards.sandbox.memory_attempts import HOLDS_MEMORY
+from egpo.rewards.sandbox.selection import Sandbox
 from egpo.rewards.sandbox.tiers import interpreter
 
 ATTEMPTS = (*ESCAPES, *HOLDS_MEMORY)
@@ -25,7 +25,7 @@ AUDIT_LIMITS = Limits(cpu_s=1, total_s=20.0, memory_mb=256, processes=8, tmp_mb=
 
 
 @dataclass(frozen=True)
-class Finding:
+class EscapeFinding:
     """One attempt: what the program or the sandbox said, and whether it was contained."""
 
     attempt: str
@@ -59,14 +59,14 @@ def laid_out_bait() -> Iterator[dict[str, object]]:
         }  # fmt: skip
 
 
-def audit(sandbox: Sandbox) -> Iterator[Finding]:
+def audit(sandbox: Sandbox) -> Iterator[EscapeFinding]:
     """Every attempt, one program each."""
     with laid_out_bait() as bait:
         for attempt in ATTEMPTS:
             yield try_to_escape(sandbox, attempt, bait)
 
 
-def try_to_escape(sandbox: Sandbox, attempt: Attempt, bait: dict[str, object]) -> Finding:
+def try_to_escape(sandbox: Sandbox, attempt: Attempt, bait: dict[str, object]) -> EscapeFinding:
     return judge_attempt(attempt, run_attempt(sandbox, attempt, bait), str(bait["marker"]))
 
 
@@ -74,21 +74,21 @@ def run_attempt(sandbox: Sandbox, attempt: Attempt, bait: dict[str, object]) -> 
     """Run one program: by itself, or against tests that it is to forge."""
     work = _tests_to_forge() if attempt.forges else Scripts((b"",))
     program = attempt.program if attempt.forges else f"BAIT = {bait!r}\n{attempt.program}"
-    return sandbox.run(Job(program, work, _limits(attempt)))
+    return sandbox.run(SandboxJob(program, work, _limits(attempt)))
 
 
-def judge_attempt(attempt: Attempt, report: Report, marker: str) -> Finding:
+def judge_attempt(attempt: Attempt, report: Report, marker: str) -> EscapeFinding:
     """Whether the program was contained. `marker`: what it would leave behind on the host."""
     happened, end = _told(report)
     if attempt.forges:
         passed = [index for index, outcome in enumerate(report.outcomes) if outcome.status == "ok"]
         happened = f"tests passed: {passed}" if passed else happened
-        return Finding(attempt.name, happened, not passed and not _broken(report))
+        return EscapeFinding(attempt.name, happened, not passed and not _broken(report))
     boasted = any(GOT_THROUGH.encode() in outcome.output for outcome in report.outcomes)
     unlimited = bool(attempt.ends) and end not in attempt.ends
     left_behind = _left_behind(marker)
     contained = not (boasted or unlimited or left_behind or _broken(report))
-    return Finding(attempt.name, left_behind or happened, contained)
+    return EscapeFinding(attempt.name, left_behind or happened, contained)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def measure_memory(sandbox: Sandbox, num_programs: int) -> Iterator[MemoryFindin
     bound_mb = float(num_programs * AUDIT_LIMITS.memory_mb)
     with laid_out_bait() as bait, ThreadPoolExecutor(num_programs) as pool:
         # The first of all pays for what every later one shares.
-        list(pool.map(lambda _: sandbox.run(Job("", Scripts((b"",)))), range(num_programs)))
+        list(pool.map(lambda _: sandbox.run(SandboxJob("", Scripts((b"",)))), range(num_programs)))
         for attempt in HOLDS_MEMORY:
             with LowestMemory() as memory:
                 reports = list(

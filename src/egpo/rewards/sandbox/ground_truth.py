@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from egpo.errors import InputError
-from egpo.rewards.sandbox.job import Checks, Scripts
+from egpo.rewards.sandbox.jobs import Checks, Scripts
 
 _IN_DATETIME = {"MAXYEAR", "MINYEAR", "UTC", "date", "datetime", "time", "timedelta", "timezone", "tzinfo"}
 

@@ -12,7 +12,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
 
-from egpo.rewards.sandbox.job import Job, Limits, Place, Report, framed, frames, read_outcomes
+from egpo.rewards.sandbox.jobs import Limits, Place, Report, SandboxJob, framed, frames, read_outcomes
 from egpo.rewards.sandbox.payload import as_text
 
 _ATTEMPTS = 3
@@ -28,7 +28,7 @@ class HttpSandbox:
     limits: Limits = field(default_factory=Limits)
     tier = "http"
 
-    def run(self, job: Job) -> Report:
+    def run(self, job: SandboxJob) -> Report:
         seconds = min(job.limits.total_s, job.limits.wall_s * job.work.size) + 5
         try:
             answer = _post(self.url, _request(job, seconds), seconds + 30)
@@ -37,7 +37,7 @@ class HttpSandbox:
             return Report((), failure=f"{self.url}: {error}")
 
 
-def _request(job: Job, seconds: float) -> dict[str, object]:
+def _request(job: SandboxJob, seconds: float) -> dict[str, object]:
     contents = [base64.b64encode(content) for content in frames(job, Place(".", ".egpo-stdin"))]
     return {
         "code": as_text(job.work.kind),

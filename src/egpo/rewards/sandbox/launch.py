@@ -17,7 +17,7 @@ from typing import IO
 from egpo.errors import how_it_ended
 from egpo.rewards.sandbox.cgroups import CgroupParent
 from egpo.rewards.sandbox.inside.containment import descendants
-from egpo.rewards.sandbox.job import MEGABYTE, Job, Place, Report, framed, frames, has_started, read_outcomes
+from egpo.rewards.sandbox.jobs import MEGABYTE, Place, Report, SandboxJob, framed, frames, has_started, read_outcomes
 from egpo.rewards.sandbox.payload import BOOTSTRAP, compiled
 
 _ERROR_TAIL = 4000
@@ -110,7 +110,11 @@ ENVIRONMENT = {
 
 
 def launch(
-    command: Sequence[str], job: Job, place: Place, pass_fds: Sequence[int] = (), cgroups: CgroupParent | None = None
+    command: Sequence[str],
+    job: SandboxJob,
+    place: Place,
+    pass_fds: Sequence[int] = (),
+    cgroups: CgroupParent | None = None,
 ) -> Report:
     """Run the supervisor by `command`, and read its report. Nothing of it is left when this returns.
 
@@ -131,7 +135,7 @@ def launch(
 
 
 def _launch(
-    command: list[str], job: Job, place: Place, pass_fds: Sequence[int], is_over_memory: Callable[[int], bool]
+    command: list[str], job: SandboxJob, place: Place, pass_fds: Sequence[int], is_over_memory: Callable[[int], bool]
 ) -> Report:
     process = subprocess.Popen(
         command,
@@ -174,7 +178,7 @@ def _blamed_on_memory(report: Report) -> Report:
     return replace(report, outcomes=outcomes)
 
 
-def _watch(pump: Pump, job: Job, is_over_memory: Callable[[int], bool]) -> str:
+def _watch(pump: Pump, job: SandboxJob, is_over_memory: Callable[[int], bool]) -> str:
     """Wait for the end of the report. The limit that stopped it before, or nothing."""
     allowed_s = min(job.limits.total_s, job.limits.wall_s * job.work.size) + _SPARE_S
     next_look, deadline, started = time.monotonic() + _TICK_S, time.monotonic() + _START_S, False

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from egpo.rewards.sandbox.cgroups import CgroupParent, find_cgroups
-from egpo.rewards.sandbox.job import MEGABYTE, Job, Limits, Place, Report, Scripts, divided_memory, whole_memory
+from egpo.rewards.sandbox.jobs import MEGABYTE, Limits, Place, Report, SandboxJob, Scripts, divided_memory, whole_memory
 from egpo.rewards.sandbox.launch import ENVIRONMENT, PYTHON_OPTIONS, launch
 from egpo.rewards.sandbox.seccomp import one_process_filter, seccomp_filter
 
@@ -103,7 +103,7 @@ class Bubblewrap:
     """Divide the address space even so; the cgroup then only measures."""
     tier = "bubblewrap"
 
-    def run(self, job: Job) -> Report:
+    def run(self, job: SandboxJob) -> Report:
         if self.executable is None:
             return Report((), failure=NOT_INSTALLED)
         filter_fd = _filter_pipe()
@@ -124,14 +124,14 @@ class Bubblewrap:
                 os.close(fd)
 
 
-def _demands(job: Job) -> tuple[bool, int]:
+def _demands(job: SandboxJob) -> tuple[bool, int]:
     """Whether the supervisor runs test code, and how many bytes of input it is sent."""
     if isinstance(job.work, Scripts):
         return False, len(job.program) + sum(map(len, job.work.stdins)) + job.work.longest_output
     return True, len(job.program) + len(job.work.setup) + sum(len(str(check)) for check in job.work.checks)
 
 
-def _options(job: Job, place: Place, filter_fd: int | None) -> list[str]:
+def _options(job: SandboxJob, place: Place, filter_fd: int | None) -> list[str]:
     options = ["--die-with-parent", "--new-session", "--as-pid-1"]
     options += ["--unshare-pid", "--unshare-net", "--unshare-ipc"]
     options += _privileges(place)
@@ -153,7 +153,7 @@ def _privileges(place: Place) -> list[str]:
     return ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
 
 
-def _writable(job: Job, place: Place) -> list[str]:
+def _writable(job: SandboxJob, place: Place) -> list[str]:
     """/tmp, capped, and a /dev that holds the program's input as a file; all else is read-only."""
     stdins = job.work.stdins if isinstance(job.work, Scripts) else ()
     dev_bytes = MEGABYTE + 2 * max(map(len, stdins), default=0)
@@ -213,7 +213,7 @@ class LimitsOnly:
     """Where the cgroup of each program is made. None: resident memory is looked at ten times a second."""
     tier = "limits"
 
-    def run(self, job: Job) -> Report:
+    def run(self, job: SandboxJob) -> Report:
         try:
             with tempfile.TemporaryDirectory(prefix="egpo-limits-", ignore_cleanup_errors=True) as folder:
                 work_dir = os.path.join(folder, "work")

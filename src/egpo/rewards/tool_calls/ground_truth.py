@@ -1,7 +1,4 @@
-"""The form of a response: its thought, and whether that is well formed.
-
-What the right calls are, in each of the forms that data comes in.
-"""
+"""The expected calls, in each of the forms in which data has them; and the calls of a response after its thinking."""
 
 import math
 from collections.abc import Mapping
@@ -11,17 +8,17 @@ from typing import Any
 from egpo.call_bounds import MAX_DEPTH
 from egpo.errors import InputError
 from egpo.rewards.answers import is_blank, split_thinking
-from egpo.rewards.tool_calls.answers import Reading, inside_a_call, read_answer
-from egpo.rewards.tool_calls.calls import Call, UnreadableError, call_from_json, decode, named_call
 from egpo.rewards.tool_calls.possible_answers import PossibleCall
-from egpo.rewards.tool_calls.python_list import starts_like_calls
 from egpo.tags import THINK_TAGS
+from egpo.tool_calls.answers import AnswerReading, inside_a_call, read_answer
+from egpo.tool_calls.calls import Call, CallsError, call_from_json, decode, named_call
+from egpo.tool_calls.python_list import starts_like_calls
 
 
 def thinking_fault(text: str, tags: tuple[str, str]) -> str:
-    """What is wrong with a thinking block that was asked for, as a reason; "" for a well-formed one.
+    """Return the reason why a required thinking block is not well formed; "" if it is.
 
-    One block, not empty, opened by the prompt or as the first thing of the response, and closed.
+    Well formed: one block, not empty, opened by the prompt or at the start of the response, and closed.
     """
     thought = split_thinking(text, tags)
     if not thought.closed:
@@ -33,18 +30,18 @@ def thinking_fault(text: str, tags: tuple[str, str]) -> str:
     return "empty_thinking" if is_blank(thought.thinking) else ""
 
 
-def read_after_thinking(text: str, tags: tuple[str, str]) -> Reading:
-    """The calls after the thought. A thought that was cut off has no answer, not an answer without calls."""
+def read_after_thinking(text: str, tags: tuple[str, str]) -> AnswerReading:
+    """Read the calls after the thinking block. Where it is not closed there is no answer, not one without calls."""
     thought = split_thinking(text, tags)
     if thought.opened and not thought.closed:
-        return Reading(fault="thinking_not_closed")
+        return AnswerReading(fault="thinking_not_closed")
     return read_answer(thought.answer)
 
 
-def read_unthinking(text: str, tags: tuple[str, str]) -> Reading:
-    """The calls of a response of which no thought was asked. A thought may still be there, and is passed over.
+def read_unthinking(text: str, tags: tuple[str, str]) -> AnswerReading:
+    """Read the calls of a response that need not think. A thinking block may still be there, and is skipped.
 
-    But where the first thinking tag stands in an argument of a call, it is that argument's text and no thought's.
+    A first thinking tag inside an argument of a call is text of that argument and opens no block.
     """
     first_tag = min((at for at in map(text.find, tags) if at >= 0), default=-1)
     if first_tag >= 0 and inside_a_call(text, first_tag):
@@ -52,8 +49,8 @@ def read_unthinking(text: str, tags: tuple[str, str]) -> Reading:
     return read_after_thinking(text, tags)
 
 
-def stray_tag(reading: Reading, tags: tuple[str, str]) -> bool:
-    """Whether a thinking tag stands in the answer, outside of any call."""
+def stray_tag(reading: AnswerReading, tags: tuple[str, str]) -> bool:
+    """Return whether a thinking tag is in the answer, outside of any call."""
     return tags[0] in reading.around or tags[1] in reading.around
 
 
@@ -67,17 +64,17 @@ _FORMS = (
 
 
 def read_ground_truth(ground_truth: Any) -> Expected:
-    """The expected calls; () where none is. Anything that cannot be read is the user's mistake, and never a match.
+    """Return the expected calls; () if no call is expected. InputError if the ground truth cannot be read.
 
     Text: tagged calls, a Python list of calls, or JSON; "" is no call. Prose is refused, not taken for "no call".
-    Objects: a list of calls, of OpenAI tool calls, or of BFCL's possible answers; one of them may stand alone.
+    Objects: a list of calls, of OpenAI tool calls, or of BFCL's possible answers, or a single one of them.
     """
     if isinstance(ground_truth, str):
         return _from_text(ground_truth)
     try:
         value = _plain(ground_truth, 0)
         return _from_text(value) if isinstance(value, str) else _from_value(value)
-    except UnreadableError as unreadable:
+    except CallsError as unreadable:
         raise _refusal(unreadable.reason, ground_truth) from None
 
 
@@ -89,7 +86,7 @@ def _from_text(text: str) -> Expected:
     try:
         if stripped[0] in "[{" and not starts_like_calls(stripped):
             return _from_value(decode(stripped))
-    except UnreadableError as unreadable:
+    except CallsError as unreadable:
         raise _refusal(unreadable.reason, text) from None
     reading = read_unthinking(text, THINK_TAGS)
     if not reading.calls:
@@ -100,18 +97,18 @@ def _from_text(text: str) -> Expected:
 def _from_value(value: Any) -> Expected:
     items = [value] if isinstance(value, dict) else value
     if not isinstance(items, list):
-        raise UnreadableError
+        raise CallsError
     expected = [_expected_call(item) for item in items]
     calls = tuple(one for one in expected if isinstance(one, Call))
     possible = tuple(one for one in expected if isinstance(one, PossibleCall))
     if calls and possible:
-        raise UnreadableError("mixed_syntax")
+        raise CallsError("mixed_syntax")
     return calls or possible
 
 
 def _expected_call(item: Any) -> Call | PossibleCall:
     if not isinstance(item, dict):
-        raise UnreadableError
+        raise CallsError
     if isinstance(function := item.get("function"), dict) and isinstance(function.get("name"), str):
         return named_call(function["name"], function.get("arguments"))
     return call_from_json(item) if isinstance(item.get("name"), str) else _possible_call(item)
@@ -119,30 +116,30 @@ def _expected_call(item: Any) -> Call | PossibleCall:
 
 def _possible_call(item: dict[str, Any]) -> PossibleCall:
     if len(item) != 1:
-        raise UnreadableError
+        raise CallsError
     ((name, allowed),) = item.items()
     if not isinstance(allowed, dict) or not all(isinstance(values, list) for values in allowed.values()):
-        raise UnreadableError
+        raise CallsError
     return PossibleCall(name, allowed)
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """The value as JSON would give it: arrays and tuples are lists. What JSON cannot hold is refused."""
+    """Return the value as JSON has it: arrays and tuples become lists. CallsError on what JSON cannot express."""
     if type(value) in _SCALARS:
         return value
     if depth > MAX_DEPTH:
-        raise UnreadableError("over_limit")
+        raise CallsError("over_limit")
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
-            raise UnreadableError
+            raise CallsError
         return {key: _plain(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner, depth + 1) for inner in value]
     if type(value) in _SCALARS or isinstance(value, str) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise UnreadableError
+    raise CallsError
 
 
 def _refusal(reason: str, ground_truth: Any) -> InputError:

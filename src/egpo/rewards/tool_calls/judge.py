@@ -1,8 +1,7 @@
-"""Pairs of calls and answers, where a call may fit several answers: a maximum matching of a bipartite graph.
+"""The tool-call reward: the calls of a response against the expected ones, in any order, with multiplicity.
 
-The calls of an answer against the expected ones: order free, multiplicity kept.
-
-The tool-call reward.
+Against BFCL's ground truths, where a call may match several expected ones, the pairs are a maximum matching of a
+bipartite graph.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -10,8 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from egpo.errors import InputError, nearest
-from egpo.rewards.tool_calls.answers import Reading
-from egpo.rewards.tool_calls.calls import Call, canonical, same_call
 from egpo.rewards.tool_calls.ground_truth import (
     Expected,
     read_after_thinking,
@@ -24,10 +21,102 @@ from egpo.rewards.tool_calls.possible_answers import PossibleCall, possible_call
 from egpo.rewards.tool_calls.tools import Toolbox, schema_fault, toolbox
 from egpo.rewards.verdict import Verdict
 from egpo.tags import THINK_TAGS
+from egpo.tool_calls.answers import AnswerReading
+from egpo.tool_calls.calls import Call, canonical, same_call
+
+REASONS: dict[str, str] = {
+    "correct": "the format and every call are right",
+    "no_thinking": "a thinking block was asked for and the response closes none",
+    "thinking_not_closed": "the thought was opened and never closed, so there is no answer",
+    "empty_thinking": "the thinking block holds nothing but white space and invisible characters",
+    "text_before_thinking": "something stands before the opening tag of the thought",
+    "nested_thinking": "a second opening tag stands inside the thought",
+    "thinking_tag_in_answer": "a thinking tag stands in the answer, outside of any call",
+    "no_call": "calls were expected and the answer has none",
+    "unexpected_call": "no call was expected and the answer has one",
+    "malformed_call": "a call that cannot be read: broken syntax, duplicate keys, NaN, something that is no literal",
+    "unclosed_call": "a call that starts and never ends, as in a truncated answer",
+    "text_after_list": "a Python list of calls has to be the whole answer, and text follows it",
+    "bare_call": "a call outside of the list or the tags that would make it one",
+    "mixed_syntax": "a Python list of calls and tagged calls in one answer",
+    "over_limit": "nested deeper, written with longer numbers, or longer than the reader allows",
+    "too_few_calls": "fewer calls than expected",
+    "too_many_calls": "more calls than expected",
+    "unknown_tool": "a function that is not among the tools",
+    "wrong_name": "a function other than the expected one",
+    "unknown_argument": "an argument that the function does not take",
+    "missing_argument": "an argument that the function requires is not there",
+    "wrong_type": "an argument of a type that the function does not take",
+    "wrong_arguments": "the call names other arguments than the expected one",
+    "wrong_value": "the right arguments, and a value that is not the expected one",
+}
+
+Mode = Literal["strict_think", "plain", "shaped"]
+Tools = str | Mapping[str, Any] | Sequence[Any]
+
+FORMAT_REWARD, CALLS_REWARD = 0.1, 1.0
+
+
+def judge_tool_calls(
+    text: str,
+    ground_truth: Any,
+    *,
+    mode: Mode = "strict_think",
+    tools: Tools | None = None,
+    tags: tuple[str, str] = THINK_TAGS,
+) -> Verdict:
+    """Return the verdict on whether a response makes the expected calls.
+
+    strict_think  1.0 if a well-formed thinking block comes first and every call is right, else 0.0
+    plain         1.0 if every call is right, else 0.0; a thinking block is ignored, and not required
+    shaped        0.1 for the form plus 1.0 for the calls; `correct` needs both
+
+    Only calls after the thinking block count. Where no call is expected, an answer without calls is right.
+    `tools` (JSON-schema function specs) make the reasons more precise, and give the types for BFCL's answers.
+    """
+    if mode not in _JUDGES:
+        raise InputError(f"unknown mode `{mode}`", where="judge_tool_calls", fix=nearest(mode, _JUDGES))
+    expected = read_ground_truth(ground_truth)
+    return _JUDGES[mode](text, expected, None if tools is None else toolbox(tools), tags)
+
+
+def _judge_strict(text: str, expected: Expected, tools: Toolbox | None, tags: tuple[str, str]) -> Verdict:
+    fault = thinking_fault(text, tags)
+    if fault:
+        return _verdict(fault)
+    reading = read_after_thinking(text, tags)
+    return _verdict("thinking_tag_in_answer" if stray_tag(reading, tags) else _calls_fault(reading, expected, tools))
+
+
+def _judge_plain(text: str, expected: Expected, tools: Toolbox | None, tags: tuple[str, str]) -> Verdict:
+    return _verdict(_calls_fault(read_unthinking(text, tags), expected, tools))
+
+
+def _judge_shaped(text: str, expected: Expected, tools: Toolbox | None, tags: tuple[str, str]) -> Verdict:
+    reading = read_after_thinking(text, tags)
+    form_fault = thinking_fault(text, tags) or ("thinking_tag_in_answer" if stray_tag(reading, tags) else reading.fault)
+    fault = _calls_fault(reading, expected, tools)
+    # The format cannot be right where calls were expected and none was made.
+    well_formed = not form_fault and fault != "no_call"
+    parts = {"format": FORMAT_REWARD * well_formed, "calls": CALLS_REWARD * (not fault)}
+    reason = form_fault or fault or "correct"
+    return Verdict(sum(parts.values()), reason == "correct", reason, parts=parts)
+
+
+_JUDGES = {"strict_think": _judge_strict, "plain": _judge_plain, "shaped": _judge_shaped}
+MODES = tuple(_JUDGES)
+
+
+def _calls_fault(reading: AnswerReading, expected: Expected, tools: Toolbox | None) -> str:
+    return reading.fault or calls_fault(reading.calls, expected, tools)
+
+
+def _verdict(fault: str) -> Verdict:
+    return Verdict(0.0, False, fault) if fault else Verdict(1.0, True, "correct")
 
 
 class Pairing:
-    """Which of `num_calls` calls has which answer. `fits(call, answer)` tells, by index, who may be paired."""
+    """Which of `num_calls` calls is paired with which answer. `fits(call, answer)`, by index: whether they may be."""
 
     def __init__(self, num_calls: int, fits: Callable[[int, int], bool]) -> None:
         self._calls = range(num_calls)
@@ -39,9 +128,9 @@ class Pairing:
         return [call for call in self._calls if call not in self._answer_of]
 
     def add(self, answer: int) -> bool:
-        """Find a call for one more answer, moving earlier pairs if need be: an augmenting path, breadth first.
+        """Find a call for one more answer, changing earlier pairs if needed: an augmenting path, breadth first.
 
-        False where there is none: then no pairing serves all the answers so far.
+        False if there is none: then no pairing covers all the answers so far.
         """
         reached_from: dict[int, int] = {}
         queue = [answer]
@@ -57,7 +146,7 @@ class Pairing:
         return False
 
     def _move(self, free: int | None, reached_from: dict[int, int]) -> None:
-        """Along the path back to its start, each answer takes the call that it reached and leaves its former one."""
+        """Along the path back to its start, pair each answer with the call that it reached."""
         while free is not None:
             taker = reached_from[free]
             former = self._call_of.get(taker)
@@ -67,14 +156,14 @@ class Pairing:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """An expected call that nothing answers, and the calls that answer nothing."""
+    """An expected call without a match, and the calls without a match."""
 
     wanted: Call | PossibleCall
     left: Sequence[Call]
 
 
 def calls_fault(calls: tuple[Call, ...], expected: Expected, tools: Toolbox | None) -> str:
-    """Why the calls are not the expected ones, as a reason; "" if they are."""
+    """Return the reason why the calls are not the expected ones; "" if they are."""
     if not expected or not calls:
         return "no_call" if expected else "unexpected_call" if calls else ""
     if len(calls) != len(expected):
@@ -87,7 +176,7 @@ def calls_fault(calls: tuple[Call, ...], expected: Expected, tools: Toolbox | No
 
 
 def _find_uncounted(calls: Sequence[Call], expected: Sequence[Call]) -> Unanswered | None:
-    """Two multisets compared by counting, so that many calls cost no more than each by itself."""
+    """Compare two multisets by counting: the time is linear in the number of calls."""
     if all(map(same_call, calls, expected)):
         return None
     if len(calls) == 1:
@@ -119,7 +208,7 @@ def _find_unpaired(calls: Sequence[Call], answers: Sequence[PossibleCall], tools
 
 
 def _nearest_fault(unanswered: Unanswered, tools: Toolbox | None) -> str:
-    """The reason to give for an expected call that nothing answers: a slip in its arguments before a wrong name."""
+    """Return the reason for an expected call without a match: wrong arguments come before a wrong name."""
     wanted, left = unanswered.wanted, unanswered.left
     namesake = next((call for call in left if call.name == wanted.name), None)
     if namesake is not None:
@@ -134,67 +223,3 @@ def _fault(call: Call, wanted: Call | PossibleCall, tools: Toolbox | None) -> st
     broken_rule = schema_fault(call.arguments, tool) if tool else ""
     same_keys = call.arguments.keys() == wanted.arguments.keys()
     return broken_rule or ("wrong_value" if same_keys else "wrong_arguments")
-
-
-Mode = Literal["strict_think", "plain", "shaped"]
-Tools = str | Mapping[str, Any] | Sequence[Any]
-
-FORMAT_REWARD, CALLS_REWARD = 0.1, 1.0
-
-
-def judge_tool_calls(
-    text: str,
-    ground_truth: Any,
-    *,
-    mode: Mode = "strict_think",
-    tools: Tools | None = None,
-    tags: tuple[str, str] = THINK_TAGS,
-) -> Verdict:
-    """Whether a response makes the expected calls.
-
-    strict_think  1.0 if a well-formed thinking block comes first and every call is right, else 0.0
-    plain         1.0 if every call is right, else 0.0; a thought is passed over, and not asked for
-    shaped        0.1 for the form plus 1.0 for the calls; `correct` needs both
-
-    Calls count after the thought only. Where none is expected, an answer without calls is right.
-    `tools` (JSON-schema function specs) refine the reasons, and give the types by which BFCL's answers are judged.
-    """
-    if mode not in _JUDGES:
-        raise InputError(f"unknown mode `{mode}`", where="judge_tool_calls", fix=nearest(mode, _JUDGES))
-    expected = read_ground_truth(ground_truth)
-    return _JUDGES[mode](text, expected, toolbox(tools), tags)
-
-
-def _judge_strict(text: str, expected: Expected, tools: Toolbox | None, tags: tuple[str, str]) -> Verdict:
-    fault = thinking_fault(text, tags)
-    if fault:
-        return _verdict(fault)
-    reading = read_after_thinking(text, tags)
-    return _verdict("thinking_tag_in_answer" if stray_tag(reading, tags) else _calls_fault(reading, expected, tools))
-
-
-def _judge_plain(text: str, expected: Expected, tools: Toolbox | None, tags: tuple[str, str]) -> Verdict:
-    return _verdict(_calls_fault(read_unthinking(text, tags), expected, tools))
-
-
-def _judge_shaped(text: str, expected: Expected, tools: Toolbox | None, tags: tuple[str, str]) -> Verdict:
-    reading = read_after_thinking(text, tags)
-    form_fault = thinking_fault(text, tags) or ("thinking_tag_in_answer" if stray_tag(reading, tags) else reading.fault)
-    fault = _calls_fault(reading, expected, tools)
-    # The form of calls cannot be right where calls were due and none was made.
-    well_formed = not form_fault and fault != "no_call"
-    parts = {"format": FORMAT_REWARD * well_formed, "calls": CALLS_REWARD * (not fault)}
-    reason = form_fault or fault or "correct"
-    return Verdict(sum(parts.values()), reason == "correct", reason, parts=parts)
-
-
-_JUDGES = {"strict_think": _judge_strict, "plain": _judge_plain, "shaped": _judge_shaped}
-MODES = tuple(_JUDGES)
-
-
-def _calls_fault(reading: Reading, expected: Expected, tools: Toolbox | None) -> str:
-    return reading.fault or calls_fault(reading.calls, expected, tools)
-
-
-def _verdict(fault: str) -> Verdict:
-    return Verdict(0.0, False, fault) if fault else Verdict(1.0, True, "correct")

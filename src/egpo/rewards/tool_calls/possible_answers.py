@@ -1,16 +1,16 @@
 """BFCL's ground truths, `[{function: {parameter: [allowed values]}}]`, judged as its single-turn AST checker does.
 
-An allowed value of "" says that the parameter may be left out. Types are strict but for an int where a float is
-documented. Strings are compared without case, spaces and `,./-_*^`; lists in order. Where the answers' own type is
-not the documented one, the answer stands for a variable and is compared as it is.
+An allowed value of "" means that the parameter may be left out. Types are strict, except that an int is accepted where
+a float is documented. Strings are compared without case, spaces and `,./-_*^`; lists in order. If the type of the
+answers is not the documented one, the answer is the name of a variable and is compared as it is.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from egpo.rewards.tool_calls.calls import Call, TupleList, same_value
 from egpo.rewards.tool_calls.tools import Tool, Toolbox, type_names
+from egpo.tool_calls.calls import Call, TupleList, same_value
 
 _KINDS: dict[str, type] = {
     "string": str, "any": str, "integer": int, "number": float, "boolean": bool,
@@ -28,7 +28,7 @@ class PossibleCall:
 
 
 def possible_call_fault(call: Call, answer: PossibleCall, tools: Toolbox | None) -> str:
-    """Why a call is none of the answers, as a reason; "" if it is one of them."""
+    """Return the reason why a call is none of the answers; "" if it is one of them."""
     if call.name != answer.name:
         return "wrong_name"
     tool = tools.tool(call.name) if tools else None
@@ -48,7 +48,7 @@ def _schema(tool: Tool | None, name: str) -> Mapping[str, Any]:
 
 
 def _value_fault(value: Any, allowed: Sequence[Any], schema: Mapping[str, Any]) -> str:
-    """Why a value is none of the allowed ones, its type first: the documented one, or else the allowed values' own."""
+    """Return the reason why a value is not allowed: first its type (documented, or that of the allowed values)."""
     documented, answered = _kind(schema), _first_type(allowed)
     # The usual case, and right under every rule below: a string where one is documented, allowed as it stands.
     if type(value) is documented is str and value in allowed:
@@ -68,22 +68,22 @@ def _value_fault(value: Any, allowed: Sequence[Any], schema: Mapping[str, Any]) 
 
 
 def _holds_tuple(value: Any) -> bool:
-    """Whether a tuple hides in the value. Answers are JSON, where nothing equals a tuple."""
+    """Return whether the value contains a tuple. Answers are JSON, in which nothing equals a tuple."""
     if isinstance(value, dict):
         return any(map(_holds_tuple, value.values()))
     return type(value) is TupleList or (type(value) is list and any(map(_holds_tuple, value)))
 
 
 def _kind(schema: Any) -> type | None:
-    """The one Python type of a schema; None where it has none, or several."""
+    """Return the one Python type of a schema; None if it has none or several."""
     names = type_names(schema)
     return _KINDS.get(names[0]) if len(names) == 1 else None
 
 
 def _items_fit(items: list[Any], allowed: Sequence[Any], kind: type | None) -> bool:
-    """Whether the items are of the documented kind, or of the kind that one of the answers has.
+    """Return whether the items have the documented type, or the type of the items of one of the answers.
 
-    An answer that is no list, as the "" of an optional parameter, leaves the items' types open.
+    An answer that is no list, such as the "" of an optional parameter, allows items of any type.
     """
     if kind is None:
         return True
@@ -99,7 +99,7 @@ def _all_of(items: list[Any], kinds: set[type | None]) -> bool:
 
 
 def _significant(value: Any) -> Any:
-    """A string reduced to what is compared; anything else as it is."""
+    """Return a string without the characters that do not count; any other value unchanged."""
     return value.translate(_INSIGNIFICANT).lower() if isinstance(value, str) else value
 
 
@@ -108,7 +108,7 @@ def _same_string(value: str, answer: Any) -> bool:
 
 
 def _same_list(value: list[Any], answer: Any) -> bool:
-    """Item by item, in order. The "" of an optional parameter also allows the empty list."""
+    """Compare lists item by item, in order. The "" of an optional parameter also allows the empty list."""
     if answer == "":
         return not value
     if not isinstance(answer, list) or len(value) != len(answer):
@@ -136,7 +136,7 @@ def _same_dict(value: dict[str, Any], answer: Any) -> bool:
 
 
 def _choices(allowed: Any) -> Sequence[Any]:
-    """The allowed values of a key; data of a simpler kind has one value there instead of a list of them."""
+    """Return the allowed values of a key; simpler data has a single value instead of a list."""
     return allowed if isinstance(allowed, list) else [allowed]
 
 

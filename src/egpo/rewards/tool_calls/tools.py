@@ -1,4 +1,4 @@
-"""The functions on offer, as JSON-schema specs: what they require, and of which types their arguments are."""
+"""The tools of a row, as JSON-schema specs: required arguments, and the types of arguments."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from egpo.errors import InputError
-from egpo.rewards.tool_calls.calls import UnreadableError, decode
+from egpo.tool_calls.calls import CallsError, decode
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "null": (type(None),),
@@ -22,7 +22,7 @@ _FORM = 'give a JSON list of {"name": ..., "parameters": {"properties": ..., "re
 
 @dataclass(frozen=True)
 class Tool:
-    """One function: the schema of each parameter, which of them are required, whether others are welcome."""
+    """One function: the schema of each parameter, which are required, and whether other arguments are allowed."""
 
     parameters: Mapping[str, Mapping[str, Any]]
     required: frozenset[str]
@@ -30,7 +30,7 @@ class Tool:
 
 
 class Toolbox:
-    """The tools of one row by name. Each is read when it is asked for: a right answer seldom asks."""
+    """The tools of one row by name. Each spec is read on first use: a right answer seldom needs it."""
 
     def __init__(self, specs: Any) -> None:
         if isinstance(specs, Mapping):
@@ -49,23 +49,23 @@ class Toolbox:
         return self._tools.get(name)
 
 
-def toolbox(tools: str | Mapping[str, Any] | Sequence[Any] | None) -> Toolbox | None:
-    """The tools out of a list of specs, one spec, or the JSON text of either; None without tools."""
+def toolbox(tools: str | Mapping[str, Any] | Sequence[Any]) -> Toolbox | None:
+    """Read tools from a list of specs, one spec, or the JSON text of either; None for an empty text."""
     if isinstance(tools, str):
         return _toolbox_from_text(tools) if tools.strip() else None
-    return None if tools is None else Toolbox(tools)
+    return Toolbox(tools)
 
 
 @lru_cache(maxsize=1024)
 def _toolbox_from_text(text: str) -> Toolbox:
     try:
         return Toolbox(decode(text))
-    except UnreadableError as error:
+    except CallsError as error:
         raise InputError("neither JSON nor free of duplicate keys and NaN", where="tools", fix=_FORM) from error
 
 
 def _bare_spec(spec: Any) -> Mapping[str, Any]:
-    """The function's own spec, out of OpenAI's `{"type": "function", "function": {...}}` where it is wrapped so."""
+    """Return the function's own spec, without OpenAI's `{"type": "function", "function": {...}}` around it."""
     inner = spec.get("function", spec) if isinstance(spec, Mapping) else None
     if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
         raise InputError(f"no function spec: {str(spec)[:80]!r}", where="tools", fix=_FORM)
@@ -73,7 +73,7 @@ def _bare_spec(spec: Any) -> Mapping[str, Any]:
 
 
 def _tool(spec: Mapping[str, Any]) -> Tool:
-    """A JSON schema's `properties` and `required`; or, as in xlam, the parameters themselves, a default if optional."""
+    """Read a JSON schema's `properties` and `required`, or xlam's form: parameters, with a default if optional."""
     schema = spec.get("parameters") or {}
     if isinstance(schema, Mapping) and ("properties" in schema or isinstance(schema.get("type"), str)):
         parameters, required = schema.get("properties") or {}, schema.get("required") or ()
@@ -96,7 +96,7 @@ def _is_optional(schema: Mapping[str, Any]) -> bool:
 
 
 def type_names(schema: Any) -> tuple[str, ...]:
-    """The types that a schema allows, by JSON schema's names: `List[int], optional` is an array. () if it has none."""
+    """Return the types that a schema allows, by JSON schema's names (`List[int], optional` is an array); () if none."""
     names = schema.get("type") if isinstance(schema, Mapping) else None
     if isinstance(names, str):
         return (_type_name(names),)
@@ -110,7 +110,7 @@ def _type_name(written: str) -> str:
 
 
 def fits_type(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Whether a value is of the schema's type, items and properties included. A type that nobody knows allows all."""
+    """Return whether a value has the schema's type, items and properties included. An unknown type allows any value."""
     names = type_names(schema)
     if names and not any(_is_a(value, _TYPES.get(name, (object,))) for name in names):
         return False
@@ -129,7 +129,7 @@ def _is_a(value: Any, types: tuple[type, ...]) -> bool:
 
 
 def schema_fault(arguments: Mapping[str, Any], tool: Tool) -> str:
-    """Which rule of the tool's schema the arguments break, as a reason; "" where they break none."""
+    """Return the reason why the arguments break the tool's schema; "" if they do not."""
     if not tool.takes_others and not arguments.keys() <= tool.parameters.keys():
         return "unknown_argument"
     if not tool.required <= arguments.keys():

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from egpo.config import Config
-from egpo.rewards.sandbox.choose import VARIABLE as SANDBOX_VARIABLE
+from egpo.processes.launches import MARK
+from egpo.rewards.sandbox.selection import VARIABLE as SANDBOX_VARIABLE
 from egpo.verl.cpu import settings as cpu
 from egpo.verl.launch.hydra_overrides import word
 from egpo.verl.launch.resources import Setting
@@ -28,8 +29,6 @@ def cluster_access(address: str | None) -> Mapping[str, str]:
     return {_MODE: "token"} if has_token else {}
 
 
-MARK = "EGPO_LAUNCH"
-"""In the environment of every process of a launch: by it they are found again, whoever their parent has become."""
 METRICS_VARIABLE = "VERL_FILE_LOGGER_PATH"
 
 

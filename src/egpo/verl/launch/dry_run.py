@@ -5,8 +5,9 @@ from pathlib import Path
 from textwrap import wrap
 
 from egpo.config import Config
+from egpo.processes.launches import MARK
 from egpo.runs.folder import RunFolder
-from egpo.verl.launch.command import MARK, METRICS_VARIABLE, Command, command
+from egpo.verl.launch.command import METRICS_VARIABLE, Command, command
 from egpo.verl.launch.hydra_overrides import spelt
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.mirror import VerlCheckpoints

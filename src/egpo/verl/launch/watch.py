@@ -16,10 +16,12 @@ from types import FrameType, TracebackType
 from typing import Any, Literal
 
 from egpo.errors import NOTICES, stop_signals
+from egpo.processes.launches import LaunchedProcesses
+from egpo.processes.table import process_id, remove_shared_memory, shared_memory_of
 from egpo.runs.live import LiveView
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.mirror import MetricFeed, Mirror
-from egpo.verl.launch.processes import LaunchedProcesses, described, identified, remove_shared_memory, shared_memory_of
+from egpo.verl.launch.processes import launch_record
 
 
 class Stops:
@@ -141,7 +143,7 @@ class Watch:
     ) -> None:
         self._verl, self._launch_id, self._places, self._mirror, self._view = verl, launch_id, places, mirror, view
         self._feed = MetricFeed(places.metrics_of(launch_id))
-        self._processes = LaunchedProcesses(launch_id, driver=identified(verl.pid))
+        self._processes = LaunchedProcesses(launch_id, driver=process_id(verl.pid))
         self._shared: set[str] = set()
         self._log = _LogTail(places.log)
         self._looked, self._asked = 0.0, 0.0
@@ -196,7 +198,7 @@ class Watch:
             self._looked = time.monotonic()
             alive = self._processes.look()
             self._shared |= shared_memory_of(alive)
-            described(self._launch_id, alive, self._shared).write(self._places.launch)
+            launch_record(self._launch_id, alive, self._shared).write(self._places.launch)
 
     def _clean_up(self, stops: Stops) -> None:
         self._view.stage("stop verl")

@@ -96,7 +96,7 @@ def run_one(job: dict[str, Any], index: int, stdin: bytes) -> tuple[str, int, by
     child = fork(job, index, (source, out_write, err_write), lambda: run_script(job["program"]))
     for fd in (source, out_write, err_write):
         os.close(fd)
-    watch = Watch(child, out_read, err_read, job)
+    watch = ProgramWatch(child, out_read, err_read, job)
     status, code = watch.until_the_end()
     kill_everyone_else(job["private"], child)
     os.close(out_read)
@@ -151,7 +151,7 @@ def _enter_directory(work_dir: str, index: int) -> None:
         pass
 
 
-class Watch:
+class ProgramWatch:
     """Collects what a child prints until it ends, runs out of time, prints too much, or makes too many files."""
 
     def __init__(self, child: int, out: int, err: int, job: dict[str, Any]) -> None:
@@ -211,7 +211,7 @@ class Watch:
 
 def run_functions(job: dict[str, Any], report: Reporter, read_checks: Callable[[], dict[str, Any]]) -> None:
     """Load the program once in a child; then, and only then, read the tests and run them on this side."""
-    from egpo.rewards.sandbox.inside.checks import run_checks
+    from egpo.rewards.sandbox.inside.check_runner import run_checks
     from egpo.rewards.sandbox.inside.remote import Connection
     from egpo.rewards.sandbox.inside.server import Server
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from egpo.errors import EgpoError, InputError, nearest
 from egpo.rewards.sandbox.cgroups import find_cgroups
 from egpo.rewards.sandbox.http import HttpSandbox
-from egpo.rewards.sandbox.job import Job, Limits, Report, Scripts
+from egpo.rewards.sandbox.jobs import Limits, Report, SandboxJob, Scripts
 from egpo.rewards.sandbox.seccomp import one_process_filter
 from egpo.rewards.sandbox.tiers import NOT_INSTALLED, OLDEST, Bubblewrap, LimitsOnly, bubblewrap_version
 
@@ -50,7 +50,7 @@ class Sandbox(Protocol):
     @property
     def limits(self) -> Limits: ...
 
-    def run(self, job: Job) -> Report: ...
+    def run(self, job: SandboxJob) -> Report: ...
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def sandbox_status(tier: str | None = None) -> SandboxStatus:
 def _tried(sandbox: Sandbox) -> SandboxStatus:
     if isinstance(sandbox, Bubblewrap) and (missing := _bubblewrap_missing(sandbox)):
         return missing
-    report = sandbox.run(Job(_TRIAL, Scripts((b"",)), Limits(wall_s=5.0, total_s=5.0)))
+    report = sandbox.run(SandboxJob(_TRIAL, Scripts((b"",)), Limits(wall_s=5.0, total_s=5.0)))
     if report.outcomes and report.outcomes[0].output == b"works\n":
         return SandboxStatus(sandbox.tier, True, describe(sandbox))
     said = report.failure or report.stopped or (report.outcomes and report.outcomes[0].error.strip()[-300:])

@@ -1,20 +1,22 @@
-"""String literals of Python: their pattern, and the text that they stand for.
+"""Python-list syntax: `[f(a=1), g.h(b=[1, 2])]`, as BFCL's prompt asks for it. Read, never evaluated.
 
-Python-list syntax: `[f(a=1), g.h(b=[1, 2])]`, as BFCL's prompt asks for it. Read, never evaluated.
-
-A reader of its own instead of `ast`: Python's documentation warns that `ast.parse` can crash the interpreter on
-deep nesting, and it builds a tree of everything the language has to find a handful of literals. Where this reader
-accepts a text, `ast.literal_eval` gives the same values (a test holds that), but that a tuple is a kind of list.
+A reader of its own instead of `ast`: Python's documentation warns that `ast.parse` can crash the interpreter on deep
+nesting, and it builds a tree of the whole language to find a few literals. Where this reader accepts a text,
+`ast.literal_eval` gives the same values (a test checks it), except that a tuple is a kind of list.
+With `dataset=True` an argument may also be one of JSON's constants, and a key a number, as datasets have them; Python's
+keywords are then no names, as in Python.
 """
 
+import json
 import re
 import unicodedata
+from keyword import iskeyword
 from typing import Any
 
 from egpo.call_bounds import MAX_DEPTH
-from egpo.rewards.tool_calls.calls import Call, TupleList, UnreadableError, integer, real
+from egpo.tool_calls.calls import Call, CallsError, TupleList, checked_call, integer, real
 
-# Possessive throughout: an unterminated string is given up after one look, whatever it holds.
+# Possessive throughout: an unterminated string fails after one scan, whatever it contains.
 _TRIPLE_DOUBLE = r'"""[^"\\]*+(?:(?:\\.|"(?!""))[^"\\]*+)*+"""'
 _TRIPLE_SINGLE = r"'''[^'\\]*+(?:(?:\\.|'(?!''))[^'\\]*+)*+'''"
 _DOUBLE = r'(?!""")"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"'
@@ -29,7 +31,7 @@ _PLAIN = {"\n": "", "\\": "\\", "'": "'", '"': '"'} | dict(zip("abfnrtv", "\a\b\
 
 
 def string_value(literal: str) -> str:
-    """What a matched literal says. An escape that Python does not know keeps its backslash, as in Python."""
+    """Return the text of a matched literal. An unknown escape keeps its backslash, as in Python."""
     raw = literal[0] in "rR"
     if literal[0] in "rRuU":
         literal = literal[1:]
@@ -50,8 +52,8 @@ def _unescaped(escape: re.Match[str]) -> str:
         if kind == "name":
             return unicodedata.lookup(what)
     except (ValueError, KeyError, OverflowError) as error:
-        raise UnreadableError from error
-    raise UnreadableError
+        raise CallsError from error
+    raise CallsError
 
 
 _NAME = r"(?!(?:True|False|None)\b)[^\W\d]\w*+"
@@ -71,53 +73,63 @@ _VALUE = re.compile(
     re.DOTALL,
 )
 _NEXT_STRING = re.compile(rf"\s*+(?P<string>{STRING})", re.DOTALL)
+_NOT_SOURCE = re.compile("[\0\ud800-\udfff]")
+_JSON_CONSTANT = re.compile(r"\s*+(true|false|null)(?!\w)")
+_JSON_CONSTANTS = {"true": True, "false": False, "null": None}
 _CONSTANTS = {"True": True, "False": False, "None": None}
 
 
 def starts_like_calls(text: str) -> bool:
-    """Whether `text` opens as a list of calls does: `[name(`."""
+    """Return whether `text` begins like a list of calls: `[name(`."""
     return _START.match(text) is not None
 
 
 def is_bare_calls(text: str) -> bool:
-    """Whether all of `text` is calls without their list, one after the other or with a comma or semicolon between."""
+    """Return whether all of `text` is calls without a list around them, separated by spaces, commas or semicolons."""
     rest, end = text.rstrip(_BETWEEN), 0
     try:
         while end < len(rest):
-            _, end = _call(rest, end)
+            _, end = _call(rest, end, dataset=False)
             while end < len(rest) and rest[end] in _BETWEEN:
                 end += 1
-    except UnreadableError:
+    except CallsError:
         return False
     return end > 0
 
 
 def starts_like_a_call(text: str) -> bool:
-    """Whether `text` opens with a call that names an argument: `name(argument=`."""
+    """Return whether `text` begins with a call that names an argument: `name(argument=`."""
     head = _HEAD.match(text)
     return head is not None and _KEYWORD.match(text, head.end()) is not None
 
 
-def listed_calls(text: str) -> tuple[Call, ...]:
-    """The calls of a text that is one list of calls and nothing else."""
+def listed_calls(text: str, *, dataset: bool = False) -> tuple[Call, ...]:
+    """Return the calls of a text that is one list of calls and nothing else."""
+    if dataset and not _is_source(text):
+        raise CallsError
     calls = []
     mark, end = _mark(text, 0)
     if mark != "[":
-        raise UnreadableError
+        raise CallsError
     while not (closing := _closing(text, end, "]")):
-        call, end = _call(text, end)
+        call, end = _call(text, end, dataset)
         calls.append(call)
         end = _separator(text, end, "]")
     if text[closing:].strip():
-        raise UnreadableError("text_after_list")
+        raise CallsError("text_after_list")
     return tuple(calls)
 
 
-def _call(text: str, start: int) -> tuple[Call, int]:
-    """One call. Positional arguments are named arg_0, arg_1, as in converted conversations."""
+def _is_source(text: str) -> bool:
+    """Return whether Python would take the text as source at all: no NUL, no lone surrogate."""
+    return _NOT_SOURCE.search(text) is None
+
+
+def _call(text: str, start: int, dataset: bool) -> tuple[Call, int]:
+    """Return one call and where it ends. Positional arguments are named arg_0, arg_1, as in converted conversations."""
     head = _HEAD.match(text, start)
     if head is None:
-        raise UnreadableError
+        raise CallsError
     end = head.end()
     arguments: dict[str, Any] = {}
     positional = 0
@@ -128,18 +140,29 @@ def _call(text: str, start: int) -> tuple[Call, int]:
         elif positional == len(arguments):
             name, positional = f"arg_{positional}", positional + 1
         else:
-            raise UnreadableError
-        if name in arguments:
-            raise UnreadableError
-        arguments[name], end = _value(text, end, 1)
+            raise CallsError
+        if name in arguments or (dataset and iskeyword(name)):
+            raise CallsError
+        arguments[name], end = _argument(text, end, dataset)
         end = _separator(text, end, ")")
-    return Call(head[1], arguments), closing
+    if not dataset:
+        return Call(head[1], arguments), closing
+    if any(map(iskeyword, parts := head[1].split("."))) or len(parts) > MAX_DEPTH:
+        raise CallsError
+    return checked_call(head[1], arguments), closing
 
 
-def _value(text: str, start: int, depth: int) -> tuple[Any, int]:
+def _argument(text: str, start: int, dataset: bool) -> tuple[Any, int]:
+    constant = _JSON_CONSTANT.match(text, start) if dataset else None
+    if constant is not None:
+        return _JSON_CONSTANTS[constant[1]], constant.end()
+    return _value(text, start, 1, dataset)
+
+
+def _value(text: str, start: int, depth: int, dataset: bool) -> tuple[Any, int]:
     match = _VALUE.match(text, start)
     if match is None:
-        raise UnreadableError
+        raise CallsError
     kind, end = match.lastgroup, match.end()
     if kind == "string":
         return _joined_strings(text, match["string"], end)
@@ -147,21 +170,23 @@ def _value(text: str, start: int, depth: int) -> tuple[Any, int]:
         return _CONSTANTS[match["constant"]], end
     if kind == "opening":
         if depth >= MAX_DEPTH:
-            raise UnreadableError("over_limit")
-        return _CONTAINERS[match["opening"]](text, end, depth + 1)
+            raise CallsError("over_limit")
+        return _CONTAINERS[match["opening"]](text, end, depth + 1, dataset)
     return _number(match), end
 
 
 def _number(match: re.Match[str]) -> int | float:
     try:
         value = real(match["real"]) if match["real"] else integer(match["integer"], 0)
+    except CallsError:
+        raise
     except ValueError as error:
-        raise UnreadableError from error
+        raise CallsError from error
     return -value if match["sign"] == "-" else value
 
 
 def _joined_strings(text: str, first: str, end: int) -> tuple[str, int]:
-    """Strings side by side are one string, as in Python."""
+    """Join adjacent string literals into one string, as Python does."""
     value = string_value(first)
     following = _NEXT_STRING.match(text, end)
     if following is None:
@@ -174,21 +199,21 @@ def _joined_strings(text: str, first: str, end: int) -> tuple[str, int]:
     return "".join(pieces), end
 
 
-def _list(text: str, end: int, depth: int) -> tuple[list[Any], int]:
+def _list(text: str, end: int, depth: int, dataset: bool) -> tuple[list[Any], int]:
     items = []
     while not (closing := _closing(text, end, "]")):
-        item, end = _value(text, end, depth)
+        item, end = _value(text, end, depth, dataset)
         items.append(item)
         end = _separator(text, end, "]")
     return items, closing
 
 
-def _tuple(text: str, end: int, depth: int) -> tuple[Any, int]:
-    """A tuple; or a value in parentheses, as itself."""
+def _tuple(text: str, end: int, depth: int, dataset: bool) -> tuple[Any, int]:
+    """Read a tuple, or one value in parentheses, which stands for itself."""
     items = TupleList()
     commas = 0
     while not (closing := _closing(text, end, ")")):
-        item, end = _value(text, end, depth)
+        item, end = _value(text, end, depth, dataset)
         items.append(item)
         after = _separator(text, end, ")")
         commas += after != end
@@ -196,16 +221,25 @@ def _tuple(text: str, end: int, depth: int) -> tuple[Any, int]:
     return (items if commas or not items else items[0]), closing
 
 
-def _dict(text: str, end: int, depth: int) -> tuple[dict[str, Any], int]:
+def _dict(text: str, end: int, depth: int, dataset: bool) -> tuple[dict[str, Any], int]:
     items: dict[str, Any] = {}
     while not (closing := _closing(text, end, "}")):
-        key, end = _value(text, end, depth)
+        key, end = _value(text, end, depth, dataset)
         colon, end = _mark(text, end)
+        if dataset and not isinstance(key, str):
+            key = _key_text(key)
         if colon != ":" or not isinstance(key, str) or key in items:
-            raise UnreadableError
-        items[key], end = _value(text, end, depth)
+            raise CallsError
+        items[key], end = _value(text, end, depth, dataset)
         end = _separator(text, end, "}")
     return items, closing
+
+
+def _key_text(key: Any) -> str:
+    """Return a number or a constant as JSON writes it as a key; CallsError on any other value."""
+    if not isinstance(key, int | float | None):
+        raise CallsError
+    return str(key) if type(key) is int else json.dumps(key)
 
 
 _CONTAINERS = {"[": _list, "(": _tuple, "{": _dict}
@@ -214,21 +248,21 @@ _CONTAINERS = {"[": _list, "(": _tuple, "{": _dict}
 def _mark(text: str, start: int) -> tuple[str, int]:
     match = _MARK.match(text, start)
     if match is None:
-        raise UnreadableError
+        raise CallsError
     return match[1], match.end()
 
 
 def _closing(text: str, start: int, mark: str) -> int:
-    """Where the text goes on after `mark`, if that comes next; else 0."""
+    """Return the position after `mark` if it comes next; else 0."""
     match = _MARK.match(text, start)
     return match.end() if match is not None and match[1] == mark else 0
 
 
 def _separator(text: str, start: int, closing: str) -> int:
-    """After the comma, or still before the closing mark: one of them has to follow an item."""
+    """Return the position after a comma, or before the closing mark: one of them has to follow an item."""
     mark, end = _mark(text, start)
     if mark == ",":
         return end
     if mark != closing:
-        raise UnreadableError
+        raise CallsError
     return start

@@ -6,8 +6,8 @@ import _signal  # type: ignore[import-not-found]  # `signal` would bring `enum` 
 import builtins
 import time
 
-from egpo.rewards.sandbox.inside.compare import same
 from egpo.rewards.sandbox.inside.containment import too_many_files
+from egpo.rewards.sandbox.inside.equality import same
 from egpo.rewards.sandbox.inside.execute import execute
 from egpo.rewards.sandbox.inside.remote import Connection, ProgramError, Remote, RemoteType, Unsupported
 from egpo.rewards.sandbox.inside.wire import Closed

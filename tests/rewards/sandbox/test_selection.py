@@ -6,8 +6,8 @@ import pytest
 
 from egpo.errors import EgpoError, InputError
 from egpo.rewards.sandbox import (
-    Job,
     Limits,
+    SandboxJob,
     Scripts,
     choose,
     choose_sandbox,
@@ -43,7 +43,7 @@ def test_no_bubblewrap_is_an_error_and_not_a_fallback(monkeypatch: pytest.Monkey
 
 
 def test_the_bubblewrap_that_was_tried_is_the_one_that_runs(monkeypatch: pytest.MonkeyPatch, works: None) -> None:
-    job = Job("print(1)", Scripts((b"",)))
+    job = SandboxJob("print(1)", Scripts((b"",)))
     found = require_sandbox("bubblewrap")
     monkeypatch.setenv("PATH", "/nowhere")
     assert found.run(job).outcomes[0].output == b"1\n"
@@ -86,7 +86,7 @@ def test_packages_are_importable_where_they_are_named(tmp_path, monkeypatch: pyt
     (tmp_path / "handy.py").write_text("answer = 42")
     (tmp_path / "handy.py").chmod(0o644)
     tmp_path.chmod(0o755)
-    job = Job("import handy\nprint(handy.answer)", Scripts((b"",)))
+    job = SandboxJob("import handy\nprint(handy.answer)", Scripts((b"",)))
     assert choose_sandbox("bubblewrap").run(job).outcomes[0].code == 1
     monkeypatch.setenv("EGPO_SANDBOX_PACKAGES", str(tmp_path))
     for tier in ("bubblewrap", "limits"):

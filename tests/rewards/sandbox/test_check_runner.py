@@ -2,13 +2,13 @@
 
 import pytest
 
-from egpo.rewards.sandbox import Checks, Job, Limits, Report, Sandbox
+from egpo.rewards.sandbox import Checks, Limits, Report, Sandbox, SandboxJob
 from egpo.rewards.sandbox.ground_truth import read_tests
 
 
 def run(sandbox: Sandbox, program: str, *snippets: str, **more: object) -> list[str]:
     work = read_tests({"assert": list(snippets), **more}).work
-    report = sandbox.run(Job(program, work, Limits(wall_s=30.0)))
+    report = sandbox.run(SandboxJob(program, work, Limits(wall_s=30.0)))
     assert not report.failure, report.failure
     return [outcome.status for outcome in report.outcomes]
 
@@ -81,7 +81,7 @@ def test_passes(sandbox: Sandbox, program: str, snippet: str) -> None:
 )
 def test_fails(sandbox: Sandbox, program: str, status: str) -> None:
     limits = Limits(wall_s=1.0 if status == "timeout" else 30.0)
-    report = sandbox.run(Job(program, Checks(("assert f(2) == 4",), ("f",)), limits))
+    report = sandbox.run(SandboxJob(program, Checks(("assert f(2) == 4",), ("f",)), limits))
     assert not report.failure
     assert [outcome.status for outcome in report.outcomes] == [status]
 
@@ -113,7 +113,7 @@ def test_a_program_cannot_end_the_loop_of_its_test(sandbox: Sandbox) -> None:
 def test_files_without_content_are_bounded(sandbox: Sandbox) -> None:
     program = "def f(n):\n    for name in range(n): open(f'/tmp/{name}', 'x').close()\n    return n"
     work = read_tests({"assert": ["assert f(100) == 100", "assert f(10 ** 6)", "assert f(0) == 0"]}).work
-    report = sandbox.run(Job(program.replace("/tmp/", "/tmp/{n}-"), work, Limits(files=1000)))
+    report = sandbox.run(SandboxJob(program.replace("/tmp/", "/tmp/{n}-"), work, Limits(files=1000)))
     assert [outcome.status for outcome in report.outcomes] == ["ok", "files"]
 
 
@@ -148,7 +148,7 @@ def test_arguments_that_are_the_expected_value_too_cannot_be_changed(sandbox: Sa
     shared = [3, 1, 2]
     check = {"fn_name": "f", "args": [shared], "kwargs": {}, "expected": [shared]}
     program = "def f(x):\n    x.clear()\n    return x"
-    (outcome,) = sandbox.run(Job(program, Checks((check,)))).outcomes
+    (outcome,) = sandbox.run(SandboxJob(program, Checks((check,)))).outcomes
     assert outcome.status == "wrong"
 
 
@@ -165,7 +165,7 @@ def test_a_program_that_needs_a_missing_module_is_the_programs_fault(sandbox: Sa
 
 def call(sandbox: Sandbox, program: str, args: list[object], *expected: object) -> Report:
     check = {"fn_name": "f", "args": args, "kwargs": {}, "expected": list(expected)}
-    return sandbox.run(Job(program, Checks((check,)), Limits(wall_s=30.0)))
+    return sandbox.run(SandboxJob(program, Checks((check,)), Limits(wall_s=30.0)))
 
 
 @pytest.mark.parametrize(

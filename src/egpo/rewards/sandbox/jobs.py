@@ -114,7 +114,7 @@ class Checks:
 
 
 @dataclass(frozen=True)
-class Job:
+class SandboxJob:
     """A program and what to do with it. `stop_early`: the first test that has failed for sure is the last one run."""
 
     program: str
@@ -144,7 +144,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProgramOutcome:
     """One test, as the supervisor saw it.
 
     status: exit (with its code), signal and output for scripts; ok, wrong, error, load, died, unsupported for checks;
@@ -165,13 +165,13 @@ class Report:
     supervisor did not start, or died. `peak_bytes` is the most memory that the sandbox held, where a cgroup counts it.
     """
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ProgramOutcome, ...]
     stopped: str = ""
     failure: str = ""
     peak_bytes: int = 0
 
 
-def frames(job: Job, place: Place) -> list[bytes]:
+def frames(job: SandboxJob, place: Place) -> list[bytes]:
     """The contents of the frames for the supervisor: the job, then for checks what only it may know."""
     limits, work = job.limits, job.work
     memory = place.memory or whole_memory(limits)
@@ -212,7 +212,7 @@ def framed(contents: Iterable[bytes]) -> bytes:
     return b"".join(map(frame, contents))
 
 
-def read_outcomes(data: bytes) -> tuple[Outcome, ...]:
+def read_outcomes(data: bytes) -> tuple[ProgramOutcome, ...]:
     """The records that the supervisor wrote, one per test. A record that is cut off, or no record, ends the list."""
     outcomes, at = [], 0
     while (end := data.find(b"\n", at)) >= 0:
@@ -225,7 +225,7 @@ def read_outcomes(data: bytes) -> tuple[Outcome, ...]:
         if min(output, error) < 0 or stop > len(data):
             break
         text = data[at + output : stop].decode("utf-8", "replace")
-        outcomes.append(Outcome(status, code, data[at : at + output], text))
+        outcomes.append(ProgramOutcome(status, code, data[at : at + output], text))
         at = stop
     return tuple(outcomes[1:])  # without that of the start
 
