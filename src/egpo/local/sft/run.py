@@ -1,6 +1,6 @@
-"""The loss over learned tokens, and its gradient. N tokens of a pack, M learned ones, D hidden.
+"""What lives as long as a supervised run, one step of it, and its loss.
 
-What lives as long as a supervised run, and its one step.
+M learned tokens of a pack, D hidden size, V vocabulary.
 """
 
 import math
@@ -22,8 +22,78 @@ from egpo.local.updates.optimizer import Optimizer, learning_rate
 from egpo.token_stats import token_stats
 
 
+@dataclass(eq=False)
+class SftRun:
+    """What lives as long as a run.
+
+    `batches` has all its steps. `budget` is the number of tokens in one forward pass; it shrinks where memory runs out.
+    """
+
+    config: SftConfig
+    policy: Policy
+    optimizer: Optimizer
+    data: TrainingData
+    batches: list[Batch]
+    budget: TokenBudget
+    stages: Stages = field(default_factory=Stages)
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.batches)
+
+    @property
+    def evaluates(self) -> bool:
+        """True if there is an evaluation set and `validation.every` is not 0."""
+        return self.data.evaluation is not None and self.config.validation.every > 0
+
+
+def open_sft_run(config: SftConfig) -> SftRun:
+    """Load the model, read and tokenise the data. Write nothing."""
+    policy = load_policy(config.model, config.seed)
+    data = load_data(config.data, policy, config.seed)
+    if config.model.lora is not None:
+        add_adapters(policy.model, config.model.lora, config.seed)
+    return SftRun(
+        config=config,
+        policy=policy,
+        optimizer=Optimizer(policy.model.named_parameters(), config.update),
+        data=data,
+        batches=plan(
+            data.train.length_E, batch_tokens=config.update.batch_tokens, epochs=config.epochs, seed=config.seed
+        ),
+        budget=budget_for(config.update.micro_tokens, policy),
+    )
+
+
+def sft_step(run: SftRun, number: int) -> Metrics:
+    """Take one optimizer step on the mean nll of the learned tokens of a batch. `number` counts from 0."""
+    batch, train = run.batches[number], run.data.train
+    with run.stages.enter("update", changes_state=True):
+        loss = accumulate(run.policy, run.optimizer, train, batch.examples, run.budget)
+        lr = learning_rate(run.config.update, number, run.num_steps)
+        grad_norm = run.optimizer.step(lr)
+    return {
+        "train/loss": loss,
+        "train/perplexity": perplexity(loss),
+        "train/epoch": batch.epoch,
+        "train/num_examples": len(batch.examples),
+        "train/num_learned_tokens": int(train.num_learned_E[batch.examples].sum()),
+        "perf/total_num_tokens": int(train.length_E[batch.examples].sum()),
+        "actor/lr": lr,
+        "actor/grad_norm": grad_norm,
+    }
+
+
+def evaluate(run: SftRun) -> Metrics:
+    """Return the loss on the evaluation set."""
+    assert run.data.evaluation is not None  # the caller has tested `evaluates`
+    with run.stages.enter("validate"):
+        loss = mean_nll(run.policy, run.data.evaluation, run.budget)
+    return {"val/loss": loss, "val/perplexity": perplexity(loss)}
+
+
 def nll_sum(policy: Policy, examples: Examples, part: Part) -> Tensor:
-    """Minus the log-probability of the part's learned tokens, summed; with a gradient where gradients are on."""
+    """Return the sum of minus the log-probabilities of the part's learned tokens, differentiable."""
     pack = pack_examples(examples, part, policy.device)
     hidden_MD = policy.hidden(pack)[pack.source_M]
     logp_M, _ = token_stats(hidden_MD, policy.head_VD, pack.target_M)
@@ -31,9 +101,10 @@ def nll_sum(policy: Policy, examples: Examples, part: Part) -> Tensor:
 
 
 def accumulate(policy: Policy, optimizer: Optimizer, examples: Examples, chosen: Tensor, budget: TokenBudget) -> float:
-    """The gradient of the mean over all learned tokens of the chosen examples, into the optimizer; that mean.
+    """Add the gradient of the mean nll over all learned tokens of the chosen examples. Return that mean.
 
-    Every token has the same weight, whichever example or part it stands in: cuts change the result by rounding alone.
+    Every token has the same weight, whichever example or part it belongs to: other parts change the result by rounding
+    only.
     """
     num_learned = int(examples.num_learned_E[chosen].sum())
 
@@ -53,7 +124,7 @@ def accumulate(policy: Policy, optimizer: Optimizer, examples: Examples, chosen:
 
 @torch.no_grad()
 def mean_nll(policy: Policy, examples: Examples, budget: TokenBudget) -> float:
-    """The mean over all learned tokens of all examples: the evaluation loss."""
+    """Return the mean nll over all learned tokens of all examples: the evaluation loss."""
     losses = within_memory(
         budget,
         cut=lambda tokens: cut_by_tokens(torch.arange(len(examples)), examples.length_E, tokens),
@@ -63,73 +134,6 @@ def mean_nll(policy: Policy, examples: Examples, budget: TokenBudget) -> float:
     return float(torch.stack(losses).sum()) / int(examples.num_learned_E.sum())
 
 
-@dataclass(eq=False)
-class SftRun:
-    """`batches` are all its steps, known from the start. `budget` holds what the run has learnt about memory."""
-
-    config: SftConfig
-    policy: Policy
-    optimizer: Optimizer
-    data: TrainingData
-    batches: list[Batch]
-    budget: TokenBudget
-    stages: Stages = field(default_factory=Stages)
-
-    @property
-    def num_steps(self) -> int:
-        return len(self.batches)
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether there is something to evaluate on, and it is asked for."""
-        return self.data.evaluation is not None and self.config.validation.every > 0
-
-
-def open_sft_run(config: SftConfig) -> SftRun:
-    """Everything loaded, read and checked; nothing written."""
-    policy = load_policy(config.model, config.seed)
-    data = load_data(config.data, policy, config.seed)
-    if config.model.lora is not None:
-        add_adapters(policy.model, config.model.lora, config.seed)
-    return SftRun(
-        config=config,
-        policy=policy,
-        optimizer=Optimizer(policy.model.named_parameters(), config.update),
-        data=data,
-        batches=plan(
-            data.train.length_E, batch_tokens=config.update.batch_tokens, epochs=config.epochs, seed=config.seed
-        ),
-        budget=budget_for(config.update.micro_tokens, policy),
-    )
-
-
-def sft_step(run: SftRun, number: int) -> Metrics:
-    """One optimizer step on the mean over its batch's learned tokens. `number` counts from 0."""
-    batch, train = run.batches[number], run.data.train
-    with run.stages.enter("update"):
-        loss = accumulate(run.policy, run.optimizer, train, batch.examples, run.budget)
-        lr = learning_rate(run.config.update, number, run.num_steps)
-        grad_norm = run.optimizer.step(lr)
-    return {
-        "train/loss": loss,
-        "train/perplexity": perplexity(loss),
-        "train/epoch": batch.epoch,
-        "train/num_examples": len(batch.examples),
-        "train/num_learned_tokens": int(train.num_learned_E[batch.examples].sum()),
-        "perf/total_num_tokens": int(train.length_E[batch.examples].sum()),
-        "actor/lr": lr,
-        "actor/grad_norm": grad_norm,
-    }
-
-
-def evaluate(run: SftRun) -> Metrics:
-    """The loss on the evaluation set."""
-    assert run.data.evaluation is not None  # `evaluates` is for the caller to ask
-    with run.stages.enter("validate"):
-        loss = mean_nll(run.policy, run.data.evaluation, run.budget)
-    return {"val/loss": loss, "val/perplexity": perplexity(loss)}
-
-
 def perplexity(loss: float) -> float:
-    """exp(loss); infinite where that is too large for a float."""
+    """Return exp(loss), or infinity where that overflows."""
     return math.exp(loss) if loss < 700 else math.inf

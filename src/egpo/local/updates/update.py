@@ -18,7 +18,7 @@ from egpo.local.draws import Draws
 from egpo.local.models.policy import Policy
 from egpo.local.rollouts import Rollouts
 from egpo.local.threads import num_sides, require_wanted, side_by_side
-from egpo.local.updates.budget import TokenBudget, budget_for, within_memory
+from egpo.local.updates.budget import TokenBudget, within_memory
 from egpo.local.updates.gradients import (
     LossSums,
     MicroBatch,
@@ -83,29 +83,22 @@ class UpdateStats:
 
 @dataclass(frozen=True, eq=False)
 class UpdateSettings:
-    """What an update needs of a config. `horizon` is the longest response; `total_steps` ends the schedule. The budget
-    is the run's: it remembers what did not fit."""
+    """What an update needs of a config. `horizon` is the longest response; `total_steps` ends the schedule."""
 
     update: Update
     temperature: float
     horizon: int
     seed: int
     total_steps: int
-    budget: TokenBudget
-
-    @property
-    def kl_in_loss(self) -> bool:
-        return self.update.kl > 0 and self.update.kl_in == "loss"
 
     @classmethod
-    def of(cls, config: Config, policy: Policy) -> "UpdateSettings":
+    def of(cls, config: Config) -> "UpdateSettings":
         return cls(
             update=config.update,
             temperature=config.rollout.temperature,
             horizon=config.rollout.max_response_tokens,
             seed=config.seed,
             total_steps=config.steps,
-            budget=budget_for(config.update.micro_tokens, policy),
         )
 
 
@@ -115,21 +108,22 @@ def update(
     rollouts: Rollouts,
     advantage_B: Tensor,
     settings: UpdateSettings,
+    budget: TokenBudget,
     step: int,
     reference_BT: Tensor | None = None,
 ) -> UpdateStats:
     """Step `step` (from 0). `reference_BT`: the reference's log-probabilities, where KL is a term of the loss.
+    `budget` is the run's: it keeps the number of tokens that fitted into memory.
 
     Old log-probabilities are those recorded while sampling, so the first optimizer step is on-policy. Micro-batches
     change the result by rounding alone. Without rows nothing is updated.
     """
     lr = learning_rate(settings.update, step, settings.total_steps)
     tokens = RowTokens.of(rollouts)
-    reference_BT = reference_BT if settings.kl_in_loss else None
     steps = []
     for rows in mini_batches(rollouts.problem_B, settings, step):
         targets = _targets(rollouts, advantage_B, rows, settings, reference_BT)
-        sums = _accumulate(policy, optimizer, tokens, rows, targets, settings).as_numbers()
+        sums = _accumulate(policy, optimizer, tokens, rows, targets, settings, budget).as_numbers()
         steps.append(OptimizerStep(sums, int(rollouts.length_B[rows].sum()), _apply(optimizer, sums, lr)))
     return UpdateStats(lr, tuple(steps), has_kl=reference_BT is not None)
 
@@ -168,17 +162,18 @@ def _accumulate(
     rows: Sequence[int],
     targets: Targets,
     settings: UpdateSettings,
+    budget: TokenBudget,
 ) -> LossSums:
     """The mini-batch's gradient, into the optimizer. A row of advantage 0 adds nothing to it but a KL term."""
     live = (targets.advantage_B != 0).tolist()
     needed = rows if targets.reference_BT is not None else [row for row in rows if live[row]]
     shares = row_shares(needed, tokens, num_sides(policy))
     if len(shares) < 2:
-        return _over_parts(policy, needed, tokens, targets, settings, _backward, optimizer.forget_gradients)
+        return _over_parts(policy, needed, tokens, targets, settings, budget, _backward, optimizer.forget_gradients)
 
     def work(share: list[int]) -> tuple[OwnGradients, LossSums]:
         own = OwnGradients(policy.model.parameters())
-        return own, _over_parts(policy, share, tokens, targets, settings, own.add, own.forget)
+        return own, _over_parts(policy, share, tokens, targets, settings, budget, own.add, own.forget)
 
     results = side_by_side(work, shares)
     for own, _ in results:
@@ -192,6 +187,7 @@ def _over_parts(
     tokens: RowTokens,
     targets: Targets,
     settings: UpdateSettings,
+    budget: TokenBudget,
     backward: Callable[[Tensor], None],
     forget: Callable[[], None],
 ) -> LossSums:
@@ -204,7 +200,7 @@ def _over_parts(
         return sums
 
     cut = partial(micro_batches, rows, tokens)
-    return sum(within_memory(settings.budget, cut, work, forget), start=LossSums())
+    return sum(within_memory(budget, cut, work, forget), start=LossSums())
 
 
 def _backward(loss: Tensor) -> None:
