@@ -1,4 +1,4 @@
-"""The house stands as drawn: imports point one way, and what must be light is light."""
+"""Imports point one way, between packages and within `local`, and what must start fast imports little."""
 
 import ast
 import os
@@ -128,7 +128,7 @@ def test_local_is_layered():
             assert is_lower or (part, other) in NOT_LAYERED_YET, f"{path} imports {other}, which is not a lower layer"
 
 
-def test_every_part_of_the_house_has_its_rule():
+def test_every_part_has_its_rule():
     parts = {
         path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path.is_dir() and any(path.rglob("*.py")))
     }

@@ -25,21 +25,21 @@ from egpo.local.sft.examples import Examples, read_examples
 
 
 @dataclass(frozen=True)
-class Batch:
+class ExampleBatch:
     """The examples of one optimizer step, and its epoch."""
 
     epoch: int
     examples: Tensor
 
 
-def plan(length_E: Tensor, *, batch_tokens: int, epochs: int, seed: int) -> list[Batch]:
+def plan_batches(length_E: Tensor, *, batch_tokens: int, epochs: int, seed: int) -> list[ExampleBatch]:
     """Return the batches of all steps: a function of lengths, seed and budget.
 
     Each epoch contains every example once, in its own order. A step takes the next examples while they fit into
     `batch_tokens`, and at least one. The last step of an epoch may be smaller.
     """
     return [
-        Batch(epoch, part)
+        ExampleBatch(epoch, part)
         for epoch in range(epochs)
         for part in _cut(_order(len(length_E), seed, epoch), length_E, batch_tokens)
     ]

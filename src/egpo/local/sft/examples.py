@@ -20,7 +20,14 @@ from transformers import PreTrainedTokenizerBase
 from egpo.data import Dropped
 from egpo.errors import InputError, warn_once
 from egpo.local.models.policy import Policy
-from egpo.local.sft.rendering import Answer, Conversation, Rendering, Template, read_conversations, renderings
+from egpo.local.sft.rendering import (
+    Answer,
+    Conversation,
+    ConversationTemplate,
+    Rendering,
+    read_conversations,
+    renderings,
+)
 
 REASONS = {
     "no_assistant_turn": "no assistant turn after another message, or no answer in the row",
@@ -89,7 +96,7 @@ class Encoded:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class TokenizedFile:
     """The examples of a file in its order, and how many rows or single answers were left out, by reason."""
 
     examples: Examples
@@ -97,7 +104,7 @@ class Reading:
     dropped: Counter[str]
 
 
-def read_examples(path: Path, policy: Policy, max_tokens: int | None = None) -> Reading:
+def read_examples(path: Path, policy: Policy, max_tokens: int | None = None) -> TokenizedFile:
     """Read and tokenise every conversation of a file. InputError with the reasons where no row can be learned."""
     reader = _Reader(policy, min(max_tokens or policy.context, policy.context))
     for rows in _batches(read_conversations(path), _AT_ONCE):
@@ -111,14 +118,14 @@ def read_examples(path: Path, policy: Policy, max_tokens: int | None = None) -> 
             f"{path}: {reader.num_endless:,} examples do not end with a stop token of the model, so that it will not "
             "learn to stop from them; is the token at the end of the chat template's turns the tokenizer's eos_token?",
         )
-    return Reading(reader.table.examples(), reader.num_rows, reader.dropped)
+    return TokenizedFile(reader.table.examples(), reader.num_rows, reader.dropped)
 
 
 class _Reader:
     """Renders and tokenises rows, and collects the examples and the counts of rows left out."""
 
     def __init__(self, policy: Policy, longest: int) -> None:
-        self._template = Template(policy.tokenizer, policy.template)
+        self._template = ConversationTemplate(policy.tokenizer, policy.template)
         self._encoder = Encoder(policy.tokenizer, policy.stop_ids)
         self._longest = longest
         self.table, self.dropped = ExampleTable(), Counter[str]()

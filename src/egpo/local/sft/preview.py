@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from egpo.local.sft.batches import cut_by_tokens
 from egpo.local.sft.examples import Examples
-from egpo.local.sft.run import SftRun
+from egpo.local.sft.sft_run import SftRun
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ class Rendering:
 
 
 @dataclass(frozen=True)
-class Template:
+class ConversationTemplate:
     """A tokenizer's chat template, with the variables of the recipe (`model.template`)."""
 
     tokenizer: PreTrainedTokenizerBase
@@ -160,7 +160,7 @@ _REFUSALS = (TemplateError, TypeError, ValueError, AttributeError, LookupError)
 """Exceptions of a template that refuses the turns, and of Python in its expressions."""
 
 
-def renderings(conversation: Conversation, template: Template) -> Iterator[Rendering | Dropped]:
+def renderings(conversation: Conversation, template: ConversationTemplate) -> Iterator[Rendering | Dropped]:
     """Yield one example if the template writes earlier answers in the same way as the last, else one per answer.
 
     (Qwen3's template removes the thinking of earlier turns: the model never generates a turn in that form.)
@@ -192,7 +192,7 @@ def renderings(conversation: Conversation, template: Template) -> Iterator[Rende
         yield Rendering((answer,)) if _continues_prompt(answer) else Dropped("not_a_continuation")
 
 
-def _answer(conversation: Conversation, at: int, template: Template) -> Answer:
+def _answer(conversation: Conversation, at: int, template: ConversationTemplate) -> Answer:
     before, until = conversation.messages[:at], conversation.messages[: at + 1]
     prompt, text = template.render(before, conversation, prompt=True), template.render(until, conversation)
     if template.marks_answers(conversation):

@@ -13,9 +13,9 @@ from egpo.local.checkpoints.checkpoint import Snapshot
 from egpo.local.checkpoints.resume import learned_tensors, restore_learned
 from egpo.local.progress_bars import without_progress_bars
 from egpo.local.sft.examples import REASONS
-from egpo.local.sft.run import SftRun, evaluate, open_sft_run, sft_step
+from egpo.local.sft.sft_run import SftRun, evaluate, open_sft_run, sft_step
 from egpo.local.training.interrupts import Interrupts
-from egpo.local.training.session import EngineOpening, Session, Surroundings, complete, engine_launch
+from egpo.local.training.session import EngineOpening, Session, SessionContext, complete, engine_launch
 from egpo.runs.ledger import Ledger
 from egpo.runs.live import LiveView, warnings_said_by
 from egpo.runs.opening import LaunchProvenance, OpenedRun
@@ -25,8 +25,8 @@ from egpo.runs.readings import LOSS, VALIDATION_LOSS
 class SftSession(Session):
     """Scores a checkpoint by minus its evaluation loss; without an evaluation set, by minus the loss of its step."""
 
-    def __init__(self, run: SftRun, around: Surroundings, done: int = 0, score: float | None = None) -> None:
-        super().__init__(run, around, done, score)
+    def __init__(self, run: SftRun, context: SessionContext, done: int = 0, score: float | None = None) -> None:
+        super().__init__(run, context, done, score)
         self.run = run
 
     @property
@@ -48,7 +48,7 @@ class SftSession(Session):
         self.record(metrics, start)
         if self.is_due(self.run.config.checkpoints.every):
             self.save()
-        self.around.interrupts.allow_abandoning(True)
+        self.context.interrupts.allow_abandoning(True)
 
     def snapshot(self) -> Snapshot:
         # Which examples come next is a function of the step, so that there is no position to save.
@@ -90,8 +90,8 @@ class SftOpening(EngineOpening[SftRun]):
             for reason, count in run.data.dropped.most_common():
                 view.say(f"left out {count:,} of {run.data.num_rows:,} rows or answers: {REASONS[reason]}")
             ledger = Ledger(self.folder, view, opened.trackers)
-            around = Surroundings(self.folder, self.checkpoints, view, ledger, self.interrupts)
-            yield SftSession(run, around, opened.start, self.saved.score if self.saved else None)
+            context = SessionContext(self.folder, self.checkpoints, view, ledger, self.interrupts)
+            yield SftSession(run, context, opened.start, self.saved.score if self.saved else None)
 
 
 def open_quietly(config: SftConfig) -> SftRun:

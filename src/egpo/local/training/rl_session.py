@@ -20,7 +20,7 @@ from egpo.local.run import Run, open_run
 from egpo.local.step import StepOutcome, step
 from egpo.local.training.interrupts import Interrupts
 from egpo.local.training.preflight import check_before_training, data_digests, data_files, require_disk_room
-from egpo.local.training.session import EngineOpening, Session, Surroundings, engine_launch
+from egpo.local.training.session import EngineOpening, Session, SessionContext, engine_launch
 from egpo.local.validate import source_name, validate
 from egpo.runs.dump import RolloutRecord, TokenSpan, token_spans, write_dump
 from egpo.runs.ledger import Ledger
@@ -58,8 +58,8 @@ class TrainOpening(EngineOpening[Run]):
     @contextmanager
     def session(self, opened: OpenedRun[Run]) -> Iterator["TrainSession"]:
         ledger = Ledger(self.folder, self._view, opened.trackers)
-        around = Surroundings(self.folder, self.checkpoints, self._view, ledger, self.interrupts)
-        yield TrainSession(opened.loaded, around, opened.start, self.saved.score if self.saved else None)
+        context = SessionContext(self.folder, self.checkpoints, self._view, ledger, self.interrupts)
+        yield TrainSession(opened.loaded, context, opened.start, self.saved.score if self.saved else None)
 
 
 def open_seeded(config: Config) -> Run:
@@ -72,8 +72,8 @@ def open_seeded(config: Config) -> Run:
 class TrainSession(Session):
     """Scores a checkpoint by its validation accuracy; without validation, by the mean reward of its step."""
 
-    def __init__(self, run: Run, around: Surroundings, done: int = 0, score: float | None = None) -> None:
-        super().__init__(run, around, done, score)
+    def __init__(self, run: Run, context: SessionContext, done: int = 0, score: float | None = None) -> None:
+        super().__init__(run, context, done, score)
         self.run = run
 
     @property
@@ -115,7 +115,7 @@ class TrainSession(Session):
 
     def _dump(self, outcome: StepOutcome) -> None:
         records = rollout_records(self.run, outcome, self.done, self._token_texts)
-        write_dump(self.around.folder.rollouts_of(self.done), records)
+        write_dump(self.context.folder.rollouts_of(self.done), records)
 
     @cached_property
     def _token_texts(self) -> TokenTexts:

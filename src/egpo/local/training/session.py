@@ -60,7 +60,7 @@ class EngineRun(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Surroundings:
+class SessionContext:
     """The folder that a run writes to, the view that shows it, and the signals that may end it."""
 
     folder: RunFolder
@@ -76,14 +76,14 @@ class Session(ABC):
     `done` steps are taken, the first `begun_at` of them before this process. `saved` is the step of the newest
     checkpoint, 0 where there is none. `score` ranks the checkpoints for `keep_best`: higher is better.
 
-    `is_whole`: the state in memory is that after `done` steps, and their metrics are written. Only then can it be
+    `is_consistent`: the state in memory is that after `done` steps, and their metrics are written. Only then can it be
     saved, and only then can a step be abandoned.
     """
 
-    def __init__(self, run: EngineRun, around: Surroundings, done: int = 0, score: float | None = None) -> None:
-        self._run, self.around = run, around
+    def __init__(self, run: EngineRun, context: SessionContext, done: int = 0, score: float | None = None) -> None:
+        self._run, self.context = run, context
         self.done = self.saved = self.begun_at = done
-        self.score, self.is_whole = score, True
+        self.score, self.is_consistent = score, True
         run.stages.on_enter = self._enter
 
     @property
@@ -108,9 +108,9 @@ class Session(ABC):
         """Return the score in these metrics, or None where they have none: then the previous score stays."""
 
     def _enter(self, stage: str, changes_state: bool) -> None:
-        self.around.view.stage(stage)
-        self.is_whole = self.is_whole and not changes_state
-        self.around.interrupts.allow_abandoning(self.is_whole)
+        self.context.view.stage(stage)
+        self.is_consistent = self.is_consistent and not changes_state
+        self.context.interrupts.allow_abandoning(self.is_consistent)
 
     def is_due(self, every: int) -> bool:
         """True after every `every` steps and after the last; with `every` 0 after the last only."""
@@ -118,35 +118,35 @@ class Session(ABC):
 
     def record(self, metrics: Metrics, start: float) -> None:
         """Write the metrics and timings of a step that began at `start` (`time.perf_counter`)."""
-        self.around.folder.require_there()
+        self.context.folder.require_there()
         total = time.perf_counter() - start
         stages = {f"timing_s/{name}": seconds for name, seconds in self._run.stages.take().items()}
         throughput = {TOKENS_PER_S: metrics["perf/total_num_tokens"] / total} if self.done else {}
-        self.around.ledger.record(self.done, metrics, {**stages, STEP_S: total, **throughput})
+        self.context.ledger.record(self.done, metrics, {**stages, STEP_S: total, **throughput})
         measured = self.score_of(metrics)
         self.score = self.score if measured is None else measured
-        self.is_whole = True
+        self.is_consistent = True
 
     def save(self) -> None:
         """Write a checkpoint of the steps done. A failure is a warning, unless this checkpoint holds the result."""
         if self.done == self.saved:
             return
-        self.around.folder.require_there()
-        self.around.view.stage("save")
-        self.around.ledger.sync()
+        self.context.folder.require_there()
+        self.context.view.stage("save")
+        self.context.ledger.sync()
         try:
-            self.around.checkpoints.save(self.snapshot(), partial(export_policy, self._run.policy))
+            self.context.checkpoints.save(self.snapshot(), partial(export_policy, self._run.policy))
         except SaveError as error:
-            if self.done == self.num_steps or self.around.interrupts.signum is not None:
+            if self.done == self.num_steps or self.context.interrupts.signum is not None:
                 raise
-            self.around.ledger.tell_of(error, self.done, self.saved)
+            self.context.ledger.tell_of(error, self.done, self.saved)
         else:
             self.saved = self.done
 
     @property
     def model_folder(self) -> Path:
         """The model of the newest checkpoint."""
-        return self.around.checkpoints.model_folder(self.saved)
+        return self.context.checkpoints.model_folder(self.saved)
 
 
 AnyRun = TypeVar("AnyRun", bound=EngineRun)
@@ -212,17 +212,17 @@ def _take_steps(session: Session) -> Path:
             session.take_step()
             _require_screen(session)
     finally:
-        if session.is_whole:
+        if session.is_consistent:
             session.save()
     done = "are done" if session.done > session.begun_at else "were done before, and nothing is left to do"
-    session.around.view.say(f"all {session.num_steps} steps {done}: {session.model_folder}")
+    session.context.view.say(f"all {session.num_steps} steps {done}: {session.model_folder}")
     _require_screen(session)
     return session.model_folder
 
 
 def _require_screen(session: Session) -> None:
     """Raise where standard output can no longer be written (a closed pipe): the run ends, and is saved."""
-    if (failure := session.around.view.failure) is not None:
+    if (failure := session.context.view.failure) is not None:
         done = f"stopped after step {session.done} of {session.num_steps}"
-        fix = f"continue with: {session.around.checkpoints.command} --resume"
+        fix = f"continue with: {session.context.checkpoints.command} --resume"
         raise EgpoError(f"standard output cannot be written ({failure}): {done}", fix=fix)

@@ -15,7 +15,15 @@ from egpo.local.models.load import load_policy
 from egpo.local.models.lora import add_adapters
 from egpo.local.models.policy import Policy
 from egpo.local.run import Stages
-from egpo.local.sft.batches import Batch, Part, TrainingData, cut_by_tokens, load_data, pack_examples, plan
+from egpo.local.sft.batches import (
+    ExampleBatch,
+    Part,
+    TrainingData,
+    cut_by_tokens,
+    load_data,
+    pack_examples,
+    plan_batches,
+)
 from egpo.local.sft.examples import Examples
 from egpo.local.updates.budget import TokenBudget, budget_for, within_memory
 from egpo.local.updates.optimizer import Optimizer, learning_rate
@@ -33,7 +41,7 @@ class SftRun:
     policy: Policy
     optimizer: Optimizer
     data: TrainingData
-    batches: list[Batch]
+    batches: list[ExampleBatch]
     budget: TokenBudget
     stages: Stages = field(default_factory=Stages)
 
@@ -58,7 +66,7 @@ def open_sft_run(config: SftConfig) -> SftRun:
         policy=policy,
         optimizer=Optimizer(policy.model.named_parameters(), config.update),
         data=data,
-        batches=plan(
+        batches=plan_batches(
             data.train.length_E, batch_tokens=config.update.batch_tokens, epochs=config.epochs, seed=config.seed
         ),
         budget=budget_for(config.update.micro_tokens, policy),
