@@ -60,7 +60,7 @@ class LaunchProvenance:
 
 
 class RunOpening(ABC, Generic[Loaded]):
-    """What differs between the kinds of run. `opened` calls these methods in the order in which they stand here."""
+    """What differs between the kinds of run. `_created` and `_resumed` show the order of the calls."""
 
     allows_gaps = False
     """Whether the metrics of an earlier step may be missing."""

@@ -31,7 +31,7 @@ def test_a_step_that_changed_nothing_is_abandoned_at_once(signum, capfd):
         with pytest.raises(StepAbandoned):
             send(signum, reached)
     assert (reached, interrupts.signum) == ([], signum)
-    assert capfd.readouterr().err == "egpo: stopping in good order; send the signal again to stop at once\n"
+    assert capfd.readouterr().err == "egpo: stopping after saving; send the signal again to stop at once\n"
 
 
 @pytest.mark.parametrize("signum", ALL)

@@ -1,7 +1,8 @@
 """Signals that end a run: SIGINT, SIGTERM, and what terminals and schedulers send.
 
-The first signal ends the run in good order, a second one ends the process at once. A step that has not changed the
-state yet is abandoned, and taken again on resume. An update under way is finished: half an update cannot be saved.
+The first signal ends the run after its state is saved, a second one ends the process at once. A step that has not
+changed the state yet is abandoned, and taken again on resume. An update under way is finished: half an update cannot be
+saved.
 """
 
 import os
@@ -59,7 +60,7 @@ class Interrupts:
         # The default action ends the process in the middle of anything, a long kernel too.
         for each in self._before:
             signal.signal(each, signal.SIG_IGN if each in NOTICES else signal.SIG_DFL)
-        _print_now("egpo: stopping in good order; send the signal again to stop at once")
+        _print_now("egpo: stopping after saving; send the signal again to stop at once")
         if self._abandonable:
             self._abandonable = False
             raise StepAbandoned

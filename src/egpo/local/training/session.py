@@ -1,8 +1,7 @@
 """A run in this process, of either kind (RL or supervised): how it is opened, its steps, its checkpoints, its end.
 
-`complete` opens a run by its `EngineOpening`, takes steps until the last, and returns the folder of the model. What
-differs between the kinds of run stands in the subclasses of `EngineOpening` and `Session`: `rl_session.py` and
-`sft/session.py`.
+`complete` opens a run by its `EngineOpening`, takes steps until the last, and returns the folder of the model. The
+subclasses of `EngineOpening` and `Session` in `rl_session.py` and `sft/session.py` hold what differs between the kinds.
 """
 
 import shlex

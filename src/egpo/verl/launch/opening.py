@@ -1,4 +1,4 @@
-"""Open a run on verl: check the machine and the recipe, write verl's data and settings, then hand over to the launcher.
+"""Open a run on verl: check the machine and the recipe, write verl's data, translate the config to verl's settings.
 
 The order of operations is that of every run (`egpo.runs.opening`).
 """
