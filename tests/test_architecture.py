@@ -1,4 +1,4 @@
-"""The house stands as drawn: imports point one way, and what must be light is light."""
+"""Imports point one way, between packages and within `local`, and what must start fast imports little."""
 
 import ast
 import os
@@ -77,16 +77,37 @@ MAY_IMPORT = {
         "serving",
     },
 }
+LOCAL_LAYERS = (
+    ("draws", "memory", "progress_bars"),
+    ("models",),
+    ("rollouts", "threads"),
+    ("sampling",),
+    ("updates",),
+    ("run",),
+    ("collect",),
+    ("measure",),
+    ("summarise", "validate"),
+    ("step",),
+    ("checkpoints",),
+    ("training",),
+    ("sft", "train"),
+)
+"""The modules and subpackages of `local`, lowest first: each imports from lower layers and from itself only."""
+NOT_LAYERED_YET = {("models", "sampling")}
 LIGHT = ["torch", "transformers", "numpy", "pyarrow", "math_verify"]
 
 
-def imported_parts(path):
+def imported_modules(path):
     for node in ast.walk(ast.parse(path.read_text())):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
-            names = [node.module]
-        yield from (name.split(".")[1] for name in names if name.startswith("egpo."))
+            yield node.module
+
+
+def imported_parts(path):
+    return {name.split(".")[1] for name in imported_modules(path) if name.startswith("egpo.")}
 
 
 @pytest.mark.parametrize("part", sorted(MAY_IMPORT))
@@ -98,7 +119,21 @@ def test_imports_point_one_way(part):
             assert not strangers, f"{path} imports {strangers}"
 
 
-def test_every_part_of_the_house_has_its_rule():
+def test_local_is_layered():
+    layer_of = {part: height for height, parts in enumerate(LOCAL_LAYERS) for part in parts}
+    folder = SOURCE / "local"
+    assert {path.stem for path in folder.iterdir() if path.stem not in ("__init__", "__pycache__")} == set(layer_of)
+    for path in folder.rglob("*.py"):
+        part = path.relative_to(folder).parts[0].removesuffix(".py")
+        if part == "__init__":
+            continue
+        modules = (node for node in imported_modules(path) if node.startswith("egpo.local."))
+        for other in {module.split(".")[2] for module in modules} - {part}:
+            is_lower = layer_of[other] < layer_of[part]
+            assert is_lower or (part, other) in NOT_LAYERED_YET, f"{path} imports {other}, which is not a lower layer"
+
+
+def test_every_part_has_its_rule():
     parts = {
         path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path.is_dir() and any(path.rglob("*.py")))
     }

@@ -30,7 +30,7 @@ def test_a_dry_run_shows_an_example_and_keeps_nothing(recipe, tmp_path):
     shown = run(recipe, "--dry-run")
     assert shown.exit_code == 0
     assert "⟦yo [bold]x[/bold]<|im_end|>⟧" in shown.output
-    assert "no turn in which the assistant answers something" in shown.output
+    assert "no assistant turn after another message" in shown.output
     assert "\x1b[2J" not in shown.output
     assert not (tmp_path / "runs").exists()
 

@@ -272,7 +272,7 @@ def test_a_checkpoint_that_was_cut_off_is_no_model(run_recipe, harmed):
     run_recipe()
     path = Path("runs/tiny/checkpoints/global_step_2/actor/huggingface") / harmed
     path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(EgpoError, match=f"{harmed}: 20 bytes, where"):
+    with pytest.raises(EgpoError, match=f"{harmed}: has 20 bytes"):
         run_recipe()
 
 

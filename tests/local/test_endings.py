@@ -85,7 +85,7 @@ def test_a_reader_that_leaves(egpo, tmp_path):
     code, said = ending(process)
     assert code == 1
     assert said.startswith("egpo: standard output cannot be written (Broken pipe): stopped after step ")
-    assert said.endswith("go on with: egpo train runs/tiny/config.yaml --resume")
+    assert said.endswith("continue with: egpo train runs/tiny/config.yaml --resume")
     step = said.split("after step ")[1].split()[0]
     assert (tmp_path / "runs/tiny/checkpoints/latest_checkpointed_iteration.txt").read_text() == step
 

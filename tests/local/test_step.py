@@ -171,7 +171,7 @@ def test_kl_in_the_reward_is_the_chosen_estimate_of_each_response(model_folder, 
     step(run, 0)
     batch = collect(run, 1)
     rollouts = batch.rollouts
-    gap_BT = rollouts.logp_BT - reference_logp(run.reference, rollouts, 1.0, run.settings.budget)
+    gap_BT = rollouts.logp_BT - reference_logp(run.reward_reference, rollouts, 1.0, run.budget)
     of_token = {"k1": gap_BT, "k2": gap_BT.square() / 2, "k3": torch.exp(-gap_BT) - 1 + gap_BT}[estimator]
     kl_B = torch.where(rollouts.mask_BT, of_token, 0.0).sum(1).cpu()
     assert float(kl_B.abs().max()) > 1e-3
@@ -189,7 +189,7 @@ def test_the_update_is_told_what_the_config_says(model_folder):
     run = opened(model_folder, "seed=3", "steps=17", "rollout.temperature=0.6", "update.micro_tokens=99")
     told = run.settings
     assert (told.temperature, told.horizon, told.seed, told.total_steps) == (0.6, 12, 3, 17)
-    assert told.budget.tokens == 99
+    assert run.budget.tokens == 99
     assert told.update is run.config.update
 
 

@@ -148,7 +148,7 @@ def test_a_signal_ends_a_run_in_good_order(recipe, tmp_path, uninterrupted, sign
     process.send_signal(signum)
     ended = Finished(process)
     assert ended.code == code, (ended.err, ended.out)
-    said = re.search(r"stopped after step (\d+), which is saved; go on with: egpo train (\S+) --resume\n", ended.err)
+    said = re.search(r"stopped after step (\d+), which is saved; continue with: egpo train (\S+) --resume\n", ended.err)
     assert said, ended.err
     assert (tmp_path / "runs/tiny/checkpoints/latest_checkpointed_iteration.txt").read_text() == said[1]
     assert read_metrics(metrics)[-1]["step"] == int(said[1])
@@ -183,7 +183,7 @@ def test_a_full_disk_during_a_save_does_not_end_the_run(recipe, tmp_path):
 
 def test_a_disk_without_room_is_found_before_training(recipe, monkeypatch, tmp_path):
     monkeypatch.setattr("egpo.local.training.preflight.room_for", lambda root, need: 0)
-    with pytest.raises(InputError, match="the disk has room for 0; make room"):
+    with pytest.raises(InputError, match="the disk has room for 0; free some space"):
         trained(recipe)
     assert not (tmp_path / "runs").exists()
 
@@ -266,8 +266,8 @@ def test_a_corrupt_checkpoint_is_named_and_the_one_before_it_offered(recipe, tmp
     weights = tmp_path / "runs/tiny/checkpoints/global_step_4/actor/huggingface/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
     before = contents(tmp_path / "runs/tiny")
-    offer = "go on from the one before it: egpo train runs/tiny/config.yaml --resume-from 2"
-    with pytest.raises(InputError, match=f"model.safetensors: .* bytes, where .* were written; {offer}"):
+    offer = "continue from the one before it: egpo train runs/tiny/config.yaml --resume-from 2"
+    with pytest.raises(InputError, match=f"model.safetensors: has .* bytes; .* were written; {offer}"):
         trained(recipe, "steps=4", "update.schedule=constant", resume=True)
     assert contents(tmp_path / "runs/tiny") == before
     trained("runs/tiny/config.yaml", resume_from=2)

@@ -1,7 +1,6 @@
 """The update on a real GPU. Run by `make test-gpu`."""
 
 import contextlib
-from dataclasses import replace
 
 import pytest
 import torch
@@ -24,10 +23,10 @@ def load_on_gpu(folder, dtype):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_gpu_computes_what_a_cpu_does(load_on_cpu, model_folder, shape):
-    batch, settings = recorded_batch(load_on_cpu(shape)), settings_of(budget=40, **LOSSES["all of it"])
-    _, gradient, weights = updated(load_on_cpu(shape), batch, settings)
+    batch, settings = recorded_batch(load_on_cpu(shape)), settings_of(**LOSSES["all of it"])
+    _, gradient, weights = updated(load_on_cpu(shape), batch, settings, budget=TokenBudget(40))
     policy = load_on_gpu(model_folder(shape), "float32")
-    _, other_gradient, other_weights = updated(policy, batch.to("cuda"), settings)
+    _, other_gradient, other_weights = updated(policy, batch.to("cuda"), settings, budget=TokenBudget(40))
     for name in gradient:
         torch.testing.assert_close(other_gradient[name].cpu(), gradient[name], atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(other_weights[name].cpu(), weights[name], atol=1e-4, rtol=0)
@@ -41,14 +40,14 @@ def test_memory_of_a_gpu_that_really_runs_out_halves_the_micro_batch(load_on_cpu
     states = []
     for policy, budget, room in zip(policies, budgets, (None, 48 * 2**20), strict=True):
         optimizer = Optimizer(policy.model.named_parameters(), Update(lr=1e-5))
-        settings = replace(settings_of(lr=1e-5), budget=budget)
+        settings = settings_of(lr=1e-5)
         torch.cuda.empty_cache()
         if room:
             free = torch.cuda.memory_reserved() + room
             torch.cuda.set_per_process_memory_fraction(free / torch.cuda.get_device_properties(0).total_memory)
         try:
             with pytest.warns(EgpoWarning) if room else contextlib.nullcontext():
-                update(policy, optimizer, batch.rollouts, batch.advantage_B, settings, 0)
+                update(policy, optimizer, batch.rollouts, batch.advantage_B, settings, budget, 0)
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)
         states.append(optimizer.state())

@@ -5,7 +5,7 @@ import torch
 
 from egpo.config import load_config
 from egpo.errors import InputError
-from egpo.local.training.opening import open_seeded
+from egpo.local.training.rl_session import open_seeded
 from egpo.local.validate import held_out_problems, source_name, validate
 from egpo.rewards.verdict import Verdict
 from tests.local.runs import write_recipe

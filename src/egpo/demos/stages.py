@@ -15,7 +15,7 @@ from egpo.evals.intervals import default_ks
 from egpo.evals.responses import Sampling
 from egpo.experiments.screen import Screen
 from egpo.local.train import train
-from egpo.local.training.opening import run_checkpoints, run_folder
+from egpo.local.training.session import run_checkpoints, run_folder
 from egpo.runs.live import warnings_said_by
 from egpo.tasks.load import TASKS
 from egpo.tasks.prepare import prepare

@@ -1,8 +1,6 @@
-"""A verdict on every response of a batch.
+"""Sample and judge: one round of problems, or several where groups with equal rewards are replaced.
 
-Groups whose rewards agree: they carry no gradient, under any estimator here. B rows.
-
-Sample and judge: one round of problems, or several where groups that teach nothing are replaced. B rows.
+A group whose rewards are all equal carries no gradient, under any estimator here. P problems, B rows.
 """
 
 from dataclasses import dataclass
@@ -23,30 +21,13 @@ from egpo.tasks import Task
 from egpo.tasks.protocol import judge_texts
 
 
-def judge(task: Task, rollouts: Rollouts, timeout_s: float | None = None) -> tuple[Verdict, ...]:
-    """In the order of the rows. A judge that raises or takes longer than `timeout_s` fails that row, which teaches
-    nothing then; one that fails every row ends the run."""
-    problems = [rollouts.problems[index] for index in rollouts.problem_B.tolist()]
-    return judge_texts(task, problems, rollouts.texts, timeout_s=timeout_s)
-
-
-def is_constant(reward_B: Tensor, group_B: Tensor) -> Tensor:
-    """True at each row of a group in which GRPO's advantage is 0 throughout: the same rounding, the same verdict.
-
-    A group of one row has nothing to agree with: it is constant where its reward is 0.
-    """
-    groups = Groups.of(group_B.to(reward_B.device))
-    advantage_B = grpo(Signals(reward_B, group_B), normalize=False)
-    return groups.rows(groups.max(advantage_B.abs()) == 0)
-
-
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Everything that was sampled in a step. Only the rows of `kept_B` are trained on.
 
-    `reward_B` is what the estimator sees: the verdict's reward, less KL where that is in the reward. `constant_B`: rows
-    of groups whose rewards agree. Rows whose check failed are neither kept nor constant: nothing is known of them.
-    `kl_B` is each response's divergence from the reference where it was taken off the reward, else 0.
+    `reward_B`: the estimator's input, that is the verdict's reward, minus the KL penalty where that is part of the
+    reward. `kl_B`: the KL divergence of each response from the reference where it was subtracted, else 0.
+    `constant_B`: rows of groups whose rewards are all equal. A row whose judge failed is neither kept nor constant.
     """
 
     rollouts: Rollouts
@@ -63,8 +44,11 @@ class Batch:
 
 
 def collect(run: Run, step: int) -> Batch:
-    """P problems with G responses each. Under `constant_groups: replace` further problems take the place of groups
-    that agree, in `max_refills` rounds at most; then the step goes on with what there is."""
+    """Sample P problems with G responses each, and judge them.
+
+    With `constant_groups: replace`, further problems replace the groups whose rewards are all equal, in at most
+    `max_refills` rounds. Groups that are still missing then are left out of the step.
+    """
     settings, wanted = run.config.algorithm, run.config.rollout.prompts
     rounds = [_round(run, step, 0, wanted)]
     while settings.constant_groups == "replace" and len(rounds) <= settings.max_refills:
@@ -73,6 +57,26 @@ def collect(run: Run, step: int) -> Batch:
             break
         rounds.append(_round(run, step, len(rounds), missing))
     return _joined(rounds, run.policy.pad_id)
+
+
+def judge(task: Task, rollouts: Rollouts, timeout_s: float | None = None) -> tuple[Verdict, ...]:
+    """Return a verdict for every row, in order.
+
+    Where the judge raises or takes longer than `timeout_s`, the row is marked failed and not trained on. A judge that
+    fails on every row ends the run.
+    """
+    problems = [rollouts.problems[index] for index in rollouts.problem_B.tolist()]
+    return judge_texts(task, problems, rollouts.texts, timeout_s=timeout_s)
+
+
+def is_constant(reward_B: Tensor, group_B: Tensor) -> Tensor:
+    """Mark the rows of groups in which GRPO's advantage is 0 for every row, with the same rounding as in GRPO.
+
+    A group of one row is constant where its reward is 0.
+    """
+    groups = Groups.of(group_B.to(reward_B.device))
+    advantage_B = grpo(Signals(reward_B, group_B), normalize=False)
+    return groups.rows(groups.max(advantage_B.abs()) == 0)
 
 
 def _round(run: Run, step: int, number: int, num_problems: int) -> Batch:
@@ -91,22 +95,22 @@ def _round(run: Run, step: int, number: int, num_problems: int) -> Batch:
 
 
 def _kl(run: Run, rollouts: Rollouts) -> Tensor:
-    """Of each response, where it is part of the reward.
+    """Return the KL divergence of each response where it is part of the reward, else zeros.
 
-    Both log-probabilities come from the same forward pass: those recorded while sampling differ by rounding, and GRPO
-    would normalise that noise, in groups that agree, into advantages.
+    Both log-probabilities come from the same kind of forward pass. Those recorded while sampling differ by rounding,
+    and in groups of equal rewards GRPO would normalise that noise into advantages.
     """
-    if run.reference is None or run.settings.kl_in_loss:
+    if run.reward_reference is None:
         return torch.zeros(len(rollouts))
-    temperature, budget = run.config.rollout.temperature, run.settings.budget
+    temperature, budget = run.config.rollout.temperature, run.budget
     with run.stages.enter("reference"):
-        reference_BT = reference_logp(run.reference, rollouts, temperature, budget)
+        reference_BT = reference_logp(run.reward_reference, rollouts, temperature, budget)
         logp_BT = packed_logp(run.policy, rollouts, temperature, budget)
         return kl_per_response(logp_BT, reference_BT, rollouts.mask_BT, run.config.update.kl_estimator).cpu()
 
 
 def _known(rollouts: Rollouts, verdicts: tuple[Verdict, ...]) -> Tensor:
-    """Rows that can be compared: judged, and with another judged row in the group (unless groups are of one)."""
+    """Mark the rows that can be compared: judged, with another judged row in the group (or a group of one row)."""
     judged_B = torch.tensor([not verdict.failed for verdict in verdicts])
     size_P, num_judged_P = (
         torch.bincount(problem_B, minlength=len(rollouts.problems))

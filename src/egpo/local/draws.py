@@ -1,7 +1,7 @@
-"""Random numbers as a function of what they are for, not of what was drawn before.
+"""Random numbers that are a function of their purpose, not of what was drawn before.
 
-A row's draws depend on the seed, the step, its problem and its place in the group: on no other row, and on no state
-that a resumed run would have to restore.
+The random numbers of a row depend on the seed, the step, the problem and the index of the sample. They do not depend on
+other rows, nor on a generator state that a resumed run would have to restore.
 """
 
 import hashlib
@@ -16,15 +16,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Draws:
-    """`purpose` keeps apart what must not be correlated: training, validation, a refill."""
+    """The random numbers of one step. Different purposes (training, validation, a refill) are independent."""
 
     seed: int
     step: int = 0
     purpose: str = "train"
 
     def uniforms(self, keys: Sequence[str], n: int, num_tokens: int) -> Tensor:
-        """(len(keys) * n, num_tokens) in [0, 1), float64: `n` rows for each problem's key, in order. A key that
-        occurs again gets other draws."""
+        """Return (len(keys) * n, num_tokens) uniforms in [0, 1), float64: `n` rows for each problem's key, in order.
+
+        A key that occurs twice gets different numbers each time.
+        """
         seen: Counter[str] = Counter()
         rows = []
         for key in keys:
@@ -33,7 +35,7 @@ class Draws:
         return torch.from_numpy(np.stack(rows))
 
     def permutation(self, count: int, what: str) -> list[int]:
-        """The numbers below `count`, shuffled."""
+        """Return the integers below `count` in random order. `what` names the purpose of this permutation."""
         return [int(index) for index in self._generator(what, 0).permutation(count)]
 
     def _row(self, key: str, sample: int, num_tokens: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -1,6 +1,7 @@
-"""What the estimators and the metrics read off a batch: entropy by segment, reward, correctness. B rows, T tokens.
+"""Measure a batch and estimate its advantages.
 
-From measurements to advantages, for the rows that are trained on. B rows.
+`measure`: entropy and nll per segment of each response. `estimate`: from rewards and measures to advantages, for the
+rows that are trained on. P problems, B rows, T tokens.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ SEGMENTS = ("thinking", "answer", "response")
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """On the CPU. `entropy` and `nll` are means over a segment of each row, by its name; NaN where it is empty."""
+    """Mean `entropy` and `nll` over each segment of each row, by name, on the CPU. NaN: the segment is empty."""
 
     segments: Segments
     entropy: dict[str, Tensor]
@@ -29,7 +30,10 @@ class Measures:
 
 
 def measure(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Measures:
-    """Segments are found in the sampled tokens; a thought that the prompt opened counts from the start."""
+    """Locate the segments in the sampled tokens, and average over each.
+
+    Where the prompt ends with the opening tag, thinking starts at the first sampled token.
+    """
     opened_P = _opened(policy, rollouts, tags)
     segments = segment_masks(
         rollouts.response_BT, rollouts.mask_BT, policy.tokenizer, tags, opened_B=opened_P[rollouts.problem_B]
@@ -43,7 +47,7 @@ def measure(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Measur
 
 
 def _opened(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Tensor:
-    """Which problems' prompts end with the opening tag."""
+    """Mark the problems whose prompt ends with the opening tag."""
     tails = [torch.tensor(prompt) for prompt in rollouts.prompts]
     token_PT = torch.nn.utils.rnn.pad_sequence(tails, batch_first=True)
     length_P = torch.tensor([len(prompt) for prompt in rollouts.prompts])
@@ -53,7 +57,7 @@ def _opened(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Tensor
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """`advantage_B` is NaN for the rows that are not trained on; `rows` are those that are."""
+    """`rows` are trained on; `advantage_B` is NaN for the others. `metrics` are the estimator's own."""
 
     advantage_B: Tensor
     rows: list[int]
@@ -61,7 +65,7 @@ class Estimate:
 
 
 def estimate(batch: Batch, measures: Measures, algorithm: Algorithm) -> Estimate:
-    """By the recipe's estimator. A batch without a row to train on has no advantage, and no metrics of one."""
+    """Apply the recipe's estimator to the kept rows. Without such rows all advantages are NaN, without metrics."""
     metrics: Metrics = {}
     advantage_B = torch.full((len(batch.rollouts),), torch.nan)
     kept_B = batch.kept_B
@@ -72,7 +76,7 @@ def estimate(batch: Batch, measures: Measures, algorithm: Algorithm) -> Estimate
 
 
 def _signals(batch: Batch, measures: Measures, algorithm: Algorithm) -> Signals:
-    """What the estimator asks for, of the kept rows."""
+    """Return the inputs of the estimator for the kept rows."""
     kept_B, segment = batch.kept_B, algorithm.segment
     correct_B = torch.tensor([verdict.correct for verdict in batch.verdicts])
     return Signals(

@@ -1,11 +1,11 @@
-"""What running out of memory looks like."""
+"""Recognise errors that mean out of memory, on a CPU and on a GPU."""
 
 import torch
 
 OUT_OF_MEMORY = (RuntimeError, MemoryError)
-"""What allocators raise: ask `is_out_of_memory` whether it is that."""
+"""Exception types that allocators raise; `is_out_of_memory` tells whether one of them means out of memory."""
 
-# torch.OutOfMemoryError is the GPU's alone.
+# torch.OutOfMemoryError is raised for GPUs only; these texts are in plain RuntimeErrors.
 _SIGNS = (
     "can't allocate memory",
     "not enough memory",

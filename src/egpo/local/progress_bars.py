@@ -1,4 +1,4 @@
-"""What libraries would draw over the live view."""
+"""Progress bars of other libraries, which would overwrite the live view."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """transformers draws one for every load and save."""
+    """Turn off transformers' progress bars for loading and saving within the block."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()

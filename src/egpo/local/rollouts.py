@@ -1,4 +1,4 @@
-"""What sampling hands to the rest of a step. P problems, B rows, T tokens of the longest response."""
+"""The sampled responses of a step. P problems, B rows, T tokens of the longest response."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,10 @@ from egpo.tasks import Problem
 class Rollouts:
     """Row b answers `problems[problem_B[b]]`. Responses are padded on the right.
 
-    `mask_BT`: tokens that were sampled, the stop token among them. `logp_BT`: log-probability of the sampled token at
+    `mask_BT`: tokens that were sampled, including the stop token. `logp_BT`: log-probability of the sampled token at
     the sampling temperature, over the whole vocabulary: the old log-probability of the policy ratio. `entropy_BT`:
-    Shannon entropy of the distribution that was sampled from, in nats. `finished_B`: ended by a stop, not cut off.
+    Shannon entropy of the distribution that was sampled from, in nats. `finished_B`: ended by a stop token or string,
+    not cut off at the maximum length.
     """
 
     problems: tuple[Problem, ...]
@@ -36,12 +37,12 @@ class Rollouts:
         return self.mask_BT.sum(dim=1)
 
     def responses(self) -> list[list[int]]:
-        """Token ids of each response, without padding."""
+        """Return the token ids of each response, without padding."""
         lengths = self.length_B.tolist()
         return [row[:length] for row, length in zip(self.response_BT.tolist(), lengths, strict=True)]
 
     def select(self, rows: list[int]) -> "Rollouts":
-        """These rows, in this order, with the problems that they answer and no others."""
+        """Return these rows, in this order, with only the problems that they answer."""
         row_B = torch.tensor(rows, dtype=torch.long)
         kept = sorted(set(self.problem_B[row_B].tolist()))
         problem_B = torch.tensor([kept.index(problem) for problem in self.problem_B[row_B].tolist()], dtype=torch.long)
@@ -61,7 +62,7 @@ class Rollouts:
         )
 
     def groups(self) -> list[Sequences]:
-        """Each problem's prompt and responses, problems in order, rows in order."""
+        """Return the prompt and the responses of each problem, in the order of problems and rows."""
         responses: list[list[list[int]]] = [[] for _ in self.problems]
         for problem, response in zip(self.problem_B.tolist(), self.responses(), strict=True):
             responses[problem].append(response)
@@ -69,7 +70,7 @@ class Rollouts:
 
 
 def joined(parts: list[Rollouts], pad_id: int) -> Rollouts:
-    """Rollouts one after another, their problems numbered on; padded to the longest."""
+    """Concatenate rollouts, padded to the longest response. Problems are renumbered."""
     longest = max(part.response_BT.shape[1] for part in parts)
 
     def table(name: str, fill: float) -> Tensor:

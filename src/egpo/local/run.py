@@ -1,9 +1,4 @@
-"""The stages of a step: how long each took, and who wants to know when one begins.
-
-The order of problems: every epoch all of them, shuffled anew. Where it stands is one number.
-
-What lives as long as a run: the policy and its optimizer, the task, the order of problems.
-"""
+"""What lives as long as a run: the policy and its optimizer, the task, the stream of problems, the stage timer."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +11,7 @@ from egpo.local.draws import Draws
 from egpo.local.models.loading import load_policy
 from egpo.local.models.lora import add_adapters
 from egpo.local.models.policy import Policy, prompt_tokens
+from egpo.local.updates.micro_batches import TokenBudget, budget_for
 from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.reference import Reference, load_reference
 from egpo.local.updates.update import UpdateSettings
@@ -23,30 +19,35 @@ from egpo.tasks import Problem, Task, load_task
 
 
 class Stages:
-    """`on_enter` is called with the name of each stage that begins: a live view shows it, an interrupt may end the step
-    there. Seconds add up until `take` reads them."""
+    """Times the stages of a step by name, and reports each one that begins.
 
-    def __init__(self, on_enter: Callable[[str], None] = lambda name: None) -> None:
+    `on_enter(name, changes_state)` shows the stage in the live view, and decides whether a signal may end the step
+    there: until a stage that changes the state begins, a step can be abandoned and taken again.
+    """
+
+    def __init__(self, on_enter: Callable[[str, bool], None] = lambda name, changes_state: None) -> None:
         self.on_enter = on_enter
         self._seconds: dict[str, float] = {}
 
     @contextmanager
-    def enter(self, name: str) -> Iterator[None]:
-        self.on_enter(name)
+    def enter(self, name: str, *, changes_state: bool = False) -> Iterator[None]:
+        """`changes_state`: the weights, the optimizer or anything else that a checkpoint holds differs afterwards."""
+        self.on_enter(name, changes_state)
         start = time.perf_counter()
         yield
         self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
 
     def take(self) -> dict[str, float]:
-        """Seconds by stage since the last call."""
+        """Return the seconds by stage since the last call."""
         seconds, self._seconds = self._seconds, {}
         return seconds
 
 
 class ProblemStream:
-    """Problems without end. `admits` may leave some out (prompts too long); they are counted in `num_left_out`.
+    """An endless stream of problems: every epoch contains each problem once, in a new order.
 
-    The order is a function of the seed and the epoch, so that `position` and `num_left_out` are all its state.
+    Problems that `admits` rejects (prompts too long) are skipped and counted in `num_left_out`. The order is a function
+    of seed and epoch, so that `position` and `num_left_out` are the whole state.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int, admits: Callable[[Problem], bool]) -> None:
@@ -58,11 +59,11 @@ class ProblemStream:
 
     @property
     def epoch(self) -> float:
-        """Passes over the data so far, in whole and part."""
+        """Passes over the data so far, with a fraction."""
         return self.position / len(self._problems)
 
     def take(self, count: int) -> list[Problem]:
-        """The next `count` that are admitted."""
+        """Return the next `count` problems that are admitted."""
         taken: list[Problem] = []
         refused_in_a_row = 0
         while len(taken) < count:
@@ -75,7 +76,7 @@ class ProblemStream:
             refused_in_a_row += 1
             if refused_in_a_row >= 2 * len(self._problems):
                 raise InputError(
-                    f"every one of the {len(self._problems)} prompts is longer than allowed",
+                    f"all {len(self._problems)} prompts are longer than allowed",
                     where="rollout.max_prompt_tokens",
                     fix="raise it",
                 )
@@ -91,42 +92,55 @@ class ProblemStream:
 
 @dataclass(eq=False)
 class Run:
-    """`reference` is there where KL is asked for. `settings` hold what the update has learnt about memory."""
+    """What lives as long as a run.
+
+    `budget` is the number of tokens in one pass through the model; it shrinks where memory runs out. With a KL penalty
+    (`update.kl` > 0) one of the two references is set, by `update.kl_in`: the penalty is taken off the reward, or is a
+    term of the loss.
+    """
 
     config: Config
     policy: Policy
     optimizer: Optimizer
     task: Task
     stream: ProblemStream
-    reference: Reference | None
     settings: UpdateSettings
+    budget: TokenBudget
+    reward_reference: Reference | None = None
+    loss_reference: Reference | None = None
     stages: Stages = field(default_factory=Stages)
 
 
 def open_run(config: Config) -> Run:
-    """Everything loaded and checked; nothing written."""
+    """Load and check everything that a run needs. Write nothing."""
     task = load_task(config.task.name, **config.task.settings)
     policy = load_policy(config.model, config.seed)
     if config.model.lora is not None:
         add_adapters(policy.model, config.model.lora, config.seed)
     trainable = [(name, weight) for name, weight in policy.model.named_parameters() if weight.requires_grad]
+    optimizer = Optimizer(trainable, config.update)
+    stream = ProblemStream(training_problems(task, config), config.seed, _admits(policy, task, config))
+    reference = load_reference(policy, config.model, config.seed) if config.update.kl > 0 else None
     return Run(
         config=config,
         policy=policy,
-        optimizer=Optimizer(trainable, config.update),
+        optimizer=optimizer,
         task=task,
-        stream=ProblemStream(training_problems(task, config), config.seed, _admits(policy, task, config)),
-        reference=load_reference(policy, config.model, config.seed) if config.update.kl > 0 else None,
-        settings=UpdateSettings.of(config, policy),
+        stream=stream,
+        settings=UpdateSettings.of(config),
+        budget=budget_for(config.update.micro_tokens, policy),
+        reward_reference=reference if config.update.kl_in == "reward" else None,
+        loss_reference=reference if config.update.kl_in == "loss" else None,
     )
 
 
 def training_problems(task: Task, config: Config) -> Sequence[Problem]:
+    """Return the training split. InputError where a user's task returns something other than a list of Problem."""
     problems = task.problems("train")
     if not (hasattr(problems, "__len__") and hasattr(problems, "__getitem__")):
         fix = "return a list of Problem"
         raise InputError(
-            f"`problems` returned {type(problems).__name__}, no sequence", where=f"task {config.task.name}", fix=fix
+            f"`problems` returned {type(problems).__name__}, not a sequence", where=f"task {config.task.name}", fix=fix
         )
     if not len(problems):
         raise InputError("no problems in the split `train`", where=f"task {config.task.name}", fix="prepare its data")
@@ -137,7 +151,7 @@ def training_problems(task: Task, config: Config) -> Sequence[Problem]:
 
 
 def _admits(policy: Policy, task: Task, config: Config) -> Callable[[Problem], bool]:
-    """Everything, unless prompts have a longest length: then what fits it."""
+    """Return the test for `rollout.max_prompt_tokens`; without a limit every problem passes."""
     longest = config.rollout.max_prompt_tokens
     if longest is None:
         return lambda problem: True

@@ -1,4 +1,7 @@
-"""One training step, on one screen. B rows, T tokens."""
+"""One training step, on one screen: sample and judge, measure, estimate advantages, update, summarise.
+
+P problems, G samples per problem, B = P * G rows, T tokens of the longest response.
+"""
 
 from dataclasses import dataclass
 
@@ -16,7 +19,7 @@ from egpo.local.updates.update import update
 
 @dataclass(frozen=True, eq=False)
 class StepOutcome:
-    """What a step leaves: its metrics, and all that a dump of its rollouts shows."""
+    """The result of a step: its metrics, and what a dump of its rollouts contains."""
 
     metrics: Metrics
     batch: Batch
@@ -25,22 +28,22 @@ class StepOutcome:
 
 
 def step(run: Run, number: int) -> StepOutcome:
-    """One on-policy step: P problems in, one update out. `number` counts from 0."""
-    batch = collect(run, number)  # P * G responses, with logp and entropy per token; a reward and a reason for each
+    """Take one on-policy step: sample P problems, update the policy once. `number` counts from 0."""
+    batch = collect(run, number)  # B responses with logp and entropy per token, each with its reward
     with run.stages.enter("measure"):
         measures = measure(run.policy, batch.rollouts, run.config.segments.tags)  # entropy per segment
         estimated = estimate(batch, measures, run.config.algorithm)  # grpo, egpo, egpo_calibrated
     rollouts = batch.rollouts.select(estimated.rows)
     reference_BT = _reference(run, rollouts)
-    with run.stages.enter("update"):
+    with run.stages.enter("update", changes_state=True):
         advantage_B = estimated.advantage_B[estimated.rows]
-        stats = update(run.policy, run.optimizer, rollouts, advantage_B, run.settings, number, reference_BT)
+        stats = update(run.policy, run.optimizer, rollouts, advantage_B, run.settings, run.budget, number, reference_BT)
     return StepOutcome(summarise(run, batch, measures, estimated, stats), batch, measures, estimated)
 
 
 def _reference(run: Run, rollouts: Rollouts) -> Tensor | None:
-    """The reference's log-probabilities, where KL is a term of the loss."""
-    if run.reference is None or not run.settings.kl_in_loss:
+    """Return the reference's log-probabilities where KL is a term of the loss, else None."""
+    if run.loss_reference is None:
         return None
     with run.stages.enter("reference"):
-        return reference_logp(run.reference, rollouts, run.config.rollout.temperature, run.settings.budget)
+        return reference_logp(run.loss_reference, rollouts, run.config.rollout.temperature, run.budget)

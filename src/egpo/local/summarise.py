@@ -1,4 +1,4 @@
-"""The metrics of a step: verl's names where verl has one. A figure without data is left out. B rows."""
+"""The metrics of a step, under verl's names where verl has one. A metric without data is left out. B rows."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,10 @@ from egpo.rewards.verdict import Verdict, shares_of
 
 
 def summarise(run: Run, batch: Batch, measures: Measures, estimated: Estimate, stats: UpdateStats) -> Metrics:
-    """Everything that was sampled counts in what describes the policy; what was trained on, in what describes the
-    update."""
+    """Return the metrics of a step.
+
+    Metrics of the policy (score, entropy, length) cover all sampled rows, those of the update the rows that it used.
+    """
     return {
         **_of_verdicts(batch.verdicts),
         **_spread("critic/rewards", batch.reward_B),
@@ -33,7 +35,7 @@ def summarise(run: Run, batch: Batch, measures: Measures, estimated: Estimate, s
 
 
 def _of_verdicts(verdicts: Sequence[Verdict]) -> Metrics:
-    """Score and accuracy over the responses that could be judged: a checker's own failure is no wrong answer."""
+    """Score and accuracy over the responses that could be judged: a failure of the judge is not a wrong answer."""
     judged = [verdict for verdict in verdicts if not verdict.failed]
     metrics = _spread("critic/score", torch.tensor([verdict.reward for verdict in judged]))
     if judged:
@@ -43,7 +45,7 @@ def _of_verdicts(verdicts: Sequence[Verdict]) -> Metrics:
 
 
 def reason_shares(verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """Of each reason, by name."""
+    """Return the fraction of the verdicts that have each reason."""
     return shares_of([verdict.reason for verdict in verdicts])
 
 
@@ -59,7 +61,7 @@ def _of_lengths(rollouts: Rollouts) -> Metrics:
 
 
 def entropies(rollouts: Rollouts, measures: Measures) -> Metrics:
-    """`actor/entropy` is over all tokens alike; `entropy/<segment>` is the mean of the responses that have one."""
+    """`actor/entropy` is the mean over all tokens, `entropy/<segment>` over the responses that have the segment."""
     metrics = {"actor/entropy": float(rollouts.entropy_BT[rollouts.mask_BT].mean())}
     for name, entropy_B in measures.entropy.items():
         if bool((~entropy_B.isnan()).any()):
@@ -68,14 +70,14 @@ def entropies(rollouts: Rollouts, measures: Measures) -> Metrics:
 
 
 def _of_kl(run: Run, batch: Batch) -> Metrics:
-    """Per token, where it was taken off the reward; as a term of the loss it is the update's to report."""
-    if run.reference is None or run.settings.kl_in_loss:
+    """KL per token where it is part of the reward. Where it is a term of the loss, the update reports it."""
+    if run.reward_reference is None:
         return {}
     return {"actor/kl": float(batch.kl_B.sum()) / int(batch.rollouts.mask_BT.sum())}
 
 
 def _of_groups(batch: Batch) -> Metrics:
-    """Over the groups in which something could be compared."""
+    """Over the groups that have rows that could be compared."""
     problem_B, correct_B = batch.rollouts.problem_B, torch.tensor([verdict.correct for verdict in batch.verdicts])
     known = sorted(set(problem_B[batch.kept_B | batch.constant_B].tolist()))
     constant = set(problem_B[batch.constant_B].tolist())

@@ -1,7 +1,7 @@
-"""Work on several cores, one torch thread each.
+"""Compute parts of a batch in parallel threads, with one torch thread each.
 
-torch shares every single operation among its threads, and those of a small model are too small to share: two cores do
-hardly more than one. Parts of a batch are independent, so here each core works on its own.
+torch splits every single operation among its threads. The operations of a small model are too small for that: two cores
+are hardly faster than one. Parts of a batch are independent, so each core computes its own part.
 """
 
 import threading
@@ -17,17 +17,21 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 _MOST_GRADIENT_BYTES = 1 << 30
-"""Each side sums gradients of its own: for larger models the operations themselves are large enough to share."""
+"""Limit for the sum of all threads' gradients: each thread has its own. Larger models have operations that are large
+enough for torch's own threads."""
 _here = threading.local()
 
 
 class UnwantedError(Exception):
-    """Another part has failed, or the whole was interrupted: nobody waits for this one any more."""
+    """The result of this part is no longer needed: another part failed, or the whole was interrupted."""
 
 
 def num_sides(policy: Policy) -> int:
-    """How many parts are worked on at once: as many as torch has threads, for a small float32 model on a CPU whose
-    forward pass is the engine's own; else one."""
+    """Return the number of parts to compute at once.
+
+    This is the number of torch's threads for a small float32 model on a CPU that runs the engine's own forward pass,
+    else 1.
+    """
     sides = torch.get_num_threads()
     weights = [weight for weight in policy.model.parameters() if weight.requires_grad]
     num_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
@@ -36,14 +40,17 @@ def num_sides(policy: Policy) -> int:
 
 
 def side_by_side(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
-    """`work` on every part, each in a thread that has one core; the results in the order of the parts. What a part
-    computes depends neither on the others nor on who is done first. One part is worked on here, with all cores."""
+    """Call `work` on every part, each in its own thread with one core. Return the results in the order of the parts.
+
+    The result of a part depends neither on the others nor on which finishes first. A single part is computed in this
+    thread, with all cores.
+    """
     if len(parts) < 2:
         return [work(part) for part in parts]
     num_threads, has_gradient, unwanted = torch.get_num_threads(), torch.is_grad_enabled(), threading.Event()
 
     def alone(part: Part) -> Result:
-        # Both switches are a thread's own.
+        # Both settings are local to a thread.
         torch.set_num_threads(1)
         _here.unwanted = unwanted
         with torch.set_grad_enabled(has_gradient):
@@ -53,7 +60,7 @@ def side_by_side(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[
     started = [job for job in jobs if job.start()]
     try:
         for job in jobs:
-            if job not in started:  # a machine that has no thread left: in this one
+            if job not in started:  # no thread could be started: compute it in this one
                 job.work()
         return _results([job.future for job in jobs])
     except BaseException:
@@ -67,7 +74,7 @@ def side_by_side(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[
 
 
 class _Job(Generic[Part, Result]):
-    """A part, the thread that is to work on it, and what comes of it."""
+    """A part, the thread that computes it, and its result."""
 
     def __init__(self, work: Callable[[Part], Result], part: Part) -> None:
         self._work, self._part = work, part
@@ -84,19 +91,19 @@ class _Job(Generic[Part, Result]):
     def work(self) -> None:
         try:
             self.future.set_result(self._work(self._part))
-        except BaseException as error:  # it is raised where the result is asked for
+        except BaseException as error:  # raised again by `future.result()`
             self.future.set_exception(error)
 
 
 def require_wanted() -> None:
-    """Called now and then by work that takes long: ends it where nobody waits for it."""
+    """Raise UnwantedError if the result of this thread is no longer needed. Long computations call it regularly."""
     event: threading.Event | None = getattr(_here, "unwanted", None)
     if event is not None and event.is_set():
         raise UnwantedError
 
 
 def _results(futures: list[Future[Result]]) -> list[Result]:
-    """The first error there is, not that of the first part: the others may still be long at work."""
+    """Return all results, or raise the first error in time: other parts may still run for long."""
     done, _ = wait(futures, return_when=FIRST_EXCEPTION)
     for future in done:
         future.result()

@@ -1,28 +1,21 @@
-"""`train`: a run from where it stands to its last step."""
+"""`train`: one RL run, from a recipe to the folder of the trained model."""
 
 from pathlib import Path
 
 from egpo.config import Config
-from egpo.local.training.opening import new_session, resumed_session, run_checkpoints, run_folder
-from egpo.local.training.session import Interrupts, StepAbandoned, interrupted, take_steps
+from egpo.local.training.interrupts import Interrupts
+from egpo.local.training.rl_session import TrainOpening
+from egpo.local.training.session import complete
 from egpo.runs.live import LiveView, warnings_said_by
 
 
 def train(config: Config, *, resume: bool = False, resume_from: int | None = None) -> Path:
-    """Sample, judge, learn, until `config.steps` steps are done. Returns the folder of the trained model.
+    """Train until `config.steps` steps are done. Return the folder of the trained model.
 
-    `resume` goes on from the newest checkpoint, or from the beginning where there is none; `resume_from` from that of
-    a step, and forgets what came later. Ended by a signal it raises RunInterruptedError, with everything saved.
+    `resume` continues from the newest checkpoint, or from the beginning where there is none. `resume_from` continues
+    from the checkpoint of that step, and removes what came later. A signal raises RunInterruptedError, after everything
+    is saved.
     """
     title = f"{config.name}: {config.algorithm.estimator} on {config.task.name}, from {config.model.path}"
     with Interrupts() as interrupts, LiveView(config.steps, title) as view, warnings_said_by(view.say):
-        try:
-            interrupts.allow_abandoning(True)
-            if resume or resume_from is not None:
-                opened = resumed_session(config, resume_from, view, interrupts)
-            else:
-                opened = new_session(config, view, interrupts)
-            with opened as session:
-                return take_steps(session)
-        except StepAbandoned:
-            raise interrupted(interrupts.signum or 0, run_folder(config), run_checkpoints(config)) from None
+        return complete(TrainOpening(config, view, interrupts), resume=resume, resume_from=resume_from)

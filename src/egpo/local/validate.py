@@ -1,4 +1,4 @@
-"""The policy on problems that it does not train on. B rows."""
+"""Validate the policy on held-out problems. B rows."""
 
 from itertools import islice
 from math import isfinite
@@ -16,12 +16,12 @@ from egpo.tasks.load import data_source_of
 
 
 def source_name(run: Run) -> str:
-    """The data source whose figures these are; for a task from outside, its own name."""
+    """Return the data source that the metrics are named after; for a user's task, the task's name."""
     return data_source_of(run.task, run.config.task.name)
 
 
 def held_out_problems(run: Run) -> list[Problem]:
-    """The first `validation.problems` of the test split, less prompts that are longer than allowed."""
+    """Return the first `validation.problems` problems of the test split, without prompts longer than allowed."""
     problems = list(islice(run.task.problems("test"), run.config.validation.problems))
     longest = run.config.rollout.max_prompt_tokens
     if longest is not None:
@@ -37,14 +37,14 @@ def held_out_problems(run: Run) -> list[Problem]:
 
 
 def validate(run: Run) -> Metrics:
-    """Greedy, or sampled at `validation.temperature`, under the names that verl gives.
+    """Sample the held-out problems at `validation.temperature` (0: greedy), and return metrics under verl's names.
 
     val-core/<source>/acc/mean@N      fraction fully correct, over N responses to each problem
     val-aux/<source>/reward/mean@N    mean reward
     val-aux/<source>/entropy/<segment>, response_length/mean, response_length/clip_ratio, error_frac
 
-    Over the responses that could be judged: a checker's own failure is no wrong answer, and stands in `error_frac`. The
-    draws are the same at every validation, so that what changes is the policy.
+    Accuracy and reward are over the responses that could be judged: a failure of the judge is not a wrong answer, and
+    counts in `error_frac`. The random numbers are the same at every validation, so that only the policy differs.
     """
     settings = run.config.validation
     rollout = run.config.rollout.model_copy(update={"n": settings.n, "temperature": settings.temperature})
@@ -55,7 +55,7 @@ def validate(run: Run) -> Metrics:
         verdicts = judge(run.task, rollouts, run.config.task.judge_timeout_s)
         measures = measure(run.policy, rollouts, run.config.segments.tags)
     source, mean = source_name(run), f"mean@{settings.n}"
-    judged = [verdict for verdict in verdicts if not verdict.failed]  # one at least, or `judge` had raised
+    judged = [verdict for verdict in verdicts if not verdict.failed]  # at least one, else `judge` would have raised
     entropies = {name: float(entropy_B.nanmean()) for name, entropy_B in measures.entropy.items()}
     measured = {name: entropy for name, entropy in entropies.items() if isfinite(entropy)}
     return {

@@ -17,9 +17,9 @@ NOTHING_YET = -1
 """Before the first line of the metrics, which a validation before the first step writes as step 0."""
 
 
-def require_rewindable(folder: RunFolder, step: int) -> None:
+def require_rewindable(folder: RunFolder, step: int, *, gaps: bool = False) -> None:
     """An InputError where `rewind` would raise one: to be asked before anything of later steps is removed."""
-    MetricStream(folder.metrics).size_after(step)
+    MetricStream(folder.metrics).size_after(step, gaps=gaps)
     MetricStream(folder.timings).size_after(step, gaps=True)
     NoteStream(folder.health).size_after(step)
 

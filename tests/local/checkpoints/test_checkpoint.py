@@ -125,7 +125,7 @@ def flip(path):
         (break_file("huggingface/model.safetensors", flip), "its digest differs"),
         (break_file("state.json", flip), "its digest differs"),
         (break_file("huggingface/config.json", Path.unlink), "No such file"),
-        (break_file("manifest.json", Path.unlink), "no checkpoint of the embedded engine"),
+        (break_file("manifest.json", Path.unlink), "not a checkpoint of the embedded engine"),
         (break_file("manifest.json", lambda p: p.write_text("{")), "cannot be read"),
         (break_file("manifest.json", lambda p: p.write_text('{"format": 99}')), "format 99"),
         (break_file("manifest.json", lambda p: p.write_text('{"format": 1}')), "cannot be read"),
@@ -162,7 +162,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="other settings"):
         checkpoints(tmp_path).read(10)
     (tmp_path / "global_step_10").rename(tmp_path / "global_step_11")
-    with pytest.raises(InputError, match="holds step 10"):
+    with pytest.raises(InputError, match="contains step 10"):
         checkpoints(tmp_path, identity="other").read(11)
 
 

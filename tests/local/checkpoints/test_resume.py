@@ -5,7 +5,7 @@ import pytest
 from egpo.config import load_config
 from egpo.local.checkpoints.resume import config_identity, restore, snapshot
 from egpo.local.step import step
-from egpo.local.training.opening import open_seeded
+from egpo.local.training.rl_session import open_seeded
 from egpo.runs.folder import RunFolder
 from egpo.runs.ledger import NOTHING_YET, rewind
 from egpo.runs.metrics import MetricStream, read_metrics
@@ -55,13 +55,13 @@ def test_what_a_run_has_learnt_about_its_data_and_its_memory_comes_back(config, 
     from egpo.local.checkpoints.resume import export_policy
 
     one = open_seeded(config())
-    one.settings.budget.tokens = 77  # halved, say
+    one.budget.tokens = 77  # halved, say
     one.stream.take(3)
     one.stream.num_left_out = 2
     export_policy(one.policy, tmp_path / "model")
     other = open_seeded(config())
     restore(other, snapshot(one, 1, None), tmp_path / "model")
-    assert other.settings.budget.tokens == 77
+    assert other.budget.tokens == 77
     assert other.stream.num_left_out == 2
     assert other.stream.take(2) == one.stream.take(2)
 

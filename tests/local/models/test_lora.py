@@ -13,7 +13,7 @@ from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.update import update
 from tests.local.device import DEVICE
 from tests.local.plain_update import recorded_batch
-from tests.local.updates.test_update import settings_of
+from tests.local.updates.test_update import ample, settings_of
 
 SHAPES = ("qwen3", "qwen2", "llama", "gpt2")
 TOKENS = [5, 9, 200, 31, 7]
@@ -140,7 +140,7 @@ def test_an_update_moves_the_adapters_alone_and_a_resume_restores_them_to_the_bi
     batch = recorded_batch(load())
     before = {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
     optimizer = Optimizer(policy.model.named_parameters(), Update(lr=1e-3))
-    update(policy, optimizer, batch.rollouts, batch.advantage_B, settings_of(lr=1e-3), 0)
+    update(policy, optimizer, batch.rollouts, batch.advantage_B, settings_of(lr=1e-3), ample(), 0)
     for name, parameter in policy.model.named_parameters():
         assert torch.equal(parameter, before[name]) != ("lora_" in name)
     load_adapter_state(other.model, {name: tensor.clone() for name, tensor in adapter_state(policy.model).items()})

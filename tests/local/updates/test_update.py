@@ -14,9 +14,14 @@ SHAPES = ("qwen3", "qwen2", "llama", "gpt2")
 AGGREGATIONS = ("token_mean", "sequence_mean", "fixed_length")
 
 
-def settings_of(seed=0, budget=10_000, total_steps=10, **update_settings):
+def settings_of(seed=0, total_steps=10, **update_settings):
     update_settings = {"lr": 0.1, "max_grad_norm": 0.5, **update_settings}
-    return UpdateSettings(Update(**update_settings), TEMPERATURE, HORIZON, seed, total_steps, TokenBudget(budget))
+    return UpdateSettings(Update(**update_settings), TEMPERATURE, HORIZON, seed, total_steps)
+
+
+def ample():
+    """A budget that any batch here fits."""
+    return TokenBudget(10_000)
 
 
 class Descent(Optimizer):
@@ -34,16 +39,18 @@ class Descent(Optimizer):
         return norm
 
 
-def updated(policy, batch, settings, step=0, optimizer=Descent):
+def updated(policy, batch, settings, step=0, optimizer=Descent, budget=None):
     optimizer = optimizer(policy.model.named_parameters(), settings.update)
-    stats = update(policy, optimizer, batch.rollouts, batch.advantage_B, settings, step, batch.reference_BT)
+    budget = budget or ample()
+    reference_BT = batch.reference_BT if settings.update.kl and settings.update.kl_in == "loss" else None
+    stats = update(policy, optimizer, batch.rollouts, batch.advantage_B, settings, budget, step, reference_BT)
     return stats, getattr(optimizer, "first", None), dict(policy.model.named_parameters())
 
 
-def assert_like_plain(policy, settings):
+def assert_like_plain(policy, settings, budget=None):
     batch = recorded_batch(policy)
     plain_gradient, plain_weights = plain_update(policy, batch, settings)
-    _, gradient, weights = updated(policy, batch, settings)
+    _, gradient, weights = updated(policy, batch, settings, budget=budget)
     assert gradient.keys() == plain_gradient.keys()
     for name in gradient:
         torch.testing.assert_close(
@@ -71,14 +78,14 @@ LOSSES = {
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_an_update_is_the_plain_one(load, loss):
-    gradient = assert_like_plain(load("qwen3"), settings_of(budget=40, **LOSSES[loss]))
+    gradient = assert_like_plain(load("qwen3"), settings_of(**LOSSES[loss]), TokenBudget(40))
     assert max(float(g.abs().max()) for g in gradient.values()) > 1e-3  # the tolerance says something
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("loss", ["token_mean", "all of it", "mini-batches"])
 def test_an_update_is_the_plain_one_for_every_architecture(load, shape, loss):
-    assert_like_plain(load(shape), settings_of(budget=40, **LOSSES[loss]))
+    assert_like_plain(load(shape), settings_of(**LOSSES[loss]), TokenBudget(40))
 
 
 def test_gradient_checkpointing_changes_nothing(load):
@@ -98,7 +105,7 @@ def test_the_learning_rate_is_the_schedule_s_at_the_step(load):
 def test_micro_batches_do_not_matter(load, budget):
     batch = recorded_batch(load())
     one, whole, _ = updated(load(), batch, settings_of(kl=0.1))
-    other, cut, _ = updated(load(), batch, settings_of(kl=0.1, budget=budget))
+    other, cut, _ = updated(load(), batch, settings_of(kl=0.1), budget=TokenBudget(budget))
     for name in whole:
         torch.testing.assert_close(cut[name], whole[name], atol=1e-6, rtol=1e-5)
     assert other.metrics() == pytest.approx(one.metrics(), rel=1e-4, abs=1e-6)
@@ -107,7 +114,8 @@ def test_micro_batches_do_not_matter(load, budget):
 def test_figures_are_those_of_the_plain_loss(load):
     policy = load()
     batch = recorded_batch(policy)
-    stats, gradient, _ = updated(policy, batch, settings_of(kl=0.2, kl_estimator="k1", dual_clip=1.2, budget=30))
+    settings = settings_of(kl=0.2, kl_estimator="k1", dual_clip=1.2)
+    stats, gradient, _ = updated(policy, batch, settings, budget=TokenBudget(30))
     metrics = stats.metrics()
     norm = torch.stack([g.norm() for g in gradient.values()]).norm()
     assert metrics["actor/grad_norm"] == pytest.approx(float(norm), rel=1e-5)
@@ -158,7 +166,7 @@ def test_a_batch_without_rows_updates_nothing(load):
     policy = load()
     batch = recorded_batch(policy)
     optimizer = Optimizer(policy.model.named_parameters(), Update())
-    stats = update(policy, optimizer, batch.rollouts.select([]), torch.zeros(0), settings_of(), 0)
+    stats = update(policy, optimizer, batch.rollouts.select([]), torch.zeros(0), settings_of(), ample(), 0)
     assert stats.steps == ()
     assert stats.metrics() == {"actor/lr": 0.1, "actor/skipped_updates": 0}
 
@@ -185,7 +193,7 @@ def test_weights_in_bfloat16_follow_those_in_float32(load):
     batch = recorded_batch(load())
     optimizer = Optimizer(policy.model.named_parameters(), settings.update)
     start = {name: p.detach().float() for name, p in policy.model.named_parameters()}
-    update(policy, optimizer, batch.rollouts, batch.advantage_B, settings, 0)
+    update(policy, optimizer, batch.rollouts, batch.advantage_B, settings, ample(), 0)
     state, moved = optimizer.state(), 0
     for name, parameter in policy.model.named_parameters():
         master = state[f"master/{name}"]
@@ -226,19 +234,19 @@ ERRORS = {
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("in_backward", [False, True])
 def test_out_of_memory_halves_the_micro_batch_and_changes_nothing(load, error, in_backward):
-    policy, settings = load("qwen2"), settings_of(kl=0.1, mini_batch=2)
+    policy, settings, budget = load("qwen2"), settings_of(kl=0.1, mini_batch=2), ample()
     batch = recorded_batch(policy)
     _, gradient, weights = updated(load("qwen2"), batch, settings_of(kl=0.1, mini_batch=2))
     policy.hidden = short = ShortOfMemory(policy, 35, ERRORS[error], in_backward)
     with pytest.warns(EgpoWarning, match="out of memory on"):
-        _, other_gradient, other_weights = updated(policy, batch, settings)
+        _, other_gradient, other_weights = updated(policy, batch, settings, budget=budget)
     assert short.failures >= 1
-    assert settings.budget.tokens <= 35
+    assert budget.tokens <= 35
     for name in gradient:
         torch.testing.assert_close(other_gradient[name], gradient[name], atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(other_weights[name], weights[name], atol=1e-5, rtol=0)
     failures = short.failures
-    updated(policy, batch, settings, step=1)
+    updated(policy, batch, settings, step=1, budget=budget)
     assert short.failures == failures  # the smaller budget is remembered
 
 
@@ -288,6 +296,6 @@ def test_what_is_not_finite_is_skipped_and_counted(load, poison):
     assert all(torch.tensor(list(metrics.values())).isfinite())
     only = load("qwen2")
     rollouts, advantage_B = batch.rollouts.select(first), batch.advantage_B[first]
-    update(only, Optimizer(only.model.named_parameters(), settings.update), rollouts, advantage_B, settings, 0)
+    update(only, Optimizer(only.model.named_parameters(), settings.update), rollouts, advantage_B, settings, ample(), 0)
     for name, parameter in only.model.named_parameters():
         torch.testing.assert_close(weights[name], parameter, atol=1e-5, rtol=0)

@@ -1,6 +1,4 @@
-"""Which checkpoints stay.
-
-Checkpoints, each complete or invisible.
+"""Checkpoints, each complete or absent.
 
 checkpoints/global_step_N/actor/huggingface/      the model, as transformers and vLLM load it
                           actor/resume.safetensors  optimizer state, master weights, adapters
@@ -38,32 +36,22 @@ from egpo.local.checkpoints.manifest import (
     write_tensors,
 )
 
-
-def kept_steps(score_of: Mapping[int, float | None], *, keep_last: int, keep_best: int) -> set[int]:
-    """The last so many, and besides those of the highest scores; of equal scores the later. A checkpoint without a
-    score is never among the best."""
-    steps = sorted(score_of)
-    scored = [(score, step) for step, score in score_of.items() if score is not None]
-    best = sorted(scored, reverse=True)[:keep_best]
-    return {*steps[-keep_last:], *(step for _, step in best)}
-
-
 LATEST = "latest_checkpointed_iteration.txt"
 MODEL, TENSORS, STATE = "huggingface", "resume.safetensors", "state.json"
 
 Export = Callable[[Path], None]
-"""Writes the model into a folder, with its tokenizer."""
+"""A function that writes the model and its tokenizer into a folder."""
 
 
 class SaveError(EgpoError):
-    """A checkpoint could not be written. What was there before is whole."""
+    """A checkpoint could not be written. Earlier checkpoints are complete."""
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """All that a run needs to go on from the end of `step`, besides the model itself.
+    """What a run needs to continue after `step`, besides the model itself.
 
-    `state` is what JSON can hold. `score` is what `keep_best` compares; None, or not finite: nothing to compare.
+    `state` holds JSON values. `score` is compared by `keep_best`; None or not finite: the checkpoint has no score.
     """
 
     step: int
@@ -75,8 +63,8 @@ class Snapshot:
 class Checkpoints:
     """The checkpoints of one run.
 
-    `identity` is the digest of the settings that a resumed run must share. `command` starts the run again; messages
-    add `--resume` or `--resume-from N` to it.
+    `identity` is the digest of the settings that a resumed run must share. `command` starts the run; messages append
+    `--resume` or `--resume-from N` to it.
     """
 
     def __init__(self, root: Path, *, identity: str, command: str, keep_last: int, keep_best: int) -> None:
@@ -84,7 +72,7 @@ class Checkpoints:
         self._keep_last, self._keep_best = keep_last, keep_best
 
     def steps(self) -> list[int]:
-        """Those that are there, in order. What is half written has no such name."""
+        """Return the steps that have a checkpoint, in order. An incomplete checkpoint has another name."""
         found = (re.fullmatch(r"global_step_(\d+)", path.name) for path in self.root.glob("global_step_*"))
         return sorted(int(match[1]) for match in found if match)
 
@@ -95,7 +83,7 @@ class Checkpoints:
         return self.folder(step) / MODEL
 
     def choose(self, step: int | None) -> int:
-        """Where to go on from: that step, or the newest; 0, the beginning, where there is no checkpoint."""
+        """Return the step to continue from: `step`, or the newest; 0 (the beginning) where there is no checkpoint."""
         steps = self.steps()
         if step is None:
             return steps[-1] if steps else 0
@@ -105,9 +93,9 @@ class Checkpoints:
         return step
 
     def save(self, snapshot: Snapshot, export: Export) -> None:
-        """Written aside, forced to the disk, renamed; then older ones that nobody asked to keep go.
+        """Write to a temporary folder, sync to disk, rename; then remove older checkpoints that are not to be kept.
 
-        A SaveError leaves everything as it was. A checkpoint of this step that is there already is the same one.
+        A SaveError leaves everything as it was. An existing checkpoint of this step is kept: it is the same.
         """
         if snapshot.step in self.steps():
             return
@@ -124,12 +112,12 @@ class Checkpoints:
             raise SaveError(
                 f"the checkpoint of step {snapshot.step} could not be written ({_reason(error)})",
                 where=str(self.root),
-                fix="free some space or mend the permissions; older checkpoints are whole, and "
-                f"{self.command} --resume goes on from the newest",
+                fix="free some space or fix the permissions; older checkpoints are complete, and "
+                f"{self.command} --resume continues from the newest",
             ) from error
 
     def read(self, step: int) -> Snapshot:
-        """Verified to the byte. An InputError names the file that is wrong, and offers the checkpoint before it."""
+        """Read a checkpoint and verify every byte. InputError names the damaged file and an earlier checkpoint."""
         folder = self.folder(step)
         try:
             manifest = self._verified(step)
@@ -140,8 +128,11 @@ class Checkpoints:
             raise InputError(fault.what, where=fault.where, fix=self._advice_before(step)) from error
 
     def forget_after(self, step: int) -> None:
-        """Checkpoints of later steps go: the run is about to take those steps again. So does what a killed process
-        left, which a run that is done would keep for ever: it saves no more."""
+        """Remove the checkpoints of later steps: the run will take those steps again.
+
+        Also remove what a killed process left: a run that is already complete would never save again, and so never
+        remove it.
+        """
         if not self.root.is_dir():
             return
         later = {other for other in self.steps() if other > step}
@@ -166,7 +157,7 @@ class Checkpoints:
             fsync_path(path)
 
     def _tidy(self, newest: int, aside: Path) -> None:
-        """The checkpoint stands by now: what fails here costs a warning only."""
+        """Update `latest` and remove old checkpoints. A failure is only a warning: the new checkpoint is complete."""
         try:
             write_atomically(self.root / LATEST, str(newest))
             self._remove(set(self._scores()) - self._kept(), aside)
@@ -176,7 +167,7 @@ class Checkpoints:
     def _verified(self, step: int) -> CheckpointManifest:
         manifest = read_manifest(self.folder(step))
         if manifest.step != step:
-            raise InputError(f"holds step {manifest.step}", where=str(self.folder(step).parent))
+            raise InputError(f"contains step {manifest.step}", where=str(self.folder(step).parent))
         if manifest.identity != self._identity:
             raise InputError("belongs to a run with other settings", where=str(self.folder(step).parent))
         verify_files(self.folder(step), manifest)
@@ -188,14 +179,14 @@ class Checkpoints:
                 self._verified(earlier)
             except InputError:
                 continue
-            return f"go on from the one before it: {self.command} --resume-from {earlier}"
+            return f"continue from the one before it: {self.command} --resume-from {earlier}"
         return (
-            "no earlier checkpoint is whole and of this run: restore what was edited in its config.yaml, or start anew "
+            "no earlier checkpoint of this run is complete: restore the original config.yaml, or start a new run "
             f"under another name, {self.command} name=..."
         )
 
     def _scores(self) -> dict[int, float | None]:
-        """Of those that are ours: a stranger's folder is never removed to make room."""
+        """Return the score of each checkpoint of this engine. Other folders are never removed."""
         scores = {}
         for step in self.steps():
             try:
@@ -208,14 +199,14 @@ class Checkpoints:
         return kept_steps(self._scores(), keep_last=self._keep_last, keep_best=self._keep_best)
 
     def _remove(self, steps: set[int], aside: Path) -> None:
-        """Renamed first: a checkpoint that is half removed must not look like one."""
+        """Rename, then remove: a half-removed folder must not look like a checkpoint."""
         for step in steps:
             os.rename(self.folder(step).parent, aside / f"old_{step}")
         fsync_path(self.root)
 
     @contextmanager
     def _aside(self) -> Iterator[Path]:
-        """A folder that goes when the block is left. What a killed process left goes first."""
+        """Create a temporary folder for the block. Remove those that killed processes left."""
         remove_abandoned(self.root)
         for path in self.root.glob(f"{UNFINISHED}{LATEST}*"):
             path.unlink()
@@ -226,13 +217,24 @@ class Checkpoints:
             folder.remove()
 
 
+def kept_steps(score_of: Mapping[int, float | None], *, keep_last: int, keep_best: int) -> set[int]:
+    """Return the steps to keep: the last `keep_last`, and the `keep_best` with the highest scores.
+
+    Of equal scores the later one is kept. A checkpoint without a score is never among the best.
+    """
+    steps = sorted(score_of)
+    scored = [(score, step) for step, score in score_of.items() if score is not None]
+    best = sorted(scored, reverse=True)[:keep_best]
+    return {*steps[-keep_last:], *(step for _, step in best)}
+
+
 def room_for(root: Path, num_bytes: int) -> int:
-    """How many checkpoints of that size the disk has room for."""
+    """Return how many checkpoints of that size fit on the disk."""
     existing = next(path for path in (root, *root.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free // max(1, num_bytes)
 
 
 def _reason(error: Exception) -> str:
-    """safetensors wraps what the system said: `Error while serializing: I/O error: No space left on device (...)`."""
+    """Return the system's message out of safetensors' `Error while serializing: I/O error: No space left on ...`."""
     said = error.strerror if isinstance(error, OSError) else None
     return said or str(error).rpartition("I/O error: ")[2]

@@ -1,7 +1,7 @@
-"""A checkpoint's manifest: what was written, so that what is read can be told from it.
+"""A checkpoint's manifest (size and digest of every file), and a writer for large safetensors files.
 
-Tensors to a safetensors file, straight from where they lie. Gigabytes: while one piece is fetched from its device,
-the one before is written and digested, and those before it are put on the disk.
+The writer overlaps three operations: while one piece is copied from its device, the previous piece is written and
+digested, and earlier ones are synced to disk.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ from egpo.errors import InputError
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-"""Raised when a checkpoint of this version cannot be read as one of the last."""
+"""Version of the format. Increase it when older versions of egpo can no longer read the checkpoints."""
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One file's size in bytes, and its digest."""
+    """The size of a file in bytes, and its digest."""
 
     size: int
     sha256: str
@@ -33,8 +33,11 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class CheckpointManifest:
-    """`identity` is the digest of those settings that a resumed run must share; `score` is what `keep_best` compares,
-    None where nothing was measured."""
+    """The content of `manifest.json`.
+
+    `identity`: digest of the settings that a resumed run must share. `score`: compared by `keep_best`; None where
+    nothing was measured.
+    """
 
     step: int
     identity: str
@@ -48,7 +51,7 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def describe_files(paths: Iterable[Path], folder: Path) -> dict[str, FileEntry]:
-    """Each by its path below the folder."""
+    """Return size and digest of each file, by its path relative to the folder."""
     return {str(path.relative_to(folder)): FileEntry(path.stat().st_size, _digest(path)) for path in paths}
 
 
@@ -57,14 +60,14 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
-    """An InputError where there is none of ours, or one of another format."""
+    """Read a manifest. InputError where there is none of this engine, or one of another format."""
     path = folder / MANIFEST
     if not path.is_file():
-        raise InputError("no manifest: this is no checkpoint of the embedded engine", where=str(folder))
+        raise InputError("no manifest: this is not a checkpoint of the embedded engine", where=str(folder))
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if value.get("format") != FORMAT:
-            raise InputError(f"format {value.get('format')}, and this version reads {FORMAT}", where=str(path))
+            raise InputError(f"format {value.get('format')}; this version reads format {FORMAT}", where=str(path))
         files = {name: FileEntry(int(entry["size"]), entry["sha256"]) for name, entry in value.pop("files").items()}
         return CheckpointManifest(files=files, **value)
     except InputError:
@@ -74,7 +77,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
 
 
 def verify_files(folder: Path, manifest: CheckpointManifest) -> None:
-    """An InputError that names the first file that is not as it was written. Files beside them do not matter."""
+    """Raise InputError for the first file that differs from the manifest. Other files in the folder are ignored."""
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(lambda name: _verify(folder / name, manifest.files[name]), manifest.files):
             pass
@@ -84,9 +87,9 @@ def _verify(path: Path, entry: FileEntry) -> None:
     try:
         size = path.stat().st_size
         if size != entry.size:
-            raise InputError(f"{size:,} bytes, where {entry.size:,} were written", where=str(path))
+            raise InputError(f"has {size:,} bytes; {entry.size:,} were written", where=str(path))
         if _digest(path) != entry.sha256:
-            raise InputError("not the bytes that were written (its digest differs)", where=str(path))
+            raise InputError("was changed after it was written (its digest differs)", where=str(path))
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=str(path)) from error
 
@@ -110,7 +113,7 @@ _DTYPES = {
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
-    """What `safetensors.torch.load_file` reads; on the disk when it returns."""
+    """Write a file for `safetensors.torch.load_file`, synced to disk."""
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file, ThreadPoolExecutor(3) as pool:
         under_way: list[Future[Any]] = []
@@ -131,7 +134,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
 
 
 def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
-    """The file's bytes, in order. Wide types stand first, so that every tensor lies where its type may."""
+    """Yield the bytes of the file in order. Wide types come first, so that every tensor is aligned."""
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     yield memoryview(_header({name: tensors[name] for name in names}))
     for name in names:
@@ -141,7 +144,7 @@ def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
 
 
 def _header(tensors: Mapping[str, Tensor]) -> bytes:
-    """Its length, then where each tensor lies in what follows; padded, so that this begins at a multiple of 8."""
+    """Return the header: its length, then the offsets of each tensor, padded to a multiple of 8 bytes."""
     entries, end = {}, 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.nbytes

@@ -1,10 +1,7 @@
-"""The state of every global random generator, as JSON.
+"""The state of a run, to a checkpoint and back, to the bit.
 
-The engine itself draws from functions of seed, step and row. A task from outside may use any of these.
-
-The model as others load it: transformers, vLLM, or the next run.
-
-A run's state, out to a checkpoint and back into a run, to the bit.
+Optimizer, adapters, stream position, and the global random generators: the engine does not use these, but a user's task
+may. The model itself is exported in the format of transformers, for vLLM, evaluations and the next run.
 """
 
 import base64
@@ -30,15 +27,93 @@ from egpo.local.run import Run
 from egpo.local.updates.optimizer import Optimizer
 from egpo.runs.differences import FREE
 
+_OPTIMIZER, _ADAPTERS = "optimizer/", "adapter/"
+
+
+def snapshot(run: Run, step: int, score: float | None) -> Snapshot:
+    """Return the state after `step` steps. The tensors are not copied: write them before the next step."""
+    state = {
+        "stream": {"position": run.stream.position, "num_left_out": run.stream.num_left_out},
+        "micro_tokens": run.budget.tokens,
+        "random": random_states(),
+    }
+    return Snapshot(step, learned_tensors(run.policy, run.optimizer), state, score)
+
+
+def restore(run: Run, saved: Snapshot, model_folder: Path) -> None:
+    """Put the state of a snapshot into a run that was just loaded."""
+    restore_learned(run.policy, run.optimizer, saved.tensors, model_folder)
+    run.stream.position = saved.state["stream"]["position"]
+    run.stream.num_left_out = saved.state["stream"]["num_left_out"]
+    run.budget.tokens = saved.state["micro_tokens"]
+    restore_random_states(saved.state["random"])
+
+
+def learned_tensors(policy: Policy, optimizer: Optimizer) -> dict[str, Tensor]:
+    """Return what training changes and the exported model does not contain: optimizer state and unmerged adapters."""
+    return {
+        **_prefixed(_OPTIMIZER, optimizer.state()),
+        **_prefixed(_ADAPTERS, adapter_state(policy.model)),
+    }
+
+
+def restore_learned(policy: Policy, optimizer: Optimizer, tensors: Mapping[str, Tensor], model_folder: Path) -> None:
+    """Load the weights (or the adapters, if there are any) and the optimizer's state."""
+    adapters = _without(_ADAPTERS, tensors)
+    if adapters:
+        load_adapter_state(policy.model, adapters)
+    else:
+        load_weights(policy, model_folder)
+    optimizer.load_state(_without(_OPTIMIZER, tensors))
+
+
+@torch.no_grad()
+def load_weights(policy: Policy, folder: Path) -> None:
+    """Load weights with transformers, which handles the names and ties of the weights that it saved."""
+    with without_progress_bars():
+        saved = AutoModelForCausalLM.from_pretrained(folder, dtype=policy.model.dtype, trust_remote_code=False)
+    policy.model.load_state_dict(saved.state_dict())
+
+
+def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def _without(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def config_identity(config: Config | SftConfig) -> str:
+    """Return a digest of the settings that a resumed run must share: all that change what is computed.
+
+    `steps` is one of them only where the learning rate depends on it.
+    """
+    values = config.model_dump(mode="json", exclude={*FREE, "verl"})
+    values.get("task", {}).pop("judge_timeout_s", None)
+    if config.update.schedule == "constant":
+        values.pop("steps", None)
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def export_policy(policy: Policy, folder: Path) -> None:
+    """Write config, weights, generation config, tokenizer and chat template. Adapters are merged into the weights."""
+    state: dict[str, Tensor] | None = merged_state(policy.model) if adapter_state(policy.model) else None
+    with without_progress_bars():
+        policy.model.save_pretrained(folder, state_dict=state)
+        policy.tokenizer.save_pretrained(folder)
+    for path in folder.glob("*.safetensors"):
+        shutil.copymode(folder / "config.json", path)  # safetensors makes files that only their owner may read
+
 
 def seed_everything(seed: int) -> None:
-    """Where a run starts."""
+    """Seed the global random generators of Python, numpy and torch."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def random_states() -> dict[str, Any]:
+    """Return the state of every global random generator, as JSON values."""
     version, words, gauss = random.getstate()
     name, key, *rest = np.random.get_state(legacy=True)
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
@@ -51,7 +126,7 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random_states(states: dict[str, Any]) -> None:
-    """GPUs of another number keep the states they have."""
+    """Set every global random generator. With another number of GPUs, the GPUs keep their states."""
     version, words, gauss = states["python"]
     random.setstate((version, tuple(words), gauss))
     name, key, *rest = states["numpy"]
@@ -67,78 +142,3 @@ def _to_text(state: Tensor) -> str:
 
 def _to_bytes(text: str) -> Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
-
-
-def export_policy(policy: Policy, folder: Path) -> None:
-    """Config, weights as they are trained, generation config, tokenizer and chat template. Adapters are merged."""
-    state: dict[str, Tensor] | None = merged_state(policy.model) if adapter_state(policy.model) else None
-    with without_progress_bars():
-        policy.model.save_pretrained(folder, state_dict=state)
-        policy.tokenizer.save_pretrained(folder)
-    for path in folder.glob("*.safetensors"):
-        shutil.copymode(folder / "config.json", path)  # safetensors leaves files that only their owner may read
-
-
-_OPTIMIZER, _ADAPTERS = "optimizer/", "adapter/"
-
-
-def config_identity(config: Config | SftConfig) -> str:
-    """A digest of the settings that a resumed run must share: all that change what is computed. `steps` is one of
-    them only where the learning rate depends on it."""
-    values = config.model_dump(mode="json", exclude={*FREE, "verl"})
-    values.get("task", {}).pop("judge_timeout_s", None)
-    if config.update.schedule == "constant":
-        values.pop("steps", None)
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-def snapshot(run: Run, step: int, score: float | None) -> Snapshot:
-    """After `step` steps. The tensors are the run's own: to be written before it goes on."""
-    state = {
-        "stream": {"position": run.stream.position, "num_left_out": run.stream.num_left_out},
-        "micro_tokens": run.settings.budget.tokens,
-        "random": random_states(),
-    }
-    return Snapshot(step, learned_tensors(run.policy, run.optimizer), state, score)
-
-
-def restore(run: Run, saved: Snapshot, model_folder: Path) -> None:
-    """A run that was just opened goes on where the snapshot was taken."""
-    restore_learned(run.policy, run.optimizer, saved.tensors, model_folder)
-    run.stream.position = saved.state["stream"]["position"]
-    run.stream.num_left_out = saved.state["stream"]["num_left_out"]
-    run.settings.budget.tokens = saved.state["micro_tokens"]
-    restore_random_states(saved.state["random"])
-
-
-def learned_tensors(policy: Policy, optimizer: Optimizer) -> dict[str, Tensor]:
-    """All that training changes and the exported model does not hold: the optimizer's state, and adapters unmerged."""
-    return {
-        **_prefixed(_OPTIMIZER, optimizer.state()),
-        **_prefixed(_ADAPTERS, adapter_state(policy.model)),
-    }
-
-
-def restore_learned(policy: Policy, optimizer: Optimizer, tensors: Mapping[str, Tensor], model_folder: Path) -> None:
-    adapters = _without(_ADAPTERS, tensors)
-    if adapters:
-        load_adapter_state(policy.model, adapters)
-    else:
-        load_weights(policy, model_folder)
-    optimizer.load_state(_without(_OPTIMIZER, tensors))
-
-
-@torch.no_grad()
-def load_weights(policy: Policy, folder: Path) -> None:
-    """Through transformers, which knows how it names and ties the weights that it saves."""
-    with without_progress_bars():
-        saved = AutoModelForCausalLM.from_pretrained(folder, dtype=policy.model.dtype, trust_remote_code=False)
-    policy.model.load_state_dict(saved.state_dict())
-
-
-def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {prefix + name: tensor for name, tensor in tensors.items()}
-
-
-def _without(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

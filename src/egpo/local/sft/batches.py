@@ -1,10 +1,7 @@
-"""Which examples make which optimizer step: a pure function of lengths, seed and budget. E examples.
+"""From examples to forward passes: training and evaluation set, the batches of all steps, packs.
 
-What a supervised run trains on and what it is evaluated on. E examples.
-
-Examples side by side in one forward pass: no padding, and no attention from one to another.
-
-N tokens of a pack, M learned tokens of it, E examples.
+A pack holds several examples without padding; no example attends to another. E examples, N tokens of a pack, M learned
+tokens of it.
 """
 
 from collections import Counter
@@ -27,18 +24,21 @@ from egpo.local.sft.examples import Examples, read_examples
 
 
 @dataclass(frozen=True)
-class Batch:
-    """The examples of one optimizer step."""
+class ExampleBatch:
+    """The examples of one optimizer step, and its epoch."""
 
     epoch: int
     examples: Tensor
 
 
-def plan(length_E: Tensor, *, batch_tokens: int, epochs: int, seed: int) -> list[Batch]:
-    """All steps of a run. Each epoch takes every example once, in an order of its own; a step takes the next ones
-    while they fit, and one at least. The last step of an epoch may be smaller: nothing is left out."""
+def plan_batches(length_E: Tensor, *, batch_tokens: int, epochs: int, seed: int) -> list[ExampleBatch]:
+    """Return the batches of all steps: a function of lengths, seed and budget.
+
+    Each epoch contains every example once, in its own order. A step takes the next examples while they fit into
+    `batch_tokens`, and at least one. The last step of an epoch may be smaller.
+    """
     return [
-        Batch(epoch, part)
+        ExampleBatch(epoch, part)
         for epoch in range(epochs)
         for part in _cut(_order(len(length_E), seed, epoch), length_E, batch_tokens)
     ]
@@ -60,7 +60,7 @@ def _cut(order: Tensor, length_E: Tensor, budget: int) -> Sequence[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """`num_rows` and `dropped` are of the training file."""
+    """Training and evaluation set. `num_rows` and `dropped` count the rows of the training file."""
 
     train: Examples
     evaluation: Examples | None
@@ -69,7 +69,7 @@ class TrainingData:
 
 
 def load_data(settings: SftData, policy: Policy, seed: int) -> TrainingData:
-    """Read, tokenised and split; nothing is read again while training."""
+    """Read, tokenise and split the data. Nothing is read again while training."""
     reading = read_examples(Path(settings.path), policy, settings.max_tokens)
     train, evaluation = reading.examples, None
     if settings.eval_path is not None:
@@ -80,7 +80,7 @@ def load_data(settings: SftData, policy: Policy, seed: int) -> TrainingData:
 
 
 def _split(examples: Examples, eval_frac: float, seed: int) -> tuple[Examples, Examples]:
-    """By rows of the file: answers of one conversation stay on one side."""
+    """Split by rows of the file, so that the answers of one conversation stay together."""
     rows = np.unique(examples.row_E.numpy())
     if len(rows) < 2:
         raise InputError("one conversation cannot be split", where="data.eval_frac", fix="give more, or data.eval_path")
@@ -89,13 +89,13 @@ def _split(examples: Examples, eval_frac: float, seed: int) -> tuple[Examples, E
 
 
 _SHORTEST_FRAC = 0.75
-"""Of the longest: rows of one rectangle of attention. Less would compute on padding, more would launch many kernels."""
+"""Rows of one attention rectangle have at least this fraction of its longest row. Less wastes time on padding, more
+needs many kernel launches."""
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Examples that go through the model together, longest first; `lengths` without the last token, which predicts
-    nothing."""
+    """Examples of one forward pass, longest first. `lengths` exclude the last token, which predicts nothing."""
 
     examples: Tensor
     lengths: tuple[int, ...]
@@ -110,7 +110,7 @@ class Part:
 
 
 def cut_by_tokens(examples: Tensor, length_E: Tensor, budget: int) -> list[Part]:
-    """Every example once, neighbours in length together, in parts of at most `budget` tokens; a longer one alone."""
+    """Sort the examples by length, and cut them into parts of at most `budget` tokens; a longer example is a part."""
     order = examples[(length_E[examples]).argsort(descending=True, stable=True)]
     lengths = (length_E[order] - 1).tolist()
     cuts, load = [0], 0
@@ -124,8 +124,8 @@ def cut_by_tokens(examples: Tensor, length_E: Tensor, budget: int) -> list[Part]
 
 
 def pack_examples(examples: Examples, part: Part, device: torch.device) -> Pack:
-    """Each example is a response without a prompt; its learned tokens are the pack's targets."""
-    # numpy: at these sizes torch's threads cost ten times the work.
+    """Pack the examples of a part as responses without a prompt. The learned tokens are the targets."""
+    # numpy: at these sizes torch's threads take ten times as long.
     length_R = np.asarray(part.lengths)
     position_N = np.arange(part.num_tokens) - np.repeat(length_R.cumsum() - length_R, length_R)
     place_N = np.repeat(examples.start.numpy()[part.examples.numpy()], length_R) + position_N
@@ -145,7 +145,7 @@ def _on(device: torch.device, values: "np.ndarray[tuple[int], np.dtype[np.int32 
 
 
 def _rectangles(lengths: Sequence[int]) -> tuple[GroupLayout, ...]:
-    """Rows of similar length share a rectangle; they come longest first."""
+    """Group rows of similar length into attention rectangles. `lengths` are in descending order."""
     groups: list[list[int]] = []
     for length in lengths:
         if not groups or length < _SHORTEST_FRAC * groups[-1][0]:

@@ -1,8 +1,7 @@
-"""Renderings to token ids, many at a time: each answer starts where its prompt ends, and ends with a stop token.
+"""From a file of conversations to tokenised examples in flat tables: integers, without a Python object per token.
 
-Examples in flat tables: machine integers, no Python object per token. E examples, S tokens of all of them.
-
-A file of conversations, tokenised once, before anything is trained; what cannot be learned is counted.
+An answer starts where its prompt ends, and ends with a stop token. Rows that cannot be learned are counted by reason.
+E examples, S tokens of all of them.
 """
 
 from array import array
@@ -21,75 +20,39 @@ from transformers import PreTrainedTokenizerBase
 from egpo.data import Dropped
 from egpo.errors import InputError, warn_once
 from egpo.local.models.policy import Policy
-from egpo.local.sft.rendering import Answer, Conversation, Rendering, Template, read_conversations, renderings
+from egpo.local.sft.rendering import (
+    Answer,
+    Conversation,
+    ConversationTemplate,
+    Rendering,
+    read_conversations,
+    renderings,
+)
 
+REASONS = {
+    "no_assistant_turn": "no assistant turn after another message, or no answer in the row",
+    "unknown_role": "a message without a role",
+    "not_text": "a message's content is neither text nor text parts",
+    "bad_tools": "its tools are not strict JSON, or one has no name",
+    "bad_calls": "a tool call without a name, or whose arguments are not an object",
+    "template_refused": "the chat template raises an error on it",
+    "calls_not_written": "the chat template does not write its tool calls",
+    "not_a_continuation": "the generation prompt ends with text that the rendered answer lacks",
+    "lone_surrogate": "text that is not valid Unicode",
+    "too_long": "more tokens than data.max_tokens, or than the model's context",
+}
+_AT_ONCE = 1024
+"""Number of conversations that are tokenised in one call."""
 
-@dataclass(frozen=True)
-class Encoded:
-    """The tokens of an example, up to the last that is learned, and the `spans` (from, to) that are."""
-
-    tokens: list[int]
-    spans: tuple[tuple[int, int], ...]
-
-    @property
-    def num_learned(self) -> int:
-        """Nothing predicts the first token."""
-        return sum(end - max(start, 1) for start, end in self.spans)
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """`stop_ids` end an answer: the last of them in it is the last token that is learned of it."""
-
-    tokenizer: PreTrainedTokenizerBase
-    stop_ids: frozenset[int]
-
-    def encode(self, renderings: Sequence[Rendering]) -> Iterator[list[Encoded]]:
-        """The examples of each rendering: one, unless the tokens of an answer change when the conversation goes on (a
-        token reaches over the end of a turn). Then every answer is one of its own, as where the text changes."""
-        answers = iter(self._answers([answer for rendering in renderings for answer in rendering.answers]))
-        for rendering in renderings:
-            own = [next(answers) for _ in rendering.answers]
-            joined = _joined(own)
-            yield [joined] if joined else own
-
-    def ends(self, encoded: Encoded) -> bool:
-        """Whether its last answer has a stop token: a model that learns from others never learns to stop."""
-        return encoded.tokens[-1] in self.stop_ids
-
-    def _answers(self, answers: Sequence[Answer]) -> list[Encoded]:
-        prompts = self._tokens([answer.prompt for answer in answers])
-        texts = self._tokens([answer.text for answer in answers])
-        return [self._answer(*three) for three in zip(answers, prompts, texts, strict=True)]
-
-    def _answer(self, answer: Answer, prompt: list[int], text: list[int]) -> Encoded:
-        start = len(prompt)
-        if text[:start] != prompt:
-            # A token of the whole text reaches over the end of the prompt. At inference none can.
-            text = prompt + self._tokens([answer.text[len(answer.prompt) :]])[0]
-        end = next((i + 1 for i in range(len(text) - 1, start - 1, -1) if text[i] in self.stop_ids), len(text))
-        return Encoded(text[:end], ((start, end),))
-
-    def _tokens(self, texts: list[str]) -> list[list[int]]:
-        """The template has written the special tokens already."""
-        if not texts:
-            return []
-        tokens: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return tokens
-
-
-def _joined(own: list[Encoded]) -> Encoded | None:
-    """One example for all answers of a conversation; none where the last one's tokens are not those of the others."""
-    last = own[-1]
-    if any(last.tokens[: len(one.tokens)] != one.tokens for one in own):
-        return None
-    return Encoded(last.tokens, tuple(span for one in own for span in one.spans))
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Example e holds the tokens from `start[e]` up to `start[e + 1]`, and comes from row `row_E[e]` of its file.
-    `learned_S` marks the tokens that carry loss: never the first of an example, which nothing predicts."""
+    """Example e has the tokens from `start[e]` up to `start[e + 1]`, and comes from row `row_E[e]` of its file.
+
+    `learned_S` marks the tokens that the loss covers: never the first of an example, which nothing predicts.
+    """
 
     token_S: Tensor
     learned_S: Tensor
@@ -108,80 +71,41 @@ class Examples:
         return _starts(self.learned_S.long())[self.start].diff()
 
     def tokens_of(self, example: int) -> slice:
-        """Where its tokens lie in the tables."""
+        """Return the slice of the tables that has the tokens of an example."""
         return slice(int(self.start[example]), int(self.start[example + 1]))
 
     def take(self, chosen: Tensor) -> "Examples":
-        """These examples, in this order, in tables of their own."""
+        """Return new tables with these examples, in this order."""
         length = self.length_E[chosen]
         start = _starts(length)
         index = torch.arange(int(start[-1])) + (self.start[chosen] - start[:-1]).repeat_interleave(length)
         return Examples(self.token_S[index], self.learned_S[index], start, self.row_E[chosen])
 
 
-class ExampleTable:
-    """Grows by examples."""
+@dataclass(frozen=True)
+class Encoded:
+    """The tokens of an example up to the last learned one, and the `spans` (from, to) of learned tokens."""
 
-    def __init__(self) -> None:
-        self._tokens, self._learned = array("i"), bytearray()
-        self._lengths, self._rows = array("q"), array("q")
+    tokens: list[int]
+    spans: tuple[tuple[int, int], ...]
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def add(self, encoded: Encoded, row: int) -> None:
-        learned = bytearray(len(encoded.tokens))
-        for start, end in encoded.spans:
-            learned[start:end] = b"\1" * (end - start)
-        learned[0] = 0
-        self._tokens.extend(encoded.tokens)
-        self._learned += learned
-        self._lengths.append(len(encoded.tokens))
-        self._rows.append(row)
-
-    def examples(self) -> Examples:
-        return Examples(
-            token_S=torch.frombuffer(self._tokens, dtype=torch.int32),
-            learned_S=torch.frombuffer(self._learned, dtype=torch.bool),
-            start=_starts(torch.frombuffer(self._lengths, dtype=torch.long)),
-            row_E=torch.frombuffer(self._rows, dtype=torch.long),
-        )
-
-
-def _starts(length: Tensor) -> Tensor:
-    """Where each begins, and at last where all end."""
-    return torch.cat([length.new_zeros(1), length.cumsum(0)])
-
-
-REASONS = {
-    "no_assistant_turn": "no turn in which the assistant answers something, or no answer in the row",
-    "unknown_role": "a message without a role",
-    "not_text": "a message's content is neither text nor text parts",
-    "bad_tools": "its tools are not strict JSON, or one has no name",
-    "bad_calls": "a tool call without a name, or whose arguments are no object",
-    "template_refused": "the chat template raises an error on it",
-    "calls_not_written": "the chat template does not write its tool calls",
-    "not_a_continuation": "the template opens the assistant's turn with words that it does not keep",
-    "lone_surrogate": "text that is not Unicode",
-    "too_long": "more tokens than data.max_tokens, or than the model's context",
-}
-_AT_ONCE = 1024
-"""Conversations that are tokenised together."""
-
-T = TypeVar("T")
+    @property
+    def num_learned(self) -> int:
+        """The number of learned tokens. The first token is never learned: nothing predicts it."""
+        return sum(end - max(start, 1) for start, end in self.spans)
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
-    """What a file gave: examples in its order, and how many rows (or single answers of them) gave none, and why."""
+class TokenizedFile:
+    """The examples of a file in its order, and how many rows or single answers were left out, by reason."""
 
     examples: Examples
     num_rows: int
     dropped: Counter[str]
 
 
-def read_examples(path: Path, policy: Policy, max_tokens: int | None = None) -> Reading:
-    """Every conversation of the file. A file none of whose rows can be learned is an error that says why."""
+def read_examples(path: Path, policy: Policy, max_tokens: int | None = None) -> TokenizedFile:
+    """Read and tokenise every conversation of a file. InputError with the reasons where no row can be learned."""
     reader = _Reader(policy, min(max_tokens or policy.context, policy.context))
     for rows in _batches(read_conversations(path), _AT_ONCE):
         reader.add(rows)
@@ -191,17 +115,17 @@ def read_examples(path: Path, policy: Policy, max_tokens: int | None = None) -> 
     if reader.num_endless:
         warn_once(
             f"endless {path}",
-            f"{path}: {reader.num_endless:,} examples do not end with a stop token of the model, which will not learn "
-            "to stop from them; is the token at the end of the chat template's turns the tokenizer's eos_token?",
+            f"{path}: {reader.num_endless:,} examples do not end with a stop token of the model, so that it will not "
+            "learn to stop from them; is the token at the end of the chat template's turns the tokenizer's eos_token?",
         )
-    return Reading(reader.table.examples(), reader.num_rows, reader.dropped)
+    return TokenizedFile(reader.table.examples(), reader.num_rows, reader.dropped)
 
 
 class _Reader:
-    """Rows in, a growing table of examples and counts out."""
+    """Renders and tokenises rows, and collects the examples and the counts of rows left out."""
 
     def __init__(self, policy: Policy, longest: int) -> None:
-        self._template = Template(policy.tokenizer, policy.template)
+        self._template = ConversationTemplate(policy.tokenizer, policy.template)
         self._encoder = Encoder(policy.tokenizer, policy.stop_ids)
         self._longest = longest
         self.table, self.dropped = ExampleTable(), Counter[str]()
@@ -233,10 +157,95 @@ class _Reader:
 
 def _fix(dropped: Counter[str]) -> str:
     most = dropped.most_common(1)[0][0]
-    return {"too_long": "raise data.max_tokens, or take a model of a longer context"}.get(most, "see docs/sft.md")
+    return {"too_long": "raise data.max_tokens, or use a model with a longer context"}.get(most, "see docs/sft.md")
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     stream = iter(items)
     while batch := list(islice(stream, size)):
         yield batch
+
+
+class ExampleTable:
+    """Collects examples into tables."""
+
+    def __init__(self) -> None:
+        self._tokens, self._learned = array("i"), bytearray()
+        self._lengths, self._rows = array("q"), array("q")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, encoded: Encoded, row: int) -> None:
+        learned = bytearray(len(encoded.tokens))
+        for start, end in encoded.spans:
+            learned[start:end] = b"\1" * (end - start)
+        learned[0] = 0
+        self._tokens.extend(encoded.tokens)
+        self._learned += learned
+        self._lengths.append(len(encoded.tokens))
+        self._rows.append(row)
+
+    def examples(self) -> Examples:
+        return Examples(
+            token_S=torch.frombuffer(self._tokens, dtype=torch.int32),
+            learned_S=torch.frombuffer(self._learned, dtype=torch.bool),
+            start=_starts(torch.frombuffer(self._lengths, dtype=torch.long)),
+            row_E=torch.frombuffer(self._rows, dtype=torch.long),
+        )
+
+
+def _starts(length: Tensor) -> Tensor:
+    """Return the start of each, followed by the end of the last."""
+    return torch.cat([length.new_zeros(1), length.cumsum(0)])
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Tokenises renderings. The last of `stop_ids` in an answer is its last learned token."""
+
+    tokenizer: PreTrainedTokenizerBase
+    stop_ids: frozenset[int]
+
+    def encode(self, renderings: Sequence[Rendering]) -> Iterator[list[Encoded]]:
+        """Yield the examples of each rendering: one, or one per answer where a token spans the end of a turn.
+
+        In that case the tokens of an answer would change with the turns that follow it.
+        """
+        answers = iter(self._answers([answer for rendering in renderings for answer in rendering.answers]))
+        for rendering in renderings:
+            own = [next(answers) for _ in rendering.answers]
+            joined = _joined(own)
+            yield [joined] if joined else own
+
+    def ends(self, encoded: Encoded) -> bool:
+        """True if the last answer has a stop token. From other examples a model does not learn to stop."""
+        return encoded.tokens[-1] in self.stop_ids
+
+    def _answers(self, answers: Sequence[Answer]) -> list[Encoded]:
+        prompts = self._tokens([answer.prompt for answer in answers])
+        texts = self._tokens([answer.text for answer in answers])
+        return [self._answer(*three) for three in zip(answers, prompts, texts, strict=True)]
+
+    def _answer(self, answer: Answer, prompt: list[int], text: list[int]) -> Encoded:
+        start = len(prompt)
+        if text[:start] != prompt:
+            # A token of the whole text spans the end of the prompt, which cannot happen at inference.
+            text = prompt + self._tokens([answer.text[len(answer.prompt) :]])[0]
+        end = next((i + 1 for i in range(len(text) - 1, start - 1, -1) if text[i] in self.stop_ids), len(text))
+        return Encoded(text[:end], ((start, end),))
+
+    def _tokens(self, texts: list[str]) -> list[list[int]]:
+        # The template has already written the special tokens.
+        if not texts:
+            return []
+        tokens: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return tokens
+
+
+def _joined(own: list[Encoded]) -> Encoded | None:
+    """Join the answers of a conversation into one example; None where their tokens are not prefixes of the last's."""
+    last = own[-1]
+    if any(last.tokens[: len(one.tokens)] != one.tokens for one in own):
+        return None
+    return Encoded(last.tokens, tuple(span for one in own for span in one.spans))

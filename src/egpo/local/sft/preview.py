@@ -1,4 +1,4 @@
-"""What a run would train on, before it does: counts, lengths, packing, and one example with its learned tokens."""
+"""A preview of the training data: counts, lengths, packing, and one example with its learned tokens."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,16 @@ from transformers import PreTrainedTokenizerBase
 
 from egpo.local.sft.batches import cut_by_tokens
 from egpo.local.sft.examples import Examples
-from egpo.local.sft.run import SftRun
+from egpo.local.sft.sft_run import SftRun
 
 
 @dataclass(frozen=True)
 class Preview:
-    """`packing_frac` is how full the forward passes are: tokens over room. `lengths` are tokens per example: shortest,
-    median, longest."""
+    """Figures of the training data.
+
+    `packing_frac`: tokens of the forward passes as a fraction of `micro_tokens`. `lengths`: tokens per example:
+    shortest, median, longest.
+    """
 
     num_rows: int
     dropped: dict[str, int]
@@ -28,7 +31,7 @@ class Preview:
 
 @dataclass(frozen=True)
 class Passage:
-    """Neighbouring tokens of one kind."""
+    """Consecutive tokens that are all learned, or all not."""
 
     text: str
     learned: bool
@@ -52,7 +55,7 @@ def preview(run: SftRun) -> Preview:
 
 
 def passages(examples: Examples, example: int, tokenizer: PreTrainedTokenizerBase) -> list[Passage]:
-    """An example's text in turns of learned and not learned."""
+    """Split the text of an example into passages that are learned and that are not."""
     place = examples.tokens_of(example)
     tokens, learned = examples.token_S[place], examples.learned_S[place]
     cuts = (learned.diff().nonzero()[:, 0] + 1).tolist()

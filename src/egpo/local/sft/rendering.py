@@ -1,6 +1,6 @@
-"""Conversations out of a file, in the form that chat templates read.
+"""From the records of a file to prompts and answers, as the chat template writes them.
 
-A conversation as the chat template writes it, cut so that every learned word is read as it will be at inference.
+A conversation is cut so that every learned token has the context that it will have at inference.
 """
 
 import json
@@ -25,12 +25,12 @@ from egpo.data.tool_prompt import Tool, parse_tools
 from egpo.errors import EgpoError
 
 Turn = dict[str, Any]
-"""One message: `role`, `content`, and what else its template may read (`tool_calls`, `reasoning_content`, ...)."""
+"""One message: `role`, `content`, and other fields that a template may read (`tool_calls`, `reasoning_content`)."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Up to its last assistant turn: what follows that one teaches nothing."""
+    """A conversation up to its last assistant turn. Later turns are not needed."""
 
     messages: tuple[Turn, ...]
     tools: tuple[Tool, ...]
@@ -38,14 +38,14 @@ class Conversation:
 
     @property
     def answers(self) -> list[int]:
-        """Which of the messages the assistant says, in answer to something: a first word to nobody is read only."""
+        """Return the indices of the learned turns: the assistant's, except a first message, which answers nothing."""
         return [i for i, message in enumerate(self.messages) if i and message["role"] == "assistant"]
 
 
 def read_conversations(path: Path) -> Iterator[Conversation | Dropped]:
-    """Every record of a JSON, JSON lines or parquet file, or why it teaches nothing.
+    """Yield every record of a JSON, JSON lines or parquet file, or the reason why it cannot be learned.
 
-    A record holds `messages` (and `tools`), or is a row of `egpo prepare`, whose answer then is the last turn.
+    A record has `messages` (and `tools`), or is a row of `egpo prepare`, whose stored answer becomes the last turn.
     """
     return (_conversation(record) for record in read_records(path))
 
@@ -71,12 +71,12 @@ def _conversation(record: Record) -> Conversation | Dropped:
 def _prepared(record: Record) -> Conversation | Dropped:
     row = parse_row(record.value, record.where)
     answer = stored_answer(row)
-    if isinstance(answer, Dropped):  # a row to be judged, without an answer to learn
+    if isinstance(answer, Dropped):  # a row with a judge but without a stored answer
         return Dropped("no_assistant_turn")
     return Conversation((*row.prompt, {"role": "assistant", "content": answer}), (), record.where)
 
 
-_FORMS = "give conversations in OpenAI's form, or parquet of `egpo prepare`"
+_FORMS = "give conversations in OpenAI's format, or parquet of `egpo prepare`"
 
 
 def _up_to_last_answer(messages: list[Turn], tools: list[Tool], where: str) -> Conversation:
@@ -85,7 +85,7 @@ def _up_to_last_answer(messages: list[Turn], tools: list[Tool], where: str) -> C
 
 
 def _turn(message: Mapping[str, Any]) -> Turn:
-    # Parquet fills every key of every message: a template that asks `is defined` must not see the empty ones.
+    # Parquet fills every key of every message: a template that tests `is defined` must not see the empty ones.
     turn = {key: value for key, value in message.items() if value is not None}
     if not isinstance(turn.get("role"), str):
         raise UnfitError("unknown_role")
@@ -99,13 +99,13 @@ def _content(turn: Turn) -> str:
     try:
         return content_text(turn.get("content"))
     except UnfitError:
-        if turn["role"] == "tool":  # what a function gave back may be any value
+        if turn["role"] == "tool":  # a function may return any value
             return json.dumps(turn["content"], ensure_ascii=False)
         raise
 
 
 def _calls(calls: Any) -> list[dict[str, Any]]:
-    """Arguments as an object: a template that writes JSON would write their text in quotes."""
+    """Parse the arguments to an object: a template that writes JSON would write a string in quotes."""
     if not isinstance(calls, list):
         raise CallsError("`tool_calls` is not a list")
     return [
@@ -117,7 +117,7 @@ def _calls(calls: Any) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Answer:
-    """One assistant turn: what the model reads before it speaks, and `text`, that and what it says."""
+    """One assistant turn: `prompt` is the text before it, `text` is the prompt followed by the turn."""
 
     prompt: str
     text: str
@@ -125,7 +125,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Rendering:
-    """One example: the conversation up to its last answer, and the answers that it teaches, in order.
+    """One example: the answers of a conversation that are learned together, in order.
 
     The text of each answer but the last is a prefix of the next one's prompt.
     """
@@ -134,39 +134,40 @@ class Rendering:
 
 
 @dataclass(frozen=True)
-class Template:
-    """A tokenizer's chat template, with the recipe's variables for it."""
+class ConversationTemplate:
+    """A tokenizer's chat template, with the variables of the recipe (`model.template`)."""
 
     tokenizer: PreTrainedTokenizerBase
     variables: Mapping[str, Any]
 
     def render(self, messages: Sequence[Turn], conversation: Conversation, *, prompt: bool = False) -> str:
-        """The text of these messages; with `prompt`, up to where the assistant starts to speak."""
+        """Return the text of these messages; with `prompt`, followed by the generation prompt."""
         return render(self.tokenizer, messages, tools=conversation.tools, prompt=prompt, variables=self.variables)
 
     def marks_answers(self, conversation: Conversation) -> bool:
-        """Whether it says itself which words are the assistant's, by `{% generation %}`."""
+        """True if the template marks the assistant's text with `{% generation %}`."""
         # A tokenizer may have another template for conversations with tools.
         source = str(self.tokenizer.get_chat_template(tools=list(conversation.tools) or None))
         return bool(re.search(r"\{%-?\s*generation\s*-?%\}", source))
 
     def marks(self, messages: Sequence[Turn], conversation: Conversation) -> list[int]:
-        """Where the marked parts start, in characters of the text."""
+        """Return where the marked parts start, in characters of the text."""
         spans = marked_spans(self.tokenizer, messages, tools=conversation.tools, variables=self.variables)
         return [start for start, _ in spans]
 
 
 _REFUSALS = (TemplateError, TypeError, ValueError, AttributeError, LookupError)
-"""What a template raises on turns that it does not like, and what Python raises in its expressions."""
+"""Exceptions of a template that refuses the turns, and of Python in its expressions."""
 
 
-def renderings(conversation: Conversation, template: Template) -> Iterator[Rendering | Dropped]:
-    """One example where the template writes each earlier answer as it wrote it when that was the last; else one for
-    each answer. (Qwen3's takes the thinking out of earlier turns: nobody will ever be asked to speak so.)
+def renderings(conversation: Conversation, template: ConversationTemplate) -> Iterator[Rendering | Dropped]:
+    """Yield one example if the template writes earlier answers in the same way as the last, else one per answer.
 
-    An answer starts after the prompt that asks for it, and not before the words that the template marks as the
-    assistant's, if it does. An answer whose text does not go on from its prompt starts with the marked words; without
-    marks it cannot be learned: such a template opens the assistant's turn with words that it does not keep.
+    (Qwen3's template removes the thinking of earlier turns: the model never generates a turn in that form.)
+
+    An answer starts at the end of the prompt before it, or where the template's mark begins, whichever is later. If the
+    text of an answer does not begin with its prompt, the answer starts at the mark. Without marks it cannot be learned:
+    the generation prompt ends with text that the rendered answer lacks.
     """
     try:
         answers = [_answer(conversation, at, template) for at in conversation.answers]
@@ -174,7 +175,7 @@ def renderings(conversation: Conversation, template: Template) -> Iterator[Rende
     except UnicodeEncodeError:
         yield Dropped("lone_surrogate")
         return
-    except EgpoError:  # the template breaks a limit, on whatever it is given
+    except EgpoError:  # the template exceeds a limit on any input
         raise
     except _REFUSALS:
         yield Dropped("template_refused")
@@ -182,29 +183,34 @@ def renderings(conversation: Conversation, template: Template) -> Iterator[Rende
     if not all(_writes_calls(conversation.messages[at], answers[i]) for i, at in enumerate(conversation.answers)):
         yield Dropped("calls_not_written")
         return
-    if all(map(_goes_on, answers)) and all(then.prompt.startswith(now.text) for now, then in pairwise(answers)):
+    if all(map(_continues_prompt, answers)) and all(
+        then.prompt.startswith(now.text) for now, then in pairwise(answers)
+    ):
         yield Rendering(tuple(answers))
         return
     for answer in answers:
-        yield Rendering((answer,)) if _goes_on(answer) else Dropped("not_a_continuation")
+        yield Rendering((answer,)) if _continues_prompt(answer) else Dropped("not_a_continuation")
 
 
-def _answer(conversation: Conversation, at: int, template: Template) -> Answer:
+def _answer(conversation: Conversation, at: int, template: ConversationTemplate) -> Answer:
     before, until = conversation.messages[:at], conversation.messages[: at + 1]
     prompt, text = template.render(before, conversation, prompt=True), template.render(until, conversation)
     if template.marks_answers(conversation):
         num_earlier = len(template.marks(before, conversation))
         marked = text[: template.marks(until, conversation)[num_earlier]]
-        # What the prompt holds is given at inference, whatever is marked.
+        # What the prompt contains is given at inference, whatever is marked.
         prompt = max(prompt, marked, key=len) if text.startswith(prompt) else marked
     return Answer(prompt, text)
 
 
 def _writes_calls(message: Turn, answer: Answer) -> bool:
-    """A template that knows no tools passes over calls, without an error: the model would learn to say nothing."""
+    """True if the answer has the names of its tool calls.
+
+    A template without tools leaves calls out without an error: the model would learn an empty answer.
+    """
     said = answer.text.removeprefix(answer.prompt)
     return all(call["function"]["name"] in said for call in message.get("tool_calls", ()))
 
 
-def _goes_on(answer: Answer) -> bool:
+def _continues_prompt(answer: Answer) -> bool:
     return answer.text.startswith(answer.prompt) and len(answer.text) > len(answer.prompt)

@@ -1,4 +1,4 @@
-"""A recipe tried out: everything is loaded, a small step is taken, and nothing is kept."""
+"""`egpo train --dry-run`: load everything, take two small steps, print what a run would cost, keep nothing."""
 
 import time
 from dataclasses import dataclass
@@ -9,8 +9,9 @@ from egpo.local.checkpoints.checkpoint import room_for
 from egpo.local.models.policy import prompt_text, prompt_tokens
 from egpo.local.run import Run
 from egpo.local.step import StepOutcome, step
-from egpo.local.training.opening import open_seeded, run_folder
 from egpo.local.training.preflight import check_before_training, checkpoint_bytes, size_text
+from egpo.local.training.rl_session import open_seeded
+from egpo.local.training.session import run_folder
 
 _PROMPTS_OF_THE_STEP = 2
 _PROMPTS_COUNTED = 1_000
@@ -18,7 +19,7 @@ _PROMPTS_COUNTED = 1_000
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that training holds all the time; activations and the cache of keys and values come on top."""
+    """Bytes that are in use throughout training, without activations and the cache of keys and values."""
 
     weights: int
     gradients: int
@@ -28,26 +29,27 @@ class Memory:
     def of(cls, run: Run) -> "Memory":
         weights = sum(weight.numel() * weight.element_size() for weight in run.policy.model.parameters())
         trained = sum(weight.numel() for weight in run.policy.model.parameters() if weight.requires_grad)
-        # Gradients are summed in float32, whatever the weights are kept in.
+        # Gradients are summed in float32, whatever the precision of the weights.
         return cls(weights, 4 * trained, checkpoint_bytes(run) - weights)
 
 
 def dry_run(config: Config) -> str:
-    """What the recipe comes to, as text: data, prompt, memory, disk, and what a step costs."""
+    """Return a description of the run as text: data, prompt, memory, disk, and the time of a step."""
     few = min(_PROMPTS_OF_THE_STEP, config.rollout.prompts)
     small = config.model_copy(update={"rollout": config.rollout.model_copy(update={"prompts": few})})
     run = open_seeded(small)
     sandbox = check_before_training(run)
     described = [*_recipe(config), *_model(run), *_data(run), *_disk(run, config)]
     described += [("sandbox", sandbox)] if sandbox else []
-    # The first one warms up: memory, threads, workers that judge.
+    # The first step warms up memory, threads and judge workers, and is not timed.
     step(run, 0)
     run.stages.take()
     start = time.perf_counter()
     outcome = step(run, 1)
     described += _cost(run, config, time.perf_counter() - start)
     lines = [f"{name:<10}{text}" for name, text in described]
-    return "\n".join([*lines, "", *_example(run, outcome), "", "Nothing was kept. Start it without --dry-run."])
+    last = "Nothing was kept. To start the run, leave out --dry-run."
+    return "\n".join([*lines, "", *_example(run, outcome), "", last])
 
 
 def _recipe(config: Config) -> list[tuple[str, str]]:
@@ -81,17 +83,17 @@ def _data(run: Run) -> list[tuple[str, str]]:
 
 def _disk(run: Run, config: Config) -> list[tuple[str, str]]:
     need = checkpoint_bytes(run)
-    return [("disk", f"{size_text(need)} a checkpoint, room for {room_for(run_folder(config).path, need):,}")]
+    return [("disk", f"{size_text(need)} per checkpoint, room for {room_for(run_folder(config).path, need):,}")]
 
 
 def _cost(run: Run, config: Config, seconds: float) -> list[tuple[str, str]]:
-    """In proportion to the problems: an upper bound, since larger batches use the machine better."""
+    """Scale the measured time by the number of problems: an upper bound, since larger batches are more efficient."""
     taken = run.config.rollout.prompts
     stages = ", ".join(f"{name} {spent:.2f} s" for name, spent in run.stages.take().items())
     whole = seconds * config.rollout.prompts / taken
     return [
         ("step", f"{seconds:.2f} s for {taken} problems x {config.rollout.n} responses ({stages})"),
-        ("cost", f"at most about {whole:.1f} s a step, {whole * config.steps / 60:.0f} minutes for {config.steps}"),
+        ("cost", f"at most about {whole:.1f} s per step, {whole * config.steps / 60:.0f} minutes for {config.steps}"),
     ]
 
 
@@ -108,5 +110,5 @@ def _example(run: Run, outcome: StepOutcome) -> list[str]:
 
 
 def _visible(text: str) -> str:
-    """What a model writes may hold anything, control sequences for the terminal too."""
+    """Escape control characters: a model may write terminal escape sequences."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

@@ -1,4 +1,4 @@
-"""What is looked at before the first step: a fault found here costs seconds, and hours later."""
+"""Checks before the first step, and digests of the data. An error found here costs seconds instead of hours."""
 
 from itertools import islice
 from pathlib import Path
@@ -18,15 +18,19 @@ from egpo.tasks.load import sandbox_tier
 from egpo.tasks.protocol import problems_digest
 from egpo.tasks.sourced import SourcedTask
 
-_PROMPTS_LOOKED_AT = 10_000
-"""Seconds of work. A longer one that comes later ends the run then, and nothing is lost."""
+_PROMPTS_CHECKED = 10_000
+"""Number of prompts whose length is checked: seconds of work. A longer prompt that comes later ends the run then, after
+it is saved."""
 
 
 def check_before_training(run: Run) -> str | None:
-    """An InputError where training would fail or teach nothing; the tier of the sandbox, where programs will run."""
+    """Raise InputError where training would fail or could not learn.
+
+    Return the tier of the sandbox where the task runs candidate programs, else None.
+    """
     run.config.algorithm.check_estimator()
     require_tags_in_text(run.policy.tokenizer, run.config.segments.tags, run.task)
-    problems = list(islice(run.task.problems("train"), _PROMPTS_LOOKED_AT))
+    problems = list(islice(run.task.problems("train"), _PROMPTS_CHECKED))
     _require_prompts_fit(run, problems)
     if run.config.validation.every:
         _require_prompts_fit(run, held_out_problems(run))
@@ -34,15 +38,15 @@ def check_before_training(run: Run) -> str | None:
 
 
 def require_disk_room(run: Run, checkpoints: Checkpoints) -> None:
-    """Room for one checkpoint at least; a warning where there is none for all that are to be kept."""
+    """Raise InputError where not even one checkpoint fits on the disk. Warn where not all that are kept would fit."""
     need, keep = checkpoint_bytes(run), run.config.checkpoints
     room = room_for(checkpoints.root, need)
     wanted = keep.keep_last + keep.keep_best + 1 - len(checkpoints.steps())
-    said = f"a checkpoint takes about {size_text(need)}, and the disk has room for {room}"
+    found = f"a checkpoint takes about {size_text(need)}, and the disk has room for {room}"
     if not room:
-        raise InputError(said, where=str(checkpoints.root), fix="make room, or give a roomier place as runs=...")
+        raise InputError(found, where=str(checkpoints.root), fix="free some space, or set runs=... to a larger disk")
     if room < wanted:
-        warn_once("disk room", f"{checkpoints.root}: {said}; up to {wanted} more are wanted (checkpoints.keep_last)")
+        warn_once("disk room", f"{checkpoints.root}: {found}; up to {wanted} more will be kept (checkpoints.keep_last)")
 
 
 def size_text(num_bytes: int) -> str:
@@ -50,7 +54,7 @@ def size_text(num_bytes: int) -> str:
 
 
 def checkpoint_bytes(run: Run) -> int:
-    """Weights, AdamW's two averages in float32, and a float32 master of those weights that have fewer bits."""
+    """Return the bytes of a checkpoint: weights, AdamW's two averages, and float32 masters of weights in 16 bits."""
     weights: list[Tensor] = list(run.policy.model.parameters())
     trained = [weight for weight in weights if weight.requires_grad]
     masters = [weight for weight in trained if weight.element_size() < 4]
@@ -59,15 +63,14 @@ def checkpoint_bytes(run: Run) -> int:
 
 
 def data_digests(run: Run) -> dict[str, str]:
-    """By split: of its file's rows, or of the problems that were generated. They tell whether two runs saw the same
-    data."""
+    """Return a digest by split, of the rows of its file or of the generated problems: equal digests mean equal data."""
     if files := data_files(run):
         return {split: data_digest(path) for split, path in files.items()}
     return {split: problems_digest(run.task.problems(split)) for split in _splits(run)}
 
 
 def data_files(run: Run) -> dict[str, Path]:
-    """By split: the file that the task reads; none where it draws its problems."""
+    """Return the file of each split; empty where the task generates its problems."""
     source = run.task.source if isinstance(run.task, SourcedTask) else None
     return {} if source is None else {split: source / f"{split}.parquet" for split in _splits(run)}
 
@@ -77,13 +80,16 @@ def _splits(run: Run) -> tuple[str, ...]:
 
 
 def require_tags_in_text(tokenizer: PreTrainedTokenizerBase, tags: tuple[str, str], task: Task) -> None:
-    """The judge reads text without special tokens. What a judge from outside looks for, nobody can know."""
+    """Raise InputError where the tags are special tokens, which the text that a built-in judge reads does not contain.
+
+    For a user's task it is a warning: its judge may not need the tags.
+    """
     if isinstance(task, SourcedTask) and task.data_source in DATA_SOURCES:
         require_visible_tags(tokenizer, task.data_source, tags)
     elif lost := vanishing_tags(tokenizer, tags):
         warn_once(
             "vanishing tags",
-            f"`{lost[0]}` is a special token of the tokenizer, and the judge reads text without those: "
+            f"`{lost[0]}` is a special token of the tokenizer, and the judge reads text without special tokens: "
             "a judge that looks for it will not find it",
         )
 

@@ -1,28 +1,129 @@
-"""The rollouts of a step as they are kept on disk: what was asked, written, judged and measured. B rows, T tokens.
+"""An RL run in this process: what is loaded when it opens, what happens after each step, the rollouts it writes.
 
-A run of reinforcement while it is trained.
+B rows, T tokens.
 """
 
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 
 from egpo.advantages.signals import Metrics
+from egpo.config import Config
 from egpo.local.checkpoints.checkpoint import Snapshot
-from egpo.local.checkpoints.resume import random_states, restore_random_states, snapshot
+from egpo.local.checkpoints.resume import random_states, restore, restore_random_states, seed_everything, snapshot
 from egpo.local.measure import Measures
-from egpo.local.run import Run
+from egpo.local.progress_bars import without_progress_bars
+from egpo.local.run import Run, open_run
 from egpo.local.step import StepOutcome, step
-from egpo.local.training.session import Session, Surroundings
+from egpo.local.training.interrupts import Interrupts
+from egpo.local.training.preflight import check_before_training, data_digests, data_files, require_disk_room
+from egpo.local.training.session import EngineOpening, Session, SessionContext, engine_launch
 from egpo.local.validate import source_name, validate
 from egpo.runs.dump import RolloutRecord, TokenSpan, token_spans, write_dump
+from egpo.runs.ledger import Ledger
+from egpo.runs.live import LiveView
+from egpo.runs.opening import LaunchProvenance, OpenedRun
 from egpo.runs.readings import REWARD, validation_accuracy
 from egpo.segments.tags import TokenTexts
 
 
+class TrainOpening(EngineOpening[Run]):
+    """How an RL run is opened. The task, the prompts and the disk are checked before the folder is created."""
+
+    def __init__(self, config: Config, view: LiveView, interrupts: Interrupts) -> None:
+        super().__init__(config, interrupts)
+        self._config, self._view = config, view
+        self._sandbox: str | None = None
+        """The tier of the sandbox in which candidate programs run; None where the task runs none."""
+
+    def load(self) -> Run:
+        run = open_seeded(self._config)
+        self._sandbox = check_before_training(run)
+        return run
+
+    def restore_snapshot(self, run: Run, saved: Snapshot, model_folder: Path) -> None:
+        restore(run, saved, model_folder)
+
+    def describe(self, run: Run, step: int) -> LaunchProvenance:
+        return LaunchProvenance(
+            engine_launch(run.policy.device, step, self._sandbox), data_digests(run), data_files(run)
+        )
+
+    def require_disk_room(self, run: Run) -> None:
+        require_disk_room(run, self.checkpoints)
+
+    @contextmanager
+    def session(self, opened: OpenedRun[Run]) -> Iterator["TrainSession"]:
+        ledger = Ledger(self.folder, self._view, opened.trackers)
+        context = SessionContext(self.folder, self.checkpoints, self._view, ledger, self.interrupts)
+        yield TrainSession(opened.loaded, context, opened.start, self.saved.score if self.saved else None)
+
+
+def open_seeded(config: Config) -> Run:
+    """Load a run after seeding the global random generators: a task may draw from them."""
+    seed_everything(config.seed)
+    with without_progress_bars():
+        return open_run(config)
+
+
+class TrainSession(Session):
+    """Scores a checkpoint by its validation accuracy; without validation, by the mean reward of its step."""
+
+    def __init__(self, run: Run, context: SessionContext, done: int = 0, score: float | None = None) -> None:
+        super().__init__(run, context, done, score)
+        self.run = run
+
+    @property
+    def num_steps(self) -> int:
+        return self.run.config.steps
+
+    def begin(self) -> None:
+        if self.run.config.validation.every:
+            start = time.perf_counter()
+            self.record(validate(self.run), start)
+
+    def take_step(self) -> None:
+        start, stream = time.perf_counter(), self.run.stream
+        position, num_left_out, random = stream.position, stream.num_left_out, random_states()
+        try:
+            outcome = step(self.run, self.done)
+        except BaseException:
+            # A step that is taken again draws the same problems, and its task the same random numbers.
+            stream.position, stream.num_left_out = position, num_left_out
+            restore_random_states(random)
+            raise
+        self.done += 1
+        self.record(outcome.metrics | self._validation(), start)
+        if self.done == 1 or self.is_due(self.run.config.watch.rollouts_every):
+            self._dump(outcome)
+        if self.is_due(self.run.config.checkpoints.every):
+            self.save()
+
+    def snapshot(self) -> Snapshot:
+        return snapshot(self.run, self.done, self.score)
+
+    def score_of(self, metrics: Mapping[str, float]) -> float | None:
+        return validation_accuracy(metrics) if self.run.config.validation.every else metrics.get(REWARD)
+
+    def _validation(self) -> Metrics:
+        # A period of 0 means never, not even after the last step: there may be nothing to validate on.
+        every = self.run.config.validation.every
+        return validate(self.run) if every and self.is_due(every) else {}
+
+    def _dump(self, outcome: StepOutcome) -> None:
+        records = rollout_records(self.run, outcome, self.done, self._token_texts)
+        write_dump(self.context.folder.rollouts_of(self.done), records)
+
+    @cached_property
+    def _token_texts(self) -> TokenTexts:
+        return TokenTexts(self.run.policy.tokenizer)
+
+
 def rollout_records(run: Run, outcome: StepOutcome, step: int, texts: TokenTexts) -> Iterator[RolloutRecord]:
-    """One for each response, in the order of sampling."""
+    """Yield one record for each response of a step, in the order of sampling."""
     rollouts, source = outcome.batch.rollouts, source_name(run)
     prompts = run.policy.tokenizer.batch_decode([list(prompt) for prompt in rollouts.prompts])
     seen: Counter[int] = Counter()
@@ -57,67 +158,3 @@ def rollout_records(run: Run, outcome: StepOutcome, step: int, texts: TokenTexts
 def _spans(measures: Measures, row: int, length: int) -> tuple[TokenSpan, ...]:
     masks = {name: measures.segments.named(name)[row, :length].tolist() for name in ("thinking", "answer")}
     return token_spans(next((name for name, mask in masks.items() if mask[i]), None) for i in range(length))
-
-
-_CHANGES_NOTHING = {"sample", "judge", "measure", "reference"}
-"""Stages before the update: a step that is left in one of them can be taken again."""
-
-
-class TrainSession(Session):
-    """The best checkpoints are those of the best validation; where there is none, of the best mean reward."""
-
-    def __init__(self, run: Run, around: Surroundings, done: int = 0, score: float | None = None) -> None:
-        super().__init__(run, around, done, score)
-        self.run = run
-        run.stages.on_enter = self._enter
-
-    @property
-    def num_steps(self) -> int:
-        return self.run.config.steps
-
-    def begin(self) -> None:
-        if self.run.config.validation.every:
-            start = time.perf_counter()
-            self.record(validate(self.run), start)
-
-    def take_step(self) -> None:
-        start, stream = time.perf_counter(), self.run.stream
-        position, num_left_out, random = stream.position, stream.num_left_out, random_states()
-        try:
-            outcome = step(self.run, self.done)
-        except BaseException:
-            # The problems that it drew are drawn again when it is taken again, and so is what its task drew.
-            stream.position, stream.num_left_out = position, num_left_out
-            restore_random_states(random)
-            raise
-        self.done += 1
-        self.record(outcome.metrics | self._validation(), start)
-        if self.done == 1 or self.is_due(self.run.config.watch.rollouts_every):
-            self._dump(outcome)
-        if self.is_due(self.run.config.checkpoints.every):
-            self.save()
-
-    def snapshot(self) -> Snapshot:
-        return snapshot(self.run, self.done, self.score)
-
-    def score_of(self, metrics: Mapping[str, float]) -> float | None:
-        return validation_accuracy(metrics) if self.run.config.validation.every else metrics.get(REWARD)
-
-    def _enter(self, stage: str) -> None:
-        self.around.view.stage(stage)
-        self.is_whole = self.is_whole and stage != "update"
-        before_training = stage == "validate" and self.done == 0
-        self.around.interrupts.allow_abandoning(before_training or stage in _CHANGES_NOTHING)
-
-    def _validation(self) -> Metrics:
-        """Never, where its period is 0: there may be nothing to validate on."""
-        every = self.run.config.validation.every
-        return validate(self.run) if every and self.is_due(every) else {}
-
-    def _dump(self, outcome: StepOutcome) -> None:
-        records = rollout_records(self.run, outcome, self.done, self._token_texts)
-        write_dump(self.around.folder.rollouts_of(self.done), records)
-
-    @cached_property
-    def _token_texts(self) -> TokenTexts:
-        return TokenTexts(self.run.policy.tokenizer)

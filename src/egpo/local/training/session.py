@@ -1,122 +1,66 @@
-"""SIGINT, SIGTERM and what terminals and schedulers send: the first ends the run in good order, a second one at once.
+"""A run in this process, of either kind (RL or supervised): how it is opened, its steps, its checkpoints, its end.
 
-Until the update begins a step has changed nothing, so it is abandoned where it stands and taken again on resume. An
-update under way is finished: half of one is no state to save.
-
-Which processes worked on a run, and on which data.
-
-A run while it is trained, of either kind: its steps, and what they leave behind.
+`complete` opens a run by its `EngineOpening`, takes steps until the last, and returns the folder of the model. The
+subclasses of `EngineOpening` and `Session` in `rl_session.py` and `sft/session.py` hold what differs between the kinds.
 """
 
-import os
-import signal
-import sys
-import threading
+import shlex
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
 from egpo.advantages.signals import Metrics
-from egpo.errors import NOTICES, EgpoError, RunInterruptedError, stop_signals
+from egpo.config import Config, SftConfig, config_to_yaml
+from egpo.errors import EgpoError
 from egpo.local.checkpoints.checkpoint import Checkpoints, SaveError, Snapshot
-from egpo.local.checkpoints.resume import export_policy
+from egpo.local.checkpoints.resume import config_identity, export_policy
 from egpo.local.models.policy import Policy
 from egpo.local.run import Stages
+from egpo.local.training.interrupts import Interrupts, StepAbandoned, interrupted
 from egpo.native.library import describe_kernels
 from egpo.runs.folder import RunFolder
 from egpo.runs.ledger import Ledger
 from egpo.runs.live import LiveView
-from egpo.runs.provenance import Provenance, describe_launch, record_resumption, write_provenance
+from egpo.runs.opening import OpenedRun, RunOpening, opened
+from egpo.runs.provenance import Launch, describe_launch
 from egpo.runs.readings import STEP_S, TOKENS_PER_S
 
-SHOW_CURSOR = "\x1b[?25h"
+
+def run_folder(config: Config | SftConfig) -> RunFolder:
+    return RunFolder(Path(config.runs) / config.name)
 
 
-class StepAbandoned(KeyboardInterrupt):
-    """Raised out of a step that has changed nothing yet. No `except Exception` on the way may swallow it."""
+def run_checkpoints(config: Config | SftConfig) -> Checkpoints:
+    """Return the checkpoints of the run. The command in their messages names the recipe in the run's own folder."""
+    folder, verb = run_folder(config), "train" if isinstance(config, Config) else "sft"
+    return Checkpoints(
+        folder.checkpoints,
+        identity=config_identity(config),
+        command=f"egpo {verb} {shlex.quote(str(folder.config))}",
+        keep_last=config.checkpoints.keep_last,
+        keep_best=config.checkpoints.keep_best,
+    )
 
 
-class Interrupts:
-    """Listens while its `with` block lasts. Signals reach the main thread only: in another it never hears one."""
+class EngineRun(Protocol):
+    """What both kinds of run have."""
 
-    def __init__(self) -> None:
-        self.signum: int | None = None
-        """The signal that came; None while there was none."""
-        self._abandonable = False
-        self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
-
-    def __enter__(self) -> "Interrupts":
-        if threading.current_thread() is threading.main_thread():
-            self._before = {signum: signal.signal(signum, self._receive) for signum in stop_signals()}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for signum, before in self._before.items():
-            # None: set by something other than Python, which cannot be put back.
-            signal.signal(signum, signal.SIG_DFL if before is None else before)
-
-    def allow_abandoning(self, allowed: bool) -> None:
-        """True: from here on a signal raises StepAbandoned at once, and so does one that came before. False: from
-        here on it waits; the caller looks at `signum` when it is done."""
-        self._abandonable = allowed
-        if allowed and self.signum is not None:
-            raise StepAbandoned
-
-    def _receive(self, signum: int, frame: FrameType | None) -> None:
-        self.signum = signum
-        # The default action ends the process in the middle of anything, a long kernel too.
-        for each in self._before:
-            signal.signal(each, signal.SIG_IGN if each in NOTICES else signal.SIG_DFL)
-        _say("egpo: stopping in good order; once more to leave at once")
-        if self._abandonable:
-            self._abandonable = False
-            raise StepAbandoned
-
-
-def _say(text: str) -> None:
-    """Straight to the terminal: a handler may run in the middle of a print. Leaving at once would not bring back the
-    cursor that the live view hides."""
-    cursor = SHOW_CURSOR if sys.stderr.isatty() else ""
-    try:
-        os.write(2, f"{cursor}{text}\n".encode())
-    except OSError:
-        return  # a terminal that is gone
-
-
-def record_launch(
-    folder: RunFolder,
-    *,
-    seed: int,
-    after_step: int,
-    device: torch.device,
-    data: Mapping[str, str],
-    files: Mapping[str, Path] | None = None,
-    sandbox: str | None = None,
-) -> None:
-    """This process begins the run, or goes on with it. InputError where the data is not what it began with. `files`
-    are those that `data` has digests of."""
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-    launch = describe_launch(after_step=after_step, threads=torch.get_num_threads(), gpu=gpu, sandbox=sandbox)
-    if device.type == "cpu":  # compiled or not, the last bits differ
-        launch = replace(launch, versions={**launch.versions, "kernels": describe_kernels()})
-    if folder.provenance.exists():
-        record_resumption(folder.provenance, launch, data, files)
-    else:
-        write_provenance(folder.provenance, Provenance(seed, data, launch))
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def stages(self) -> Stages: ...
 
 
 @dataclass(frozen=True, eq=False)
-class Surroundings:
-    """Where a run writes, who watches it, and who may stop it."""
+class SessionContext:
+    """The folder that a run writes to, the view that shows it, and the signals that may end it."""
 
     folder: RunFolder
     checkpoints: Checkpoints
@@ -125,88 +69,140 @@ class Surroundings:
     interrupts: Interrupts
 
 
-class Trained(Protocol):
-    """What every kind of run has."""
-
-    @property
-    def policy(self) -> Policy: ...
-    @property
-    def stages(self) -> Stages: ...
-
-
 class Session(ABC):
-    """`done` steps are taken, the first `begun_at` of them before this process; `saved` is the step of the newest
-    checkpoint, 0 where there is none. `score` is what the best checkpoints are chosen by.
+    """A run while it is trained.
 
-    `is_whole`: what is in memory is the state after `done` steps, and their metrics are written. It can be saved.
+    `done` steps are taken, the first `begun_at` of them before this process. `saved` is the step of the newest
+    checkpoint, 0 where there is none. `score` ranks the checkpoints for `keep_best`: higher is better.
+
+    `is_consistent`: the state in memory is that after `done` steps, and their metrics are written. Only then can it be
+    saved, and only then can a step be abandoned.
     """
 
-    def __init__(self, trained: Trained, around: Surroundings, done: int = 0, score: float | None = None) -> None:
-        self._trained, self.around = trained, around
+    def __init__(self, run: EngineRun, context: SessionContext, done: int = 0, score: float | None = None) -> None:
+        self._run, self.context = run, context
         self.done = self.saved = self.begun_at = done
-        self.score, self.is_whole = score, True
+        self.score, self.is_consistent = score, True
+        run.stages.on_enter = self._enter
 
     @property
     @abstractmethod
     def num_steps(self) -> int:
-        """Of the whole run."""
+        """Number of steps of the whole run."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Before the first step: line 0 of the metrics, if there is one."""
+        """Validate before the first step, where the config asks for it: step 0 of the metrics."""
 
     @abstractmethod
     def take_step(self) -> None:
-        """The next step, with all that is due after it."""
+        """Take the next step, then validate, write rollouts and save as far as they are due."""
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
-        """The state after the steps done."""
+        """Return the state after the steps done."""
 
     @abstractmethod
     def score_of(self, metrics: Mapping[str, float]) -> float | None:
-        """None where these figures have none: then the last one stands."""
+        """Return the score in these metrics, or None where they have none: then the previous score stays."""
+
+    def _enter(self, stage: str, changes_state: bool) -> None:
+        self.context.view.stage(stage)
+        self.is_consistent = self.is_consistent and not changes_state
+        self.context.interrupts.allow_abandoning(self.is_consistent)
+
+    def is_due(self, every: int) -> bool:
+        """True after every `every` steps and after the last; with `every` 0 after the last only."""
+        return self.done == self.num_steps or bool(every and self.done % every == 0)
+
+    def record(self, metrics: Metrics, start: float) -> None:
+        """Write the metrics and timings of a step that began at `start` (`time.perf_counter`)."""
+        self.context.folder.require_there()
+        total = time.perf_counter() - start
+        stages = {f"timing_s/{name}": seconds for name, seconds in self._run.stages.take().items()}
+        throughput = {TOKENS_PER_S: metrics["perf/total_num_tokens"] / total} if self.done else {}
+        self.context.ledger.record(self.done, metrics, {**stages, STEP_S: total, **throughput})
+        measured = self.score_of(metrics)
+        self.score = self.score if measured is None else measured
+        self.is_consistent = True
 
     def save(self) -> None:
-        """A checkpoint of the steps done. One that cannot be written costs a warning, unless it holds the result."""
+        """Write a checkpoint of the steps done. A failure is a warning, unless this checkpoint holds the result."""
         if self.done == self.saved:
             return
-        self.around.folder.require_there()
-        self.around.view.stage("save")
-        self.around.ledger.sync()
+        self.context.folder.require_there()
+        self.context.view.stage("save")
+        self.context.ledger.sync()
         try:
-            self.around.checkpoints.save(self.snapshot(), partial(export_policy, self._trained.policy))
+            self.context.checkpoints.save(self.snapshot(), partial(export_policy, self._run.policy))
         except SaveError as error:
-            if self.done == self.num_steps or self.around.interrupts.signum is not None:
+            if self.done == self.num_steps or self.context.interrupts.signum is not None:
                 raise
-            self.around.ledger.tell_of(error, self.done, self.saved)
+            self.context.ledger.tell_of(error, self.done, self.saved)
         else:
             self.saved = self.done
 
     @property
     def model_folder(self) -> Path:
-        """The newest checkpoint's model."""
-        return self.around.checkpoints.model_folder(self.saved)
-
-    def is_due(self, every: int) -> bool:
-        """Every so many steps, and after the last; a period of 0 leaves the last."""
-        return self.done == self.num_steps or bool(every and self.done % every == 0)
-
-    def record(self, metrics: Metrics, start: float) -> None:
-        """The figures of a step that began at `start`, by the performance counter."""
-        self.around.folder.require_there()
-        total = time.perf_counter() - start
-        stages = {f"timing_s/{name}": seconds for name, seconds in self._trained.stages.take().items()}
-        throughput = {TOKENS_PER_S: metrics["perf/total_num_tokens"] / total} if self.done else {}
-        self.around.ledger.record(self.done, metrics, {**stages, STEP_S: total, **throughput})
-        measured = self.score_of(metrics)
-        self.score = self.score if measured is None else measured
-        self.is_whole = True
+        """The model of the newest checkpoint."""
+        return self.context.checkpoints.model_folder(self.saved)
 
 
-def take_steps(session: Session) -> Path:
-    """To the last step, and the folder of the model. However it ends, what is done is kept: unless an update was cut in
-    two, or its metrics could not be written."""
+AnyRun = TypeVar("AnyRun", bound=EngineRun)
+
+
+class EngineOpening(RunOpening[AnyRun]):
+    """How a run of this engine is opened: it continues from the checkpoint `saved`, or from the beginning (None)."""
+
+    checkpoints: Checkpoints
+
+    def __init__(self, config: Config | SftConfig, interrupts: Interrupts) -> None:
+        super().__init__(run_folder(config), run_checkpoints(config), config, config_to_yaml(config))
+        self.interrupts = interrupts
+        self.saved: Snapshot | None = None
+
+    def read_checkpoint(self, step: int) -> None:
+        self.saved = self.checkpoints.read(step)
+
+    def restore(self, loaded: AnyRun, step: int) -> None:
+        if self.saved is not None:
+            self.restore_snapshot(loaded, self.saved, self.checkpoints.model_folder(step))
+
+    @abstractmethod
+    def restore_snapshot(self, run: AnyRun, saved: Snapshot, model_folder: Path) -> None:
+        """Put the state of a checkpoint into a run that was just loaded."""
+
+    @abstractmethod
+    def session(self, opened: OpenedRun[AnyRun]) -> AbstractContextManager[Session]:
+        """Return the session that trains the opened run."""
+
+
+def engine_launch(device: torch.device, after_step: int, sandbox: str | None = None) -> Launch:
+    """Describe this process for `provenance.json`: machine, versions, threads, and the kernels in use."""
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    launch = describe_launch(after_step=after_step, threads=torch.get_num_threads(), gpu=gpu, sandbox=sandbox)
+    if device.type == "cpu":  # compiled or not, the last bits differ
+        launch = replace(launch, versions={**launch.versions, "kernels": describe_kernels()})
+    return launch
+
+
+def complete(opening: EngineOpening[AnyRun], *, resume: bool, resume_from: int | None) -> Path:
+    """Open the run and train it to its last step. Return the folder of the trained model.
+
+    A signal raises RunInterruptedError, after everything is saved.
+    """
+    interrupts = opening.interrupts
+    try:
+        interrupts.allow_abandoning(True)
+        with opened(opening, resume=resume, resume_from=resume_from) as run, opening.session(run) as session:
+            return _take_steps(session)
+    except StepAbandoned:
+        raise interrupted(interrupts.signum or 0, opening.folder, opening.checkpoints) from None
+
+
+def _take_steps(session: Session) -> Path:
+    """Train to the last step. However it ends, the steps done are saved, unless an update was interrupted halfway or
+    the metrics of a step could not be written."""
     try:
         _require_screen(session)
         if session.done == 0:
@@ -215,26 +211,17 @@ def take_steps(session: Session) -> Path:
             session.take_step()
             _require_screen(session)
     finally:
-        if session.is_whole:
+        if session.is_consistent:
             session.save()
     done = "are done" if session.done > session.begun_at else "were done before, and nothing is left to do"
-    session.around.view.say(f"all {session.num_steps} steps {done}: {session.model_folder}")
+    session.context.view.say(f"all {session.num_steps} steps {done}: {session.model_folder}")
     _require_screen(session)
     return session.model_folder
 
 
 def _require_screen(session: Session) -> None:
-    """A run whose output cannot be written ends, as a program in a pipe does, but in good order."""
-    if (failure := session.around.view.failure) is not None:
+    """Raise where standard output can no longer be written (a closed pipe): the run ends, and is saved."""
+    if (failure := session.context.view.failure) is not None:
         done = f"stopped after step {session.done} of {session.num_steps}"
-        fix = f"go on with: {session.around.checkpoints.command} --resume"
+        fix = f"continue with: {session.context.checkpoints.command} --resume"
         raise EgpoError(f"standard output cannot be written ({failure}): {done}", fix=fix)
-
-
-def interrupted(signum: int, folder: RunFolder, checkpoints: Checkpoints) -> RunInterruptedError:
-    """The newest checkpoint is that of the last step that was done: it has just been saved."""
-    if not folder.config.exists():
-        return RunInterruptedError(signum, "stopped before the first step; nothing was written")
-    steps = checkpoints.steps()
-    done = f"after step {steps[-1]}, which is saved" if steps else "before the first step was done"
-    return RunInterruptedError(signum, f"stopped {done}", fix=f"go on with: {checkpoints.command} --resume")

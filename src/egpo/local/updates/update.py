@@ -24,7 +24,6 @@ from egpo.local.updates.micro_batches import (
     MicroBatch,
     RowTokens,
     TokenBudget,
-    budget_for,
     micro_batches,
     split_rows,
     within_memory,
@@ -35,28 +34,22 @@ from egpo.local.updates.optimizer import Optimizer, learning_rate
 @dataclass(frozen=True, eq=False)
 class UpdateSettings:
     """What an update reads from a config. `horizon`: tokens of the longest response. `total_steps`: length of the
-    learning-rate schedule. `budget` belongs to the run: it is lowered when memory runs out."""
+    learning-rate schedule."""
 
     update: Update
     temperature: float
     horizon: int
     seed: int
     total_steps: int
-    budget: TokenBudget
-
-    @property
-    def kl_in_loss(self) -> bool:
-        return self.update.kl > 0 and self.update.kl_in == "loss"
 
     @classmethod
-    def of(cls, config: Config, policy: Policy) -> "UpdateSettings":
+    def of(cls, config: Config) -> "UpdateSettings":
         return cls(
             update=config.update,
             temperature=config.rollout.temperature,
             horizon=config.rollout.max_response_tokens,
             seed=config.seed,
             total_steps=config.steps,
-            budget=budget_for(config.update.micro_tokens, policy),
         )
 
 
@@ -114,22 +107,22 @@ def update(
     rollouts: Rollouts,
     advantage_B: Tensor,
     settings: UpdateSettings,
+    budget: TokenBudget,
     step: int,
     reference_BT: Tensor | None = None,
 ) -> UpdateStats:
     """Update the policy in training step `step`, counted from 0. `reference_BT` holds the reference's log-probabilities
-    if KL is a term of the loss.
+    if KL is a term of the loss. `budget` is the run's: it keeps the number of tokens that fit into memory.
 
     Old log-probabilities are those recorded while sampling, so the first optimizer step is on-policy. The size of
     micro-batches changes the result by rounding alone. Without rows nothing is updated.
     """
     lr = learning_rate(settings.update, step, settings.total_steps)
     tokens = RowTokens.of(rollouts)
-    reference_BT = reference_BT if settings.kl_in_loss else None
     steps = []
     for rows in mini_batches(rollouts.problem_B, settings, step):
         targets = _targets(rollouts, advantage_B, rows, settings, reference_BT)
-        sums = _accumulate(policy, optimizer, tokens, rows, targets, settings).as_numbers()
+        sums = _accumulate(policy, optimizer, tokens, rows, targets, settings, budget).as_numbers()
         steps.append(OptimizerStep(sums, int(rollouts.length_B[rows].sum()), _apply(optimizer, sums, lr)))
     return UpdateStats(lr, tuple(steps), has_kl=reference_BT is not None)
 
@@ -168,17 +161,20 @@ def _accumulate(
     rows: Sequence[int],
     targets: Targets,
     settings: UpdateSettings,
+    budget: TokenBudget,
 ) -> LossSums:
     """Add the gradient of a mini-batch to the weights. A row of advantage 0 adds only its KL term, if there is one."""
     live = (targets.advantage_B != 0).tolist()
     needed = rows if targets.reference_BT is not None else [row for row in rows if live[row]]
     parts = split_rows(needed, tokens, num_sides(policy))
     if len(parts) < 2:
-        return _over_micro_batches(policy, needed, tokens, targets, settings, _backward, optimizer.discard_gradients)
+        return _over_micro_batches(
+            policy, needed, tokens, targets, settings, budget, _backward, optimizer.discard_gradients
+        )
 
     def work(part: list[int]) -> tuple[CoreGradients, LossSums]:
         own = CoreGradients(policy.model.parameters())
-        return own, _over_micro_batches(policy, part, tokens, targets, settings, own.add, own.discard)
+        return own, _over_micro_batches(policy, part, tokens, targets, settings, budget, own.add, own.discard)
 
     results = side_by_side(work, parts)
     for own, _ in results:
@@ -192,6 +188,7 @@ def _over_micro_batches(
     tokens: RowTokens,
     targets: Targets,
     settings: UpdateSettings,
+    budget: TokenBudget,
     backward: Callable[[Tensor], None],
     discard: Callable[[], None],
 ) -> LossSums:
@@ -204,7 +201,7 @@ def _over_micro_batches(
         return sums
 
     cut = partial(micro_batches, rows, tokens)
-    return sum(within_memory(settings.budget, cut, work, discard), start=LossSums())
+    return sum(within_memory(budget, cut, work, discard), start=LossSums())
 
 
 def _backward(loss: Tensor) -> None:

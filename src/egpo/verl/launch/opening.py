@@ -1,8 +1,11 @@
-"""From a recipe to a launch that can start: new, or after the checkpoint that it goes on from."""
+"""Open a run on verl: check the machine and the recipe, write verl's data, translate the config to verl's settings.
+
+The order of operations is that of every run (`egpo.runs.opening`).
+"""
 
 import shutil
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,8 @@ from egpo.rewards.scoring import require_visible_tags
 from egpo.runs.folder import RunFolder
 from egpo.runs.ledger import NOTHING_YET, Ledger, rewind
 from egpo.runs.live import LiveView
-from egpo.runs.provenance import Provenance, describe_launch, record_resumption, write_provenance
-from egpo.runs.trackers import open_trackers
+from egpo.runs.opening import LaunchProvenance, RunOpening, opened
+from egpo.runs.provenance import describe_launch
 from egpo.tasks import Task, load_task
 from egpo.tasks.load import sandbox_tier
 from egpo.tasks.sourced import SourcedTask
@@ -36,7 +39,7 @@ from egpo.verl.launch.translation import translate
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """Everything but the process: `settings` are verl's, `start` is the step that the run goes on from."""
+    """All that starting verl needs. `settings` are verl's; the run continues after step `start`."""
 
     config: Config
     places: VerlPlaces
@@ -48,7 +51,7 @@ class Launch:
 
 @dataclass(frozen=True, eq=False)
 class _Checked:
-    """What was found in order before anything is written."""
+    """What was loaded and checked before anything is written."""
 
     installed: Installed
     task: Task
@@ -61,81 +64,77 @@ def run_folder(config: Config) -> RunFolder:
 
 
 @contextmanager
-def new_launch(config: Config, view: LiveView) -> Iterator[Launch]:
-    """A recipe that fails its checks leaves no folder."""
-    run_folder(config).require_free()
-    checked = _check(config, view)
-    with (
-        RunFolder.create(run_folder(config).path, config_to_yaml(config)) as folder,
-        _launch(config, VerlPlaces(folder), checked, 0, view) as launch,
-    ):
-        yield launch
+def open_launch(config: Config, view: LiveView, *, resume: bool, resume_from: int | None) -> Iterator[Launch]:
+    """Create or resume a run. `refuse_what_verl_lacks` must have accepted the config."""
+    opening = VerlOpening(config, view)
+    with opened(opening, resume=resume, resume_from=resume_from) as run:
+        mirror = Mirror(config, opening.places, Ledger(opening.folder, view, run.trackers), run.start)
+        python = run.loaded.installed.python
+        yield Launch(config, opening.places, python, opening.settings, run.start, mirror)
 
 
-@contextmanager
-def resumed_launch(config: Config, step: int | None, view: LiveView) -> Iterator[Launch]:
-    """After the checkpoint of `step`, or the newest, or from the beginning where there is none. What an earlier
-    launcher left when it was killed is taken over or ended."""
-    with RunFolder.resume(run_folder(config).path, config_to_yaml(config)) as folder:
-        places = VerlPlaces(folder)
-        _clear_after_killed_launcher(places, view)
-        checked = _check(config, view)
-        start = VerlCheckpoints(folder, config.verl.ranks).choose(step)
-        if start and start not in recorded_steps(folder.metrics):
-            view.say(f"step {start} was saved and never logged: its figures are lost, the run goes on after it")
-        with _launch(config, places, checked, start, view) as launch:
-            yield launch
+class VerlOpening(RunOpening[_Checked]):
+    """How a run on verl is opened. A step may lack metrics: verl saves a step before it logs it."""
 
+    allows_gaps = True
 
-def _clear_after_killed_launcher(places: VerlPlaces, view: LiveView) -> None:
-    left = end_leftovers(places)
-    if left is not None:
-        view.say(f"an earlier launcher of this run was killed: {left.num_processes} processes of it are ended now")
-        adopt_figures(places.folder, left.metrics)
-        places.launch.unlink()
+    def __init__(self, config: Config, view: LiveView) -> None:
+        folder = run_folder(config)
+        super().__init__(folder, VerlCheckpoints(folder, config.verl.ranks), config, config_to_yaml(config))
+        self._config, self._view = config, view
+        self.places = VerlPlaces(folder)
+        self.settings: list[Setting] = []
+        """verl's settings; they name the data files, and are known once these are written."""
 
+    def clear_leftovers(self) -> None:
+        left = end_leftovers(self.places)
+        if left is not None:
+            self._view.say(f"an earlier launcher of this run was killed: ended {left.num_processes} of its processes")
+            adopt_figures(self.folder, left.metrics)
+            self.places.launch.unlink()
 
-def _check(config: Config, view: LiveView) -> _Checked:
-    """After `refuse_what_verl_lacks`."""
-    view.stage("check")
-    installed = ask_interpreter(config)
-    require_verl(config, installed)
-    require_devices(config, installed)
-    task = load_task(config.task.name, **config.task.settings)
-    chosen_problems(config, task)
-    tokenizer = load_tokenizer(model_place(config.model.path))
-    if isinstance(task, SourcedTask):
-        require_visible_tags(tokenizer, task.data_source, config.segments.tags)
-    return _Checked(installed, task, tokenizer, sandbox_tier(task, config.task.settings))
+    def read_checkpoint(self, step: int) -> None:
+        if step not in recorded_steps(self.folder.metrics):
+            self._view.say(f"step {step} was saved but not logged: its metrics are lost, the run continues after it")
 
+    def load(self) -> _Checked:
+        config = self._config
+        self._view.stage("check")
+        installed = ask_interpreter(config)
+        require_verl(config, installed)
+        require_devices(config, installed)
+        task = load_task(config.task.name, **config.task.settings)
+        chosen_problems(config, task)
+        tokenizer = load_tokenizer(model_place(config.model.path))
+        if isinstance(task, SourcedTask):
+            require_visible_tags(tokenizer, task.data_source, config.segments.tags)
+        return _Checked(installed, task, tokenizer, sandbox_tier(task, config.task.settings))
 
-@contextmanager
-def _launch(config: Config, places: VerlPlaces, checked: _Checked, start: int, view: LiveView) -> Iterator[Launch]:
-    view.stage("write data")
-    files = write_problems(config, places, checked.task, checked.tokenizer)
-    require_context(model_place(config.model.path), files.longest_prompt + config.rollout.max_response_tokens)
-    settings = translate(config, places, files, start)
-    require_free_ports(settings)
-    _record(config, places.folder, checked, start, files)
-    # In this order: a checkpoint must never be newer than the metrics.
-    VerlCheckpoints(places.folder, config.verl.ranks).forget_after(start)
-    # verl saves a step before it dumps and logs it: of the last one before a kill there may be a checkpoint and
-    # responses that nobody has taken over, and no figures.
-    move_rollouts(places)
-    rewind(places.folder, start or NOTHING_YET, gaps=True)
-    shutil.rmtree(places.rollouts, ignore_errors=True)
-    trackers = open_trackers(config.watch.trackers, config.name, config.model_dump(mode="json"), places.folder)
-    with closing(trackers):
-        mirror = Mirror(config, places, Ledger(places.folder, view, trackers), start)
-        yield Launch(config, places, checked.installed.python, settings, start, mirror)
+    def describe(self, checked: _Checked, step: int) -> LaunchProvenance:
+        """Write verl's data, translate the config, and describe the launch.
 
+        The versions are those of the interpreter that has verl, where that is another one.
+        """
+        files = self._write_data(checked, step)
+        gpu = f"{self._config.verl.ranks} for verl" if self._config.verl.device == "cuda" else None
+        here = describe_launch(after_step=step, gpu=gpu, sandbox=checked.sandbox)
+        launch = replace(here, versions={**here.versions, **checked.installed.versions})
+        return LaunchProvenance(launch, files.digests, files.by_split)
 
-def _record(config: Config, folder: RunFolder, checked: _Checked, start: int, files: ProblemFiles) -> None:
-    """The versions are those of the interpreter that has verl, where it is another."""
-    gpu = f"{config.verl.ranks} for verl" if config.verl.device == "cuda" else None
-    here = describe_launch(after_step=start, gpu=gpu, sandbox=checked.sandbox)
-    launch = replace(here, versions={**here.versions, **checked.installed.versions})
-    if folder.provenance.exists():
-        record_resumption(folder.provenance, launch, files.digests, files.by_split)
-    else:
-        write_provenance(folder.provenance, Provenance(config.seed, files.digests, launch))
+    def rewind(self, step: int) -> None:
+        # In this order: a checkpoint must never be newer than the metrics.
+        self.checkpoints.forget_after(step)
+        # verl saves a step before it writes its rollouts and metrics: of the last step before a kill there may be a
+        # checkpoint and rollouts that were not taken over, and no metrics.
+        move_rollouts(self.places)
+        rewind(self.folder, step or NOTHING_YET, gaps=True)
+        shutil.rmtree(self.places.rollouts, ignore_errors=True)
+
+    def _write_data(self, checked: _Checked, step: int) -> ProblemFiles:
+        config = self._config
+        self._view.stage("write data")
+        files = write_problems(config, self.places, checked.task, checked.tokenizer)
+        require_context(model_place(config.model.path), files.longest_prompt + config.rollout.max_response_tokens)
+        self.settings = translate(config, self.places, files, step)
+        require_free_ports(self.settings)
+        return files

@@ -9,7 +9,7 @@ from egpo.errors import EgpoError, RunInterruptedError, how_it_ended
 from egpo.runs.live import LiveView, warnings_said_by
 from egpo.verl.launch.command import command
 from egpo.verl.launch.mirror import VerlCheckpoints
-from egpo.verl.launch.opening import Launch, new_launch, resumed_launch
+from egpo.verl.launch.opening import Launch, open_launch
 from egpo.verl.launch.processes import start
 from egpo.verl.launch.refusals import refuse_what_verl_lacks, unheeded
 from egpo.verl.launch.watch import Ending, Stops, Watch, root_cause
@@ -28,11 +28,7 @@ def train(config: Config, *, resume: bool = False, resume_from: int | None = Non
     with Stops() as stops, LiveView(config.steps, title) as view, warnings_said_by(view.say):
         for line in unheeded(config):
             view.say(line)
-        if resume or resume_from is not None:
-            opened = resumed_launch(config, resume_from, view)
-        else:
-            opened = new_launch(config, view)
-        with opened as launch:
+        with open_launch(config, view, resume=resume, resume_from=resume_from) as launch:
             if launch.start >= config.steps:
                 view.say(f"all {config.steps} steps were done before, and nothing is left to do")
                 return launch.places.folder.checkpoint_of(launch.start)

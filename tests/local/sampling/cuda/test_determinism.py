@@ -15,7 +15,7 @@ from egpo.local.models.loading import load_policy
 from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.update import update
 from tests.local.sampling.test_sample import ENDS, drawn
-from tests.local.updates.test_update import settings_of
+from tests.local.updates.test_update import ample, settings_of
 
 policy = load_policy(Model(path=sys.argv[1], device="cuda", dtype="bfloat16", deterministic=True))
 optimizer = Optimizer(policy.model.named_parameters(), Update(lr=1e-3))
@@ -23,7 +23,7 @@ digest = hashlib.sha256()
 for step in range(3):
     rollouts = drawn(policy, n=8, stop_tokens=ENDS)
     advantage_B = torch.linspace(-1, 1, len(rollouts))
-    update(policy, optimizer, rollouts, advantage_B, settings_of(lr=1e-3), step)
+    update(policy, optimizer, rollouts, advantage_B, settings_of(lr=1e-3), ample(), step)
     for tensor in (rollouts.response_BT, rollouts.logp_BT, *optimizer.state().values()):
         digest.update(tensor.cpu().numpy().tobytes())
 print(digest.hexdigest())

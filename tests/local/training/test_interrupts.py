@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from egpo.errors import RunInterruptedError
-from egpo.local.training.session import Interrupts, StepAbandoned
+from egpo.local.training.interrupts import Interrupts, StepAbandoned
 from egpo.verl.launch.watch import Stops
 
 BOTH = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
@@ -31,7 +31,7 @@ def test_a_step_that_changed_nothing_is_abandoned_at_once(signum, capfd):
         with pytest.raises(StepAbandoned):
             send(signum, reached)
     assert (reached, interrupts.signum) == ([], signum)
-    assert capfd.readouterr().err == "egpo: stopping in good order; once more to leave at once\n"
+    assert capfd.readouterr().err == "egpo: stopping after saving; send the signal again to stop at once\n"
 
 
 @pytest.mark.parametrize("signum", ALL)
@@ -66,7 +66,7 @@ def test_what_listened_before_listens_again():
 @BOTH
 def test_the_second_signal_ends_the_process_in_the_middle_of_anything(signum):
     code = (
-        "import os, signal, sys\nfrom egpo.local.training.session import Interrupts\n"
+        "import os, signal, sys\nfrom egpo.local.training.interrupts import Interrupts\n"
         "with Interrupts():\n"
         f"    os.kill(os.getpid(), {int(signum)})\n    print('first', flush=True)\n"
         f"    os.kill(os.getpid(), {int(signum)})\n    print('second', flush=True)\n"

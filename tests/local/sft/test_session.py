@@ -13,6 +13,7 @@ from egpo.config import SftConfig, load_config
 from egpo.errors import ConfigError, InputError, RunInterruptedError, forget_warnings
 from egpo.local.checkpoints.checkpoint import Checkpoints, SaveError
 from egpo.local.sft import session as sessions
+from egpo.local.sft import sft_run
 from egpo.local.sft.session import open_quietly, sft
 from tests.local.device import WORDS
 from tests.local.runs import contents
@@ -131,16 +132,16 @@ def test_a_run_that_was_cut_off_ends_in_the_same_bits(settings, monkeypatch, sto
 def test_a_signal_ends_the_run_after_the_step_and_resume_goes_on(settings, monkeypatch, signum, code):
     whole, stopped = settings("whole"), settings("stopped")
     sft(whole)
-    real = sessions.sft_step
+    real, calls = sft_run.accumulate, iter(range(100))
 
-    def interrupted(run, number):
-        if number == 2:
+    def interrupted(*arguments):
+        if next(calls) == 2:
             os.kill(os.getpid(), signum)
-        return real(run, number)
+        return real(*arguments)
 
-    monkeypatch.setattr(sessions, "sft_step", interrupted)
+    monkeypatch.setattr(sft_run, "accumulate", interrupted)
     with pytest.raises(
-        RunInterruptedError, match=r"after step 3, which is saved; go on with: egpo sft .*--resume"
+        RunInterruptedError, match=r"after step 3, which is saved; continue with: egpo sft .*--resume"
     ) as end:
         sft(stopped)
     assert end.value.exit_code == code

@@ -118,7 +118,7 @@ def test_what_the_prompt_holds_is_not_learned_though_it_is_marked(read, policy):
 
 
 def test_an_answer_that_does_not_go_on_from_its_prompt_is_left_out_and_counted(read):
-    with pytest.raises(InputError, match="opens the assistant's turn with words that it does not keep"):
+    with pytest.raises(InputError, match="the generation prompt ends with text that the rendered answer lacks"):
         read([chat("a", "b")], OPENS_THINKING)
 
 

@@ -44,7 +44,7 @@ def test_what_is_not_admitted_is_left_out_and_counted():
 
 
 def test_nothing_admitted_and_nothing_there_are_errors():
-    with pytest.raises(InputError, match="every one of the 7 prompts"):
+    with pytest.raises(InputError, match="all 7 prompts"):
         stream(admits=lambda problem: False).take(1)
     with pytest.raises(InputError, match="no problems"):
         stream(problems=[])

@@ -5,10 +5,10 @@ import torch
 
 from egpo.config.sections.training import Optimization
 from egpo.errors import EgpoWarning, forget_warnings
-from egpo.local.sft import run
+from egpo.local.sft import sft_run
 from egpo.local.sft.batches import cut_by_tokens, pack_examples
 from egpo.local.sft.examples import read_examples
-from egpo.local.sft.run import accumulate, mean_nll
+from egpo.local.sft.sft_run import accumulate, mean_nll
 from egpo.local.updates.micro_batches import TokenBudget
 from egpo.local.updates.optimizer import Optimizer
 from tests.local.conftest import CONFIGS
@@ -103,14 +103,14 @@ def test_the_evaluation_loss_is_the_mean_over_all_learned_tokens(policy, load, e
 
 def test_where_memory_runs_out_the_step_is_taken_in_smaller_parts(policy, load, examples, monkeypatch):
     optimizer = Optimizer(policy.model.named_parameters(), Optimization())
-    real = run.nll_sum
+    real = sft_run.nll_sum
 
     def scarce(policy, examples, part):
         if part.num_tokens > 150:
             raise torch.OutOfMemoryError("not enough")
         return real(policy, examples, part)
 
-    monkeypatch.setattr(run, "nll_sum", scarce)
+    monkeypatch.setattr(sft_run, "nll_sum", scarce)
     forget_warnings()
     budget = TokenBudget(10_000)
     with pytest.warns(EgpoWarning, match="out of memory"):
