@@ -16,7 +16,7 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from pydantic import ValidationError
 
-from egpo.config.old_spellings import OLD_KEYS, present_value
+from egpo.config.old_spellings import OLD_KEYS, current_value
 from egpo.config.sections.algorithm import Egpo, EgpoCalibrated
 from egpo.config.sections.training import Segments
 from egpo.errors import ConfigError, EgpoError, Fault, nearest, notify_once
@@ -111,7 +111,7 @@ def _modern(algorithm: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dic
     spelled += [(f"algorithm.{old}", new, algorithm[old]) for old, new in OLDER_SIBLINGS.items() if old in algorithm]
     first: dict[str, str] = {}
     for place, key, given_value in spelled:
-        value = present_value(f"{WHERE}.{key}", given_value)
+        value = current_value(f"{WHERE}.{key}", given_value)
         if not place.endswith(f".{key}"):
             notify_once(f"{place} -> {WHERE}.{key}")
         if key in keys and keys[key] != value:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from egpo.assets import MODELS
 from egpo.config import Config
-from egpo.config.old_spellings import OLD_KEYS, present_value
+from egpo.config.old_spellings import OLD_KEYS, current_value
 from egpo.config.sections.algorithm import Egpo, EgpoCalibrated
 from egpo.config.sections.experiment import SECTIONS
 from egpo.config.sections.training import Trackers
@@ -237,7 +237,7 @@ class _Reader:
         found = {}
         for name in section.model_fields:
             if (key := f"algorithm.egpo.{name}") in self.given:
-                self.given[key] = present_value(key, self.given[key])
+                self.given[key] = current_value(key, self.given[key])
                 found[name] = self.given[key]
         return found
 
