@@ -175,5 +175,7 @@ def test_every_key_is_there_and_its_place_is_that_of_its_value(lower, upper):
 def test_laying_a_recipe_over_itself_or_over_nothing_changes_nothing(tree):
     assert merge_layers(layers(tree, "x"), layers(tree, "x")) == layers(tree, "x")
     assert (
-        merge_layers(Layers({}, {}), layers(tree, "x")) == merge_layers(layers(tree, "x"), Layers({}, {})) == layers(tree, "x")
+        merge_layers(Layers({}, {}), layers(tree, "x"))
+        == merge_layers(layers(tree, "x"), Layers({}, {}))
+        == layers(tree, "x")
     )

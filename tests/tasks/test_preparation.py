@@ -273,5 +273,5 @@ def test_a_file_that_was_changed_is_not_read_as_the_one_that_was_prepared(tmp_pa
     make("gsm8k", tmp_path / "a", train=5, test=3, seed=1)
     make("gsm8k", tmp_path / "b", train=5, test=3, seed=2)
     (tmp_path / "a" / "train.parquet").write_bytes((tmp_path / "b" / "train.parquet").read_bytes())
-    with pytest.raises(InputError, match="not the file that manifest"):
+    with pytest.raises(InputError, match="does not match the digest in manifest"):
         load_task("gsm8k", source=tmp_path / "a").problems("train")

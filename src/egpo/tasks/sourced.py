@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from egpo.data import Dropped, Message, Record, Row, Stored
+from egpo.data import Dropped, Message, ParquetRows, Record, Row
 from egpo.data.manifest import verify
 from egpo.data.rows import SPLITS
 from egpo.errors import InputError, nearest, shortened
@@ -152,4 +152,4 @@ class SourcedTask(ABC):
                 "no such file", where=str(path), fix="give a directory that `egpo prepare` or `egpo convert` made"
             )
         verify(directory, path.name)
-        return Stored(path, self.problem_of, self._limits[split])
+        return ParquetRows(path, self.problem_of, self._limits[split])
