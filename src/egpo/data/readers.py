@@ -15,6 +15,128 @@ from typing import Any, NoReturn
 from egpo.data.calls import STRICT, unique_keys
 from egpo.errors import InputError
 
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet")
+_PARQUET_MAGIC = b"PAR1"
+_PARQUET_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Record:
+    """One object of a source file. `where` is its place, file and line or row, for error messages."""
+
+    value: dict[str, Any]
+    where: str
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """Yield every record of a file. The format is detected from the content as well as the suffix. An empty file is an
+    InputError.
+
+    JSON may be JSON lines, one array of objects, one object whose values are the records, or one conversation (an
+    object whose first value has a `role`).
+    """
+    _require_file(path)
+    records = _parquet(path) if _is_parquet(path) else _json(path)
+    first = next(records, None)
+    if first is None:
+        raise InputError("the file contains no record", where=str(path), fix="give a file with at least one record")
+    return chain([first], records)
+
+
+def _require_file(path: Path) -> None:
+    if not path.exists():
+        raise InputError("no such file", where=str(path), fix="check the path")
+    if not path.is_file():
+        raise InputError("not a file", where=str(path), fix=f"give one of {', '.join(SUFFIXES)}")
+    if not os.access(path, os.R_OK):
+        raise InputError("no permission to read it", where=str(path), fix="change its permissions")
+
+
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if path.suffix == ".parquet" and magic != _PARQUET_MAGIC:
+        raise InputError("named .parquet but not a parquet file", where=str(path), fix="rename it, or write it again")
+    return magic == _PARQUET_MAGIC
+
+
+def _parquet(path: Path) -> Iterator[Record]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            row = 0
+            for batch in file.iter_batches(batch_size=_PARQUET_BATCH):
+                for value in batch.to_pylist():
+                    yield Record(value, f"{path}, row {row}")
+                    row += 1
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"not a readable parquet file ({str(error).splitlines()[0]})", where=str(path), fix="write it again"
+        ) from error
+
+
+def _json(path: Path) -> Iterator[Record]:
+    if path.suffix in (".jsonl", ".ndjson") or _is_lines(path):
+        return _lines(path)
+    first = _head(path).lstrip()[:1]
+    if first == "[":
+        return (Record(value, f"{path}, record {n}") for n, value in enumerate(iter_array(path), 1))
+    if first == "{":
+        return _members(path)
+    raise InputError(
+        "neither JSON, JSON lines nor parquet" if first else "the file is empty",
+        where=str(path),
+        fix=f"give one of {', '.join(SUFFIXES)}",
+    )
+
+
+def _head(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(CHUNK_CHARS).removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace")
+
+
+def _is_lines(path: Path) -> bool:
+    """Return whether a `.json` file contains JSON lines: its first line is a complete object, and another follows."""
+    head = _head(path).lstrip()
+    line, newline, rest = head.partition("\n")
+    if not (head.startswith("{") and newline and rest.lstrip().startswith("{")):
+        return False
+    return line.rstrip().endswith("}")
+
+
+def _lines(path: Path) -> Iterator[Record]:
+    for number, line in iter_lines(path):
+        where = f"{path}, line {number}"
+        yield Record(_require_object(decode(line, where), where), where)
+
+
+def _members(path: Path) -> Iterator[Record]:
+    members = iter_members(path)
+    first = next(members, None)
+    if first is None:
+        return
+    if "role" in first[1]:
+        yield _one_conversation(list(chain([first], members)), f"{path}, record 1")
+        return
+    for key, value in chain([first], members):
+        yield Record(value, f"{path}, record `{key}`")
+
+
+def _one_conversation(members: list[tuple[str, Any]], where: str) -> Record:
+    try:
+        return Record(unique_keys(members), where)
+    except ValueError as error:
+        raise InputError(f"not valid JSON ({error})", where=where, fix="give each turn a different number") from error
+
+
+def _require_object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError("not a JSON object", where=where, fix="write one JSON object per line")
+    return value
+
+
 CHUNK_CHARS = 1 << 20
 MAX_VALUE_CHARS = 1 << 28
 """Maximum length of one record, in characters. Without a limit, a missing quote would read the rest of the file."""
@@ -163,125 +285,3 @@ class _Cursor:
         raise InputError(
             what, where=f"{self._path}, record {max(self._records, 1)}", fix="correct the file; is it truncated?"
         )
-
-
-SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet")
-_PARQUET_MAGIC = b"PAR1"
-_PARQUET_BATCH = 1024
-
-
-@dataclass(frozen=True)
-class Record:
-    """One object of a source file. `where` is its place, file and line or row, for error messages."""
-
-    value: dict[str, Any]
-    where: str
-
-
-def read_records(path: Path) -> Iterator[Record]:
-    """Yield every record of a file. The format is detected from the content as well as the suffix. An empty file is an
-    InputError.
-
-    JSON may be JSON lines, one array of objects, one object whose values are the records, or one conversation (an
-    object whose first value has a `role`).
-    """
-    _require_file(path)
-    records = _parquet(path) if _is_parquet(path) else _json(path)
-    first = next(records, None)
-    if first is None:
-        raise InputError("the file contains no record", where=str(path), fix="give a file with at least one record")
-    return chain([first], records)
-
-
-def _require_file(path: Path) -> None:
-    if not path.exists():
-        raise InputError("no such file", where=str(path), fix="check the path")
-    if not path.is_file():
-        raise InputError("not a file", where=str(path), fix=f"give one of {', '.join(SUFFIXES)}")
-    if not os.access(path, os.R_OK):
-        raise InputError("no permission to read it", where=str(path), fix="change its permissions")
-
-
-def _is_parquet(path: Path) -> bool:
-    with path.open("rb") as file:
-        magic = file.read(4)
-    if path.suffix == ".parquet" and magic != _PARQUET_MAGIC:
-        raise InputError("named .parquet but not a parquet file", where=str(path), fix="rename it, or write it again")
-    return magic == _PARQUET_MAGIC
-
-
-def _parquet(path: Path) -> Iterator[Record]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path) as file:
-            row = 0
-            for batch in file.iter_batches(batch_size=_PARQUET_BATCH):
-                for value in batch.to_pylist():
-                    yield Record(value, f"{path}, row {row}")
-                    row += 1
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(
-            f"not a readable parquet file ({str(error).splitlines()[0]})", where=str(path), fix="write it again"
-        ) from error
-
-
-def _json(path: Path) -> Iterator[Record]:
-    if path.suffix in (".jsonl", ".ndjson") or _is_lines(path):
-        return _lines(path)
-    first = _head(path).lstrip()[:1]
-    if first == "[":
-        return (Record(value, f"{path}, record {n}") for n, value in enumerate(iter_array(path), 1))
-    if first == "{":
-        return _members(path)
-    raise InputError(
-        "neither JSON, JSON lines nor parquet" if first else "the file is empty",
-        where=str(path),
-        fix=f"give one of {', '.join(SUFFIXES)}",
-    )
-
-
-def _head(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(CHUNK_CHARS).removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace")
-
-
-def _is_lines(path: Path) -> bool:
-    """Return whether a `.json` file contains JSON lines: its first line is a complete object, and another follows."""
-    head = _head(path).lstrip()
-    line, newline, rest = head.partition("\n")
-    if not (head.startswith("{") and newline and rest.lstrip().startswith("{")):
-        return False
-    return line.rstrip().endswith("}")
-
-
-def _lines(path: Path) -> Iterator[Record]:
-    for number, line in iter_lines(path):
-        where = f"{path}, line {number}"
-        yield Record(_require_object(decode(line, where), where), where)
-
-
-def _members(path: Path) -> Iterator[Record]:
-    members = iter_members(path)
-    first = next(members, None)
-    if first is None:
-        return
-    if "role" in first[1]:
-        yield _one_conversation(list(chain([first], members)), f"{path}, record 1")
-        return
-    for key, value in chain([first], members):
-        yield Record(value, f"{path}, record `{key}`")
-
-
-def _one_conversation(members: list[tuple[str, Any]], where: str) -> Record:
-    try:
-        return Record(unique_keys(members), where)
-    except ValueError as error:
-        raise InputError(f"not valid JSON ({error})", where=where, fix="give each turn a different number") from error
-
-
-def _require_object(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InputError("not a JSON object", where=where, fix="write one JSON object per line")
-    return value

@@ -21,7 +21,7 @@ from egpo.files import write_atomically
 from egpo.rewards.verdict import Verdict
 from egpo.runs.provenance import installed_versions
 from egpo.tasks import Problem, Task, load_task
-from egpo.tasks.load import data_source_of, sandbox_tier
+from egpo.tasks.loading import data_source_of, sandbox_tier
 from egpo.tasks.protocol import judge_texts
 
 

@@ -23,7 +23,7 @@ from egpo.config.sections.training import Trackers
 from egpo.errors import ConfigError, InputError
 from egpo.runs.folder import RunFolder
 from egpo.sections import Section
-from egpo.tasks.load import TASKS
+from egpo.tasks.loading import TASKS
 from egpo.verl.launch.hydra_overrides import spelt
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.override_files import Unread, VerlWords, resolve_references
