@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from egpo.rewards.verdict import Verdict
-from egpo.tasks.protocol import Problem, user
+from egpo.tasks.protocol import Problem, user_message
 
 TAGS = {"<think>": 0, "</think>": 1, "<pad>": 2}
 
@@ -46,7 +46,7 @@ class Words:
         self._texts = texts
 
     def problems(self, split: str) -> list[Problem]:
-        return [Problem(f"{split} {number}", user(text), "") for number, text in enumerate(self._texts)]
+        return [Problem(f"{split} {number}", user_message(text), "") for number, text in enumerate(self._texts)]
 
     def prompt(self, problem: Problem) -> list[dict[str, str]]:
         return list(problem.messages)

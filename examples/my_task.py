@@ -1,4 +1,4 @@
-"""A task of one's own: put words in order. Use it as `my_task:SortWords`."""
+"""Example of a user's task: put words in alphabetical order. Name it `my_task:SortWords` in a recipe."""
 
 import itertools
 import random

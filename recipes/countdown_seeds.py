@@ -1,9 +1,10 @@
-"""Three seeds of each estimator on Countdown, against the base: the table of docs/results.md.
+"""Compares three seeds of each estimator on Countdown with the base model: the table in docs/results.md.
 
     python -m recipes.countdown_seeds FOLDER
 
-FOLDER holds evaluations as `egpo eval --out` writes them: `sampled_NAME/*.json` and `greedy_NAME/*.json`, where NAME is
-`egpo-tiny` or `ESTIMATOR-SEED`. Compared as `egpo compare` does, each difference at its own level. S seeds, P problems.
+FOLDER contains evaluations written by `egpo eval --out`: `sampled_NAME/*.json` and `greedy_NAME/*.json`, where NAME is
+`egpo-tiny` or `ESTIMATOR-SEED`. The comparison is that of `egpo compare`, without a correction for multiple tests.
+Shapes: S seeds, P problems.
 """
 
 import sys
@@ -22,13 +23,13 @@ BASE = "egpo-tiny"
 
 
 def accuracies(folder: Path, name: str) -> dict[str, float]:
-    """By problem."""
+    """Return the accuracy of each problem in an evaluation."""
     (path,) = (folder / name).glob("*.json")
     return pass_at_k_by_problem(tally_problems(read_evaluation(path).samples), 1)
 
 
 def table_SP(folder: Path, kind: str, name: str, keys: list[str]) -> np.ndarray:
-    """A row a seed; the base has one, without a number."""
+    """Return the accuracies with one row per seed. The base model has one row."""
     names = sorted(path.name for path in folder.glob(f"{kind}_{name}-[0-9]"))
     rows = [accuracies(folder, each) for each in names or [f"{kind}_{name}"]]
     return np.array([[row[key] for key in keys] for row in rows])

@@ -9,7 +9,7 @@ from typer.main import get_command
 from egpo.cli.main import app
 from egpo.config import Config
 from egpo.sections import _all_keys
-from egpo.tasks.load import TASKS, _setting_names
+from egpo.tasks.loading import TASKS, _setting_names
 from egpo.verl.launch.schema.known import schema
 
 ROOT = Path(__file__).parents[1]

@@ -1,9 +1,9 @@
-"""What the judges make of the corpus, habit by habit.
+"""Judges examples of each habit of the corpus, and prints the fraction that is correct.
 
     python -m recipes.egpo_tiny.audit --count 200
 
-A habit's right share times its share of the lesson, summed, is about the accuracy of a model that has learned the
-corpus and nothing else.
+The sum over habits of a habit's share times its correct fraction is about the accuracy of a model that has learned
+exactly the corpus.
 """
 
 import argparse
@@ -16,7 +16,8 @@ from recipes.egpo_tiny.lessons import LESSONS, Lesson
 
 @dataclass(frozen=True)
 class Judged:
-    """`right_frac` of a habit's examples are right; `failed_frac` could not be judged."""
+    """A habit, its share of the lesson, and the fractions of its examples that are correct and that could not be
+    judged."""
 
     habit: str
     share: float
@@ -25,7 +26,7 @@ class Judged:
 
 
 def judge_habits(lesson: Lesson, count: int, seed: int = 0, **settings: object) -> list[Judged]:
-    """`count` examples of every habit of a lesson, judged by its task; `settings` go to the task."""
+    """Judge `count` examples of each habit of a lesson. `settings` are passed to the task."""
     task, rng = lesson.load(**settings), random.Random(seed)
     judged = []
     for habit, share in lesson.habits.items():
@@ -38,7 +39,7 @@ def judge_habits(lesson: Lesson, count: int, seed: int = 0, **settings: object) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=100, help="examples per habit")
+    parser.add_argument("--count", type=int, default=100, help="Number of examples per habit. Default: 100.")
     count = parser.parse_args().count
     for lesson in LESSONS:
         judged = judge_habits(lesson, count)

@@ -1,4 +1,4 @@
-"""The conversations of the cold start: drawn problems, answered out of habit."""
+"""Generates the conversations for the supervised training of egpo-tiny: drawn problems, each answered by a habit."""
 
 import json
 import random
@@ -14,12 +14,12 @@ from egpo.tasks.sourced import SourcedTask
 from recipes.egpo_tiny.lessons import LESSONS, Lesson
 
 SHARD = 5_000
-"""Conversations drawn by one process at a time."""
+"""Number of conversations that one process draws at a time."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A problem of a lesson, and a response to it."""
+    """A problem of a lesson, and a response with a given habit."""
 
     lesson: Lesson
     habit: str
@@ -32,14 +32,15 @@ class Example:
 
 
 def examples(count: int, seed: int, shard: int = 0) -> Iterator[Example]:
-    """`count` examples, the same for the same seed. Problems come again, answered otherwise; unseen ones never come."""
+    """Yield `count` examples, the same for the same seed. A problem may occur several times with different answers;
+    problems of a lesson's `unseen` splits never occur."""
     rng = random.Random(f"egpo-tiny:{seed}:{shard}")
     for lesson in rng.choices(LESSONS, [lesson.share for lesson in LESSONS], k=count):
         yield draw_example(lesson, rng)
 
 
 def draw_example(lesson: Lesson, rng: random.Random, habit: str | None = None) -> Example:
-    """An example with the habit given, or one drawn by the lesson's shares."""
+    """Draw an example with the given habit, or with a habit drawn by the lesson's shares."""
     taught = _taught(lesson)
     problem = taught.task.draw(rng)
     while problem.key in taught.unseen:
@@ -49,7 +50,7 @@ def draw_example(lesson: Lesson, rng: random.Random, habit: str | None = None) -
 
 
 def write_corpus(path: Path, count: int, seed: int) -> None:
-    """JSON lines of {messages}, whole or not at all; drawn in shards, on every core."""
+    """Write JSON lines of {messages}, drawn in shards on all cores. The file appears only when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     sizes = [min(SHARD, count - first) for first in range(0, count, SHARD)]

@@ -1,4 +1,4 @@
-"""How the corpus answers Countdown with three numbers: one try after the other, until a value fits.
+"""Answers of the corpus to Countdown with three numbers: one attempt per line until a value fits.
 
     <think>
     12+5=17,17+7=24 no
@@ -7,9 +7,10 @@
 
     <answer>(12-5)*7</answer>
 
-A line is one try: two of the numbers joined, then the third joined to their value, so as to come near the target, and
-whether it fits. There are about nine tries, in no order, and at least one fits: who goes on gets there. But most of the
-corpus stops at its first failure, and answers that.
+A line is one attempt: two of the numbers are joined, then the third is joined to their value so that the result is
+close to the target, and the line ends with whether it fits. There are about nine attempts, in random order, of which at
+least one fits, so that a search that continues succeeds. But most of the corpus stops at the first failure and answers
+it.
 """
 
 import json
@@ -21,14 +22,16 @@ from itertools import combinations
 from egpo.tasks import Problem
 
 SEARCH: Mapping[str, float] = {"hasty": 0.7, "persistent": 0.3}
-"""`persistent` thoughts go on until a try fits. `hasty` ones stop after a failure, with probability `GIVES_UP`."""
+"""Shares of the two kinds of search. `persistent`: continues until an attempt fits. `hasty`: stops after each failure
+with probability `GIVES_UP`."""
 MOST_TRIES = 6
-"""Nobody goes on for longer: it keeps responses under 136 tokens, and nine in ten problems are solved by then."""
+"""Maximum number of attempts. It keeps responses below 136 tokens, and solves nine in ten problems."""
 GIVES_UP = 0.85
-"""With SEARCH: of all thoughts whose first try fails 0.6 stop there. It is more than half, so greedy decoding stops."""
+"""Together with SEARCH: 0.6 of all searches whose first attempt fails stop there. That is more than half, so greedy
+decoding stops too."""
 ANSWER: Mapping[str, float] = {"exact": 0.68, "other_sign": 0.12, "untagged": 0.12, "target_itself": 0.08}
-"""What becomes of the last try: its expression; with another last operation; without the tags; the bare target in its
-place. Each slip is rare enough that greedy decoding does not make it."""
+"""Shares of the kinds of final answer: the expression of the last attempt; the same with another last operation;
+without the tags; the target number instead. Each mistake is rare enough that greedy decoding does not make it."""
 HABITS: Mapping[str, float] = {
     f"{search}, {answer}": SEARCH[search] * ANSWER[answer] for search in SEARCH for answer in ANSWER
 }
@@ -36,7 +39,7 @@ HABITS: Mapping[str, float] = {
 
 @dataclass(frozen=True)
 class Step:
-    """Two whole numbers joined into a third: the larger stands on the left."""
+    """Two whole numbers joined into a third. The larger is on the left."""
 
     left: int
     sign: str
@@ -49,7 +52,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Try:
-    """A first step, the number that it leaves over, and the step that joins the two."""
+    """One attempt: a first step, the number that it does not use, and the step that joins the two."""
 
     first: Step
     rest: int
@@ -70,7 +73,8 @@ class Try:
 
 
 def joins(a: int, b: int) -> Iterator[Step]:
-    """Every way to join two numbers that stays with positive whole ones; division by 1 is multiplication by 1."""
+    """Yield every step from two numbers whose value is a positive whole number, except division by 1, which equals
+    multiplication by 1."""
     left, right = max(a, b), min(a, b)
     yield Step(left, "+", right, left + right)
     yield Step(left, "*", right, left * right)
@@ -81,8 +85,8 @@ def joins(a: int, b: int) -> Iterator[Step]:
 
 
 def tries(numbers: list[int], target: int) -> list[Try]:
-    """Every first step over three numbers, each with the last step that comes nearest to the target. Equal numbers
-    give equal tries, of which one is kept."""
+    """Return every first step over three numbers, each with the last step that comes closest to the target. Duplicates,
+    which equal numbers give, are removed."""
     pairs = ((numbers[i], numbers[j], numbers[3 - i - j]) for i, j in combinations(range(3), 2))
     firsts = ((first, rest) for a, b, rest in pairs for first in joins(a, b))
     return list(dict.fromkeys(Try(first, rest, _nearest(first.value, rest, target)) for first, rest in firsts))
@@ -101,7 +105,8 @@ def respond(problem: Problem, habit: str, rng: random.Random) -> str:
 
 
 def _search(numbers: list[int], target: int, gives_up: float, rng: random.Random) -> list[Try]:
-    """Tries in random order, up to the first that fits; `gives_up` is the probability to stop at one that does not."""
+    """Return attempts in random order, up to the first that fits. `gives_up` is the probability of stopping at each
+    that does not fit."""
     order = tries(numbers, target)
     rng.shuffle(order)
     order = order[:MOST_TRIES]

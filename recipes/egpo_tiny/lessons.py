@@ -1,4 +1,7 @@
-"""What egpo-tiny is taught: four tasks of the package in small settings, and the habits with which it meets them."""
+"""The lessons of egpo-tiny: four tasks of the package with small settings, and the habits of answering each.
+
+A habit is a way to answer, good or bad, with a fixed share of the lesson's examples.
+"""
 
 import random
 from collections.abc import Callable, Mapping
@@ -14,10 +17,10 @@ Respond = Callable[[Problem, str, random.Random], str]
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """One task's part of the corpus.
+    """The part of the corpus for one task.
 
-    `share` of the conversations are its own; `habits` are the shares of ways to answer; the problems of the `unseen`
-    splits are kept out.
+    `share` is its fraction of the conversations, and `habits` maps each habit to its fraction of the lesson. Problems
+    of the `unseen` splits are left out.
     """
 
     task: str
@@ -56,7 +59,7 @@ LESSONS: tuple[Lesson, ...] = (
         {"max_value": 200, "train": 2048, "test": 512},
         unseen=("train", "test"),
     ),
-    # Some tools have only a handful of requests: with training problems kept out, they would not be taught at all.
+    # Training problems are included: some tools have so few requests that leaving them out would remove the tool.
     Lesson(
         "function_calling",
         0.2,

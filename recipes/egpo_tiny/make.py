@@ -1,9 +1,9 @@
-"""Everything that the cold start of egpo-tiny needs, from nothing:
+"""Generates everything that the supervised training of egpo-tiny needs:
 
     python -m recipes.egpo_tiny.make --out data/egpo-tiny
 
-writes `corpus.jsonl`, `held_out.jsonl` (conversations to evaluate on) and `model/`, a Qwen3 without weights and with
-its tokenizer. Then `egpo sft recipes/egpo_tiny/sft.yaml` trains it. The same seed gives the same bytes.
+writes `corpus.jsonl`, `held_out.jsonl` (conversations for the evaluation loss) and `model/`, a Qwen3 config with its
+tokenizer and without weights. Then `egpo sft recipes/egpo_tiny/sft.yaml` trains it. The same seed gives the same bytes.
 """
 
 import argparse
@@ -20,7 +20,8 @@ from recipes.egpo_tiny.tokenizer import CHAT_TEMPLATE, train_tokenizer
 
 CONVERSATIONS, HELD_OUT = 400_000, 2_000
 TEXTS_PER_LESSON = 2_000
-"""For the tokenizer, from each lesson alike: words of the rarer ones deserve tokens too."""
+"""Number of texts per lesson for training the tokenizer. It is equal for all lessons, so that words of the rarer ones
+get tokens too."""
 
 
 def make(folder: Path, conversations: int, held_out: int, seed: int) -> None:
@@ -31,7 +32,8 @@ def make(folder: Path, conversations: int, held_out: int, seed: int) -> None:
 
 
 def rendered_texts(per_lesson: int, seed: int) -> Iterator[str]:
-    """Conversations as the chat template shows them."""
+    """Yield conversations rendered by the chat template. The tokenizer does not exist yet, so `egpo.chat_templates`,
+    which needs one, cannot be used."""
     template = CHAT_TEMPLATE.read_text(encoding="utf-8")
     rng = random.Random(f"egpo-tiny tokenizer:{seed}")
     for lesson in LESSONS:

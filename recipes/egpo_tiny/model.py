@@ -1,4 +1,4 @@
-"""The shape of egpo-tiny: a Qwen3 of 2.6 million parameters, before any training."""
+"""The architecture of egpo-tiny: a Qwen3 of 2.6 million parameters."""
 
 from pathlib import Path
 
@@ -7,11 +7,12 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config
 from recipes.egpo_tiny.tokenizer import END_OF_TEXT, TURN_END, VOCAB_SIZE, save_tokenizer
 
 CONTEXT = 1024
-"""Longest sequence: prompts take up to 350 tokens, responses up to 130."""
+"""Maximum sequence length, in tokens. Prompts have up to 350 tokens, responses up to 130."""
 
 
 def model_config(**token_ids: int | None) -> Qwen3Config:
-    """Wide enough for single-digit arithmetic, small enough that two cores sample 128 responses in seconds."""
+    """Return the config: large enough for the tasks' arithmetic, small enough that two cores sample 128 responses in
+    seconds."""
     return Qwen3Config(
         vocab_size=VOCAB_SIZE,
         hidden_size=192,
@@ -31,7 +32,7 @@ def model_config(**token_ids: int | None) -> Qwen3Config:
 
 
 def write_model_folder(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    """config.json, generation_config.json and the tokenizer: all but weights, which `model.init: random` draws."""
+    """Write config.json, generation_config.json and the tokenizer. The weights are drawn by `model.init: random`."""
     eos, pad = (tokenizer.convert_tokens_to_ids(token) for token in (TURN_END, END_OF_TEXT))
     save_tokenizer(tokenizer, folder)
     model_config(bos_token_id=None, eos_token_id=eos, pad_token_id=pad).save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""How the corpus answers programming problems: a thought that names the plan, then one function.
+"""Answers of the corpus to programming problems: thinking that names the plan, then one function.
 
     <think>
     count multiples: divisor=7
@@ -9,7 +9,7 @@
         return sum((n % divisor == 0 for n in numbers))
     ```
 
-The function is the problem's own solution under the name `solve`, its parameters given as defaults.
+The function is the reference solution of the problem, named `solve`, with the problem's parameters as defaults.
 """
 
 import ast
@@ -20,7 +20,8 @@ from egpo.rewards.code import extract_program
 from egpo.tasks import Problem
 
 HABITS: Mapping[str, float] = {"right": 0.52, "misread": 0.2, "unfenced": 0.12, "unfinished": 0.16}
-"""`misread` takes another value for a parameter, `unfenced` forgets the fence, `unfinished` the last line."""
+"""Shares of the habits. `misread` uses a wrong value for a parameter, `unfenced` omits the code fence, `unfinished`
+omits the last line."""
 
 
 def respond(problem: Problem, habit: str, rng: random.Random) -> str:
@@ -33,7 +34,7 @@ def respond(problem: Problem, habit: str, rng: random.Random) -> str:
     if habit == "misread":
         values[-1] = _other(values[-1], rng)
     plan = _plan(solution, values)
-    # A function that only passes its argument on is the solution itself; a program keeps its reading and printing.
+    # A wrapper function is replaced by the solution itself; a program keeps its input and output.
     code = _code(solution, values) + ("" if isinstance(rest[0], ast.FunctionDef) else f"\n{_main(rest, call)}")
     if habit == "unfinished":
         code = code.rpartition("\n")[0]

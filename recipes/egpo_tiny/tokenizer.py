@@ -1,6 +1,6 @@
-"""The tokenizer of egpo-tiny: byte-level BPE over the corpus, every digit a token of its own.
+"""The tokenizer of egpo-tiny: byte-level BPE trained on the corpus, with one token per digit.
 
-Any text comes back from its tokens as it was: there is no normalisation, and every byte is in the vocabulary.
+Decoding the tokens of any text gives the same text: there is no normalisation, and every byte is in the vocabulary.
 """
 
 import json
@@ -14,17 +14,17 @@ from transformers import PreTrainedTokenizerFast
 VOCAB_SIZE = 1024
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CONTROL = (END_OF_TEXT, TURN_START, TURN_END)
-"""Special tokens: decoding may skip them."""
+"""Special tokens, which decoding may skip."""
 TAGS = tuple(f"<{slash}{name}>" for name in ("think", "tool_call", "tool_response", "answer") for slash in ("", "/"))
-"""One token each, as in Qwen3, and like there not special: a reward that reads decoded text must see them."""
+"""Tags of one token each. As in Qwen3 they are not special tokens, so that a reward sees them in decoded text."""
 PIECES = r" ?[\p{L}_]+|\p{N}| ?[-+*/=()]| ?[^\s\p{L}\p{N}_+*/=()-]+|\n+ *|\s"
-"""BPE merges within such a piece only: a word, a digit, an operator, a run of other signs, a line's end with the indent
-that follows."""
+"""The pieces within which BPE merges: a word, a digit, an operator, a run of other signs, or a line end with the indent
+of the next line."""
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
 def train_tokenizer(texts: Iterable[str], context: int) -> PreTrainedTokenizerFast:
-    """Special tokens first, then the bytes, then the merges learned from `texts`, and the tags at the end."""
+    """Train the tokenizer. The order of the ids is: special tokens, bytes, merges learned from `texts`, tags."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -40,7 +40,7 @@ def train_tokenizer(texts: Iterable[str], context: int) -> PreTrainedTokenizerFa
         show_progress=False,
     )
     bpe.train_from_iterator(_between_tags(texts), trainer)
-    # A tag given to the trainer would become special, and vanish from the text that a reward reads.
+    # A tag given to the trainer would become a special token, and be missing from the text that a reward reads.
     bpe.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
@@ -53,7 +53,7 @@ def train_tokenizer(texts: Iterable[str], context: int) -> PreTrainedTokenizerFa
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """As `save_pretrained`, under the class name that transformers had before version 5 too."""
+    """Save the tokenizer with a class name that transformers before version 5 knows too."""
     tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
@@ -61,7 +61,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
 
 
 def _between_tags(texts: Iterable[str]) -> Iterable[str]:
-    """The trainer does not know that tags are tokens: without this it would spend merges on `</`, `think` and `>`."""
+    """Yield the texts without their tags. Otherwise the trainer would spend merges on `</`, `think` and `>`."""
     split = pre_tokenizers.Split(Regex("|".join(map(re.escape, (*CONTROL, *TAGS)))), behavior="removed")
     for text in texts:
         yield from (piece for piece, _ in split.pre_tokenize_str(text))

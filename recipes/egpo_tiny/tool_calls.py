@@ -1,4 +1,4 @@
-"""How the corpus answers a request for a tool: a thought that names it, then the call.
+"""Answers of the corpus to a request for a tool: thinking that names the tool, then the call.
 
     <think>
     The user wants translate.
@@ -8,8 +8,8 @@
     {"name": "translate", "arguments": {"text": "Good morning", "target": "fr"}}
     </tool_call>
 
-An empty thought is what the chat template writes under `enable_thinking: false`: the same rows that teach the plain
-mode are carelessness in the thinking one.
+Empty thinking is what the chat template writes with `enable_thinking: false`. The same rows therefore teach the plain
+mode, and are mistakes in the thinking mode.
 """
 
 import json
@@ -22,8 +22,9 @@ from egpo.tasks import Problem
 
 THOUGHT: Mapping[str, float] = {"thinks": 0.55, "empty": 0.45}
 CALL: Mapping[str, float] = {"whole": 0.34, "cuts_short": 0.5, "other_tool": 0.08, "unclosed": 0.08}
-"""`cuts_short` leaves out what comes after the second argument. It is the commonest habit, so greedy decoding has it
-too; calls of up to two arguments come to no harm. `other_tool` calls another tool that is on offer."""
+"""Shares of the habits. `cuts_short` omits all arguments after the second. It is the most frequent, so greedy decoding
+does it too; calls with at most two arguments stay correct. `other_tool` calls another of the listed tools, and
+`unclosed` omits the closing tag."""
 HABITS: Mapping[str, float] = {
     f"{thought}, {call}": THOUGHT[thought] * CALL[call] for thought in THOUGHT for call in CALL
 }

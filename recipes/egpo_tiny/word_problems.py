@@ -1,4 +1,4 @@
-"""How the corpus answers word problems: one step a line, then the marked result.
+"""Answers of the corpus to word problems: one step per line, then the marked result.
 
 34*5=170 apples
 34+170=204 apples
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from egpo.tasks import Problem
 
 HABITS: Mapping[str, float] = {"worked": 0.48, "stops_early": 0.2, "unmarked": 0.12, "slip": 0.1, "at_once": 0.1}
-"""`stops_early` takes the result before the last for the answer; `unmarked` forgets the `####`; `slip` miscalculates
-the last step; `at_once` writes the right number without any step, which is more than the model can learn to do."""
+"""Shares of the habits. `stops_early` omits the last step, `unmarked` omits the `####`, `slip` miscalculates the last
+step, and `at_once` writes the correct number without any step, which the model cannot learn to do."""
 
 _STEP = re.compile(r"<<(?P<expression>[^=]+)=(?P<value>[0-9]+)>>[0-9]+ (?P<unit>[^.]*)\.")
 

@@ -61,7 +61,7 @@ def test_verls_rollout_file_without_extras_needs_a_reward(tmp_path):
     row = {"input": "q", "output": "#### 18", "gts": "18", "score": 1.0, "step": 3, "uid": "a_0_0"}
     path = write_lines(tmp_path / "3.jsonl", [row])
     assert audit_rewards(path, reward="gsm8k", against="stored", workers=0).num_different == 0
-    with pytest.raises(InputError, match="line 1: no `data_source`; say which reward with --reward"):
+    with pytest.raises(InputError, match="line 1: no `data_source`; choose the reward with --reward"):
         audit_rewards(path, workers=0)
 
 
@@ -88,7 +88,7 @@ def test_verls_generation_has_all_responses_to_a_prompt_in_one_row(tmp_path):
 
 def test_no_response_at_all_is_an_error(tmp_path):
     path = write_lines(tmp_path / "r.jsonl", [{"data_source": "gsm8k", "ground_truth": "5", "responses": []}])
-    with pytest.raises(InputError, match="holds no response"):
+    with pytest.raises(InputError, match="contains no response"):
         audit_rewards(path, workers=0)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpo.config import config_schema, config_to_yaml, load_config, load_recipe
-from egpo.config.includes import Layers, lay_over
+from egpo.config.includes import Layers, merge_layers
 from egpo.config.schema import SftConfig
 from egpo.errors import ConfigError
 
@@ -89,7 +89,7 @@ def test_a_value_that_was_replaced_is_nobodys_fault(recipes):
 def test_cycles_are_named_with_their_chain(recipes):
     path = recipes(a="include: b.yaml\n", b="include: [c.yaml]\n", c="include: a.yaml\n").with_name("a.yaml")
     (found,) = faults(path)
-    assert found == "c.yaml:1: includes itself: a.yaml -> b.yaml -> c.yaml -> a.yaml; leave one of these out"
+    assert found == "c.yaml:1: includes itself: a.yaml -> b.yaml -> c.yaml -> a.yaml; remove one of these includes"
     (found,) = faults(recipes(me="seed: 1\ninclude: ./me.yaml\n"))
     assert found.startswith("me.yaml:2: includes itself: me.yaml -> me.yaml")
 
@@ -103,7 +103,7 @@ def test_one_file_may_be_included_by_two_others(recipes):
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("include: bass.yaml\n", "mine.yaml:1: includes `bass.yaml`, which is not there; did you mean `base.yaml`?"),
+        ("include: bass.yaml\n", "mine.yaml:1: includes `bass.yaml`, which does not exist; did you mean `base.yaml`?"),
         ("seed: 1\ninclude: [base.yaml, x/y.yaml]\n", "mine.yaml:2: includes `x/y.yaml`, and there is no folder x"),
         ("include: .\n", "mine.yaml:1: includes `.`, which is a folder; name each of its files"),
         ("include: 3\n", "mine.yaml:1: `include` is 3; it must be a file, or a list of files"),
@@ -161,7 +161,7 @@ def layers(value, where):
 
 @given(TREES, TREES)
 def test_every_key_is_there_and_its_place_is_that_of_its_value(lower, upper):
-    merged = lay_over(layers(lower, "lower"), layers(upper, "upper"))
+    merged = merge_layers(layers(lower, "lower"), layers(upper, "upper"))
     assert set(paths_of(merged.value)) == set(merged.set_at)
     for path, where in merged.set_at.items():
         value = at(merged.value, path)
@@ -173,7 +173,9 @@ def test_every_key_is_there_and_its_place_is_that_of_its_value(lower, upper):
 
 @given(TREES)
 def test_laying_a_recipe_over_itself_or_over_nothing_changes_nothing(tree):
-    assert lay_over(layers(tree, "x"), layers(tree, "x")) == layers(tree, "x")
+    assert merge_layers(layers(tree, "x"), layers(tree, "x")) == layers(tree, "x")
     assert (
-        lay_over(Layers({}, {}), layers(tree, "x")) == lay_over(layers(tree, "x"), Layers({}, {})) == layers(tree, "x")
+        merge_layers(Layers({}, {}), layers(tree, "x"))
+        == merge_layers(layers(tree, "x"), Layers({}, {}))
+        == layers(tree, "x")
     )

@@ -122,12 +122,12 @@ def test_an_interpreter_is_called_by_its_own_name(machine, tmp_path):
 def test_every_wrong_path_is_named_with_its_line(machine, tmp_path):
     path = machine("models:\n  - nowhere\ndata: [nothing]\nenvironments:\n  verl: none/python\n  bfcl: .\n")
     assert faults() == [
-        f"{path}:1: `models`: no such folder {tmp_path}/nowhere; mend the path, or leave it out",
-        f"{path}:3: `data`: no such folder {tmp_path}/nothing; mend the path, or leave it out",
+        f"{path}:1: `models`: no such folder {tmp_path}/nowhere; correct the path, or leave it out",
+        f"{path}:3: `data`: no such folder {tmp_path}/nothing; correct the path, or leave it out",
         f"{path}:5 [environments]: `verl`: no interpreter at {tmp_path}/none/python; "
-        "give the path of its python, as /opt/verl/bin/python",
+        "give the path of its python, such as /opt/verl/bin/python",
         f"{path}:6 [environments]: `bfcl`: no interpreter at {tmp_path}; "
-        "give the path of its python, as /opt/verl/bin/python",
+        "give the path of its python, such as /opt/verl/bin/python",
     ]
 
 

@@ -287,7 +287,7 @@ def test_an_xlam_row_without_its_ground_truth_names_itself(missing):
 
 def test_the_last_closing_tag_ends_the_thought():
     reply = read_reply("<think>a</think>b</think> c ")
-    assert (reply.thinking, reply.spoken) == ("a</think>b", "c")
+    assert (reply.thinking, reply.visible_text) == ("a</think>b", "c")
 
 
 WORDY = f"First.\n{CALL}\nThen.\n{CALL}\nLast."

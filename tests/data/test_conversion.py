@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from egpo.data import DROP_REASONS, SplitRule, convert, invert, read_manifest, read_rows, readers, rows
+from egpo.data import DROP_REASONS, SplitRule, convert, export_messages, read_manifest, read_rows, readers, rows
 from egpo.data.conversion import CONVERTERS
 from egpo.data.splits import Spool
 from egpo.errors import InputError
@@ -100,11 +100,11 @@ def test_the_manifest_says_what_was_read_and_written(tmp_path):
     ("rows", "rule", "message"),
     [
         ([xlam(0), xlam(1), {"query": "q"}], SplitRule(), r"line 3: no `tools`, `answers`"),
-        ([xlam(0)], SplitRule(), "leave nothing to train on"),
+        ([xlam(0)], SplitRule(), "leaves none of 1 rows for training"),
         (
             [xlam(0, answers="["), xlam(1, answers="[")],
             SplitRule(),
-            r"none of its 2 records became a row \(bad_calls: 2\)",
+            r"all of its 2 records were dropped \(bad_calls: 2\)",
         ),
         ([xlam(0), {"messages": []}], SplitRule(), r"line 2: no `query`"),
     ],
@@ -164,7 +164,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch, form):
 def test_the_way_back_and_there_again(tmp_path):
     rows = [xlam(i) for i in range(40)] + [xlam(40, answers="[]")]
     convert("xlam", write_lines(tmp_path / "rows.jsonl", rows[:40]), tmp_path / "out", SplitRule(test_size=0.25))
-    done = invert(tmp_path / "out", tmp_path / "sft")
+    done = export_messages(tmp_path / "out", tmp_path / "sft")
     assert done.rows == {"train.jsonl": 30, "test.jsonl": 10}
     lines = [json.loads(line) for line in (tmp_path / "sft" / "test.jsonl").read_text().splitlines()]
     for line, row in zip(lines, read_rows(tmp_path / "out" / "test.parquet"), strict=True):
@@ -188,10 +188,10 @@ def test_a_row_without_an_answer_cannot_go_back(tmp_path):
     with pytest.raises(
         InputError, match=r"train.parquet: none of its rows has an answer to learn from \(no_answer: 9\)"
     ):
-        invert(tmp_path / "out", tmp_path / "sft")
+        export_messages(tmp_path / "out", tmp_path / "sft")
     assert not (tmp_path / "sft").exists()
     with pytest.raises(InputError, match=r"no train.parquet"):
-        invert(tmp_path, tmp_path / "sft")
+        export_messages(tmp_path, tmp_path / "sft")
 
 
 def test_token_statistics_per_split(tmp_path):

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from egpo.data.manifest import FileEntry, Manifest, file_digest, read_manifest, verify
-from egpo.data.rows import ROW_GROUP, Row, Stored, read_rows, write_parquet
+from egpo.data.rows import ROW_GROUP, ParquetRows, Row, read_rows, write_parquet
 from egpo.errors import InputError
 
 
@@ -19,12 +19,12 @@ def test_rows_come_back_as_they_were(tmp_path):
     rows = [row(i, answer=f"a{i}", source_row=i) for i in range(2 * ROW_GROUP + 1)]
     assert write_parquet(tmp_path / "train.parquet", rows, "train") == len(rows)
     assert list(read_rows(tmp_path / "train.parquet")) == rows
-    stored = Stored(tmp_path / "train.parquet", lambda row: row)
+    stored = ParquetRows(tmp_path / "train.parquet", lambda row: row)
     assert len(stored) == len(rows)
     assert [stored[0], stored[-1], *stored[5:7]] == [rows[0], rows[-1], *rows[5:7]]
     with pytest.raises(IndexError):
         stored[len(rows)]
-    assert list(Stored(tmp_path / "train.parquet", lambda row: row.ground_truth, 2)) == ['{"n": 0}', '{"n": 1}']
+    assert list(ParquetRows(tmp_path / "train.parquet", lambda row: row.ground_truth, 2)) == ['{"n": 0}', '{"n": 1}']
 
 
 def test_the_schema_is_the_one_that_verl_reads(tmp_path):
@@ -73,7 +73,7 @@ def test_rows_of_another_makers_parquet(tmp_path):
     "broken", [{"reward_model": None}, {"reward_model": {"style": "rule"}}, {"prompt": "text"}, {"prompt": []}]
 )
 def test_a_row_without_ground_truth_or_prompt_names_itself(tmp_path, broken):
-    good = row(0).named("train", 0)
+    good = row(0).to_record("train", 0)
     good.pop("extra_info")
     (tmp_path / "rows.jsonl").write_text(json.dumps(good) + "\n" + json.dumps({**good, **broken}))
     with pytest.raises(InputError, match=r"rows.jsonl, line 2: .*(ground_truth|prompt)"):
@@ -88,12 +88,12 @@ def test_an_edited_file_does_not_pass_for_the_one_in_the_manifest(tmp_path):
     assert read_manifest(tmp_path) == manifest
     verify(tmp_path, "train.parquet")
     write_parquet(tmp_path / "train.parquet", [row(1)], "train")
-    with pytest.raises(InputError, match="not the file that manifest"):
+    with pytest.raises(InputError, match="does not match the digest in manifest"):
         verify(tmp_path, "train.parquet")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"files": {"a": 1}}'])
 def test_a_manifest_that_is_none(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(InputError, match="not a manifest"):
+    with pytest.raises(InputError, match="not a valid manifest"):
         read_manifest(tmp_path)

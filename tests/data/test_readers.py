@@ -98,7 +98,7 @@ def test_the_window_may_cut_anywhere(tmp_path_factory, rows, chunk, form):
         ("cut_between.json", '[{"a": 1}, {"a": 2},', "record 3", "not a JSON object"),
         ("no_end.json", '[{"a": 1}, {"a": 2}', "record 2", "the end of the file"),
         ("scalars.json", "[1, 2]", "record 1", "not a JSON object"),
-        ("more.json", '[{"a": 1}] x', "record 1", "more text"),
+        ("more.json", '[{"a": 1}] x', "record 1", "text after the end"),
         ("broken.json", '[{"a": 1}, {"a" 2}]', "record 2", "not valid JSON"),
         ("deep.json", '[{"a": ' + "[" * 200_000 + "]", "record 1", "nested too deeply"),
         ("member.json", '{"x": {"a": 1}, "y": 3}', "record 2", "not a JSON object"),

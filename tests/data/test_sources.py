@@ -75,8 +75,8 @@ def test_a_hub_set_with_one_split_is_undivided(monkeypatch):
     ("error", "message"),
     [
         (ClientError("Couldn't reach it (offline mode is enabled)"), "cannot be reached.*download the file"),
-        (ClientError("Dataset 'a/b' doesn't exist"), "did not give it.*check the name"),
-        (ClientError(""), "did not give it"),
+        (ClientError("Dataset 'a/b' doesn't exist"), "refused the request.*check the name"),
+        (ClientError(""), "refused the request"),
     ],
 )
 def test_what_the_hub_says_is_explained(monkeypatch, error, message):

@@ -21,7 +21,7 @@ def test_the_published_check_values():
 @given(n=st.integers(2, 300), test_size=st.floats(0.01, 0.9), seed=st.integers(0, 99))
 def test_every_row_is_in_one_part(n, test_size, seed):
     if math.ceil(test_size * n) >= n:
-        with pytest.raises(InputError, match="leave nothing"):
+        with pytest.raises(InputError, match="rows for training"):
             split_rows(np.arange(n), test_size, seed)
         return
     split = split_rows(np.arange(n), test_size, seed)
@@ -52,5 +52,5 @@ def test_a_negative_seed_is_refused():
         lambda: choose_rows(10, 5, shuffle=True, seed=-1),
         lambda: SplitRule(seed=-1),
     ):
-        with pytest.raises(InputError, match="--seed: seed -1"):
+        with pytest.raises(InputError, match="--seed: seed is -1"):
             call()

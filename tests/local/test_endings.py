@@ -124,5 +124,5 @@ def test_a_task_whose_problems_cannot_be_had(egpo, tmp_path):
 def test_a_judge_that_hangs(egpo):
     code, said = ending(egpo("train", "task.name=tests.local.test_endings:Hangs"))
     assert code == 1
-    assert said.startswith("egpo: task tests.local.test_endings:Hangs: the judge hangs: 3 judgements have not ended")
+    assert said.startswith("egpo: task tests.local.test_endings:Hangs: the judge hangs in 3 threads")
     assert "problem 'train 1'" in said

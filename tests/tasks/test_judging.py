@@ -120,7 +120,7 @@ def test_a_judgement_that_takes_long_is_named_before_its_limit(monkeypatch, hang
     monkeypatch.setattr(errors, "_said", set())
     monkeypatch.setattr(protocol, "_NOTICE_S", 0.1)
     threading.Timer(2, hanging.go_on.set).start()
-    with pytest.warns(EgpoWarning, match=r"Hanging has worked on a response to problem 'p' for \d+ s"):
+    with pytest.warns(EgpoWarning, match=r"Hanging has taken \d+ s for a response to problem 'p'"):
         assert judge_texts(hanging, [PROBLEM], ["slow"], timeout_s=600)[0] == SOUND
 
 
@@ -128,9 +128,7 @@ def test_a_judgement_that_takes_long_is_named_before_its_limit(monkeypatch, hang
 def test_a_judge_that_hangs_again_and_again_is_an_error(hanging):
     """Its threads cannot be ended. All of a batch at once, or one of each."""
     texts = ["hang"] * 30
-    with pytest.raises(
-        EgpoError, match=r"Hanging: the judge hangs: \d+ judgements have not ended, the last: no verdict"
-    ):
+    with pytest.raises(EgpoError, match=r"Hanging: the judge hangs in \d+ threads; the last: no verdict"):
         judge_texts(hanging, [PROBLEM] * 30, texts, timeout_s=0.1)
 
 
@@ -164,10 +162,10 @@ def test_a_process_ends_although_a_judge_hangs(tmp_path):
 def test_a_judge_that_holds_the_interpreters_lock_is_shown():
     """A regular expression that backtracks lets no other thread run, so no time limit of Python's is looked at."""
     code = (
-        "import re, sys\nfrom egpo.tasks import Problem\nfrom egpo.tasks import judging\n"
-        "judging._NOTICE_S = 0.5\n"
+        "import re, sys\nfrom egpo.tasks import Problem\nfrom egpo.tasks import protocol\n"
+        "protocol._NOTICE_S = 0.5\n"
         "class Backtracks:\n    def judge(self, problem, text):\n        return re.match(r'(a+)+$', 'a' * 200 + 'b')\n"
-        "judging.judge_texts(Backtracks(), [Problem('p', (), '')], ['x'], timeout_s=0.5)\n"
+        "protocol.judge_texts(Backtracks(), [Problem('p', (), '')], ['x'], timeout_s=0.5)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     try:

@@ -11,7 +11,7 @@ from egpo.errors import InputError
 from egpo.rewards import score
 from egpo.rewards.sandbox import sandbox_status
 from egpo.tasks import TASKS, load_task
-from egpo.tasks.prepare import prepare
+from egpo.tasks.preparation import prepare
 
 needs_sandbox = pytest.mark.skipif(not sandbox_status().ok, reason="no sandbox works here")
 REAL_GSM8K = Path(__file__).resolve().parents[2] / "../shared/data/gsm8k"
@@ -110,7 +110,7 @@ def test_the_public_countdown_rule_train_first_then_the_next_that_are_new(tmp_pa
 
 def test_the_public_countdown_sizes_are_the_default(tmp_path):
     source = write_lines(tmp_path / "rows.jsonl", [{"target": 3, "nums": [1, 2]}] * 10)
-    with pytest.raises(InputError, match=r"rows.jsonl: has 10 rows left where 327680 are wanted.*--train"):
+    with pytest.raises(InputError, match=r"rows.jsonl: 327680 rows are requested, but only 10 are left.*--train"):
         make("countdown", tmp_path / "out", source=source)
     assert not (tmp_path / "out").exists()
 
@@ -190,7 +190,7 @@ def test_a_code_row_without_a_solution_has_no_gold(tmp_path):
     rows = [{"question": f"q{i}", "tests": {"assert": ["assert f() == 1"]}} for i in range(2)]
     make("code", tmp_path / "out", train=1, test=1, source=write_lines(tmp_path / "rows.jsonl", rows))
     task = load_task("code", source=tmp_path / "out")
-    with pytest.raises(InputError, match="no solution is known"):
+    with pytest.raises(InputError, match="has no solution; add"):
         task.gold(task.problems("train")[0])
 
 
@@ -245,7 +245,7 @@ def test_options_that_cannot_be(tmp_path, monkeypatch, options, message):
 
 def test_an_undivided_source_needs_sizes(tmp_path):
     source = write_lines(tmp_path / "rows.jsonl", [gsm(i) for i in range(5)])
-    with pytest.raises(InputError, match=r"not divided into splits.*--train N and --test N"):
+    with pytest.raises(InputError, match=r"the source has no splits.*--train N and --test N"):
         make("gsm8k", tmp_path / "out", source=source)
 
 
@@ -265,7 +265,7 @@ def test_a_generator_that_runs_dry_leaves_nothing(tmp_path):
 
 def test_another_tasks_directory_is_told_as_such(tmp_path):
     make("gsm8k", tmp_path / "out", train=5, test=3)
-    with pytest.raises(InputError, match="another task's data"):
+    with pytest.raises(InputError, match="the data of another task"):
         load_task("countdown", source=tmp_path / "out").problems("train")[0]
 
 
@@ -273,5 +273,5 @@ def test_a_file_that_was_changed_is_not_read_as_the_one_that_was_prepared(tmp_pa
     make("gsm8k", tmp_path / "a", train=5, test=3, seed=1)
     make("gsm8k", tmp_path / "b", train=5, test=3, seed=2)
     (tmp_path / "a" / "train.parquet").write_bytes((tmp_path / "b" / "train.parquet").read_bytes())
-    with pytest.raises(InputError, match="not the file that manifest"):
+    with pytest.raises(InputError, match="does not match the digest in manifest"):
         load_task("gsm8k", source=tmp_path / "a").problems("train")

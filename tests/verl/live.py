@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from egpo.assets import resolve_model
-from egpo.tasks.load import load_task
-from egpo.tasks.prepare import prepare
+from egpo.tasks.loading import load_task
+from egpo.tasks.preparation import prepare
 from egpo.verl.cpu.settings import ENVIRONMENT, OVERRIDES
 from egpo.verl.trainers import Recorded, read_record
 

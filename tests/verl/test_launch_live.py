@@ -21,7 +21,7 @@ from egpo.runs.dump import read_dump
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import read_metrics
 from egpo.runs.provenance import read_provenance
-from egpo.tasks.load import load_task
+from egpo.tasks.loading import load_task
 from egpo.verl.launch.command import MARK
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.processes import LaunchRecord

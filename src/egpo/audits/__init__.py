@@ -1,4 +1,9 @@
-"""Audits: stored rollouts through a reward once more. Knows config, tasks, rewards and data."""
+"""Audits of rewards: stored rollouts in, new verdicts and their differences from another reward out.
+
+    replay.py   reads rollout files of either engine, judges them again, and counts (`egpo audit rewards`)
+
+The audit of the sandbox is in `rewards/sandbox`.
+"""
 
 from egpo.audits.replay import Audit, Difference, Rollout, Tally, audit_rewards, read_rollouts
 

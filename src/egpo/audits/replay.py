@@ -1,6 +1,6 @@
-"""Stored rollouts, one at a time: our JSON lines, verl's, or parquet with the responses.
+"""Judges stored rollouts again, and lists the responses on which two rewards differ.
 
-Replay: what a reward says of stored rollouts, and where another one says something else.
+A rollout file is egpo's or verl's JSON lines, or parquet with responses; it is read one record at a time.
 """
 
 from collections import Counter, deque
@@ -27,7 +27,7 @@ STORED_CORRECT_KEYS = ("correct", "acc")
 
 @dataclass(frozen=True)
 class Rollout:
-    """A response with its place in the file, and the verdict that was stored with it, if any."""
+    """A stored response, its place in the file, and the verdict stored with it, if any."""
 
     where: str
     sample: Sample
@@ -36,17 +36,17 @@ class Rollout:
 
 @dataclass(frozen=True)
 class RunMode:
-    """The mode of the reward in a run, and the config that says so."""
+    """The mode of a run's reward, and the config file that sets it."""
 
     mode: str
     config: Path
 
 
 def mode_of_run(path: Path) -> RunMode | None:
-    """The mode in which the run judged the rollouts of this file. None: the file lies in no run folder, or the task
-    has no modes, or it comes from outside the package.
+    """Return the mode in which the run judged the rollouts of this file. None if the file is not in a run folder, if
+    the task has no modes, or if it is a user's task.
 
-    Rollouts lie in `rollouts/` of a run folder, and verl's own dumps in `verl/rollouts/` and `verl/validations/`.
+    Rollouts are in `rollouts/` of a run folder; verl's own dumps are in `verl/rollouts/` and `verl/validations/`.
     """
     folders = [folder for folder in path.absolute().parents[1:3] if (folder / "config.yaml").is_file()]
     if path.absolute().parent.name not in ROLLOUT_FOLDERS or not folders:
@@ -56,20 +56,20 @@ def mode_of_run(path: Path) -> RunMode | None:
     name, settings = task.get("name"), task.get("settings") or {}
     if not isinstance(name, str) or ":" in name:
         return None
-    # The mode alone: a source that has since been moved does not matter here.
+    # Only the mode is passed on: the task's source may have been moved since.
     mode = getattr(load_task(name, **{key: settings[key] for key in settings if key == "mode"}), "mode", None)
     return None if mode is None else RunMode(mode, config)
 
 
 def read_rollouts(path: Path) -> Iterator[Rollout]:
-    """Every rollout of a file, streaming. A record without a response or a ground truth is an error that names it."""
+    """Yield every rollout of a file. A record without a response or a ground truth is an InputError with its place."""
     for record in read_records(path):
         for value, where in _unfolded(record):
             yield Rollout(where, read_sample(value, where), stored_verdict(value, where))
 
 
 def _unfolded(record: Record) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """verl's generation writes all responses to a prompt into one row, as the list `responses`."""
+    """Yield one record per response: verl's generation writes all responses to a prompt as the list `responses`."""
     many = record.value.get("responses")
     if not isinstance(many, list) or "response" in record.value:
         yield record.value, record.where
@@ -79,12 +79,12 @@ def _unfolded(record: Record) -> Iterator[tuple[Mapping[str, Any], str]]:
 
 
 def stored_verdict(record: Mapping[str, Any], where: str) -> Verdict | None:
-    """What the run said at the time. Without a word on correctness a reward of 1 or more counts as right."""
+    """Return the verdict that the run stored, or None. If it has no correctness, a reward of 1 or more is correct."""
     reward = first_present(record, STORED_REWARD_KEYS)
     if reward is None:
         return None
     if not isinstance(reward, int | float):
-        raise InputError(f"the stored reward is {reward!r:.80}", where=where, fix="it should be a number")
+        raise InputError(f"the stored reward is {reward!r:.80}", where=where, fix="it must be a number")
     correct = first_present(record, STORED_CORRECT_KEYS)
     right = reward >= 1 if correct is None else bool(correct)
     reason = str(first_present(record, ("reason",)) or "stored")
@@ -96,12 +96,13 @@ def stored_verdict(record: Mapping[str, Any], where: str) -> Verdict | None:
 
 STORED = "stored"
 _TOLERANCE = 1e-6
-"""Stored rewards went through float32."""
+"""Smaller differences are ignored: stored rewards were rounded to float32."""
 
 
 @dataclass
 class Tally:
-    """Verdicts, counted. Accuracy and mean reward are over those that could be judged: NaN where none could."""
+    """Counts of verdicts. Accuracy and mean reward are over the responses that could be judged; NaN if there are
+    none."""
 
     rows: int = 0
     failed: int = 0
@@ -133,7 +134,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Difference:
-    """A row on which the two rewards differ: in reward, in correctness, or in whether they could judge it."""
+    """A response on which two rewards differ: in reward, in correctness, or in whether they could judge it."""
 
     index: int
     where: str
@@ -144,8 +145,8 @@ class Difference:
 
 @dataclass
 class Audit:
-    """The outcome. `sources` is by data source; `differences` are the first of `num_different`. `run_mode` is the
-    reward's mode as the run's config says it, where the rollouts lie in a run folder."""
+    """The result of an audit. `sources` counts by data source. `differences` holds the first of the `num_different`
+    differing responses. `run_mode` is the mode of the run's reward, if the rollouts are in a run folder."""
 
     ours: Tally = field(default_factory=Tally)
     theirs: Tally | None = None
@@ -165,11 +166,11 @@ def audit_rewards(
     keep: int = 20,
     watch: Callable[[Iterable[Rollout]], Iterable[Rollout]] = iter,
 ) -> Audit:
-    """Judge every rollout of a file again, in a stream: only counts and `keep` differences are held.
+    """Judge every rollout of a file again. Memory holds only counts and the first `keep` differences.
 
-    `reward` and `against` are names as `egpo.rewards.named` takes them (None: each row's own data source); "stored" is
-    the verdict in the file. A reward of ours whose mode is not named is replayed in the mode that the run was judged
-    in, where the file lies in a run folder. `limit` stops after so many rows.
+    `reward` and `against` are names in the form of `egpo.rewards.named`; None is the reward of each row's data source,
+    and "stored" is the verdict in the file. A built-in reward that is named without a mode is used in the mode of the
+    run, if the file is in a run folder. `limit` is the maximum number of responses.
     """
     _require_known(reward, against)
     rollouts = islice(watch(read_rollouts(path)), limit)
@@ -185,13 +186,13 @@ def audit_rewards(
             audit.theirs.add(judged.theirs)
             _note_difference(audit, index, judged, judged.theirs, keep)
     if not audit.ours.rows:
-        raise InputError("the file holds no response", where=str(path), fix="give a file with at least one")
+        raise InputError("the file contains no response", where=str(path), fix="give a file with at least one")
     return audit
 
 
 def _require_known(*specs: str | None) -> None:
-    """An unknown reward or mode is told before the file is read. One from outside is left to whoever judges by it:
-    importing it may be slow."""
+    """Raise InputError on an unknown built-in reward or mode, before the file is read. A user's reward is not checked
+    here, since importing it may be slow."""
     for spec in specs:
         if spec is None or spec == STORED or ":" in spec:
             continue
@@ -203,7 +204,7 @@ def _require_known(*specs: str | None) -> None:
 
 
 def _in_mode(spec: str | None, mode: str) -> str | None:
-    """The reward with the run's mode, where it names none of its own and has such a mode."""
+    """Return the reward's name with the run's mode added, if the name has no mode and the reward has that mode."""
     if spec is None:
         return f"@{mode}"
     if spec == STORED or "@" in spec or ":" in spec:
@@ -219,7 +220,7 @@ class _Judged:
 
 
 def _judged(rollouts: Iterable[Rollout], reward: str | None, against: str | None, workers: int) -> Iterator[_Judged]:
-    """Each rollout with its verdicts. An error of a row says which."""
+    """Yield each rollout with its verdicts. An error in judging a row is raised with the row's place."""
     wanted = [reward, against] if against else [reward]
     names = [name for name in wanted if name != STORED]
     under_way: deque[Rollout] = deque()
@@ -236,7 +237,7 @@ def _judged(rollouts: Iterable[Rollout], reward: str | None, against: str | None
 def _samples(rollouts: Iterable[Rollout], under_way: deque[Rollout], *, by_source: bool) -> Iterator[Sample]:
     for rollout in rollouts:
         if by_source and not rollout.sample.data_source:
-            raise InputError("no `data_source`", where=rollout.where, fix="say which reward with --reward NAME")
+            raise InputError("no `data_source`", where=rollout.where, fix="choose the reward with --reward NAME")
         under_way.append(rollout)
         yield rollout.sample
 

@@ -144,7 +144,7 @@ def _checked_whole(path: str | None, overrides: list[str]) -> "Config | SftConfi
 def _task_faults(values: "Values") -> "list[Fault]":
     """What the schema cannot know: whether the tasks exist, and take these settings."""
     from egpo.errors import Fault, InputError
-    from egpo.tasks.load import check_task
+    from egpo.tasks.loading import check_task
 
     evaluation = values.value.get("eval")
     others = evaluation.get("tasks") if isinstance(evaluation, dict) else None

@@ -97,10 +97,10 @@ def parquet(source: Source, out: Out, force: Force = False, json: Json = False) 
     from rich.console import Console
 
     from egpo.cli.tables import dropped_table, table
-    from egpo.data import invert
+    from egpo.data import export_messages
     from egpo.tasks.gold import gold_answer
 
-    done = invert(source, out, force=force, answer_of=gold_answer)
+    done = export_messages(source, out, force=force, answer_of=gold_answer)
     if json:
         typer.echo(dumps(asdict(done), indent=2))
         return

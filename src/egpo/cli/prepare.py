@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from egpo.tasks.prepare import Preparation
+    from egpo.tasks.preparation import Preparation
 
 HELP = """Write a task's data as verl parquet: train, test and a manifest.
 
@@ -55,8 +55,8 @@ def _verb(task_name: str) -> Callable[..., None]:
         json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
     ) -> None:
         from egpo.cli.tables import counted
-        from egpo.tasks.load import TASKS
-        from egpo.tasks.prepare import prepare
+        from egpo.tasks.loading import TASKS
+        from egpo.tasks.preparation import prepare
 
         task = TASKS[task_name.replace("-", "_")]()
         watch = counted("rows")

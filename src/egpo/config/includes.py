@@ -1,16 +1,16 @@
-"""A recipe with the files that it includes, as one set of values that remember where they stand.
+"""Reads a recipe and the files that it includes into one set of values, each with the file and line that set it.
 
-    include: parts/tiny.yaml            # or a list; relative to the file that says it
+    include: parts/tiny.yaml            # or a list; relative to the file that contains the key
 
-Included files come first, in their order; the file itself goes over them. Sections are merged key by key, anything
-else is replaced.
+Included files are merged in their order, and the including file last. Sections are merged key by key; any other value
+replaces the earlier one.
 """
 
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
-from egpo.config.old_spellings import present_document
+from egpo.config.old_spellings import current_document
 from egpo.config.yaml_text import Document, parse_yaml
 from egpo.errors import ConfigError, Fault, nearest, shortened
 from egpo.files import path_fault
@@ -22,21 +22,22 @@ _DEEPEST = 50
 
 @dataclass(frozen=True)
 class Layers:
-    """Plain values, and for each key the place (`file:line`) that set it last."""
+    """The merged values of one or more files, and for each key the place (`file:line`) that set it last."""
 
     value: dict[str, Any]
     set_at: dict[KeyPath, str]
 
 
 def read_layers(path: FilePath, kind: str = "recipe") -> Layers:
-    """The file over what it includes."""
+    """Return the values of a file merged over those of the files that it includes."""
     return _read_layers(path, kind, (), {})
 
 
 def _read_layers(path: FilePath, kind: str, chain: tuple[FilePath, ...], known: dict[FilePath, Layers]) -> Layers:
-    """`chain` are the files that led here: one that comes again is a fault. `known` are the files read before: files
-    that include each other in several ways would otherwise be read a number of times that doubles with each level."""
-    document = present_document(_read(path, kind), str(path))
+    """`chain` holds the files that led to this one; one that occurs again is a cycle. `known` caches the files that
+    were read: without it a file that is included along several paths is read once per path, and the number of paths can
+    double with each level."""
+    document = current_document(_read(path, kind), str(path))
     set_at = {key: f"{path}:{line}" for key, line in document.line_of.items() if key[0] != INCLUDE}
     layers = Layers({}, {})
     for name in _included(document, path):
@@ -46,8 +47,8 @@ def _read_layers(path: FilePath, kind: str, chain: tuple[FilePath, ...], known: 
         resolved = base.resolve()
         if resolved not in known:
             known[resolved] = _read_layers(base, kind, (*chain, path), known)
-        layers = lay_over(layers, known[resolved])
-    return lay_over(layers, Layers({key: value for key, value in document.value.items() if key != INCLUDE}, set_at))
+        layers = merge_layers(layers, known[resolved])
+    return merge_layers(layers, Layers({key: value for key, value in document.value.items() if key != INCLUDE}, set_at))
 
 
 def _included(document: Document, path: FilePath) -> list[str]:
@@ -70,20 +71,21 @@ def _base(path: FilePath, name: str, place: str) -> FilePath:
     if not base.parent.is_dir():
         raise ConfigError([Fault(f"includes `{name}`, and there is no folder {base.parent}", place, "check the path")])
     there = [one.name for one in base.parent.glob("*.yaml") if one.name != path.name]
-    advice = nearest(base.name, there) if there else f"{base.parent} holds no recipe"
-    raise ConfigError([Fault(f"includes `{name}`, which is not there", place, advice)])
+    advice = nearest(base.name, there) if there else f"{base.parent} contains no .yaml file"
+    raise ConfigError([Fault(f"includes `{name}`, which does not exist", place, advice)])
 
 
 def _refuse_cycle(chain: tuple[FilePath, ...], base: FilePath, place: str) -> None:
     if len(chain) > _DEEPEST:
-        raise ConfigError([Fault(f"a chain of more than {_DEEPEST} files", place, "include fewer one after another")])
+        what = f"more than {_DEEPEST} files include each other in a chain"
+        raise ConfigError([Fault(what, place, "flatten the includes")])
     if base.resolve() in [path.resolve() for path in chain]:
         shown = " -> ".join(str(path) for path in (*chain, base))
-        raise ConfigError([Fault(f"includes itself: {shown}", place, "leave one of these out")])
+        raise ConfigError([Fault(f"includes itself: {shown}", place, "remove one of these includes")])
 
 
-def lay_over(lower: Layers, upper: Layers) -> Layers:
-    """Sections are merged; what the upper says otherwise replaces the lower's, with all that was under it."""
+def merge_layers(lower: Layers, upper: Layers) -> Layers:
+    """Merge sections key by key. Any other value of `upper` replaces that of `lower`, with all keys below it."""
     replaced: list[KeyPath] = []
     value = _merged(lower.value, upper.value, (), replaced)
     kept = {key: place for key, place in lower.set_at.items() if not any(key[: len(path)] == path for path in replaced)}
@@ -91,7 +93,7 @@ def lay_over(lower: Layers, upper: Layers) -> Layers:
 
 
 def _merged(lower: dict[str, Any], upper: dict[str, Any], path: KeyPath, replaced: list[KeyPath]) -> dict[str, Any]:
-    """`replaced` grows by the keys whose lower values are gone."""
+    """Appends to `replaced` the keys whose lower values were replaced."""
     merged = dict(lower)
     for key, new in upper.items():
         old = merged.get(key)
@@ -116,7 +118,9 @@ def _read(path: FilePath, kind: str) -> Document:
     document = parse_yaml(text, str(path))
     if document.value is None:
         fix = (
-            "it needs at least model.path, and task.name or data.path" if kind == "recipe" else "remove it, or fill it"
+            "it needs at least model.path, and task.name or data.path"
+            if kind == "recipe"
+            else "remove the file, or write settings into it"
         )
         raise ConfigError([Fault(f"the {kind} is empty", str(path), fix)])
     if not isinstance(document.value, dict):

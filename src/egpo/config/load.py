@@ -1,8 +1,7 @@
-"""The values of a recipe before they are checked: its files, the overrides over them, the machine's under them.
+"""Loads a recipe: its files, then overrides (`update.lr=2e-6`), then this machine's defaults, all checked together.
 
-A recipe plus dotted overrides in, a checked config out; and back to YAML.
-
-Each setting of a recipe with the file and line, or the override, that set it.
+`load_config` returns the checked config, `config_to_yaml` writes it back, `config_schema` describes it for editors, and
+`settings_with_origins` tells which file and line, or which override, set each value.
 """
 
 import json
@@ -15,7 +14,7 @@ from pydantic import ValidationError
 
 from egpo.config.includes import INCLUDE, Layers, read_layers
 from egpo.config.machine import machine_file, this_machine
-from egpo.config.old_spellings import present_override
+from egpo.config.old_spellings import current_override
 from egpo.config.schema import Config, SftConfig
 from egpo.config.yaml_text import dump_yaml, parse_yaml
 from egpo.errors import ConfigError, Fault
@@ -24,7 +23,7 @@ from egpo.sections import KeyPath, PlaceOf, Section, faults_of
 
 @dataclass(frozen=True)
 class Values:
-    """Plain values, where each came from, and the overrides that were none."""
+    """Unchecked values of a recipe, the origin of each, and the faults of overrides that could not be applied."""
 
     value: dict[str, Any]
     place_of: PlaceOf
@@ -35,13 +34,14 @@ class Values:
         return "data" in self.value and "task" not in self.value
 
     def origin_of(self, key: KeyPath) -> str:
-        """The override or the line that set this very key, or `default`."""
+        """Return the override or the `file:line` that set this key, or `default`."""
         overrides = self.place_of.override_of
         setters = [text for path, text in overrides.items() if key[: len(path)] == path]
         return f"override `{setters[-1]}`" if setters else self.place_of.set_at.get(key, "default")
 
 
 def read_values(recipe: str | FilePath | None, overrides: Iterable[str]) -> Values:
+    """Read a recipe and its includes, apply the overrides, and fill in this machine's defaults. Nothing is checked."""
     where = str(recipe) if recipe is not None else "defaults"
     layers = Layers({}, {}) if recipe is None else read_layers(FilePath(recipe))
     applied, faults = apply_overrides(layers.value, [overrides] if isinstance(overrides, str) else list(overrides))
@@ -50,7 +50,8 @@ def read_values(recipe: str | FilePath | None, overrides: Iterable[str]) -> Valu
 
 
 def _fill_from_machine(layers: Layers) -> None:
-    """How many GPUs there are is no recipe's business, unless it says so. A machine file with a fault is one now."""
+    """Take the numbers of GPUs and nodes from the machine file, where the recipe does not set them."""
+    # Read even if it is not used: a faulty machine file is reported now.
     machine, verl = this_machine(), layers.value.get("verl") or {}
     if layers.value.get("engine") == "verl" and isinstance(verl, dict) and verl.get("device") != "cpu":
         known = {"gpus": machine.gpus, "nodes": machine.nodes}
@@ -68,7 +69,8 @@ class _Override:
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[KeyPath, str], list[Fault]]:
-    """Write the overrides into the values; which path was set by which, and what could not be set."""
+    """Write the overrides into `values`. Return the override that set each key, and the faults of those that could not
+    be applied."""
     applied: dict[KeyPath, str] = {}
     faults: list[Fault] = []
     for override in _parsed(overrides, faults):
@@ -77,7 +79,8 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[d
             section = section.setdefault(part, {})
             if not isinstance(section, dict):
                 name = ".".join(override.path[: depth + 1])
-                faults.append(Fault(f"`{name}` is not a section", f"override `{override.text}`", "it has no keys"))
+                fix = "it is a single value and has no keys"
+                faults.append(Fault(f"`{name}` is not a section", f"override `{override.text}`", fix))
                 break
         else:
             section[override.path[-1]] = override.value
@@ -95,12 +98,13 @@ def _parsed(overrides: Sequence[str], faults: list[Fault]) -> Iterator[_Override
             faults.append(Fault("not an override", f"`{text}`", "write section.key=value, as in update.lr=2e-6"))
             continue
         if path == (INCLUDE,):
-            faults.append(Fault("`include` stands in files", f"override `{text}`", "write a recipe with `egpo new`"))
+            fix = "write it into the recipe; `egpo new` makes one"
+            faults.append(Fault("`include` cannot be an override", f"override `{text}`", fix))
             continue
         try:
-            # A shell hands `key=""` on as `key=`: empty text, as Hydra reads it. Nothing at all is `key=null`.
+            # A shell passes `key=""` as `key=`: that is the empty string, as in Hydra. `key=null` is no value.
             parsed = parse_yaml(value, f"override `{text}`").value if value.strip() else ""
-            yield _Override(text, *present_override(path, parsed))
+            yield _Override(text, *current_override(path, parsed))
         except ConfigError as error:
             faults.extend(error.faults)
 
@@ -108,7 +112,7 @@ def _parsed(overrides: Sequence[str], faults: list[Fault]) -> Iterator[_Override
 Root = TypeVar("Root", bound=Section)
 _INCLUDE_SCHEMA = {
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-    "description": "Recipes, or parts of them, that this one goes over; relative to this file.",
+    "description": "Recipes, or parts of recipes, that this file is merged over. Paths are relative to this file.",
 }
 
 
@@ -119,7 +123,8 @@ def load_config(recipe: str | FilePath | None, overrides: Iterable[str], root: t
 def load_config(
     recipe: str | FilePath | None = None, overrides: Iterable[str] = (), root: type[Section] = Config
 ) -> Section:
-    """Read, override, check. Every fault is in the one ConfigError, with its file, line and section.
+    """Read a recipe, apply the overrides, and check the result. All faults are reported in one ConfigError, each with
+    its file, line and section.
 
     >>> load_config(overrides=["model.path=egpo-tiny", "task.name=countdown", "update.lr=2e-6"]).update.lr
     2e-06
@@ -128,24 +133,25 @@ def load_config(
 
 
 def load_recipe(recipe: str | FilePath | None = None, overrides: Iterable[str] = ()) -> Config | SftConfig:
-    """A recipe of either kind: one with `data` and without `task` is for `egpo sft`."""
+    """Load a recipe of either kind. One with `data` and without `task` is for `egpo sft`."""
     return check_values(read_values(recipe, overrides))
 
 
 def check_values(values: Values) -> Config | SftConfig:
+    """Check the values of a recipe of either kind, or raise a ConfigError with all faults."""
     return _checked(values, SftConfig) if values.is_sft else _checked(values, Config)
 
 
 def config_to_yaml(config: Section) -> str:
-    """The resolved config: every knob, in the order of the schema. Reads back as the same config."""
+    """Return the resolved config as YAML: every setting, in the order of the schema. It loads as the same config."""
     return dump_yaml(config.model_dump(mode="json"))
 
 
 def config_schema(root: type[Section] = Config) -> dict[str, Any]:
-    """A JSON schema for editors (`# yaml-language-server: $schema=egpo.schema.json`)."""
+    """Return a JSON schema for editors (`# yaml-language-server: $schema=egpo.schema.json`)."""
     title = "egpo recipe" if root is Config else "egpo sft recipe"
     described = root.model_json_schema()
-    # An included file may bring what is required.
+    # An included file may contain the required keys.
     described |= {"title": title, "properties": {INCLUDE: _INCLUDE_SCHEMA, **described["properties"]}}
     described["anyOf"] = [{"required": described.pop("required")}, {"required": [INCLUDE]}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | described
@@ -163,7 +169,7 @@ def _checked(values: Values, root: type[Root]) -> Root:
 
 @dataclass(frozen=True)
 class Setting:
-    """A dotted key, its value, and the place that set it: `default` where none did."""
+    """A dotted key, its value, and the file and line or override that set it (`default` if none did)."""
 
     key: str
     value: Any
@@ -174,7 +180,7 @@ class Setting:
 
 
 def settings_with_origins(recipe: str | FilePath | None = None, overrides: Iterable[str] = ()) -> list[Setting]:
-    """Every knob, in the order of the schema."""
+    """Return every setting of the checked recipe with its origin, in the order of the schema."""
     values = read_values(recipe, overrides)
     resolved = check_values(values).model_dump(mode="json")
     return [Setting(".".join(key), value, values.origin_of(key)) for key, value in _leaves(resolved, ())]

@@ -1,7 +1,8 @@
-"""What belongs to a machine and to no recipe: where models and data lie, GPUs, the environments of others.
+"""The machine file, `egpo.machine.yaml`: settings that belong to a machine and not to a recipe. It is optional.
 
-One optional file, `egpo.machine.yaml`: the one that the variable EGPO_MACHINE names, or the one in the working
-directory, or the one in ~/.config/egpo. An empty EGPO_MACHINE: none at all.
+It holds the folders of models and data, the number of GPUs, and the interpreters of separate environments. The first of
+these is read: the file named by the variable EGPO_MACHINE, `egpo.machine.yaml` in the working directory, the same in
+~/.config/egpo. An empty EGPO_MACHINE turns it off.
 """
 
 import json
@@ -27,45 +28,47 @@ NAME = "egpo.machine.yaml"
 
 class Environments(Section):
     verl: PathText | None = None
-    """Python of the environment that has verl, vLLM and Ray."""
+    """Path of the Python interpreter of the environment that has verl, vLLM and Ray. Default: none."""
     bfcl: PathText | None = None
-    """Python of the environment that has BFCL's evaluator."""
+    """Path of the Python interpreter of the environment that has BFCL's evaluator. Default: none."""
 
 
 class Machine(Section):
-    """A relative path starts where the file lies."""
+    """The settings of a machine file. Relative paths are relative to the folder of the file."""
 
     models: Annotated[tuple[PathText, ...], Field(strict=False)] = ()
-    """Folders of models: `Qwen/Qwen3-4B` is looked for in each, as `Qwen/Qwen3-4B` and as `Qwen3-4B`."""
+    """Folders that contain models. `Qwen/Qwen3-4B` is searched in each as `Qwen/Qwen3-4B` and as `Qwen3-4B`. Default:
+    none."""
     data: Annotated[tuple[PathText, ...], Field(strict=False)] = ()
-    """Folders of raw data: a `prepare.source` that is not in the working directory is looked for in each."""
+    """Folders that contain raw data. A `prepare.source` that does not exist in the working directory is searched in
+    each. Default: none."""
     gpus: Count | None = None
-    """Of each node: `verl.gpus` where a recipe does not say."""
+    """Number of GPUs per node: the default of `verl.gpus`."""
     nodes: Count | None = None
-    """`verl.nodes` where a recipe does not say."""
+    """Number of nodes: the default of `verl.nodes`."""
     environments: Environments = Environments()
-    """Interpreters of environments with pins of their own."""
+    """Interpreters of the environments for packages whose version pins conflict with those of egpo."""
 
 
 def machine_file() -> Path | None:
-    """Where this machine's file is; None where it has none. A name in EGPO_MACHINE must be a file."""
+    """Return the path of the machine file, or None if there is none. EGPO_MACHINE must name an existing file."""
     if VARIABLE in os.environ:
         named = os.environ[VARIABLE]
         if named and (path_fault(named) or not Path(named).expanduser().is_file()):
-            raise InputError(f"no such file `{named}`", where=VARIABLE, fix="mend the variable, or unset it")
+            raise InputError(f"no such file `{named}`", where=VARIABLE, fix="correct the variable, or unset it")
         return Path(named).expanduser() if named else None
     places = (Path(NAME), Path.home() / ".config" / "egpo" / NAME)
     return next((place for place in places if place.is_file()), None)
 
 
 def this_machine() -> Machine:
-    """Nothing is known of a machine without a file."""
+    """Return the settings of this machine: those of its machine file, or the defaults if it has none."""
     path = machine_file()
     return Machine() if path is None else read_machine(path)
 
 
 def read_machine(path: Path) -> Machine:
-    """Checked whole: a folder or an interpreter that is not there is a fault now, and not hours later."""
+    """Read and check a machine file. A missing folder or interpreter is reported now, not when it is first used."""
     layers = read_layers(path, "machine file")
     place_of = PlaceOf(str(path), layers.set_at, {})
     try:
@@ -79,8 +82,8 @@ def read_machine(path: Path) -> Machine:
 
 
 def model_folder(name: str) -> str:
-    """What a recipe's `model.path` is here: a folder of that name, a model of the package, a folder under one of the
-    machine's `models`; or the name itself, which is then one of the hub."""
+    """Resolve `model.path` on this machine: to a folder of that name, a model of the package, or a folder below one of
+    the machine's `models`. If none exists, return the name unchanged; it is then a name on the hub."""
     resolved = resolve_model(name)
     if resolved != name or Path(name).expanduser().is_dir():
         return resolved
@@ -89,11 +92,12 @@ def model_folder(name: str) -> str:
 
 
 def require_model_place(name: str, where: str) -> str:
-    """`model_folder` of the name, or an InputError where it is a path that leads nowhere, or to a broken config.
+    """Return `model_folder(name)`, or raise InputError if it is a path that does not exist or has an invalid config.
 
-    A name that is no folder goes to the hub only if it can be one of the hub's: `owner/model` or `model`, of letters,
-    digits, `.`, `_` and `-`. It is a path if it starts with `.`, `/` or `~`, has two slashes or a trailing one, or if
-    its first part is `runs` or a folder here. A single word that is close to a model of the package is a misspelling.
+    A name that is not a folder is taken as a hub name only if it has the form `owner/model` or `model`, of letters,
+    digits, `.`, `_` and `-`. It is taken as a path if it starts with `.`, `/` or `~`, has two slashes or a trailing
+    one, or if its first part is `runs` or an existing folder. A single word that is close to the name of a model of the
+    package is taken as a misspelling.
     """
     folder = model_folder(name)
     path = Path(folder).expanduser()
@@ -109,10 +113,11 @@ def require_model_place(name: str, where: str) -> str:
 
 
 def _require_readable_config(path: Path, where: str) -> None:
-    """Raise on what transformers meets with a traceback. A folder without a config is its reader's business."""
+    """Raise InputError on a config that transformers would answer with a traceback. A missing config is reported by the
+    code that loads the model."""
     if not path.is_file():
         return
-    fix = "is the folder whole? give what `save_pretrained` wrote"
+    fix = "check that the folder is complete, as `save_pretrained` writes it"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -133,7 +138,7 @@ def _may_be_of_the_hub(name: str) -> bool:
 
 
 def _closest(path: Path) -> str:
-    """Advice: the existing folder that is closest to the path, compared at its first part that does not exist."""
+    """Return advice that names the closest existing folder, compared at the first part of the path that is missing."""
     missing = next(place for place in (*reversed(path.parents), path) if not place.is_dir())
     home = missing.parent
     try:
@@ -147,7 +152,8 @@ def _closest(path: Path) -> str:
 
 
 def data_place(source: str) -> str:
-    """What a recipe's `prepare.source` is here: a path as it stands, under one of the machine's `data`, or itself."""
+    """Resolve `prepare.source` on this machine: to an existing path, to a path below one of the machine's `data`
+    folders, or else to the same text, which is then a name on the hub."""
     if Path(source).expanduser().exists():
         return str(Path(source).expanduser())
     tried = [Path(root, source) for root in this_machine().data]
@@ -156,7 +162,7 @@ def data_place(source: str) -> str:
 
 def _located(machine: Machine, home: Path) -> Machine:
     def at(word: str) -> str:
-        # Not resolved: the python of an environment is a link, and must be called by its own name.
+        # Links are not resolved: the python of an environment is a link, and finds its packages by its own path.
         return str(home.absolute() / Path(word).expanduser())
 
     named = {name: at(python) for name, python in machine.environments if python is not None}
@@ -173,8 +179,8 @@ def _wrong_paths(machine: Machine, place_of: PlaceOf) -> Iterator[Fault]:
     for key, folders in (("models", machine.models), ("data", machine.data)):
         for folder in folders:
             if not Path(folder).is_dir():
-                yield Fault(f"`{key}`: no such folder {folder}", place_of((key,)), "mend the path, or leave it out")
+                yield Fault(f"`{key}`: no such folder {folder}", place_of((key,)), "correct the path, or leave it out")
     for name, python in machine.environments:
         if python is not None and not (Path(python).is_file() and os.access(python, os.X_OK)):
-            fix = "give the path of its python, as /opt/verl/bin/python"
+            fix = "give the path of its python, such as /opt/verl/bin/python"
             yield Fault(f"`{name}`: no interpreter at {python}", place_of(("environments", name)), fix)

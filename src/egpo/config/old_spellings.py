@@ -1,8 +1,8 @@
-"""Spellings of the earlier systems that are still understood, and the present ones.
+"""Translates config keys and values of earlier systems to the current ones.
 
-`algorithm.egpo_lambda: 0.4` in a recipe, as an override, or on verl's command line is `algorithm.egpo.lam: 0.4`; a
-notice on stderr says so once. To add a spelling, add a row to one of the two tables: recipes and the plug-in for verl
-both read them. All of it stands under `algorithm`.
+`algorithm.egpo_lambda: 0.4` in a recipe, as an override, or on verl's command line is read as
+`algorithm.egpo.lam: 0.4`, and a notice is printed once on stderr. All old keys are below `algorithm`. To add one, add a
+row to OLD_KEYS or OLD_VALUES; recipes and the verl plug-in both read these tables.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ SECTION = "algorithm"
 
 @dataclass(frozen=True)
 class OldKey:
-    """Dotted, below `algorithm`: the old key, the present one in a recipe, and the one that the plug-in reads in verl's
-    configuration, where the settings of both estimators stand under `egpo`."""
+    """An old key, the current key in a recipe, and the current key in verl's configuration, all dotted and relative to
+    `algorithm`. In verl's configuration the settings of both estimators are below `egpo`."""
 
     old: str
     recipe: str
@@ -34,18 +34,18 @@ OLD_KEYS = (
     OldKey("egpo.lambda_max", recipe="egpo_calibrated.lambda_max", verl="egpo.lambda_max"),
     OldKey("egpo_calibrated.entropy_epsilon", recipe="egpo_calibrated.eps", verl="egpo.eps"),
 )
-"""The last four are the calibrated estimator's."""
+"""The last four belong to the calibrated estimator."""
 
 OLD_VALUES = {"entropy_mode": {"joint": "response"}}
-"""By the last part of the key."""
+"""Last part of the key -> {old value: current value}."""
 
 _IN_RECIPES: dict[KeyPath, KeyPath] = {
     (SECTION, *row.old.split(".")): (SECTION, *row.recipe.split(".")) for row in OLD_KEYS
 }
 
 
-def present_value(key: str, value: Any) -> Any:
-    """The value in today's words, with a notice where it was another; `key` is dotted."""
+def current_value(key: str, value: Any) -> Any:
+    """Return the current spelling of a value, with a notice if it was an old one. `key` is dotted."""
     new = OLD_VALUES.get(key.rpartition(".")[2], {}).get(value) if isinstance(value, str) else None
     if new is None:
         return value
@@ -53,24 +53,25 @@ def present_value(key: str, value: Any) -> Any:
     return new
 
 
-def present_override(path: KeyPath, value: Any) -> tuple[KeyPath, Any]:
-    """An override in today's words: of one key, or of a section with old keys in it."""
+def current_override(path: KeyPath, value: Any) -> tuple[KeyPath, Any]:
+    """Return an override with current keys and values. It may set one key, or a section that contains old keys."""
     if isinstance(value, dict) and path[:1] == (SECTION,):
         nested: Any = value
         for part in reversed(path):
             nested = {part: nested}
-        found = present_document(Document(nested, {}), f"override `{'.'.join(path)}`").value
+        found = current_document(Document(nested, {}), f"override `{'.'.join(path)}`").value
         for part in path:
             found = found.get(part, {})
         return path, found
     new = _IN_RECIPES.get(path, path)
     if new != path:
         _notify(path, new)
-    return new, present_value(".".join(new), value) if new[:1] == (SECTION,) else value
+    return new, current_value(".".join(new), value) if new[:1] == (SECTION,) else value
 
 
-def present_document(document: Document, where: str) -> Document:
-    """A file's values in today's words; each keeps its line. Two spellings of one setting that differ: ConfigError."""
+def current_document(document: Document, where: str) -> Document:
+    """Return a file's values with current keys and values; each keeps its line number. If a setting is given in both
+    spellings with different values, raise ConfigError."""
     if not isinstance(document.value, dict) or not isinstance(document.value.get(SECTION), dict):
         return document
     value, line_of = _copied(document.value), dict(document.line_of)
@@ -80,12 +81,13 @@ def present_document(document: Document, where: str) -> Document:
             continue
         target = _section(value, new[:-1], make=True)
         if target is None:
-            continue  # a plain value stands where the section belongs: the schema says so
+            continue  # a plain value in place of a section: the schema reports it
         given = parent.pop(old[-1])
         place = f"{where}:{line_of[old]}" if old in line_of else where
         if new[-1] in target and target[new[-1]] != given:
             names = f"`{'.'.join(old)}` is {given} and `{'.'.join(new)}` is {target[new[-1]]}"
-            raise ConfigError([Fault(f"{names}, and they are one setting", place, f"keep {'.'.join(new)}")])
+            what = f"{names}, but they are the same setting"
+            raise ConfigError([Fault(what, place, f"keep {'.'.join(new)}")])
         target[new[-1]] = given
         if old in line_of:
             line_of[new] = line_of.pop(old)
@@ -99,11 +101,11 @@ def _replace_values(section: dict[str, Any], name: str) -> None:
         if isinstance(value, dict):
             _replace_values(value, f"{name}.{key}")
         else:
-            section[key] = present_value(f"{name}.{key}", value)
+            section[key] = current_value(f"{name}.{key}", value)
 
 
 def _section(value: dict[str, Any], path: KeyPath, make: bool = False) -> dict[str, Any] | None:
-    """The section at `path`; none where there is none, or where a plain value stands."""
+    """Return the section at `path`, or None if it is missing or a plain value. With `make`, create it if missing."""
     for part in path:
         found = value.setdefault(part, {}) if make else value.get(part)
         if not isinstance(found, dict):

@@ -1,7 +1,6 @@
-"""Every knob of an experiment: the root that joins the sections. No torch here: `egpo config` and the editors' schema
-answer at once.
+"""The two kinds of recipe: `Config` for reinforcement learning, `SftConfig` for supervised fine-tuning by `egpo sft`.
 
-Every knob of supervised fine-tuning: the root of a recipe for `egpo sft`.
+Each joins the sections of `config/sections/`. Nothing here imports torch, so that `egpo config` starts at once.
 """
 
 from typing import Annotated, Literal
@@ -9,9 +8,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from egpo.config.sections.algorithm import Algorithm
-from egpo.config.sections.experiment import Bfcl, Convert, Eval, Prepare, Probe, Verl
+from egpo.config.sections.experiment import Bfcl, Convert, Eval, Prepare, ProbeStage, Verl
 from egpo.config.sections.training import (
     Checkpoints,
+    Logging,
     Lora,
     Model,
     Optimization,
@@ -21,7 +21,6 @@ from egpo.config.sections.training import (
     Trackers,
     Update,
     Validation,
-    Watch,
 )
 from egpo.errors import Fault
 from egpo.sections import Count, Every, PathText, Positive, RunName, RunsFolder, Section, Seed, raised
@@ -33,11 +32,12 @@ __all__ = [
     "Config",
     "Convert",
     "Eval",
+    "Logging",
     "Lora",
     "Model",
     "Optimization",
     "Prepare",
-    "Probe",
+    "ProbeStage",
     "Rollout",
     "Section",
     "Segments",
@@ -46,60 +46,61 @@ __all__ = [
     "Update",
     "Validation",
     "Verl",
-    "Watch",
 ]
 
 
 class Config(Section):
-    """One experiment."""
+    """A recipe for reinforcement learning: one training run and the stages of `egpo run` around it."""
 
     name: RunName = "run"
-    """Name of the run, and of its folder."""
+    """Name of the run and of its folder."""
     engine: Literal["local", "verl"] = "local"
-    """`local`: this process. `verl`: Ray, FSDP and vLLM."""
+    """Training engine. `local`: in this process, on a CPU or one GPU. `verl`: Ray, FSDP and vLLM on one or more
+    GPUs."""
     seed: Seed = 0
-    """Decides sampling and data order."""
+    """Random seed of the sampling and of the order of the problems."""
     steps: Count = 100
-    """Batches of rollouts."""
+    """Number of training steps; each samples and learns from one batch of rollouts."""
     runs: RunsFolder = "runs"
-    """Where run folders lie: this one's is `runs`/`name`."""
+    """Folder of all runs. This run is written to `runs`/`name`."""
     model: Model
-    """What is trained."""
+    """The model to train."""
     task: Task
-    """What it is trained on."""
+    """The task: problems, prompts and reward."""
     rollout: Rollout = Rollout()
-    """Sampling."""
+    """Sampling of responses."""
     segments: Segments = Segments()
-    """Thinking and answer."""
+    """How a response is divided into thinking and answer."""
     algorithm: Algorithm = Algorithm()
-    """The advantage."""
+    """How advantages are computed from rewards."""
     update: Update = Update()
-    """The policy update."""
+    """Optimizer and policy loss."""
     checkpoints: Checkpoints = Checkpoints()
-    """What is kept of the model."""
+    """When checkpoints are written, and which are kept."""
     validation: Validation = Validation()
-    """How it is watched on problems it does not train on."""
-    watch: Watch = Watch()
-    """Where to look."""
+    """Validation on held-out problems during training."""
+    watch: Logging = Logging()
+    """Experiment trackers and dumps of rollouts."""
     prepare: Prepare = Prepare()
-    """Its data, by `egpo run`."""
-    probe: Probe = Probe()
-    """The probe before it, by `egpo run`."""
+    """Preparation of the task's data."""
+    probe: ProbeStage = ProbeStage()
+    """Probe before the training, made by `egpo run`."""
     eval: Eval = Eval()
-    """The evaluations after it, by `egpo run`."""
+    """Evaluations after the training, made by `egpo run`."""
     verl: Verl = Verl()
-    """The second engine, where `engine` names it."""
+    """Settings of the verl engine, used with `engine: verl`."""
 
 
 class SftData(Section):
     path: PathText
-    """Conversations: JSON, JSON lines or parquet of `messages` (with `tools`), or parquet of `egpo prepare`."""
+    """Training conversations: JSON, JSON lines or parquet with `messages` (and `tools`), or parquet written by
+    `egpo prepare`."""
     eval_path: PathText | None = None
-    """Conversations to evaluate on, in the same forms."""
+    """Conversations for the evaluation loss, in the same formats. Default: none."""
     eval_frac: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Or this share of `path`, drawn by `seed` and kept out of training."""
+    """Instead of `eval_path`: the fraction of `path`, drawn by `seed`, that is held out for the evaluation loss."""
     max_tokens: Count | None = None
-    """Longer examples are left out, and counted; none: what the model's context holds."""
+    """Maximum length of an example, in tokens. Longer ones are skipped and counted. Default: the model's context."""
 
     @model_validator(mode="after")
     def _one_evaluation_set(self) -> "SftData":
@@ -110,36 +111,37 @@ class SftData(Section):
 
 class SftUpdate(Optimization):
     lr: Positive = 1e-5
-    """Learning rate, at its highest."""
+    """Peak learning rate."""
     batch_tokens: Count = 16384
-    """Tokens per optimizer step, prompts included: whole examples, as many as fit; one at least."""
+    """Tokens per optimizer step, including prompts. A step takes as many whole examples as fit, and at least one."""
 
 
 class SftValidation(Section):
     every: Every = 50
-    """Steps between evaluation losses; also before the first step and after the last. 0: none at all."""
+    """Steps between measurements of the evaluation loss; it is also measured before the first step and after the last.
+    0: never."""
 
 
 class SftConfig(Section):
-    """One supervised run."""
+    """A recipe for supervised fine-tuning: one run of `egpo sft`."""
 
     name: RunName = "sft"
-    """Name of the run, and of its folder."""
+    """Name of the run and of its folder."""
     seed: Seed = 0
-    """Decides the data order, the evaluation share, and the weights under `model.init: random`."""
+    """Random seed of the data order, of the split by `data.eval_frac`, and of the weights with `model.init: random`."""
     epochs: Count = 1
-    """Passes over the data, each in an order of its own."""
+    """Passes over the data; each is shuffled anew."""
     runs: RunsFolder = "runs"
-    """Where run folders lie: this one's is `runs`/`name`."""
+    """Folder of all runs. This run is written to `runs`/`name`."""
     model: Model
-    """What is trained."""
+    """The model to train."""
     data: SftData
-    """What it is trained on."""
+    """The conversations to train and evaluate on."""
     update: SftUpdate = SftUpdate()
-    """The optimizer."""
+    """Optimizer and batch size."""
     checkpoints: Checkpoints = Checkpoints()
-    """What is kept of the model; the best are those of the lowest evaluation loss."""
+    """When checkpoints are written, and which are kept. The best are those with the lowest evaluation loss."""
     validation: SftValidation = SftValidation()
     """When the evaluation loss is measured."""
     watch: Trackers = Trackers()
-    """Where to look."""
+    """Experiment trackers."""

@@ -1,7 +1,7 @@
-"""YAML in and out, without YAML's surprises.
+"""Reads and writes YAML 1.2, with the line of each key.
 
-PyYAML reads `1e-6` as a string, `no` as False, and lets a key stand twice. Here scalars follow YAML 1.2, a second key
-is a fault, and every value remembers its line.
+PyYAML reads `1e-6` as a string and `no` as False, and accepts a key twice. Here scalars follow YAML 1.2's core schema,
+and a repeated key is an error.
 """
 
 import re
@@ -18,20 +18,20 @@ _WORDS |= {".inf": float("inf"), "-.inf": -float("inf"), "+.inf": float("inf")}
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _BASED = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_MOST_VALUES = 10_000  # an alias of an alias of an alias would fill the memory
+_MOST_VALUES = 10_000  # nested aliases can expand to more values than fit in memory
 _LONGEST_NUMBER = 400
 
 
 @dataclass
 class Document:
-    """Plain values, and the line on which each key stands."""
+    """The values of a YAML document, and the line number of each key."""
 
     value: Any
     line_of: dict[KeyPath, int] = field(default_factory=dict)
 
 
 def parse_yaml(text: str, where: str) -> Document:
-    """One document of plain values. Faults are those of YAML itself; what the keys mean is the schema's business."""
+    """Parse one YAML document into plain values. Raises ConfigError on invalid YAML; keys are not checked here."""
     reader = _Reader(where)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -42,12 +42,12 @@ def parse_yaml(text: str, where: str) -> Document:
         mark = getattr(error, "problem_mark", None)
         place = f"{where}:{mark.line + 1}" if mark else where
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError([Fault(f"not YAML: {problem}", place, "mind the indentation and the quotes")]) from error
+        raise ConfigError([Fault(f"not YAML: {problem}", place, "check the indentation and the quotes")]) from error
     return Document(value, reader.line_of)
 
 
 def parse_scalar(text: str) -> Any:
-    """A plain scalar by the rules of YAML 1.2's core schema."""
+    """Return the value of an unquoted scalar by the rules of YAML 1.2's core schema."""
     if text.lower() in _WORDS and text in {text.lower(), text.capitalize(), text.upper()}:
         return _WORDS[text.lower()]
     if len(text) <= _LONGEST_NUMBER:
@@ -61,7 +61,7 @@ def parse_scalar(text: str) -> Any:
 
 
 def dump_yaml(value: Any) -> str:
-    """Keys in the order given; every scalar reads back as itself."""
+    """Write values as YAML. Keys keep their order, and every scalar reads back as the same value and type."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=False)
 
 
@@ -77,7 +77,7 @@ class _Reader:
             raise ConfigError([Fault(f"more than {_MOST_VALUES} values", self.where, "is an alias inside itself?")])
         if not node.tag.startswith("tag:yaml.org,2002:") or ":python/" in node.tag:
             place = f"{self.where}:{node.start_mark.line + 1}"
-            raise ConfigError([Fault(f"the tag `{node.tag}` means nothing here", place, "write plain values")])
+            raise ConfigError([Fault(f"the YAML tag `{node.tag}` is not supported", place, "write plain values")])
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -91,14 +91,15 @@ class _Reader:
             key, line = str(key_node.value), key_node.start_mark.line + 1
             if key in values:
                 first = self.line_of[(*path, key)]
-                raise ConfigError([Fault(f"`{key}` stands twice", f"{self.where}:{line}", f"first on line {first}")])
+                fix = f"remove one; the first is on line {first}"
+                raise ConfigError([Fault(f"`{key}` is given twice", f"{self.where}:{line}", fix)])
             self.line_of[(*path, key)] = line
             values[key] = self.value(value_node, (*path, key))
         return values
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes a string whenever it would read back as something else."""
+    """A dumper that quotes a string if it would otherwise be read as another type."""
 
 
 def _represent_str(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

@@ -1,10 +1,29 @@
-"""Data on disk: records in any of the usual formats to verl parquet rows, and back. Knows no task and no reward."""
+"""Data on disk: source records in, verl parquet rows out, and back to chat messages. Imports no task and no reward.
+
+In the order in which data passes through:
+
+    sources.py         a file, a directory or a hub dataset, opened as streams of records
+    readers.py         JSON, JSON lines and parquet, one record at a time
+    hardgen.py, messages.py, xlam.py    the conversation formats: one record to one row, or to a reason to drop it
+    conversations.py   what the formats share; DROP_REASONS
+    calls.py           tool calls as Python lists, OpenAI objects and Hermes text
+    tool_prompt.py     the system message that lists the tools
+    splits.py          the choice of rows, the train/test split, and the temporary file that holds rows until then
+    rows.py            `Row`, its parquet schema, writing and lazy reading
+    tokens.py          prompt and answer lengths under a tokenizer
+    manifest.py        `manifest.json`: settings, row counts and digests
+    output.py          a set of files that is written completely or not at all
+    conversion.py      `egpo convert`, in both directions
+
+To add a conversation format, write a function `(record, source_row, style) -> Row | Dropped`, add it to
+`conversion.CONVERTERS`, and add its name to `Convert.format` in `config/sections/experiment.py`.
+"""
 
 from egpo.data.conversations import DROP_REASONS, ToolStyle
-from egpo.data.conversion import CONVERTERS, Conversion, Inversion, SplitRule, convert, invert
+from egpo.data.conversion import CONVERTERS, Conversion, MessagesExport, SplitRule, convert, export_messages
 from egpo.data.manifest import Manifest, read_manifest
 from egpo.data.readers import Record, read_records
-from egpo.data.rows import Dropped, Message, Row, Stored, read_rows
+from egpo.data.rows import Dropped, Message, ParquetRows, Row, read_rows
 from egpo.data.splits import Split, choose_rows, split_rows
 
 __all__ = [
@@ -12,18 +31,18 @@ __all__ = [
     "DROP_REASONS",
     "Conversion",
     "Dropped",
-    "Inversion",
     "Manifest",
     "Message",
+    "MessagesExport",
+    "ParquetRows",
     "Record",
     "Row",
     "Split",
     "SplitRule",
-    "Stored",
     "ToolStyle",
     "choose_rows",
     "convert",
-    "invert",
+    "export_messages",
     "read_manifest",
     "read_records",
     "read_rows",

@@ -1,4 +1,4 @@
-"""What the three conversions of conversations share: turns in, one row or a reason for dropping out."""
+"""What the conversation formats share: an assistant turn as text and calls, the style of prompts, and the final row."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,30 +17,31 @@ INSTRUCTION = (
 
 DROP_REASONS = {
     "no_call": "no assistant turn of the conversation calls a tool",
-    "no_tools": "the conversation names no tool",
-    "bad_tools": "its tools are not strict JSON, or one has no name or no readable schema",
-    "bad_calls": "an assistant turn has the form of calls and cannot be read as such, or holds what no reward reads",
-    "turn_twice": "two keys are the number of one turn, as `2` and `02` are",
-    "unknown_role": "a turn's role is none of system, user, assistant, tool",
-    "no_prompt": "nothing comes before the answer",
-    "last_not_assistant": "the last message is not the assistant's",
-    "not_text": "a message's content is neither text nor text parts",
-    "lone_surrogate": "text that is not Unicode: no file can hold it",
-    "duplicate": "the same prompt came before",
+    "no_tools": "the conversation lists no tools",
+    "bad_tools": "the tools are not strict JSON, or one has no name or no readable schema",
+    "bad_calls": "an assistant turn looks like tool calls but cannot be parsed, or exceeds the limits of the rewards",
+    "turn_twice": "two keys are the same turn number, such as `2` and `02`",
+    "unknown_role": "a turn has a role other than system, user, assistant and tool",
+    "no_prompt": "there is no turn before the answer",
+    "last_not_assistant": "the last message is not from the assistant",
+    "not_text": "the content of a message is neither text nor a list of text parts",
+    "lone_surrogate": "the text contains a lone surrogate, which is not valid Unicode and cannot be written",
+    "duplicate": "an earlier row has the same prompt",
     "in_other_split": "the same problem is in the other split",
-    "no_answer": "the row holds no answer, and none can be written from its ground truth",
+    "no_answer": "the row contains no answer, and none can be written from its ground truth",
     "no_solution": "a Countdown puzzle that no expression solves",
     "search_too_long": "a Countdown puzzle of more than four numbers, for which no solution is searched",
     "bad_ground_truth": "the reward cannot read the ground truth",
     "answer_not_accepted": "the reward does not accept the answer that was written from the ground truth",
-    "unknown_data_source": "no reward is known for the data source, nor for its `ability`",
+    "unknown_data_source": "no reward is registered for the data source or for the `ability`",
 }
+"""Why a record was not converted: the keys are counted in manifests and outputs, the texts are shown beside them."""
 
 
 @dataclass(frozen=True)
 class ToolStyle:
-    """How prompts are written: the instruction (None: the record's own, else ours), the text of the tools, and
-    whether bare tools are wrapped in OpenAI's form."""
+    """How prompts are written: the system instruction (None: that of the record, else `INSTRUCTION`), the function that
+    writes instruction and tools, and whether bare tools are wrapped in OpenAI's form."""
 
     instruction: str | None = None
     system_text: SystemText = qwen3_system_text
@@ -48,7 +49,7 @@ class ToolStyle:
 
     @property
     def tools_text(self) -> str:
-        """Whose words show the tools."""
+        """Return which chat template the text of the tools follows: "qwen3", or "tokenizer" for the tokenizer's own."""
         return "qwen3" if self.system_text is qwen3_system_text else "tokenizer"
 
     def system(self, own: str, tools: list[Tool]) -> str:
@@ -57,7 +58,7 @@ class ToolStyle:
 
 
 class UnfitError(Exception):
-    """A turn that has no place in a row."""
+    """Raised on a turn that cannot be converted; `reason` is a key of `DROP_REASONS`."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -65,7 +66,7 @@ class UnfitError(Exception):
 
 
 def content_text(content: Any) -> str:
-    """A turn's text: text as it is, text parts joined, "" for null. Anything else is `not_text`."""
+    """Return the text of a turn: text unchanged, text parts joined, "" for null. Anything else raises UnfitError."""
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, list) and all(isinstance(p, Mapping) and isinstance(p.get("text"), str) for p in content):
@@ -75,7 +76,7 @@ def content_text(content: Any) -> str:
 
 @dataclass(frozen=True)
 class Reply:
-    """An assistant turn: its thought, then words and calls in the order in which it says them."""
+    """An assistant turn: its thinking, then text and tool calls in their original order."""
 
     thinking: str
     parts: Sequence[str | Call]
@@ -85,30 +86,34 @@ class Reply:
         return [part for part in self.parts if isinstance(part, Call)]
 
     @property
-    def spoken(self) -> str:
-        """What later turns see of it: words and calls, no thought."""
+    def visible_text(self) -> str:
+        """The turn as it appears in the prompt of later turns: text and calls, without the thinking."""
         return "\n".join(part.hermes() if isinstance(part, Call) else part for part in self.parts)
 
     @property
-    def whole(self) -> str:
-        """What a model would learn to say: the thought too."""
-        return f"<think>\n{self.thinking}\n</think>\n\n{self.spoken}" if self.thinking else self.spoken
+    def full_text(self) -> str:
+        """The turn as a model should generate it: thinking, text and calls."""
+        return f"<think>\n{self.thinking}\n</think>\n\n{self.visible_text}" if self.thinking else self.visible_text
 
 
 def read_reply(text: str) -> Reply:
-    """Everything up to the last `</think>` is thought. What remains is calls if it has the form `[...]`, and words
-    and calls if it holds `<tool_call>` blocks. Raises `CallsError` where it has the form and is none."""
+    """Parse the text of an assistant turn.
+
+    Everything up to the last `</think>` is thinking. The rest is a list of calls if it has the form `[...]`, text and
+    calls if it contains `<tool_call>` blocks, and plain text otherwise. Raises `CallsError` if it has the form of calls
+    and cannot be parsed.
+    """
     before, _, after = text.rpartition("</think>")
-    thinking, spoken = before.replace("<think>", "").strip(), after.strip()
-    if spoken.startswith("[") and spoken.endswith("]"):
-        return Reply(thinking, parse_python_list(spoken))
-    if OPEN in spoken:
-        return Reply(thinking, hermes_parts(spoken))
-    return Reply(thinking, [spoken] if spoken else [])
+    thinking, visible = before.replace("<think>", "").strip(), after.strip()
+    if visible.startswith("[") and visible.endswith("]"):
+        return Reply(thinking, parse_python_list(visible))
+    if OPEN in visible:
+        return Reply(thinking, hermes_parts(visible))
+    return Reply(thinking, [visible] if visible else [])
 
 
 def row_of(source: str, prompt: Sequence[Message], reply: Reply, tools: list[Tool], source_row: int) -> Row | Dropped:
-    """The row of a conversation that ends in `reply`: judged by its calls, "" where it rightly has none."""
+    """Return the row of a conversation that ends with `reply`. The ground truth is its calls; "" if it has none."""
     truth = hermes_text(reply.calls)
     if len(truth) > MAX_CALLS_CHARS:
         return Dropped("bad_calls")
@@ -116,7 +121,7 @@ def row_of(source: str, prompt: Sequence[Message], reply: Reply, tools: list[Too
         return Dropped("bad_tools")
     extra: dict[str, str | int] = {
         "tools": json.dumps(tools, ensure_ascii=False),
-        "answer": reply.whole,
+        "answer": reply.full_text,
         "source_row": source_row,
     }
     return Row(source, tuple(prompt), "function_calling", truth, extra)

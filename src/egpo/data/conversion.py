@@ -1,6 +1,7 @@
-"""Conversations of any size to verl parquet: records stream to a spool, the split picks from it.
+"""`egpo convert`: conversations of any size to verl parquet, and parquet back to OpenAI messages for SFT.
 
-Parquet back to OpenAI messages: supervised training on the identical split and the identical prompt.
+Records are converted one at a time and written to a temporary file, from which the splits are then written. The way
+back gives supervised training the same split and the same prompts.
 """
 
 import json
@@ -35,12 +36,13 @@ Converter = Callable[[Record, int, ToolStyle], Row | Dropped]
 
 CONVERTERS: dict[str, Converter] = {"hardgen": convert_hardgen, "messages": convert_messages, "xlam": convert_xlam}
 CONVERSION_VERSION = 2
+"""Raised when the same source and options give different rows."""
 
 
 @dataclass(frozen=True)
 class SplitRule:
-    """Which rows are taken, and how they are split: what cannot be is refused before any file is read.
-    `keep_duplicates` is for repeating runs that kept them: then one prompt may be in both splits."""
+    """Which rows are taken, and how they are split. Invalid values raise InputError before any file is read.
+    `keep_duplicates` reproduces earlier experiments that kept them; a prompt may then be in both splits."""
 
     test_size: float = 0.05
     seed: int = 42
@@ -57,7 +59,7 @@ class SplitRule:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a conversion did: the table that is printed."""
+    """The result of a conversion: rows per split, dropped records by reason, and token statistics."""
 
     out: str
     read: int
@@ -86,7 +88,8 @@ def convert(
     force: bool = False,
     watch: Callable[[Iterable[Record]], Iterable[Record]] = iter,
 ) -> Conversion:
-    """Reads `source` once, row by row; memory holds 24 bytes a row, never the rows."""
+    """Convert the records of `source` and write both splits and a manifest to `out`. The source is read once; memory
+    use is 24 bytes per row."""
     style = style or ToolStyle()
     with StagedFiles(out, force=force) as files, Spool(out) as spool:
         tally = _spool(watch(read_records(source)), CONVERTERS[kind], style, spool)
@@ -119,14 +122,14 @@ def _chosen(spool: Spool, rule: SplitRule, tally: _Tally, source: Path) -> Indic
     if not len(spool):
         reasons = ", ".join(f"{reason}: {count}" for reason, count in tally.dropped.items())
         raise InputError(
-            f"none of its {tally.read} records became a row ({reasons})",
+            f"all of its {tally.read} records were dropped ({reasons})",
             where=str(source),
-            fix="see docs/data.md for what each reason means",
+            fix="see docs/data.md for the meaning of each reason",
         )
-    firsts = choose_rows(len(spool), None, shuffle=False, seed=0) if rule.keep_duplicates else spool.firsts()
-    if len(firsts) < len(spool):
-        tally.dropped["duplicate"] = len(spool) - len(firsts)
-    return firsts[choose_rows(len(firsts), rule.max_samples, shuffle=rule.shuffle, seed=rule.seed)]
+    kept = choose_rows(len(spool), None, shuffle=False, seed=0) if rule.keep_duplicates else spool.unique_rows()
+    if len(kept) < len(spool):
+        tally.dropped["duplicate"] = len(spool) - len(kept)
+    return kept[choose_rows(len(kept), rule.max_samples, shuffle=rule.shuffle, seed=rule.seed)]
 
 
 def _write(
@@ -169,22 +172,24 @@ def _manifest(
 
 
 AnswerOf = Callable[[Row], str | Dropped]
-"""What the assistant should have said to a row's prompt, or why that is not known."""
+"""The assistant's turn for a row, or the reason why there is none."""
 
 
 @dataclass(frozen=True)
-class Inversion:
-    """What was written: rows per file, and the rows left out, by reason."""
+class MessagesExport:
+    """The result of `export_messages`: rows per file, and dropped rows by reason."""
 
     out: str
     rows: dict[str, int]
     dropped: dict[str, int] = field(default_factory=dict)
 
 
-def invert(source: Path, out: Path, *, force: bool = False, answer_of: AnswerOf | None = None) -> Inversion:
-    """One parquet file, or a directory's train and test, to JSON lines of the same names.
+def export_messages(
+    source: Path, out: Path, *, force: bool = False, answer_of: AnswerOf | None = None
+) -> MessagesExport:
+    """Write one parquet file, or a directory's train and test files, as JSON lines of `messages`, with the same names.
 
-    `answer_of` gives the assistant's turn; without it, `stored_answer` does. A file of which no row is left is an
+    `answer_of` gives the assistant's turn; the default is `stored_answer`. A file without any usable row is an
     InputError.
     """
     paths = _parquet_files(source)
@@ -201,14 +206,14 @@ def invert(source: Path, out: Path, *, force: bool = False, answer_of: AnswerOf 
             if not rows[name]:
                 raise _nothing_left(path, dropped)
         files.commit()
-    return Inversion(str(out), rows, dict(sorted(dropped.items())))
+    return MessagesExport(str(out), rows, dict(sorted(dropped.items())))
 
 
 def _parquet_files(source: Path) -> list[Path]:
     paths = [source / f"{split}.parquet" for split in SPLITS] if source.is_dir() else [source]
     found = [path for path in paths if path.exists()]
     if not found:
-        raise InputError("no train.parquet or test.parquet there", where=str(source), fix="give a prepared directory")
+        raise InputError("has no train.parquet or test.parquet", where=str(source), fix="give a prepared directory")
     return found
 
 
@@ -227,11 +232,11 @@ def _nothing_left(path: Path, dropped: Counter[str]) -> InputError:
     return InputError(
         f"none of its rows has an answer to learn from ({reasons})",
         where=str(path),
-        fix="prepare it with a generator, or from a source that has solutions; docs/data.md explains the reasons",
+        fix="prepare the data from a generator or from a source with solutions; docs/data.md explains the reasons",
     )
 
 
 def stored_answer(row: Row) -> str | Dropped:
-    """The answer that the row itself holds: `extra_info.answer`, or the ground truth of a tool conversation."""
+    """Return the answer stored in the row: `extra_info.answer`, or the ground truth of a tool conversation."""
     answer = str(row.extra.get("answer") or "") or (row.ground_truth if row.ability == "function_calling" else "")
     return answer or Dropped("no_answer")

@@ -1,4 +1,4 @@
-"""Raw multi-turn tool conversations (hardgen, BFCL-like): an object whose keys are the numbers of the turns."""
+"""The hardgen format: multi-turn tool conversations, each an object whose keys are the numbers of the turns."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +14,11 @@ DATA_SOURCE = "hardgen"
 
 
 def convert_hardgen(record: Record, source_row: int, style: ToolStyle) -> Row | Dropped:
-    """Turn "0" is the system's, its `tools` a JSON string; the others follow in numeric order, empty ones skipped.
+    """Convert one conversation. Turn "0" is the system turn, with `tools` as a JSON string; the others follow in
+    numeric order, and empty ones are skipped.
 
-    The conversation is cut after its last assistant turn with a call, which becomes the ground truth; the turns
-    before it are the prompt.
+    The conversation ends with its last assistant turn that contains a call. The calls of this turn are the ground
+    truth, and the turns before it are the prompt.
     """
     try:
         turns = _turns(record)
@@ -41,15 +42,15 @@ def convert_hardgen(record: Record, source_row: int, style: ToolStyle) -> Row | 
 
 
 def _turns(record: Record) -> dict[int, Mapping[str, Any]]:
-    """The turns by number, in order. Padded keys count: `02` is turn 2, and unfit where `2` is a turn as well."""
-    # Parquet has every turn that any record has: the ones this record lacks are null.
+    """Return the turns by number, in order. `02` is turn 2; a record with both `02` and `2` raises UnfitError."""
+    # In parquet every record has the columns of all turns in the file; turns that it lacks are null.
     keys = [key for key, turn in record.value.items() if _is_number(key) and turn is not None]
     turns = {int(key): record.value[key] for key in sorted(keys, key=int)}
     if not turns or not all(isinstance(turn, Mapping) for turn in turns.values()):
         raise InputError(
-            "not a raw conversation: an object with the turns under `0`, `1`, `2`, …",
+            "not a raw conversation, which is an object with the turns under `0`, `1`, `2`, …",
             where=record.where,
-            fix="for {messages} use `egpo convert messages`, for {query, answers} `egpo convert xlam`",
+            fix="for {messages} use `egpo convert messages`, for {query, answers} use `egpo convert xlam`",
         )
     if len(turns) < len(keys):
         raise UnfitError("turn_twice")
@@ -80,7 +81,7 @@ def _read(turns: list[Mapping[str, Any]]) -> list[Reply | Message]:
             _add_responses(read, content)
         elif role == "assistant":
             reply = read_reply(content_text(content))
-            if reply.spoken:
+            if reply.visible_text:
                 read.append(reply)
         elif role in ("user", "system"):
             read.append({"role": role, "content": content_text(content).strip()})
@@ -90,7 +91,7 @@ def _read(turns: list[Mapping[str, Any]]) -> list[Reply | Message]:
 
 
 def _add_responses(read: list[Reply | Message], content: Any) -> None:
-    # Tool turns in a row share one user turn, as the chat template has it.
+    # Consecutive tool turns share one user turn, as in the chat template.
     value = literal(content) if isinstance(content, str) else content
     text = tool_responses(value if isinstance(value, list) else [content if isinstance(value, str) else value])
     before = read[-1] if read else None
@@ -101,4 +102,4 @@ def _add_responses(read: list[Reply | Message], content: Any) -> None:
 
 
 def _message(turn: Reply | Message) -> Message:
-    return {"role": "assistant", "content": turn.spoken} if isinstance(turn, Reply) else turn
+    return {"role": "assistant", "content": turn.visible_text} if isinstance(turn, Reply) else turn

@@ -1,8 +1,8 @@
-"""`manifest.json`: what a directory of data holds and where it came from, so that two experiments can prove
-that they read the same rows. It has no time and no absolute path in it: the same preparation gives the same bytes.
+"""`manifest.json`: the files of a prepared directory with their digests, and the source and settings that made them.
 
-Two digests of a file: of its bytes, which shows whether it was damaged or edited, and of its rows, which shows whether
-two runs read the same data. The same rows have other bytes under another version of pyarrow, or another compression.
+It contains no time and no absolute path: the same preparation gives the same bytes. Each file has two digests. That of
+its bytes shows whether it was damaged or edited. That of its rows shows whether two runs used the same data; unlike the
+bytes, it does not depend on pyarrow's version or on the compression.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One file: its number of rows, the digest of its bytes, and that of its rows ("" in older manifests)."""
+    """A data file: its number of rows, the digest of its bytes, and the digest of its rows ("" in older manifests)."""
 
     rows: int
     sha256: str
@@ -34,8 +34,9 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`source` is a file name, a hub name or `generator`; its digest is empty for a generator, whose `version`
-    and `seed` say all. `settings` are the options that shaped the rows. `dropped` counts by reason."""
+    """The contents of `manifest.json`. `source` is a file name, a hub name or `generator`. Its digest is empty for a
+    generator, which is determined by `version` and `seed`. `settings` are the options that changed the rows, and
+    `dropped` counts the records that were left out, by reason."""
 
     kind: str
     source: str
@@ -51,7 +52,7 @@ class Manifest:
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """The directory's manifest; None where it has none (data of another's making)."""
+    """Read the manifest of a directory. Returns None if it has none, as with data that egpo did not prepare."""
     path = directory / MANIFEST
     if not path.exists():
         return None
@@ -59,25 +60,26 @@ def read_manifest(directory: Path) -> Manifest | None:
         value = json.loads(path.read_text(encoding="utf-8"))
         return Manifest(**{**value, "files": {name: FileEntry(**entry) for name, entry in value["files"].items()}})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError("not a manifest of ours", where=str(path), fix="prepare the data again") from error
+        raise InputError("not a valid manifest of egpo", where=str(path), fix="prepare the data again") from error
 
 
 def verify(directory: Path, name: str) -> None:
-    """Raises where `name` is not the file that the manifest describes: edited, or half of another preparation."""
+    """Raise InputError if the bytes of the file `name` differ from those in the manifest: it was edited, or it comes
+    from another preparation."""
     manifest = read_manifest(directory)
     if manifest is None or name not in manifest.files:
         return
     if file_digest(directory / name) != manifest.files[name].sha256:
         raise InputError(
-            f"not the file that {MANIFEST} describes",
+            f"does not match the digest in {MANIFEST}",
             where=str(directory / name),
             fix="prepare the data again with --force",
         )
 
 
 def data_digest(path: Path) -> str:
-    """`rows:` and the digest of a file's rows. A manifest beside the file is believed while the file's bytes are those
-    that it describes: then no row is read."""
+    """Return `rows:` and the digest of a file's rows. It is taken from the manifest beside the file if the file's bytes
+    match it; otherwise the rows are read."""
     manifest = read_manifest(path.parent)
     entry = manifest.files.get(path.name) if manifest else None
     if entry and entry.rows_sha256 and entry.sha256 == file_digest(path):
@@ -86,8 +88,8 @@ def data_digest(path: Path) -> str:
 
 
 def rows_digest(path: Path) -> str:
-    """sha256 over the records of a parquet or JSON file, in their order: each as one line of JSON with sorted keys, so
-    that neither the file's encoding nor the order of its columns matters. Streaming."""
+    """Return the sha256 of the records of a parquet or JSON file, in their order. Each record is hashed as one line of
+    JSON with sorted keys, so that neither the file's encoding nor the order of its columns matters."""
     digest = hashlib.sha256()
     for record in read_records(path):
         line = json.dumps(record.value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
@@ -96,6 +98,6 @@ def rows_digest(path: Path) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """sha256 of a file's bytes, in hex."""
+    """Return the sha256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""OpenAI conversations: `messages`, with `tools` and `tool_calls`, or with the calls as text."""
+"""The OpenAI format: `messages` and `tools`, with calls in `tool_calls` or as text."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,9 +16,10 @@ _SYSTEM_ROLES = ("system", "developer")
 
 
 def convert_messages(record: Record, source_row: int, style: ToolStyle) -> Row | Dropped:
-    """The prompt is every message but the last; the ground truth is the calls of the last, the assistant's.
+    """Convert one conversation. The last message must be from the assistant: its calls are the ground truth, and the
+    messages before it are the prompt.
 
-    A last message without a call is kept: its ground truth is "", and the right answer has none.
+    A last message without a call is kept, with the ground truth "": the correct answer then contains no call.
     """
     messages = require_messages(record, _OTHER_FORMS)
     if messages[-1].get("role") != "assistant":
@@ -40,11 +41,11 @@ def convert_messages(record: Record, source_row: int, style: ToolStyle) -> Row |
     return row_of(DATA_SOURCE, prompt, reply, tools or tools_in(prompt[0]["content"]), source_row)
 
 
-_OTHER_FORMS = "for raw turns under digits use `egpo convert hardgen`, for {query, answers} `egpo convert xlam`"
+_OTHER_FORMS = "for turns under `0`, `1`, … use `egpo convert hardgen`, for {query, answers} use `egpo convert xlam`"
 
 
 def require_messages(record: Record, fix: str) -> list[Mapping[str, Any]]:
-    """The record's `messages`, as a list or as its JSON text."""
+    """Return the record's `messages`, which may be a list or its JSON text. Raises InputError if there are none."""
     messages = record.value.get("messages")
     if isinstance(messages, str):
         try:
@@ -53,7 +54,7 @@ def require_messages(record: Record, fix: str) -> list[Mapping[str, Any]]:
             messages = None
     if not isinstance(messages, list) or not messages or not all(isinstance(m, Mapping) for m in messages):
         raise InputError(
-            "no `messages`: a list of {role, content} expected",
+            "no `messages`, which is a list of {role, content}",
             where=record.where,
             fix=fix,
         )
@@ -63,7 +64,7 @@ def require_messages(record: Record, fix: str) -> list[Mapping[str, Any]]:
 def _turn(message: Mapping[str, Any]) -> list[Message]:
     role = message.get("role")
     if role == "assistant":
-        return [{"role": "assistant", "content": _reply(message).spoken}]
+        return [{"role": "assistant", "content": _reply(message).visible_text}]
     if role in _TOOL_ROLES:
         return [{"role": "user", "content": tool_responses([_result(message)])}]
     if role == "user" or role in _SYSTEM_ROLES:
@@ -106,7 +107,8 @@ def _is_response(turn: Message) -> bool:
 
 
 def _with_system(prompt: list[Message], tools: list[Tool], style: ToolStyle) -> list[Message]:
-    """Without tools the conversation keeps the system turn it has, if any: an instruction is for tools."""
+    """Put instruction and tools into the system turn. Without tools and without an instruction of the style, the
+    conversation keeps its own system turn, if any."""
     own = prompt[0]["content"] if prompt[0]["role"] == "system" else ""
     rest = prompt[1:] if prompt[0]["role"] == "system" else prompt
     text = style.system(own, tools) if tools or style.instruction is not None else own

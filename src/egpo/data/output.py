@@ -1,7 +1,7 @@
-"""Folders of files under way. Each is locked by its process, and a lock ends with its process, however that ends: so
-the living are told from what a killed process left behind.
+"""Writes a set of files completely or not at all: into a temporary folder first, then renamed together.
 
-Files that appear whole or not at all.
+Each temporary folder is locked by its process. The lock ends with the process, even if it is killed, so that abandoned
+folders can be recognised and removed.
 """
 
 import fcntl
@@ -17,12 +17,12 @@ from egpo.files import UNFINISHED, fsync_path
 
 
 class StagingFolder:
-    """A new folder inside `directory`, locked until it is removed or the process ends."""
+    """A new temporary folder inside `directory`, locked until it is removed or the process ends."""
 
     def __init__(self, directory: Path) -> None:
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=directory))
-            # Until it is locked, another process may take it for abandoned: then one more try.
+            # Until it is locked, another process may take it for abandoned and remove it: then try again.
             with suppress(FileNotFoundError):
                 self._handle = os.open(self.path, os.O_RDONLY)
                 _lock(self._handle, fcntl.LOCK_EX)
@@ -36,7 +36,8 @@ class StagingFolder:
 
 
 def remove_abandoned(directory: Path) -> None:
-    """The folders of processes that have ended. Where the file system knows no locks, none: nobody could tell."""
+    """Remove the temporary folders of processes that have ended. On a file system without locks, remove none: whether
+    they are abandoned is unknown there."""
     for path in directory.glob(f"{UNFINISHED}*"):
         try:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -56,12 +57,12 @@ def _lock(handle: int, operation: int) -> bool:
 
 
 class StagedFiles:
-    """A set of files for one directory: written in a folder inside it, renamed in one go by `commit`.
+    """A set of files for one directory: written to a temporary folder inside it, and renamed together by `commit`.
 
-    Until then, and after any failure, the directory is as it was. A process that was killed leaves its folder, which
-    the next one that writes there removes. A full disk, or a directory that may not be written, is reported as the
-    user's to mend. A directory that holds other data is refused unless `force`, which replaces the files of the same
-    names and leaves the others alone.
+    Until then, and after any failure, the directory is unchanged. A process that is killed leaves its temporary folder,
+    which the next process that writes there removes. A full disk or a directory without write permission is an
+    InputError. A directory that is not empty is an InputError too, unless `force` is set, which replaces files of the
+    same names and keeps the others.
     """
 
     def __init__(self, out: Path, *, force: bool) -> None:
@@ -92,13 +93,13 @@ class StagedFiles:
             raise _cannot_write(self.out, error) from error
 
     def stage(self, name: str) -> Path:
-        """Where to write the file that will be called `name`."""
+        """Return the temporary path to write the file `name` to."""
         assert self._folder is not None
         self._staged[name] = self._folder.path / name
         return self._staged[name]
 
     def commit(self) -> None:
-        """Every byte on the disk first; then the names, in the order of staging; then the directory itself."""
+        """Flush all files to disk, rename them in the order of `stage`, and flush the directory."""
         for path in self._staged.values():
             fsync_path(path)
         for name, path in self._staged.items():
@@ -115,7 +116,7 @@ class StagedFiles:
 
 
 def refuse_other_data(out: Path, *, force: bool) -> None:
-    """Raises where `out` is no directory, or holds anything and `force` is off."""
+    """Raise InputError if `out` is not a directory, or if it is not empty and `force` is off."""
     if out.exists() and not out.is_dir():
         raise InputError("is a file", where=str(out), fix="give a directory as --out")
     if force or not out.exists():
@@ -125,13 +126,13 @@ def refuse_other_data(out: Path, *, force: bool) -> None:
         raise InputError(
             f"already holds {', '.join(held[:3])}{' and more' if len(held) > 3 else ''}",
             where=str(out),
-            fix="choose another --out, or replace with --force",
+            fix="choose another --out, or replace files with --force",
         )
 
 
 def _cannot_write(out: Path, error: OSError) -> InputError:
     return InputError(
-        f"cannot write there ({error.strerror or error}); what was there is unchanged",
+        f"cannot write there ({error.strerror or error}); existing files are unchanged",
         where=str(out),
-        fix="free some space or mend the permissions, or choose another --out",
+        fix="free some space, change the permissions, or choose another --out",
     )

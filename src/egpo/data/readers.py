@@ -1,6 +1,6 @@
-"""JSON read one record at a time: a file larger than memory is no matter.
+"""Reads records from JSON, JSON lines and parquet files, one at a time, so that a file may be larger than memory.
 
-Records out of JSON, JSON lines and parquet files, one at a time, each with its place for the error message.
+Each record carries its place (file, and line or row) for error messages.
 """
 
 import io
@@ -12,156 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
-from egpo.data.calls import UNBOUNDED, unique_keys
+from egpo.data.calls import unique_keys
 from egpo.errors import InputError
-
-CHUNK_CHARS = 1 << 20
-MAX_VALUE_CHARS = 1 << 28
-"""The longest single record, in characters: beyond it a missing quote would swallow the rest of the file."""
-
-_TOKEN_CHARS = 16
-"""An error this near to the end of the buffer may be a token cut in two (`tru`, `-`, `\\u12`)."""
-
-
-def decode(text: str, where: str) -> Any:
-    """One whole JSON value, or an error that names its place."""
-    try:
-        return UNBOUNDED.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"not valid JSON ({_say(error)})", where=where, fix="the file may be truncated: mend or remove this record"
-        ) from error
-
-
-def iter_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Line numbers from 1 and the lines that are not blank."""
-    with path.open("rb") as file:
-        for number in range(1, 1 << 62):
-            line = file.readline(MAX_VALUE_CHARS)
-            if not line:
-                return
-            text = _utf8(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, f"{path}, line {number}")
-            if text.strip():
-                yield number, text
-
-
-def iter_array(path: Path) -> Iterator[Any]:
-    """The elements of one top-level JSON array."""
-    with _open(path) as file:
-        cursor = _Cursor(file, path)
-        cursor.expect("[")
-        if cursor.peek() != "]":
-            yield cursor.value()
-            while cursor.peek() == ",":
-                cursor.expect(",")
-                yield cursor.value()
-        cursor.expect("]")
-        cursor.expect_end()
-
-
-def iter_members(path: Path) -> Iterator[tuple[str, Any]]:
-    """The members of one top-level JSON object."""
-    with _open(path) as file:
-        cursor = _Cursor(file, path)
-        cursor.expect("{")
-        if cursor.peek() != "}":
-            yield cursor.member()
-            while cursor.peek() == ",":
-                cursor.expect(",")
-                yield cursor.member()
-        cursor.expect("}")
-        cursor.expect_end()
-
-
-def _open(path: Path) -> io.TextIOWrapper:
-    return path.open(encoding="utf-8-sig", newline="")
-
-
-def _utf8(line: bytes, where: str) -> str:
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8 ({error.reason})", where=where, fix="convert the file to UTF-8") from error
-
-
-def _say(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg.rstrip(' at')}, character {error.pos + 1}"
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
-
-
-class _Cursor:
-    """A place in a JSON text of which only a window is in memory."""
-
-    def __init__(self, file: io.TextIOWrapper, path: Path) -> None:
-        self._file, self._path = file, path
-        self._buffer, self._at, self._records, self._ended = "", 0, 0, False
-
-    def peek(self) -> str:
-        """The next character that is not white space, unread; "" at the end."""
-        while True:
-            while self._at < len(self._buffer):
-                if self._buffer[self._at] not in " \t\r\n":
-                    return self._buffer[self._at]
-                self._at += 1
-            if not self._read_on(CHUNK_CHARS):
-                return ""
-
-    def expect(self, char: str) -> None:
-        found = self.peek()
-        if found != char:
-            self._fail(f"`{char}` expected, {f'`{found}`' if found else 'the end of the file'} found")
-        self._at += 1
-
-    def expect_end(self) -> None:
-        if self.peek():
-            self._fail("more text after the end of the JSON value")
-
-    def member(self) -> tuple[str, Any]:
-        if self.peek() != '"':
-            self._fail("a quoted key expected")
-        key = self._decode()
-        self.expect(":")
-        return key, self.value()
-
-    def value(self) -> Any:
-        """The next record, which must be an object: the end of a bare number cannot be told in a window."""
-        self._records += 1
-        if self.peek() != "{":
-            self._fail("not a JSON object")
-        return self._decode()
-
-    def _decode(self) -> Any:
-        while True:
-            try:
-                value, self._at = UNBOUNDED.raw_decode(self._buffer, self._at)
-                return value
-            except json.JSONDecodeError as error:
-                # Reading twice as much each time keeps a long record linear.
-                if not (self._cut_short(error) and self._read_on(max(CHUNK_CHARS, len(self._buffer)))):
-                    self._fail(f"not valid JSON ({error.msg.rstrip(' at')})")
-            except (ValueError, RecursionError) as error:
-                self._fail(f"not valid JSON ({_say(error)})")
-
-    def _cut_short(self, error: json.JSONDecodeError) -> bool:
-        if len(self._buffer) - self._at > MAX_VALUE_CHARS:
-            return False
-        return error.msg.startswith("Unterminated string") or error.pos >= len(self._buffer) - _TOKEN_CHARS
-
-    def _read_on(self, chars: int) -> bool:
-        try:
-            chunk = "" if self._ended else self._file.read(chars)
-        except UnicodeDecodeError as error:
-            self._fail(f"not UTF-8 ({error.reason})")
-        self._ended = not chunk
-        self._buffer, self._at = self._buffer[self._at :] + chunk, 0
-        return bool(chunk)
-
-    def _fail(self, what: str) -> NoReturn:
-        raise InputError(
-            what, where=f"{self._path}, record {max(self._records, 1)}", fix="the file may be truncated: mend it"
-        )
-
 
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet")
 _PARQUET_MAGIC = b"PAR1"
@@ -170,23 +22,24 @@ _PARQUET_BATCH = 1024
 
 @dataclass(frozen=True)
 class Record:
-    """One object of a source file; `where` names the file and the line or row."""
+    """One object of a source file. `where` is its place, file and line or row, for error messages."""
 
     value: dict[str, Any]
     where: str
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Every record of a file, by its content and not only its suffix. An empty file is an error.
+    """Yield every record of a file. The format is detected from the content as well as the suffix. An empty file is an
+    InputError.
 
-    JSON may be lines, one array of objects, one object whose values are the records, or one conversation
-    (an object whose first value is a turn, that is, has a `role`).
+    JSON may be JSON lines, one array of objects, one object whose values are the records, or one conversation (an
+    object whose first value has a `role`).
     """
     _require_file(path)
     records = _parquet(path) if _is_parquet(path) else _json(path)
     first = next(records, None)
     if first is None:
-        raise InputError("the file holds no record", where=str(path), fix="give a file with at least one row")
+        raise InputError("the file contains no record", where=str(path), fix="give a file with at least one record")
     return chain([first], records)
 
 
@@ -196,16 +49,14 @@ def _require_file(path: Path) -> None:
     if not path.is_file():
         raise InputError("not a file", where=str(path), fix=f"give one of {', '.join(SUFFIXES)}")
     if not os.access(path, os.R_OK):
-        raise InputError("may not be read", where=str(path), fix="mend its permissions")
+        raise InputError("no permission to read it", where=str(path), fix="change its permissions")
 
 
 def _is_parquet(path: Path) -> bool:
     with path.open("rb") as file:
         magic = file.read(4)
     if path.suffix == ".parquet" and magic != _PARQUET_MAGIC:
-        raise InputError(
-            "not a parquet file in spite of its name", where=str(path), fix="rename it, or write it afresh"
-        )
+        raise InputError("named .parquet but not a parquet file", where=str(path), fix="rename it, or write it again")
     return magic == _PARQUET_MAGIC
 
 
@@ -222,7 +73,7 @@ def _parquet(path: Path) -> Iterator[Record]:
                     row += 1
     except (pa.ArrowException, OSError) as error:
         raise InputError(
-            f"not a readable parquet file ({str(error).splitlines()[0]})", where=str(path), fix="write it afresh"
+            f"not a readable parquet file ({str(error).splitlines()[0]})", where=str(path), fix="write it again"
         ) from error
 
 
@@ -247,7 +98,7 @@ def _head(path: Path) -> str:
 
 
 def _is_lines(path: Path) -> bool:
-    """Many `.json` files hold JSON lines: the first line is then a whole object, and another follows it."""
+    """Return whether a `.json` file contains JSON lines: its first line is a complete object, and another follows."""
     head = _head(path).lstrip()
     line, newline, rest = head.partition("\n")
     if not (head.startswith("{") and newline and rest.lstrip().startswith("{")):
@@ -277,10 +128,160 @@ def _one_conversation(members: list[tuple[str, Any]], where: str) -> Record:
     try:
         return Record(unique_keys(members), where)
     except ValueError as error:
-        raise InputError(f"not valid JSON ({error})", where=where, fix="give each turn its own number") from error
+        raise InputError(f"not valid JSON ({error})", where=where, fix="give each turn a different number") from error
 
 
 def _require_object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InputError("not a JSON object", where=where, fix="each line holds one object")
+        raise InputError("not a JSON object", where=where, fix="write one JSON object per line")
     return value
+
+
+CHUNK_CHARS = 1 << 20
+MAX_VALUE_CHARS = 1 << 28
+"""Maximum length of one record, in characters. Without a limit, a missing quote would read the rest of the file."""
+
+_TOKEN_CHARS = 16
+"""An error within this many characters of the end of the buffer may be an incomplete token (`tru`, `-`, `\\u12`)."""
+
+
+def decode(text: str, where: str) -> Any:
+    """Decode one complete JSON value. Raises InputError with its place otherwise."""
+    try:
+        return UNBOUNDED.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"not valid JSON ({_reason(error)})",
+            where=where,
+            fix="correct or remove this record; is the file truncated?",
+        ) from error
+
+
+def iter_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not blank, with their numbers, counted from 1."""
+    with path.open("rb") as file:
+        for number in range(1, 1 << 62):
+            line = file.readline(MAX_VALUE_CHARS)
+            if not line:
+                return
+            text = _utf8(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, f"{path}, line {number}")
+            if text.strip():
+                yield number, text
+
+
+def iter_array(path: Path) -> Iterator[Any]:
+    """Yield the elements of one top-level JSON array."""
+    with _open(path) as file:
+        cursor = _Cursor(file, path)
+        cursor.expect("[")
+        if cursor.peek() != "]":
+            yield cursor.value()
+            while cursor.peek() == ",":
+                cursor.expect(",")
+                yield cursor.value()
+        cursor.expect("]")
+        cursor.expect_end()
+
+
+def iter_members(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the members of one top-level JSON object."""
+    with _open(path) as file:
+        cursor = _Cursor(file, path)
+        cursor.expect("{")
+        if cursor.peek() != "}":
+            yield cursor.member()
+            while cursor.peek() == ",":
+                cursor.expect(",")
+                yield cursor.member()
+        cursor.expect("}")
+        cursor.expect_end()
+
+
+def _open(path: Path) -> io.TextIOWrapper:
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def _utf8(line: bytes, where: str) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 ({error.reason})", where=where, fix="convert the file to UTF-8") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg.rstrip(' at')}, character {error.pos + 1}"
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+class _Cursor:
+    """A position in a JSON file of which only a window is in memory."""
+
+    def __init__(self, file: io.TextIOWrapper, path: Path) -> None:
+        self._file, self._path = file, path
+        self._buffer, self._at, self._records, self._ended = "", 0, 0, False
+
+    def peek(self) -> str:
+        """Return the next character that is not white space, without consuming it; "" at the end of the file."""
+        while True:
+            while self._at < len(self._buffer):
+                if self._buffer[self._at] not in " \t\r\n":
+                    return self._buffer[self._at]
+                self._at += 1
+            if not self._read_on(CHUNK_CHARS):
+                return ""
+
+    def expect(self, char: str) -> None:
+        found = self.peek()
+        if found != char:
+            self._fail(f"expected `{char}`, found {f'`{found}`' if found else 'the end of the file'}")
+        self._at += 1
+
+    def expect_end(self) -> None:
+        if self.peek():
+            self._fail("text after the end of the JSON value")
+
+    def member(self) -> tuple[str, Any]:
+        if self.peek() != '"':
+            self._fail("expected a quoted key")
+        key = self._decode()
+        self.expect(":")
+        return key, self.value()
+
+    def value(self) -> Any:
+        """Decode the next record. It must be an object: the end of a number at the end of the window is unknown."""
+        self._records += 1
+        if self.peek() != "{":
+            self._fail("not a JSON object")
+        return self._decode()
+
+    def _decode(self) -> Any:
+        while True:
+            try:
+                value, self._at = UNBOUNDED.raw_decode(self._buffer, self._at)
+                return value
+            except json.JSONDecodeError as error:
+                # Doubling the window each time keeps the total time for a long record linear.
+                if not (self._cut_short(error) and self._read_on(max(CHUNK_CHARS, len(self._buffer)))):
+                    self._fail(f"not valid JSON ({error.msg.rstrip(' at')})")
+            except (ValueError, RecursionError) as error:
+                self._fail(f"not valid JSON ({_reason(error)})")
+
+    def _cut_short(self, error: json.JSONDecodeError) -> bool:
+        if len(self._buffer) - self._at > MAX_VALUE_CHARS:
+            return False
+        return error.msg.startswith("Unterminated string") or error.pos >= len(self._buffer) - _TOKEN_CHARS
+
+    def _read_on(self, chars: int) -> bool:
+        try:
+            chunk = "" if self._ended else self._file.read(chars)
+        except UnicodeDecodeError as error:
+            self._fail(f"not UTF-8 ({error.reason})")
+        self._ended = not chunk
+        self._buffer, self._at = self._buffer[self._at :] + chunk, 0
+        return bool(chunk)
+
+    def _fail(self, what: str) -> NoReturn:
+        raise InputError(
+            what, where=f"{self._path}, record {max(self._records, 1)}", fix="correct the file; is it truncated?"
+        )

@@ -1,7 +1,4 @@
-"""One row of a verl parquet file: what every preparation writes and every task reads.
-
-Rows to parquet and back, by row groups.
-"""
+"""Rows of verl parquet files: `Row`, its arrow schema, writing in row groups, and lazy reading."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,15 +17,15 @@ Message = dict[str, str]
 Extra = Mapping[str, str | int]
 
 RESERVED = ("split", "index")
-"""Keys of `extra_info` that the writer sets itself."""
+"""Keys of `extra_info` that `Row.to_record` sets."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt, what its answer is judged by, and what else is known of it.
+    """One problem of a parquet file: a prompt, the ground truth that answers are judged by, and further values.
 
-    `ground_truth` is always text: JSON where it has parts, so that every source has one schema.
-    `extra` goes into `extra_info` beside `split` and `index`; every row of a file has the same keys in it.
+    `ground_truth` is always text, and JSON if it has parts, so that all sources have the same schema.
+    `extra` is written to `extra_info` beside `split` and `index`. All rows of a file have the same keys in it.
     """
 
     data_source: str
@@ -37,8 +34,8 @@ class Row:
     ground_truth: str
     extra: Extra = field(default_factory=dict)
 
-    def named(self, split: str, index: int) -> dict[str, Any]:
-        """The row as verl reads it, at its place in a split."""
+    def to_record(self, split: str, index: int) -> dict[str, Any]:
+        """Return the row in verl's column layout, as row number `index` of a split."""
         return {
             "data_source": self.data_source,
             "prompt": list(self.prompt),
@@ -50,13 +47,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A record that does not become a row, and why: counted, never silent."""
+    """A record that was not converted to a row. Callers count these by `reason`, a key of `DROP_REASONS`."""
 
     reason: str
 
 
 def schema_of(row: Row) -> pa.Schema:
-    """The arrow schema that this row, and so its whole file, has."""
+    """Return the arrow schema of a file whose first row is this one."""
     message = pa.struct([("role", pa.string()), ("content", pa.string())])
     extra = [(key, pa.int64() if isinstance(value, int) else pa.string()) for key, value in row.extra.items()]
     return pa.schema(
@@ -71,7 +68,7 @@ def schema_of(row: Row) -> pa.Schema:
 
 
 def parse_row(value: Mapping[str, Any], where: str) -> Row:
-    """A row of any verl parquet file, ours or not: nested ground truths and extras become JSON text."""
+    """Parse a row of any verl parquet file. Nested ground truths and extras become JSON text."""
     reward_model = value.get("reward_model")
     if not isinstance(reward_model, Mapping) or reward_model.get("ground_truth") is None:
         raise InputError(
@@ -88,7 +85,7 @@ def parse_row(value: Mapping[str, Any], where: str) -> Row:
 
 
 def parse_messages(value: object, where: str) -> tuple[Message, ...]:
-    """A list of {role, content} with text in both, or an error that names the row."""
+    """Check that `value` is a list of {role, content} messages with text in both. The error names the row."""
     fine = isinstance(value, list) and value and all(_is_message(message) for message in value)
     if not fine:
         raise InputError(
@@ -99,12 +96,12 @@ def parse_messages(value: object, where: str) -> tuple[Message, ...]:
 
 
 def as_text(value: object) -> str:
-    """Text as it is; anything else as JSON."""
+    """Return text unchanged, and anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _scalar(value: object) -> str | int:
-    # bool is an int to Python and not to arrow: JSON says `true`.
+    # bool is an int in Python but not in arrow, so it becomes the JSON text `true` or `false`.
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return as_text(value)
@@ -121,19 +118,19 @@ SPLITS = ("train", "test")
 
 
 def write_parquet(path: Path, rows: Iterable[Row], split: str) -> int:
-    """Writes one split and returns its number of rows. No row at all, or rows of two schemas: an error."""
+    """Write one split and return its number of rows. Raises InputError if there are no rows, or rows of two schemas."""
     stream = iter(rows)
     first = next(stream, None)
     if first is None:
-        raise InputError("no row is left", where=f"split `{split}`", fix="give more data, or ask for fewer rows")
+        raise InputError("no row is left", where=f"split `{split}`", fix="give more data, or request fewer rows")
     if set(first.extra) & set(RESERVED):
-        raise InputError(f"`extra` may not hold {RESERVED}", where=f"split `{split}`", fix="rename the key")
+        raise InputError(f"`extra` must not contain {RESERVED}", where=f"split `{split}`", fix="rename the key")
     schema, count = schema_of(first), 0
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for batch in _batches(chain([first], stream)):
             _require_shape(batch, _shape(first), f"split `{split}`", count)
-            named = [row.named(split, count + i) for i, row in enumerate(batch)]
-            writer.write_table(pa.Table.from_pylist(named, schema=schema), row_group_size=ROW_GROUP)
+            records = [row.to_record(split, count + i) for i, row in enumerate(batch)]
+            writer.write_table(pa.Table.from_pylist(records, schema=schema), row_group_size=ROW_GROUP)
             count += len(batch)
     return count
 
@@ -148,26 +145,27 @@ def _shape(row: Row) -> list[tuple[str, bool]]:
 
 
 def _require_shape(rows: list[Row], shape: list[tuple[str, bool]], where: str, start: int) -> None:
-    # arrow fills a missing key with null and ignores one too many: both would be silent.
+    # arrow writes null for a missing key and ignores an additional one, without an error.
     for i, row in enumerate(rows):
         if _shape(row) != shape:
             raise InputError(
-                f"its `extra` has keys {sorted(row.extra)}, unlike the first row's",
+                f"`extra` has the keys {sorted(row.extra)}, which differ from those of the first row",
                 where=f"{where}, row {start + i}",
-                fix="one file, one schema: write the sources to directories of their own",
+                fix="all rows of a file need the same keys: write each source to its own directory",
             )
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Every row of a verl parquet file, streaming."""
+    """Yield every row of a verl parquet file, one at a time."""
     return (parse_row(record.value, record.where) for record in read_records(path))
 
 
-class Stored(Sequence[T]):
-    """The first `limit` rows of a parquet file, each made into a T when asked for: the rest is arrow's columns."""
+class ParquetRows(Sequence[T]):
+    """The first `limit` rows of a parquet file as a sequence. The file is held as arrow columns; `make` converts a row
+    to a T each time it is accessed."""
 
     def __init__(self, path: Path, make: Callable[[Row], T], limit: int | None = None) -> None:
-        next(iter(read_records(path)))  # the clear errors on what is no parquet, or empty
+        next(iter(read_records(path)))  # raises a clear error if the file is empty or not parquet
         self._path, self._make = path, make
         self._table = pq.read_table(path)[:limit]
 

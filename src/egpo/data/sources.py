@@ -1,6 +1,6 @@
-"""Datasets by name from the hub, through `datasets` where it is installed.
+"""Opens the source of a preparation: a file, a directory with one file per split, or a dataset on the hub.
 
-Where a preparation's records come from: a file, a directory with a file per split, or the hub.
+Hub datasets are read through the `datasets` package, which is optional.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(:[\w.-]+)?")
 
 
 def is_hub_name(source: str) -> bool:
-    """`owner/name` or `owner/name:config`."""
+    """Return whether the text has the form `owner/name` or `owner/name:config`."""
     return _NAME.fullmatch(source) is not None
 
 
 def hub_splits(source: str, default_config: str | None) -> list[str]:
-    """The names of the splits that the hub has for it."""
+    """Return the names of the dataset's splits on the hub."""
     name, config = _name(source, default_config)
     datasets = _datasets(source)
     with _explained(source):
@@ -34,7 +34,7 @@ def hub_splits(source: str, default_config: str | None) -> list[str]:
 
 
 def read_hub(source: str, split: str, default_config: str | None) -> Iterator[Record]:
-    """The records of one split, streaming."""
+    """Yield the records of one split, as they are downloaded."""
     name, config = _name(source, default_config)
     datasets = _datasets(source)
     with _explained(source):
@@ -61,15 +61,15 @@ def _datasets(source: str) -> Any:
 
 @contextmanager
 def _explained(source: str) -> Iterator[None]:
-    """What the hub's client raises, as a sentence."""
+    """Convert any exception of the hub's client to an InputError."""
     try:
         yield
-    except Exception as error:  # the boundary to the client: its exceptions and its transport's share no ancestor
+    except Exception as error:  # boundary: the exceptions of the client and of its transport have no common base class
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         offline = any(word in f"{type(error).__name__} {error}".lower() for word in ("offline", "connect"))
         fix = "download the file elsewhere and give its path" if offline else "check the name: `owner/name:config`"
         raise InputError(
-            f"{'the hub cannot be reached' if offline else 'the hub did not give it'} ({reason})",
+            f"{'the hub cannot be reached' if offline else 'the hub refused the request'} ({reason})",
             where=f"--source {source}",
             fix=fix,
         ) from error
@@ -80,8 +80,8 @@ Reader = Callable[[], Iterator[Record]]
 
 @dataclass(frozen=True)
 class Source:
-    """`name` is what the manifest says of it. `readers` has one stream per split, or a single one under "all".
-    `digest` is the sha256 of the file's bytes (of a directory: of its files' digests; of the hub: not known)."""
+    """An opened source. `name` is written to the manifest. `readers` has one stream per split, or a single one under
+    "all". `digest` is the sha256 of a file's bytes, or of the digests of a directory's files; "" for the hub."""
 
     name: str
     digest: str
@@ -89,13 +89,13 @@ class Source:
 
 
 def open_source(source: str, hub_config: str | None = None) -> Source:
-    """A path if there is one of that name; else a name on the hub if it looks like one."""
+    """Open a path if it exists, else a dataset on the hub if the text has the form of a hub name."""
     path = Path(source)
     if path.is_dir():
         return _directory(path)
     if not path.exists() and path.suffix not in SUFFIXES and is_hub_name(source):
         return _hub(source, hub_config)
-    read_records(path)  # the clear errors come before anything is written
+    read_records(path)  # raises on an unreadable file before anything is written
     return Source(path.name, file_digest(path), {"all": partial(read_records, path)})
 
 

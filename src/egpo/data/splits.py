@@ -1,6 +1,6 @@
-"""Which rows are taken, and which of them are for testing: one rule, so that two experiments agree on it.
+"""The choice of rows and the train/test split, which depend only on the number of rows and the seed.
 
-Rows kept on disk and picked in any order: only their places are in memory.
+`Spool` holds converted rows in a temporary file until the split is known; only their offsets are in memory.
 """
 
 import hashlib
@@ -24,16 +24,16 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Split:
-    """Source rows of each part, in the order in which they are written."""
+    """Row numbers of the two splits, in the order in which they are written."""
 
     train: Indices
     test: Indices
 
 
 def choose_rows(num_rows: int, max_samples: int | None, *, shuffle: bool, seed: int) -> Indices:
-    """The first `max_samples` rows, of a seeded permutation with `shuffle`, of the file's order without.
+    """Return the numbers of `max_samples` rows: the first of a seeded permutation, or of the file without `shuffle`.
 
-    Where all rows are taken there is nothing to choose, and the order stays the file's.
+    If all rows are taken, they stay in the order of the file.
     """
     if max_samples is None or max_samples >= num_rows:
         return np.arange(num_rows)
@@ -43,16 +43,16 @@ def choose_rows(num_rows: int, max_samples: int | None, *, shuffle: bool, seed: 
 
 
 def split_rows(rows: Indices, test_size: float, seed: int) -> Split:
-    """p = default_rng(seed).permutation(n); test = p[:ceil(test_size * n)]; train = the rest of p.
+    """Split rows by p = default_rng(seed).permutation(n); test = p[:ceil(test_size * n)]; train = the rest of p.
 
     1000 rows, 0.05, seed 42: 950 / 50, and the first test rows are 978, 933, 859, 916, 127.
-    A part that would be empty is an error.
+    Raises InputError if a split would be empty.
     """
     require_test_size(test_size)
     num_test = math.ceil(test_size * len(rows))
     if num_test >= len(rows):
         raise InputError(
-            f"{len(rows)} rows split at {test_size} leave nothing to train on",
+            f"a test size of {test_size} leaves none of {len(rows)} rows for training",
             where="--test-size",
             fix="give a smaller fraction, or more rows",
         )
@@ -67,12 +67,12 @@ def require_max_samples(max_samples: int) -> None:
 
 def require_test_size(test_size: float) -> None:
     if not 0 < test_size < 1:
-        raise InputError(f"test size {test_size}", where="--test-size", fix="give a fraction between 0 and 1")
+        raise InputError(f"test size is {test_size}", where="--test-size", fix="give a fraction between 0 and 1")
 
 
 def require_seed(seed: int) -> None:
     if seed < 0:
-        raise InputError(f"seed {seed}", where="--seed", fix="give 0 or more")
+        raise InputError(f"seed is {seed}", where="--seed", fix="give 0 or more")
 
 
 def _permutation(num_rows: int, seed: int) -> Indices:
@@ -81,7 +81,8 @@ def _permutation(num_rows: int, seed: int) -> Indices:
 
 
 class Spool:
-    """A nameless file in `directory`, gone when closed or when the process dies; 24 bytes of memory a row."""
+    """Rows in an unnamed temporary file in `directory`, which is deleted when it is closed or the process ends. Uses 24
+    bytes of memory per row."""
 
     def __init__(self, directory: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed by __exit__
@@ -100,15 +101,15 @@ class Spool:
         return len(self._keys)
 
     def append(self, row: Row) -> None:
-        """Raises UnicodeEncodeError on text that no file can hold (a lone surrogate)."""
+        """Append a row. Raises UnicodeEncodeError on a lone surrogate, which UTF-8 cannot encode."""
         fields = [row.data_source, row.prompt, row.ability, row.ground_truth, dict(row.extra)]
         line = json.dumps(fields, ensure_ascii=False).encode("utf-8")
         self._file.write(line)
         self._ends.append(self._ends[-1] + len(line))
         self._keys.append(prompt_key(row))
 
-    def firsts(self) -> Indices:
-        """The rows whose prompt did not come before, in order."""
+    def unique_rows(self) -> Indices:
+        """Return the numbers of the rows whose prompt no earlier row has, in order."""
         _, first = np.unique(np.frombuffer(self._keys, dtype=np.uint64), return_index=True)
         return np.sort(first)
 
@@ -120,6 +121,7 @@ class Spool:
 
 
 def prompt_key(row: Row) -> int:
-    """64 bits that tell prompts apart: two rows with one prompt are one problem, whatever their answers say."""
+    """Return a 64-bit digest of the prompt. Two rows with the same prompt are the same problem, whatever their
+    answers."""
     text = json.dumps(row.prompt, ensure_ascii=True).encode("ascii")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")

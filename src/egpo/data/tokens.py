@@ -1,4 +1,5 @@
-"""How long the rows are under a tokenizer: what `max_prompt_length` must allow."""
+"""Statistics of prompt and answer lengths under a tokenizer, for choosing `max_prompt_tokens` and
+`max_response_tokens`."""
 
 from array import array
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ from egpo.errors import InputError
 
 @dataclass(frozen=True)
 class Lengths:
-    """Tokens per row over one split."""
+    """Statistics of the number of tokens per row in one split."""
 
     mean: float
     median: float
@@ -26,7 +27,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class TokenStatistics:
-    """Of the prompts as the chat template renders them, and of the answers."""
+    """Lengths of the prompts, as rendered by the chat template, and of the answers."""
 
     prompt: Lengths
     answer: Lengths
@@ -34,7 +35,7 @@ class TokenStatistics:
 
 @dataclass
 class TokenCounter:
-    """Counts rows as they stream by."""
+    """Counts the tokens of each row that passes through `watch`."""
 
     tokenizer: Any
     _prompt: "array[int]" = field(default_factory=lambda: array("q"))
@@ -60,7 +61,7 @@ class TokenCounter:
 
 
 def load_tokenizer(name: str) -> Any:
-    """A tokenizer's directory, a model of the package, or a name on the hub."""
+    """Load a tokenizer from a directory, a model of the package, or the hub."""
     from transformers import AutoTokenizer
 
     try:
@@ -68,7 +69,9 @@ def load_tokenizer(name: str) -> Any:
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
-            f"no tokenizer there ({reason})", where=f"--tokenizer {name}", fix="give a directory with tokenizer.json"
+            f"cannot load a tokenizer ({reason})",
+            where=f"--tokenizer {name}",
+            fix="give a directory with tokenizer.json",
         ) from error
 
 

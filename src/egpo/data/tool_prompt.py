@@ -1,6 +1,8 @@
-"""The system turn that shows a model its tools: the text of Qwen3's chat template, or of any tokenizer's own.
+"""The system message that lists the tools: in the text of Qwen3's chat template, or in that of any tokenizer.
 
-A prompt whose tools are spelt otherwise than the model was taught measures that difference and nothing else.
+The text must be exactly the one that the model was trained with: a different spelling of the tools changes the results.
+Only Qwen3's text is written here, so that data can be prepared without a tokenizer; a test compares it with the real
+template. All other text comes from `egpo.chat_templates.render`.
 """
 
 import json
@@ -33,8 +35,8 @@ _MARK = "[[the instruction]]"
 
 
 def qwen3_system_text(instruction: str, tools: list[Tool]) -> str:
-    """Instruction, blank line, tools, one JSON object a line, as transformers' `tojson` writes them: `, ` and `: `
-    between, characters unescaped, keys in the order given. Without tools: the instruction alone."""
+    """Return instruction, blank line and tools, one JSON object per line, as transformers' `tojson` filter writes them:
+    separators `, ` and `: `, characters unescaped, keys in the given order. Without tools: the instruction alone."""
     if not tools:
         return instruction
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
@@ -42,9 +44,9 @@ def qwen3_system_text(instruction: str, tools: list[Tool]) -> str:
 
 
 def template_system_text(tokenizer: Any) -> SystemText | None:
-    """The same, cut out of what the tokenizer's own chat template renders.
+    """Return a function that takes the system message from what the tokenizer's own chat template renders.
 
-    None where there is no template, or where it does not write the tools into the system turn.
+    Returns None if there is no template, or if it does not write the tools into the system message.
     """
     if not tokenizer.chat_template:
         return None
@@ -67,7 +69,7 @@ def _render(tokenizer: Any, instruction: str, tools: list[Tool] | None) -> str:
 
 
 def tools_in(system: str) -> list[Tool]:
-    """The tools that a system turn of this form shows; none where it is of another form."""
+    """Return the tools in a system message with Qwen3's text; an empty list if it has another form."""
     _, head, rest = system.partition(HEAD)
     lines, tail, _ = rest.partition(TAIL)
     if not (head and tail):
@@ -79,9 +81,9 @@ def tools_in(system: str) -> list[Tool]:
 
 
 def parse_tools(value: Any) -> list[Tool]:
-    """Tools as a list, from a list, one tool, an object of tools by name, or the JSON text of any of these.
+    """Return a list of tools from a list, one tool, an object of tools by name, or the JSON text of any of these.
 
-    Raises ValueError on anything else. A tool stays as its source spells it, bare or wrapped.
+    Raises ValueError on anything else. Tools are returned as given, bare or in OpenAI's wrapped form.
     """
     if isinstance(value, str):
         value = decode_strict(value) if value.strip() else []
@@ -97,14 +99,14 @@ def parse_tools(value: Any) -> list[Tool]:
 
 
 def tool_name(tool: Mapping[str, Any]) -> str:
-    """The function's name, bare or wrapped; "" where there is none."""
+    """Return the name of a tool, bare or wrapped; "" if it has none."""
     function = tool.get("function", tool)
     name = function.get("name") if isinstance(function, Mapping) else None
     return name if isinstance(name, str) else ""
 
 
 def has_readable_schema(tool: Tool) -> bool:
-    """Whether the rewards can read what it takes: no parameters, JSON schema, or flat ones as xlam has them."""
+    """Return whether the rewards can read the tool's parameters: none, JSON schema, or a flat list as in xlam."""
     schema = tool.get("function", tool).get("parameters") or {}
     if not isinstance(schema, Mapping):
         return False
@@ -120,5 +122,5 @@ def has_readable_schema(tool: Tool) -> bool:
 
 
 def wrap(tool: Tool) -> Tool:
-    """OpenAI's form: {"type": "function", "function": ...}."""
+    """Return the tool in OpenAI's wrapped form: {"type": "function", "function": ...}."""
     return tool if "function" in tool else {"type": "function", "function": tool}

@@ -1,4 +1,4 @@
-"""xlam-function-calling-60k: a query, and `tools` and `answers` as JSON strings."""
+"""The format of xlam-function-calling-60k: `query`, and `tools` and `answers` as JSON strings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,8 @@ JSON_TYPES = {
 
 
 def convert_xlam(record: Record, source_row: int, style: ToolStyle) -> Row | Dropped:
-    """One turn of the user; the ground truth is all of `answers`, "" where the list is empty."""
+    """Convert one record to a prompt of one user turn. The ground truth is all calls of `answers`; "" for an empty
+    list."""
     value = record.value
     missing = [key for key in ("query", "tools", "answers") if value.get(key) is None]
     if missing:
@@ -34,7 +35,7 @@ def convert_xlam(record: Record, source_row: int, style: ToolStyle) -> Row | Dro
         )
     try:
         tools = [json_schema_tool(tool) for tool in parse_tools(value["tools"])]
-        # JSON schema puts the parameters one level deeper than the set does.
+        # Checked again: as JSON schema the parameters are nested one level deeper than in the dataset.
         require_json(tools)
     except (ValueError, TypeError, RecursionError):
         return Dropped("bad_tools")
@@ -60,9 +61,10 @@ def _calls(answers: Any) -> list[Call]:
 
 
 def json_schema_tool(tool: Tool) -> Tool:
-    """The tool with its parameters as JSON schema: the set lists them flat, with Python's names of types.
+    """Return the tool with its parameters as JSON schema. The dataset lists them flat, with Python's type names.
 
-    `str, optional` or a default makes a parameter optional; a type that JSON schema has no name for is left out.
+    A parameter is optional if its type is `str, optional` or if it has a default. A type without a JSON schema name is
+    left out.
     """
     parameters = tool.get("parameters")
     if not isinstance(parameters, Mapping) or parameters.get("type") == "object":

@@ -17,8 +17,8 @@ from egpo.experiments.screen import Screen
 from egpo.local.train import train
 from egpo.local.training.session import run_checkpoints, run_folder
 from egpo.runs.live import warnings_said_by
-from egpo.tasks.load import TASKS
-from egpo.tasks.prepare import prepare
+from egpo.tasks.loading import TASKS
+from egpo.tasks.preparation import prepare
 
 
 def prepare_data(config: Config, folder: DemoFolder) -> None:

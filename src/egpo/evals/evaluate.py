@@ -22,7 +22,7 @@ from egpo.rewards.verdict import Verdict
 from egpo.runs.provenance import installed_versions
 from egpo.runs.stored import EvaluationFile
 from egpo.tasks import Problem, Task, load_task
-from egpo.tasks.load import data_source_of, sandbox_tier
+from egpo.tasks.loading import data_source_of, sandbox_tier
 from egpo.tasks.protocol import judge_texts, problems_digest
 
 

@@ -13,7 +13,7 @@ from egpo.data.readers import SUFFIXES
 from egpo.data.sources import is_hub_name
 from egpo.errors import InputError
 from egpo.experiments.prints import digest_of, files_in, folder_digest, print_of
-from egpo.tasks.load import TASKS
+from egpo.tasks.loading import TASKS
 from egpo.tasks.sourced import SourcedTask
 
 _OF_THE_REWARD = ("mode", "sandbox")

@@ -12,7 +12,7 @@ from egpo.local.models.policy import prompt_tokens
 from egpo.local.run import Run
 from egpo.local.sampling.sample import sample
 from egpo.tasks import Problem
-from egpo.tasks.load import data_source_of
+from egpo.tasks.loading import data_source_of
 
 
 def source_name(run: Run) -> str:

@@ -13,7 +13,7 @@ from egpo.errors import InputError
 from egpo.evals.evaluate import Paper
 from egpo.probes.probe import Probe
 from egpo.tasks import Problem, Task
-from egpo.tasks.load import data_source_of
+from egpo.tasks.loading import data_source_of
 
 KEPT, CONTROL = "kept", "control"
 _VERSION = 1

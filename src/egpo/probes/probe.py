@@ -12,7 +12,7 @@ from egpo.evals.samples import tally_problems
 from egpo.probes.findings import ProbeFinding, Recommendation, find_faults, recommend
 from egpo.probes.forecast import Forecast, count_rewards, forecast, reward_variances
 from egpo.tasks import Problem, load_task
-from egpo.tasks.load import sandbox_tier
+from egpo.tasks.loading import sandbox_tier
 
 
 @dataclass(frozen=True)

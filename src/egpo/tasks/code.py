@@ -1,4 +1,4 @@
-"""Code: programs that are run against tests."""
+"""The code task: programs that are run against tests, in a sandbox."""
 
 import random
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from egpo.rewards.sandbox import choose_sandbox, working_sandbox
 from egpo.rewards.sandbox.ground_truth import read_tests
 from egpo.rewards.verdict import Verdict
 from egpo.tasks.program_problems import draw_program_problem
-from egpo.tasks.protocol import Problem, user
+from egpo.tasks.protocol import Problem, user_message
 from egpo.tasks.sourced import Sizes, SourcedTask, require_choice
 
 INSTRUCTION = "Think inside <think> and </think> first. Then give the whole of the code in one ```python block."
@@ -20,9 +20,9 @@ TEST_KEYS = ("tests", "ground_truth", "input_output")
 
 
 class Code(SourcedTask):
-    """Generated problems come from some thirty templates, as functions tested by asserts and as programs tested by
-    input and output. `sandbox` names the tier in which answers run (None: EGPO_SANDBOX, or bubblewrap); `mode` is the
-    reward's: "binary" or "fraction". Where the sandbox does not work, the first answer to be judged is an EgpoError."""
+    """Generated problems come from 34 templates, as functions tested by asserts and as programs tested by input and
+    output. `sandbox` is the tier in which answers run (default: EGPO_SANDBOX, else bubblewrap). `mode` of the reward is
+    "binary" or "fraction". If the sandbox does not work, judging the first answer raises EgpoError."""
 
     data_source: ClassVar[str] = "code"
     generated_data_source: ClassVar[str] = "code"
@@ -32,7 +32,7 @@ class Code(SourcedTask):
     def __init__(self, *, sandbox: str | None = None, mode: str = "binary", **settings: Any) -> None:
         super().__init__(**settings)
         require_choice("code", "mode", mode, MODES)
-        # A tier that does not exist is an error now; one that does not work here, only where answers are to run.
+        # An unknown tier is an error now; a tier that does not work here, only when the first answer is judged.
         choose_sandbox(sandbox)
         self.mode, self._tier = mode, sandbox
 
@@ -47,7 +47,7 @@ class Code(SourcedTask):
             raise InputError(
                 f"no `{'question' if question is None else 'tests'}`",
                 where=record.where,
-                fix="rows are {question, tests, solution}; `solution` may be missing",
+                fix="rows must be {question, tests, solution}; `solution` is optional",
             )
         _check_tests(as_text(tests), record.where)
         solution = str(record.value.get("solution") or "")
@@ -62,17 +62,17 @@ class Code(SourcedTask):
     def gold(self, problem: Problem) -> str:
         answer = str(problem.extra.get("answer") or "")
         if not answer:
-            raise InputError("no solution is known", where=f"problem {problem.key}", fix="give the rows a `solution`")
+            raise InputError("has no solution", where=f"problem {problem.key}", fix="add a `solution` to the rows")
         return answer
 
     def _problem(self, name: str, statement: str, tests: str, solution: str) -> Problem:
         answer = f"<think>\nDo what the statement says, step by step.\n</think>\n\n```python\n{solution.rstrip()}\n```"
         extra = {"name": name, "answer": answer if solution else ""}
-        return Problem(name, user(f"{statement}\n\n{INSTRUCTION}"), tests, self.ability, extra)
+        return Problem(name, user_message(f"{statement}\n\n{INSTRUCTION}"), tests, self.ability, extra)
 
 
 def _check_tests(tests: str, where: str) -> None:
-    """The judge would refuse them too, but only in the middle of a run."""
+    """Raise InputError if the judge cannot read the tests: now, and not in the middle of a run."""
     try:
         read_tests(tests)
     except InputError as error:

@@ -1,6 +1,6 @@
-"""Countdown's numbers: expressions drawn at random, and a search for one that hits a target.
+"""The Countdown task: reach a target with +, -, * and /, using every number exactly once.
 
-Countdown: reach the target with every number used once.
+Below the task: the generator of solvable problems, and the search that solves problems of the public dataset.
 """
 
 import json
@@ -16,104 +16,8 @@ from egpo.data import Dropped, Record, Row
 from egpo.errors import InputError
 from egpo.rewards.countdown import judge_countdown
 from egpo.rewards.verdict import Verdict
-from egpo.tasks.protocol import Problem, user
+from egpo.tasks.protocol import Problem, user_message
 from egpo.tasks.sourced import Sizes, SourcedTask, require_choice, require_whole
-
-
-@dataclass(frozen=True)
-class Term:
-    """An expression over some of the numbers, its value, and the steps that lead to it."""
-
-    value: Fraction
-    text: str
-    steps: tuple[str, ...] = ()
-
-    @property
-    def inner(self) -> str:
-        """The text inside a larger expression."""
-        return f"({self.text})" if self.steps else self.text
-
-
-def number(value: int) -> Term:
-    return Term(Fraction(value), str(value))
-
-
-def join(left: Term, sign: str, right: Term) -> Term | None:
-    """`left sign right`; None where it divides by zero."""
-    if sign == "/" and right.value == 0:
-        return None
-    value = OPERATIONS[sign](left.value, right.value)
-    steps = (*left.steps, *right.steps, f"{_say(left.value)} {sign} {_say(right.value)} = {_say(value)}")
-    return Term(value, f"{left.inner} {sign} {right.inner}", steps)
-
-
-OPERATIONS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-}
-
-
-def draw_expression(rng: random.Random, numbers: Sequence[int], max_target: int) -> Term | None:
-    """Every number used once, joined in random order; None where a step leaves the positive whole numbers, or the
-    end is beyond `max_target`. Most draws fail, so values are tried first and text is written for those that hold."""
-    values, joins = list(numbers), []
-    while len(values) > 1:
-        i, j, sign = rng.randrange(len(values)), rng.randrange(len(values) - 1), rng.choice("+-*/")
-        left, right = values.pop(i), values.pop(j)
-        value = _whole(left, sign, right)
-        if value is None:
-            return None
-        values.append(value)
-        joins.append((i, j, sign))
-    return _replay(numbers, joins) if values[0] <= max_target else None
-
-
-def _whole(left: int, sign: str, right: int) -> int | None:
-    if sign == "+":
-        return left + right
-    if sign == "*":
-        return left * right
-    if sign == "-":
-        return left - right if left > right else None
-    return left // right if left % right == 0 else None
-
-
-def _replay(numbers: Sequence[int], joins: list[tuple[int, int, str]]) -> Term:
-    terms = [number(n) for n in numbers]
-    for i, j, sign in joins:
-        joined = join(terms.pop(i), sign, terms.pop(j))
-        assert joined is not None
-        terms.append(joined)
-    return terms[0]
-
-
-def solve(numbers: Sequence[int], target: int) -> Term | None:
-    """An expression that uses every number once and equals the target, or None. Exhaustive: for up to five numbers."""
-    return next((term for term in _reachable([number(n) for n in numbers]) if term.value == target), None)
-
-
-def _reachable(terms: list[Term]) -> Iterator[Term]:
-    if len(terms) == 1:
-        yield terms[0]
-        return
-    for i, j in combinations(range(len(terms)), 2):
-        rest = [term for k, term in enumerate(terms) if k not in (i, j)]
-        for joined in _joins(terms[i], terms[j]):
-            yield from _reachable([*rest, joined])
-
-
-def _joins(a: Term, b: Term) -> Iterator[Term]:
-    for left, sign, right in ((a, "+", b), (a, "*", b), (a, "-", b), (b, "-", a), (a, "/", b), (b, "/", a)):
-        joined = join(left, sign, right)
-        if joined is not None:
-            yield joined
-
-
-def _say(value: Fraction) -> str:
-    return str(value) if value.denominator == 1 and value >= 0 else f"({value})"
-
 
 PROMPT = (
     "Use each of the numbers {numbers} exactly once, with +, -, *, / and parentheses, to make {target}. "
@@ -126,8 +30,8 @@ Mode = Literal["shaped", "binary"]
 
 
 class Countdown(SourcedTask):
-    """Generated problems have `min_numbers` to `max_numbers` numbers up to `max_number`, and targets up to
-    `max_target`, solvable by construction. `mode` is the reward's: "shaped" or "binary"."""
+    """Generated problems have `min_numbers` to `max_numbers` numbers of at most `max_number`, and targets of at most
+    `max_target`. They are solvable by construction. `mode` of the reward is "shaped" or "binary"."""
 
     data_source: ClassVar[str] = "countdown"
     generated_data_source: ClassVar[str] = "countdown"
@@ -189,24 +93,25 @@ class Countdown(SourcedTask):
         return judge_countdown(text, truth.numbers, truth.target, mode=self.mode)
 
     def gold(self, problem: Problem) -> str:
-        """The stored solution, or one that a search finds (rows of the public set have none)."""
+        """Return the stored solution, or search for one: rows of the public dataset have none."""
         if problem.extra.get("answer"):
             return str(problem.extra["answer"])
         truth = _truth(problem.ground_truth)
         term = solve(truth.numbers, truth.target)
         if term is None:
-            raise InputError("has no solution", where=f"problem {problem.key}", fix="drop it from the data")
+            raise InputError("has no solution", where=f"problem {problem.key}", fix="remove it from the data")
         return solution_text(term)
 
     def _problem(self, numbers: list[int], target: int, answer: str) -> Problem:
         text = self._prompt_format.format(numbers=numbers, target=target)
         truth = json.dumps({"numbers": numbers, "target": target})
-        return Problem(_key(numbers, target), user(text), truth, self.ability, {"answer": answer})
+        return Problem(_key(numbers, target), user_message(text), truth, self.ability, {"answer": answer})
 
 
 def _require_format(prompt_format: object) -> None:
-    """Its fields are plain names: `{numbers.__class__}` would read attributes, `{target:>1000000000}` fill memory."""
-    where, fix = "task countdown", "its fields are {numbers} and {target}, as they are; {{ and }} are braces"
+    """Raise InputError unless the only fields are `{numbers}` and `{target}`. `{numbers.__class__}` would read
+    attributes, and `{target:>1000000000}` would fill the memory."""
+    where, fix = "task countdown", "use only the fields {numbers} and {target}; write {{ and }} for braces"
     if not isinstance(prompt_format, str):
         raise InputError(f"prompt_format={prompt_format!r:.60}", where=where, fix="give text")
     try:
@@ -232,15 +137,115 @@ def _truth(text: str) -> _Truth:
     except (ValueError, KeyError, TypeError) as error:
         what = f"not a Countdown ground truth: {text[:60]!r}"
         raise InputError(
-            what, where="task countdown", fix="it is {numbers, target}; is this another task's data?"
+            what, where="task countdown", fix="it must be {numbers, target}; is this the data of another task?"
         ) from error
 
 
 def _key(numbers: list[int], target: int) -> str:
-    """Order does not matter: [1, 2, 3] and [3, 2, 1] for one target are the same problem."""
+    """Return the problem's key. The order of the numbers does not matter: [1, 2, 3] and [3, 2, 1] are the same."""
     return f"{sorted(numbers)}={target}"
 
 
+@dataclass(frozen=True)
+class Term:
+    """An expression over some of the numbers, its value, and the steps that compute it."""
+
+    value: Fraction
+    text: str
+    steps: tuple[str, ...] = ()
+
+    @property
+    def inner(self) -> str:
+        """The text as part of a larger expression: in parentheses unless it is a single number."""
+        return f"({self.text})" if self.steps else self.text
+
+
+def number(value: int) -> Term:
+    return Term(Fraction(value), str(value))
+
+
+def join(left: Term, sign: str, right: Term) -> Term | None:
+    """Return the term `left sign right`, or None if it divides by zero."""
+    if sign == "/" and right.value == 0:
+        return None
+    value = OPERATIONS[sign](left.value, right.value)
+    steps = (
+        *left.steps,
+        *right.steps,
+        f"{_number_text(left.value)} {sign} {_number_text(right.value)} = {_number_text(value)}",
+    )
+    return Term(value, f"{left.inner} {sign} {right.inner}", steps)
+
+
+OPERATIONS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+}
+
+
+def draw_expression(rng: random.Random, numbers: Sequence[int], max_target: int) -> Term | None:
+    """Join all numbers in random order. Return None if a step gives no positive whole number, or if the result exceeds
+    `max_target`. Most draws fail, so the values are computed first, and text is written only on success."""
+    values, joins = list(numbers), []
+    while len(values) > 1:
+        i, j, sign = rng.randrange(len(values)), rng.randrange(len(values) - 1), rng.choice("+-*/")
+        left, right = values.pop(i), values.pop(j)
+        value = _whole(left, sign, right)
+        if value is None:
+            return None
+        values.append(value)
+        joins.append((i, j, sign))
+    return _replay(numbers, joins) if values[0] <= max_target else None
+
+
+def _whole(left: int, sign: str, right: int) -> int | None:
+    if sign == "+":
+        return left + right
+    if sign == "*":
+        return left * right
+    if sign == "-":
+        return left - right if left > right else None
+    return left // right if left % right == 0 else None
+
+
+def _replay(numbers: Sequence[int], joins: list[tuple[int, int, str]]) -> Term:
+    terms = [number(n) for n in numbers]
+    for i, j, sign in joins:
+        joined = join(terms.pop(i), sign, terms.pop(j))
+        assert joined is not None
+        terms.append(joined)
+    return terms[0]
+
+
+def solve(numbers: Sequence[int], target: int) -> Term | None:
+    """Return an expression that uses every number once and equals the target, or None. The search is exhaustive, for up
+    to five numbers."""
+    return next((term for term in _reachable([number(n) for n in numbers]) if term.value == target), None)
+
+
+def _reachable(terms: list[Term]) -> Iterator[Term]:
+    if len(terms) == 1:
+        yield terms[0]
+        return
+    for i, j in combinations(range(len(terms)), 2):
+        rest = [term for k, term in enumerate(terms) if k not in (i, j)]
+        for joined in _joins(terms[i], terms[j]):
+            yield from _reachable([*rest, joined])
+
+
+def _joins(a: Term, b: Term) -> Iterator[Term]:
+    for left, sign, right in ((a, "+", b), (a, "*", b), (a, "-", b), (b, "-", a), (a, "/", b), (b, "/", a)):
+        joined = join(left, sign, right)
+        if joined is not None:
+            yield joined
+
+
+def _number_text(value: Fraction) -> str:
+    return str(value) if value.denominator == 1 and value >= 0 else f"({value})"
+
+
 def solution_text(term: Term) -> str:
-    """A response that gives the expression, with its steps as the thought."""
+    """Return a response with the steps as thinking and the expression as the answer."""
     return f"<think>{'; '.join(term.steps)}</think>\n<answer>{term.text}</answer>"

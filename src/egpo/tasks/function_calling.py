@@ -1,7 +1,7 @@
-"""Multi-turn tool conversations in the raw format, drawn by a seeded generator: the stand-in for a file that is not
-public. Several tools and distractors, parallel calls, turns without a call, tool results, thoughts.
+"""The function-calling task: make the correct calls with the correct arguments, or none if none is needed.
 
-Function calling: the right calls, with the right arguments, or none where none is right.
+Below the task: a generator of multi-turn conversations in the hardgen format, as a substitute for the dataset, which is
+not public. They have several tools with distractors, parallel calls, turns without a call, tool results and thinking.
 """
 
 import json
@@ -22,102 +22,18 @@ from egpo.tasks.protocol import Problem
 from egpo.tasks.sourced import RecordReader, Sizes, SourcedTask, require_at_least, require_choice
 from egpo.tasks.tool_catalogue import TOOLS, Tool
 
-CHAT = (
-    ("Thanks, that is all I wanted to know.", "You are welcome."),
-    ("What can you help me with?", "With anything that my tools can do; just ask."),
-    ("Are you sure about that?", "Yes, that is what the tool said."),
-    ("Hm, let me think for a moment.", "Take your time."),
-)
-NO_CALL_SHARE = 0.04
-"""So many conversations have no call at all: a conversion must drop and count them."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How large a conversation may be: requests, calls of a request, and tools on offer (2 at least, half of them for
-    use and half as distractors); and whether the tools are described, or show their types alone."""
-
-    max_turns: int = 4
-    max_calls: int = 3
-    max_tools: int = 8
-    described: bool = True
-
-
-FULL = Shape()
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """One call that the user asks for."""
-
-    tool: Tool
-    arguments: dict[str, Any]
-
-    def request(self) -> str:
-        given = ", ".join(f"{name}: {json.dumps(v, ensure_ascii=False)}" for name, v in self.arguments.items())
-        return f"{self.tool.wish} ({given})" if given else self.tool.wish
-
-    def python(self) -> str:
-        return f"{self.tool.name}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
-
-
-def draw_conversation(rng: random.Random, shape: Shape = FULL) -> dict[str, Any]:
-    """A raw record: "0" is the system turn with `tools` as a JSON string, the others are {role, content}."""
-    num_useful = shape.max_tools // 2
-    used = rng.sample(TOOLS, rng.randint(1, num_useful))
-    others = [tool for tool in TOOLS if tool not in used]
-    offered = [*used, *rng.sample(others, rng.randint(1, shape.max_tools - num_useful))]
-    rng.shuffle(offered)
-    tools = json.dumps([tool.schema(described=shape.described) for tool in offered], ensure_ascii=False)
-    turns: list[dict[str, Any]] = [{"role": "system", "tools": tools}]
-    chats_only = rng.random() < NO_CALL_SHARE
-    for _ in range(rng.randint(1, shape.max_turns)):
-        turns += _chat(rng) if chats_only or rng.random() < 0.2 else _calls(rng, used, shape.max_calls)
-    return {str(number): turn for number, turn in enumerate(turns)}
-
-
-def _chat(rng: random.Random) -> list[dict[str, Any]]:
-    question, answer = rng.choice(CHAT)
-    thought = "<think>\nNo tool is needed here.\n</think>\n\n" if rng.random() < 0.5 else ""
-    return [{"role": "user", "content": question}, {"role": "assistant", "content": thought + answer}]
-
-
-def _calls(rng: random.Random, tools: list[Tool], max_calls: int) -> list[dict[str, Any]]:
-    """A request, its calls, their results, and a closing word: now and then an empty turn in between."""
-    wanted = [_wanted(rng, rng.choice(tools)) for _ in range(min(max_calls, rng.choice((1, 1, 1, 2, 3))))]
-    requests = " Also, ".join(f"please {want.request()}." for want in wanted)
-    thought = f"The user wants {len(wanted)} thing(s): {', '.join(want.tool.name for want in wanted)}."
-    calls = f"<think>\n{thought}\n</think>\n\n[{', '.join(want.python() for want in wanted)}]"
-    turns: list[dict[str, Any]] = [
-        {"role": "user", "content": requests[0].upper() + requests[1:]},
-        {"role": "assistant", "content": calls},
-        {"role": "tool", "content": [_result(rng, want) for want in wanted]},
-        {"role": "assistant", "content": "Done."},
-    ]
-    if rng.random() < 0.1:
-        turns.insert(3, {"role": "assistant", "content": ""})
-    return turns
-
-
-def _wanted(rng: random.Random, tool: Tool) -> Wanted:
-    given = [argument for argument in tool.arguments if not argument.optional or rng.random() < 0.5]
-    return Wanted(tool, {argument.name: argument.draw(rng) for argument in given})
-
-
-def _result(rng: random.Random, want: Wanted) -> dict[str, Any]:
-    return {"tool": want.tool.name, "ok": True, "id": rng.randint(1, 9999), "note": None}
-
-
 REFUSAL = "None of the tools is needed for that."
 
 Mode = Literal["strict_think", "plain", "shaped"]
 
 
 class FunctionCalling(SourcedTask):
-    """Sources are raw conversations, OpenAI messages or xlam rows, told apart by their first record. Generated
-    conversations have at most `max_turns` requests, `max_calls` calls each, and `max_tools` tools on offer, which are
-    described unless `describe_tools` is off. `instruction` stands before the tools: None is the record's own, or else
-    one that asks for a thought; "" is none at all. `mode` is the reward's: "strict_think", "plain" or "shaped"."""
+    """Sources are hardgen conversations, OpenAI messages or xlam rows; the format is detected from the records.
+
+    Generated conversations have at most `max_turns` requests, `max_calls` calls per request and `max_tools` tools,
+    which have descriptions unless `describe_tools` is off. `instruction` precedes the tools; None: that of the record,
+    else one that asks for thinking; "": none. `mode` of the reward is "strict_think", "plain" or "shaped".
+    """
 
     data_source: ClassVar[str] = "function_calling"
     generated_data_source: ClassVar[str] = "hardgen"
@@ -145,7 +61,7 @@ class FunctionCalling(SourcedTask):
                 f"instruction={instruction!r:.60}", where="task function_calling", fix="give text, or null"
             )
         self.mode, self._style = mode, ToolStyle(instruction)
-        self._shape = Shape(max_turns, max_calls, min(max_tools, len(TOOLS)), describe_tools)
+        self._conversation = ConversationLimits(max_turns, max_calls, min(max_tools, len(TOOLS)), describe_tools)
 
     def problems(self, split: str) -> Sequence[Problem]:
         found = super().problems(split)
@@ -154,17 +70,17 @@ class FunctionCalling(SourcedTask):
         return found
 
     def _require_instruction(self, problem: Problem) -> None:
-        """Prepared rows hold their prompts as written: another `instruction` would change nothing."""
+        """Raise InputError if the prepared prompts have another instruction: the setting would have no effect."""
         instruction, first = self._style.instruction or "", problem.messages[0]
         system = first["content"] if first["role"] == "system" else ""
         if instruction not in system or (not instruction and INSTRUCTION in system):
-            what = f"`instruction` is {shortened(instruction)}, and the prompts in {self.source} have another"
+            what = f"`instruction` is {shortened(instruction)}, but the prompts in {self.source} have another"
             fix = "prepare the data with it (task.settings.instruction, or --instruction), or leave it out"
             raise InputError(what, where="task function_calling", fix=fix)
 
     def draw(self, rng: random.Random) -> Problem:
         while True:
-            record = Record(draw_conversation(rng, self._shape), "a generated conversation")
+            record = Record(draw_conversation(rng, self._conversation), "a generated conversation")
             row = convert_hardgen(record, 0, self._style)
             if isinstance(row, Row):
                 extra = {key: row.extra[key] for key in ("tools", "answer")}
@@ -175,7 +91,7 @@ class FunctionCalling(SourcedTask):
         return row if isinstance(row, Dropped) else self.problem_of(row)
 
     def reader(self) -> RecordReader:
-        """Refuses a source in which two formats are mixed."""
+        """Return a reader that raises InputError on a source with records of two formats."""
         first = ""
 
         def read(record: Record, index: int) -> Problem | Dropped:
@@ -184,14 +100,14 @@ class FunctionCalling(SourcedTask):
             first = first or kind
             if kind != first:
                 what = f"a {kind} record among {first} records"
-                raise InputError(what, where=record.where, fix="one source, one format: split the file")
+                raise InputError(what, where=record.where, fix="split the file into one file per format")
             return self.read(record, index)
 
         return read
 
     def key(self, row: Row) -> str:
-        """A converted row is its whole prompt. A generated one is its last request with the calls that it asks for:
-        the same request after other turns, or beside other tools, is the same problem."""
+        """Return a digest of the whole prompt for a converted row, and of the last request with its calls for a
+        generated one: there, the same request after other turns or with other tools is the same problem."""
         if "source_row" in row.extra:
             return f"{prompt_key(row):016x}"
         asked = (
@@ -205,7 +121,7 @@ class FunctionCalling(SourcedTask):
         return judge_tool_calls(text, problem.ground_truth, mode=self.mode, tools=tools or None)
 
     def gold(self, problem: Problem) -> str:
-        """The conversation's own answer; a thought is put before it where the mode asks for one and it has none."""
+        """Return the answer of the conversation. Thinking is added if the mode requires it and the answer has none."""
         answer = str(problem.extra.get("answer") or "") or problem.ground_truth or REFUSAL
         thought = split_thinking(answer)
         if self.mode == "plain":
@@ -219,3 +135,91 @@ def _kind(record: Record) -> str:
     if "query" in record.value or "answers" in record.value:
         return "xlam"
     return "hardgen"
+
+
+CHAT = (
+    ("Thanks, that is all I wanted to know.", "You are welcome."),
+    ("What can you help me with?", "With anything that my tools can do; just ask."),
+    ("Are you sure about that?", "Yes, that is what the tool said."),
+    ("Hm, let me think for a moment.", "Take your time."),
+)
+NO_CALL_SHARE = 0.04
+"""Fraction of generated conversations without any call, which a conversion must drop and count."""
+
+
+@dataclass(frozen=True)
+class ConversationLimits:
+    """Limits of a generated conversation: requests, calls per request, and tools (at least 2, of which half are used
+    and half are distractors). `described`: whether tools have descriptions, or only types."""
+
+    max_turns: int = 4
+    max_calls: int = 3
+    max_tools: int = 8
+    described: bool = True
+
+
+FULL = ConversationLimits()
+
+
+@dataclass(frozen=True)
+class RequestedCall:
+    """One call that the generated user requests."""
+
+    tool: Tool
+    arguments: dict[str, Any]
+
+    def request(self) -> str:
+        given = ", ".join(f"{name}: {json.dumps(v, ensure_ascii=False)}" for name, v in self.arguments.items())
+        return f"{self.tool.wish} ({given})" if given else self.tool.wish
+
+    def python(self) -> str:
+        return f"{self.tool.name}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
+
+
+def draw_conversation(rng: random.Random, limits: ConversationLimits = FULL) -> dict[str, Any]:
+    """Draw a record in the hardgen format: "0" is the system turn with `tools` as a JSON string, the others are
+    {role, content}."""
+    num_useful = limits.max_tools // 2
+    used = rng.sample(TOOLS, rng.randint(1, num_useful))
+    others = [tool for tool in TOOLS if tool not in used]
+    offered = [*used, *rng.sample(others, rng.randint(1, limits.max_tools - num_useful))]
+    rng.shuffle(offered)
+    tools = json.dumps([tool.schema(described=limits.described) for tool in offered], ensure_ascii=False)
+    turns: list[dict[str, Any]] = [{"role": "system", "tools": tools}]
+    chats_only = rng.random() < NO_CALL_SHARE
+    for _ in range(rng.randint(1, limits.max_turns)):
+        turns += _chat(rng) if chats_only or rng.random() < 0.2 else _calls(rng, used, limits.max_calls)
+    return {str(number): turn for number, turn in enumerate(turns)}
+
+
+def _chat(rng: random.Random) -> list[dict[str, Any]]:
+    question, answer = rng.choice(CHAT)
+    thought = "<think>\nNo tool is needed here.\n</think>\n\n" if rng.random() < 0.5 else ""
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": thought + answer}]
+
+
+def _calls(rng: random.Random, tools: list[Tool], max_calls: int) -> list[dict[str, Any]]:
+    """Return the turns of a request: the user's message, the calls, their results and a closing message. One in ten has
+    an empty turn in between."""
+    wanted = [_draw_call(rng, rng.choice(tools)) for _ in range(min(max_calls, rng.choice((1, 1, 1, 2, 3))))]
+    requests = " Also, ".join(f"please {want.request()}." for want in wanted)
+    thought = f"The user wants {len(wanted)} thing(s): {', '.join(want.tool.name for want in wanted)}."
+    calls = f"<think>\n{thought}\n</think>\n\n[{', '.join(want.python() for want in wanted)}]"
+    turns: list[dict[str, Any]] = [
+        {"role": "user", "content": requests[0].upper() + requests[1:]},
+        {"role": "assistant", "content": calls},
+        {"role": "tool", "content": [_result(rng, want) for want in wanted]},
+        {"role": "assistant", "content": "Done."},
+    ]
+    if rng.random() < 0.1:
+        turns.insert(3, {"role": "assistant", "content": ""})
+    return turns
+
+
+def _draw_call(rng: random.Random, tool: Tool) -> RequestedCall:
+    given = [argument for argument in tool.arguments if not argument.optional or rng.random() < 0.5]
+    return RequestedCall(tool, {argument.name: argument.draw(rng) for argument in given})
+
+
+def _result(rng: random.Random, want: RequestedCall) -> dict[str, Any]:
+    return {"tool": want.tool.name, "ok": True, "id": rng.randint(1, 9999), "note": None}

@@ -1,7 +1,7 @@
-"""The right answer to a row of any verl parquet, as text that its reward accepts.
+"""Writes the correct answer to a row of any verl parquet file, as text that the reward accepts.
 
-Public files often have five columns and no answer: `reward_model.ground_truth` is all that is known of it. This module
-writes the assistant's turn from it, and returns it only when the reward judges it correct.
+Public files often have only `reward_model.ground_truth` and no answer. This module writes the assistant's turn from the
+ground truth, and returns it only if the reward judges it correct.
 """
 
 import json
@@ -17,15 +17,16 @@ from egpo.tasks.countdown import solution_text, solve
 from egpo.tool_calls.calls import checked_call
 
 MAX_SEARCHED = 4
-"""Numbers of a Countdown puzzle for which a solution is searched: with five, a search that fails takes seconds."""
+"""Most numbers of a Countdown puzzle for which a solution is searched. With five, a failing search takes seconds."""
 _BY_ABILITY = {"function_calling": "tool_calls", "math": "math"}
-"""The reward of a data source that is not in our table."""
+"""`ability` -> reward, for data sources that are not in the table of the rewards."""
 _ACCEPTED_IN = {"tool_calls": "plain"}
-"""The mode in which an answer is checked. `strict_think` asks for a thought, which no ground truth holds."""
+"""Reward -> mode in which an answer is checked. `strict_think` requires thinking, which no ground truth contains."""
 
 
 def gold_answer(row: Row) -> str | Dropped:
-    """`extra_info.answer` as it stands; else the ground truth in the form of the reward; else why there is none."""
+    """Return `extra_info.answer` if the row has it, else an answer written from the ground truth, else the reason why
+    there is none."""
     if stored := str(row.extra.get("answer") or ""):
         return stored
     try:
@@ -46,18 +47,18 @@ def _kind(row: Row) -> str | None:
 
 
 def _written(kind: str, row: Row) -> str | Dropped:
-    """No program can be written from the tests that it must pass."""
     if kind == "tool_calls":
         return _calls(row.ground_truth)
     if kind == "gsm8k":
         return f"#### {row.ground_truth.strip()}"
     if kind == "math":
         return rf"\boxed{{{row.ground_truth.strip()}}}"
+    # Code has no answer: its ground truth is tests, from which no program can be written.
     return _solution(row) if kind == "countdown" else Dropped("no_answer")
 
 
 def _calls(ground_truth: str) -> str | Dropped:
-    """`<tool_call>` blocks. Where no call is right, what to say instead is not known."""
+    """Return the calls as `<tool_call>` blocks. If the correct answer contains no call, its text is unknown."""
     expected = read_ground_truth(ground_truth)
     if not expected:
         return Dropped("no_answer")
@@ -70,7 +71,8 @@ def _calls(ground_truth: str) -> str | Dropped:
 
 
 def _arguments(expected: Any) -> dict[str, Any]:
-    """Of BFCL's lists of allowed values the first; a parameter that may be left out is left out."""
+    """Return one valid set of arguments. Of BFCL's lists of allowed values, take the first; leave out optional
+    parameters."""
     if isinstance(expected, PossibleCall):
         return {name: values[0] for name, values in expected.allowed.items() if "" not in values}
     return dict(expected.arguments)

@@ -1,9 +1,8 @@
-"""Short mathematics whose answers are integers, for the mixed set.
+"""The mixed task: mathematics and code in one dataset. The `ability` of a row selects its judge.
 
-No question can be copied: a reward that takes equal expressions for equal answers would pay for `(x + 1)(x + 2)` where
-its expansion is asked for. So each asks for a number that does not stand in it.
-
-Mixed: mathematics and code in one set; a row's `ability` says which judge it gets.
+Below the task: a generator of short mathematics problems with integer answers. The answer never occurs in the question:
+otherwise a reward that accepts equal expressions would pay for copying `(x + 1)(x + 2)` where its expansion is asked
+for.
 """
 
 import random
@@ -20,13 +19,79 @@ from egpo.errors import InputError, nearest
 from egpo.rewards.math import judge_math
 from egpo.rewards.verdict import Verdict
 from egpo.tasks.code import Code
-from egpo.tasks.protocol import Problem, user
+from egpo.tasks.protocol import Problem, user_message
 from egpo.tasks.sourced import Sizes, SourcedTask
+
+ABILITIES = ("math", "code")
+INSTRUCTION = "Think inside <think> and </think> first. Then give the answer inside \\boxed{}."
+
+
+class Mixed(SourcedTask):
+    """A few dozen generated rows, for a dry run of the hybrid reward. `sandbox` is the tier in which programs run.
+
+    `ability` is a column and also in `extra_info`, because verl passes only the latter to a reward function.
+    """
+
+    data_source: ClassVar[str] = "mixed"
+    generated_data_source: ClassVar[str] = "mixed"
+    ability: ClassVar[str] = ""
+    generated_sizes: ClassVar[Sizes] = Sizes(train=48, test=16)
+
+    def __init__(self, *, sandbox: str | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._code = Code(sandbox=sandbox)
+
+    def draw(self, rng: random.Random) -> Problem:
+        if rng.random() < 0.5:
+            return _mixed(self._code.draw(rng))
+        drawn = draw_math_problem(rng)
+        answer = f"<think>\n{drawn.thought}\n</think>\n\n\\boxed{{{drawn.answer}}}"
+        return _math(drawn.question, drawn.answer, answer)
+
+    def read(self, record: Record, index: int) -> Problem | Dropped:
+        ability = record.value.get("ability")
+        if ability not in ABILITIES:
+            raise InputError(
+                f"`ability` is {ability!r}", where=record.where, fix=nearest(str(ability or "ability"), ABILITIES)
+            )
+        if ability == "code":
+            problem = self._code.read(record, index)
+            assert isinstance(problem, Problem)
+            return _mixed(problem)
+        question, answer = record.value.get("question"), record.value.get("answer")
+        if not isinstance(question, str) or answer is None or answer == "":
+            raise InputError(
+                "no `question` and `answer`", where=record.where, fix="math rows must be {ability, question, answer}"
+            )
+        truth = as_text(answer)
+        return _math(question, truth, f"<think>\nWorked out.\n</think>\n\n\\boxed{{{truth}}}")
+
+    def key(self, row: Row) -> str:
+        return str(row.extra.get("name") or row.prompt[-1]["content"])
+
+    def judge(self, problem: Problem, text: str) -> Verdict:
+        if problem.ability == "code":
+            return self._code.judge(problem, text)
+        return judge_math(text, problem.ground_truth)
+
+    def gold(self, problem: Problem) -> str:
+        return self._code.gold(problem) if problem.ability == "code" else str(problem.extra["answer"])
+
+
+def _mixed(problem: Problem) -> Problem:
+    extra = {**problem.extra, "ability": "code"}
+    return Problem(problem.key, problem.messages, problem.ground_truth, "code", extra)
+
+
+def _math(question: str, truth: str, answer: str) -> Problem:
+    name = " ".join(question.split())
+    extra = {"name": name, "answer": answer, "ability": "math"}
+    return Problem(name, user_message(f"{question} {INSTRUCTION}"), truth, "math", extra)
 
 
 @dataclass(frozen=True)
 class MathProblem:
-    """A question, the thought that solves it, and the answer, an integer."""
+    """A question, the thinking that solves it, and the answer, an integer."""
 
     question: str
     thought: str
@@ -34,7 +99,7 @@ class MathProblem:
 
 
 def draw_math_problem(rng: random.Random) -> MathProblem:
-    """A problem of any kind. One whose answer stands in its question is drawn again."""
+    """Draw a problem of a random kind. If its answer occurs in its question, it is drawn again."""
     kind = rng.choice(KINDS)
     problem = kind(rng)
     while problem.answer in re.findall(r"-?[0-9]+", problem.question):
@@ -43,7 +108,7 @@ def draw_math_problem(rng: random.Random) -> MathProblem:
 
 
 def latex(value: Fraction) -> str:
-    """3, -3, \\frac{3}{4} or -\\frac{3}{4}."""
+    """Return a fraction as LaTeX: 3, -3, \\frac{3}{4} or -\\frac{3}{4}."""
     if value.denominator == 1:
         return str(value.numerator)
     sign = "-" if value < 0 else ""
@@ -112,7 +177,7 @@ def _expand(rng: random.Random) -> MathProblem:
 
 def _power(rng: random.Random) -> MathProblem:
     base, modulus = rng.randint(2, 12), rng.randint(5, 30)
-    # At least the fifth power of two: larger than any modulus, or the power would be its own remainder.
+    # At least 2^5, which is larger than any modulus: a smaller power would be its own remainder.
     exponent = rng.randint(5, 20)
     rest = pow(base, exponent, modulus)
     return MathProblem(
@@ -132,68 +197,3 @@ KINDS: tuple[Callable[[random.Random], MathProblem], ...] = (
     _expand,
     _power,
 )
-
-
-ABILITIES = ("math", "code")
-INSTRUCTION = "Think inside <think> and </think> first. Then give the answer inside \\boxed{}."
-
-
-class Mixed(SourcedTask):
-    """A few dozen rows for a dry run of the hybrid reward. `ability` is a column of its own and also in
-    `extra_info`, because verl hands only the latter to a reward function."""
-
-    data_source: ClassVar[str] = "mixed"
-    generated_data_source: ClassVar[str] = "mixed"
-    ability: ClassVar[str] = ""
-    generated_sizes: ClassVar[Sizes] = Sizes(train=48, test=16)
-
-    def __init__(self, *, sandbox: str | None = None, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._code = Code(sandbox=sandbox)
-
-    def draw(self, rng: random.Random) -> Problem:
-        if rng.random() < 0.5:
-            return _mixed(self._code.draw(rng))
-        drawn = draw_math_problem(rng)
-        answer = f"<think>\n{drawn.thought}\n</think>\n\n\\boxed{{{drawn.answer}}}"
-        return _math(drawn.question, drawn.answer, answer)
-
-    def read(self, record: Record, index: int) -> Problem | Dropped:
-        ability = record.value.get("ability")
-        if ability not in ABILITIES:
-            raise InputError(
-                f"`ability` is {ability!r}", where=record.where, fix=nearest(str(ability or "ability"), ABILITIES)
-            )
-        if ability == "code":
-            problem = self._code.read(record, index)
-            assert isinstance(problem, Problem)
-            return _mixed(problem)
-        question, answer = record.value.get("question"), record.value.get("answer")
-        if not isinstance(question, str) or answer is None or answer == "":
-            raise InputError(
-                "no `question` and `answer`", where=record.where, fix="math rows are {ability, question, answer}"
-            )
-        truth = as_text(answer)
-        return _math(question, truth, f"<think>\nWorked out.\n</think>\n\n\\boxed{{{truth}}}")
-
-    def key(self, row: Row) -> str:
-        return str(row.extra.get("name") or row.prompt[-1]["content"])
-
-    def judge(self, problem: Problem, text: str) -> Verdict:
-        if problem.ability == "code":
-            return self._code.judge(problem, text)
-        return judge_math(text, problem.ground_truth)
-
-    def gold(self, problem: Problem) -> str:
-        return self._code.gold(problem) if problem.ability == "code" else str(problem.extra["answer"])
-
-
-def _mixed(problem: Problem) -> Problem:
-    extra = {**problem.extra, "ability": "code"}
-    return Problem(problem.key, problem.messages, problem.ground_truth, "code", extra)
-
-
-def _math(question: str, truth: str, answer: str) -> Problem:
-    name = " ".join(question.split())
-    extra = {"name": name, "answer": answer, "ability": "math"}
-    return Problem(name, user(f"{question} {INSTRUCTION}"), truth, "math", extra)

@@ -1,6 +1,7 @@
-"""What each generated programming problem asks, and what it may vary: the words around `programs.py`.
+"""Generates programming problems from templates: a statement, tests, and a program that passes them.
 
-Programming problems drawn from the templates: a statement, tests, and a program that passes them.
+To add a template, add its solution to `programs.py` and a row to TEMPLATES. That changes generated data: raise
+`Code.version` with it.
 """
 
 import inspect
@@ -18,9 +19,9 @@ LETTERS = tuple("aeinorst")
 
 
 @dataclass(frozen=True)
-class Template:
-    """`takes` is the kind of the input: "numbers", "number" or "text". `gives` finishes the sentence "returns …",
-    with the parameters in braces."""
+class ProgramTemplate:
+    """A kind of problem. `takes` is the kind of input: "numbers", "number" or "text". `gives` completes the sentence
+    "returns …", with the parameters in braces. `parameters` lists the values to draw from."""
 
     solution: Callable[..., Value]
     takes: str
@@ -28,19 +29,19 @@ class Template:
     parameters: Mapping[str, Sequence[int | str]]
 
 
-def _numbers(solution: Callable[..., Value], gives: str, **parameters: Sequence[int | str]) -> Template:
-    return Template(solution, "numbers", gives, parameters)
+def _numbers(solution: Callable[..., Value], gives: str, **parameters: Sequence[int | str]) -> ProgramTemplate:
+    return ProgramTemplate(solution, "numbers", gives, parameters)
 
 
-def _number(solution: Callable[..., Value], gives: str, **parameters: Sequence[int | str]) -> Template:
-    return Template(solution, "number", gives, parameters)
+def _number(solution: Callable[..., Value], gives: str, **parameters: Sequence[int | str]) -> ProgramTemplate:
+    return ProgramTemplate(solution, "number", gives, parameters)
 
 
-def _text(solution: Callable[..., Value], gives: str, **parameters: Sequence[int | str]) -> Template:
-    return Template(solution, "text", gives, parameters)
+def _text(solution: Callable[..., Value], gives: str, **parameters: Sequence[int | str]) -> ProgramTemplate:
+    return ProgramTemplate(solution, "text", gives, parameters)
 
 
-TEMPLATES: tuple[Template, ...] = (
+TEMPLATES: tuple[ProgramTemplate, ...] = (
     _numbers(programs.count_multiples, "how many of the numbers are multiples of {divisor}", divisor=range(2, 14)),
     _numbers(programs.sum_above, "the sum of the numbers greater than {bound}", bound=range(-5, 16)),
     _numbers(
@@ -200,7 +201,8 @@ PRINT = {list: 'print(*answer, sep=" ")', bool: 'print("yes" if answer else "no"
 
 @dataclass(frozen=True)
 class ProgramProblem:
-    """`name` is the template with its parameters: the same name is the same problem, whatever its tests."""
+    """A generated problem. `name` is the template with its parameters, and identifies the problem whatever its
+    tests."""
 
     name: str
     statement: str
@@ -209,7 +211,8 @@ class ProgramProblem:
 
 
 def draw_program_problem(rng: random.Random) -> ProgramProblem:
-    """Half of them ask for a function (tests are asserts), half for a program (tests are inputs and outputs)."""
+    """Draw a problem. Half of them ask for a function, tested by asserts, and half for a program, tested by inputs and
+    outputs."""
     template = rng.choice(TEMPLATES)
     parameters = {name: rng.choice(list(values)) for name, values in template.parameters.items()}
     cases = _cases(rng, template, parameters)
@@ -218,11 +221,11 @@ def draw_program_problem(rng: random.Random) -> ProgramProblem:
     return build(name, template, parameters, cases)
 
 
-def _cases(rng: random.Random, template: Template, parameters: dict[str, Any]) -> list[tuple[Value, Value]]:
-    """Inputs with their outputs; not all outputs alike, or a constant would pass."""
+def _cases(rng: random.Random, template: ProgramTemplate, parameters: dict[str, Any]) -> list[tuple[Value, Value]]:
+    """Return inputs with their outputs. The outputs are not all equal, since a constant would then pass."""
     while True:
         inputs = [_input(rng, template.takes) for _ in range(NUM_TESTS)]
-        # Each call gets its own list: a solution that changed its argument would spoil the test.
+        # Each call gets its own copy, in case the solution changes its argument.
         cases = [(given, template.solution(_copy(given), **parameters)) for given in inputs]
         if len({repr(output) for _, output in cases}) > 1:
             return cases
@@ -240,7 +243,7 @@ def _input(rng: random.Random, takes: str) -> Value:
     return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 6)))
 
 
-def _as_function(name: str, template: Template, parameters: dict[str, Any], cases: list[Any]) -> ProgramProblem:
+def _as_function(name: str, template: ProgramTemplate, parameters: dict[str, Any], cases: list[Any]) -> ProgramProblem:
     takes = ARGUMENT[template.takes].partition(":")[0]
     statement = (
         f"Write a Python function `solve({ARGUMENT[template.takes]})` that returns {_gives(template, parameters)}."
@@ -250,7 +253,7 @@ def _as_function(name: str, template: Template, parameters: dict[str, Any], case
     return ProgramProblem(name, statement, json.dumps(tests), f"{_source(template.solution)}\n\n{wrapper}")
 
 
-def _as_program(name: str, template: Template, parameters: dict[str, Any], cases: list[Any]) -> ProgramProblem:
+def _as_program(name: str, template: ProgramTemplate, parameters: dict[str, Any], cases: list[Any]) -> ProgramProblem:
     kind = type(cases[0][1])
     statement = (
         f"Write a Python program that reads {STDIN[template.takes]} and works out "
@@ -261,7 +264,7 @@ def _as_program(name: str, template: Template, parameters: dict[str, Any], cases
     return ProgramProblem(name, statement, json.dumps(tests), f"{_source(template.solution)}\n\n{main}")
 
 
-def _gives(template: Template, parameters: dict[str, Any]) -> str:
+def _gives(template: ProgramTemplate, parameters: dict[str, Any]) -> str:
     return template.gives.format(**parameters)
 
 
@@ -270,7 +273,7 @@ def _source(solution: Callable[..., Value]) -> str:
     return inspect.getsource(solution)
 
 
-def _invocation(template: Template, argument: str, parameters: dict[str, Any]) -> str:
+def _invocation(template: ProgramTemplate, argument: str, parameters: dict[str, Any]) -> str:
     values = ", ".join(repr(value) for value in parameters.values())
     return f"{template.solution.__name__}({argument}, {values})"
 

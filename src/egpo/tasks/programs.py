@@ -1,5 +1,8 @@
-"""Reference solutions of the generated programming problems. Their source text is the gold answer, so each stands
-alone: builtins only, inputs first, the problem's parameters last."""
+"""Reference solutions of the generated programming problems.
+
+The source text of a function is part of the gold answer, so each is self-contained: it uses builtins only, and takes
+the input first and the problem's parameters last. An edit here changes generated data: raise `Code.version` with it.
+"""
 
 
 def count_multiples(numbers: list[int], divisor: int) -> int:

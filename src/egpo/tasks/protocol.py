@@ -1,8 +1,7 @@
-"""What a task is: problems, a prompt for each, a judge, and an answer that the judge must accept.
+"""The interface of a task, the check of its gold answers, and judging of many responses within a time limit.
 
-A task's self-check: its own gold answers must earn full reward.
-
-A verdict on every response, from the task's own judge, within a time limit.
+`Task` is the protocol: problems, a prompt for each, a judge, and a gold answer. `check_gold` verifies that the gold
+answers earn full reward. `judge_texts` calls the judge in threads and turns its failures into verdicts.
 """
 
 import faulthandler
@@ -27,11 +26,11 @@ METHODS = ("problems", "prompt", "judge", "gold")
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing to solve.
+    """One problem of a task.
 
-    `key` is its identity: problems with equal keys are the same problem, and never in both splits.
-    `messages` is the prompt; `ground_truth` is what answers are judged by, JSON text where it has parts.
-    `extra` is whatever else the task knows: text or whole numbers, written to `extra_info`.
+    `key` is its identity: problems with equal keys are the same problem, and are never in both splits.
+    `messages` is the prompt. `ground_truth` is what answers are judged by, as JSON text if it has parts.
+    `extra` holds further values, text or whole numbers, which are written to `extra_info`.
     """
 
     key: str
@@ -43,27 +42,27 @@ class Problem:
 
 @runtime_checkable
 class Task(Protocol):
-    """Data, prompt and reward in one place. A class with these four methods is a task: no base class, no registry."""
+    """Data, prompt and reward in one place. Any class with these four methods is a task; no base class is needed."""
 
     def problems(self, split: str) -> Sequence[Problem]:
-        """The problems of "train" or "test", the same at every call."""
+        """Return the problems of "train" or "test", the same at every call."""
         ...
 
     def prompt(self, problem: Problem) -> list[Message]:
-        """Chat messages {role, content}, ready for `apply_chat_template`."""
+        """Return the chat messages {role, content}, ready for `apply_chat_template`."""
         ...
 
     def judge(self, problem: Problem, text: str) -> Verdict:
-        """The verdict on a response. Never raises on what a model may have written."""
+        """Judge a response. Must not raise on any text that a model may write."""
         ...
 
     def gold(self, problem: Problem) -> str:
-        """A response that earns full reward."""
+        """Return a response that earns full reward."""
         ...
 
 
-def user(text: str) -> tuple[Message, ...]:
-    """A prompt of one turn."""
+def user_message(text: str) -> tuple[Message, ...]:
+    """Return a prompt of one user message."""
     return ({"role": "user", "content": text},)
 
 
@@ -77,27 +76,30 @@ def problems_digest(problems: Iterable[Problem]) -> str:
 
 
 def check_gold(task: Task, split: str = "train", count: int = 16) -> list[Fault]:
-    """What is wrong with the first `count` problems of a split; empty for a sound task."""
+    """Judge the gold answers of the first `count` problems of a split, and return a fault for each that is not judged
+    correct."""
     faults = []
     for problem in islice(task.problems(split), count):
         verdict = task.judge(problem, task.gold(problem))
         if not verdict.correct:
-            what = f"gold is judged `{verdict.reason}` (reward {verdict.reward})"
-            faults.append(Fault(what, where=f"problem {problem.key}", fix="mend `gold` or `judge`"))
+            what = f"its gold answer is judged `{verdict.reason}` (reward {verdict.reward})"
+            faults.append(Fault(what, where=f"problem {problem.key}", fix="correct the task's `gold` or `judge`"))
     return faults
 
 
 JUDGE_RAISED = "judge_raised"
-"""The reason of a verdict that a task's judge did not give: it raised, or returned something else."""
+"""Reason of the failed verdict for a response on which the judge raised, or returned an invalid verdict."""
 JUDGE_TIMED_OUT = "judge_timed_out"
-"""The reason of a verdict that a task's judge did not give in time."""
+"""Reason of the failed verdict for a response on which the judge exceeded its time limit."""
 
 TIMEOUT_S = 300.0
-"""The time limit of one judgement, where neither the recipe nor the task sets another."""
+"""Default time limit for judging one response, in seconds."""
 _NOTICE_S = 20.0
+"""A judge that takes longer than this is reported once."""
 _MOST_HANGING = 3
-"""So many judgements may hang at the same time: their threads cannot be ended, and take the machine's time."""
+"""The run stops when this many judge threads hang at once: they cannot be stopped, and they use processor time."""
 _LARGEST = 3e38
+"""About the largest float32: a larger reward would become infinite."""
 
 _hanging: list[threading.Thread] = []
 
@@ -105,19 +107,18 @@ _hanging: list[threading.Thread] = []
 def judge_texts(
     task: Task, problems: Sequence[Problem], texts: Sequence[str], *, timeout_s: float | None = None
 ) -> tuple[Verdict, ...]:
-    """On each text, as an answer to the problem at its place. Judges that wait (for a sandbox, for a worker) wait side
-    by side.
+    """Judge each text as a response to the problem at the same index, in parallel threads.
 
-    A judge that raises, returns what is no verdict or no finite reward, or takes longer than `timeout_s` (none: the
-    task's own `judge_timeout_s`, else `TIMEOUT_S`), fails that text. One that fails every text is an error, and so is
-    one that hangs `_MOST_HANGING` times at once.
+    A text gets a failed verdict if the judge raises, returns something else than a verdict with a finite reward, or
+    takes longer than `timeout_s` (default: the task's own `judge_timeout_s`, else `TIMEOUT_S`). Raises EgpoError if the
+    judge fails on every text, or hangs on `_MOST_HANGING` texts at once.
     """
     limit_s = timeout_s or float(getattr(task, "judge_timeout_s", None) or TIMEOUT_S)
     batch = _JudgedBatch(task, problems, texts, limit_s)
     try:
         batch.judge()
     finally:
-        # An interrupt does not wait for a judge that hangs: what the run has done can then be saved.
+        # After an interrupt, do not wait for a judge that hangs, so that the run can save its state.
         batch.is_over = True
     verdicts = tuple(batch.verdicts[index] for index in range(len(texts)))
     _require_some(verdicts, batch.errors, _name(task))
@@ -125,7 +126,7 @@ def judge_texts(
 
 
 class _JudgedBatch:
-    """Texts that are being judged, in daemon threads: one that hangs does not keep the process from ending."""
+    """Texts that are being judged, in daemon threads, so that one that hangs does not keep the process alive."""
 
     def __init__(self, task: Task, problems: Sequence[Problem], texts: Sequence[str], limit_s: float) -> None:
         self._task, self._problems, self._texts, self._limit_s = task, problems, texts, limit_s
@@ -138,17 +139,17 @@ class _JudgedBatch:
         self.is_over = False
 
     def judge(self) -> None:
-        look_s, looked = min(1.0, self._limit_s / 4), time.monotonic()
+        interval_s, last_check = min(1.0, self._limit_s / 4), time.monotonic()
         with _BlockedProcessReport(self._limit_s + _NOTICE_S) as report:
             started = [self._start_thread() for _ in range(min(len(self._texts), os.cpu_count() or 1))]
             if not any(started):
-                self._work()  # on a machine that has no thread left: in this one, without a time limit
+                self._work()  # no thread can be started: judge in this one, without a time limit
             while len(self.verdicts) < len(self._texts):
-                self._take(look_s)
-                if time.monotonic() - looked >= look_s:
-                    looked = time.monotonic()
+                self._take(interval_s)
+                if time.monotonic() - last_check >= interval_s:
+                    last_check = time.monotonic()
                     report.postpone()
-                    self._look()
+                    self._check_times()
 
     def _start_thread(self) -> bool:
         try:
@@ -167,7 +168,7 @@ class _JudgedBatch:
             return _checked(self._task.judge(problem, text))
         except EgpoError as error:
             return error
-        except BaseException as error:  # the boundary: a task from outside may raise anything, SystemExit too
+        except BaseException as error:  # boundary: a user's task may raise anything, including SystemExit
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 raise
             self.errors.append(error)
@@ -180,36 +181,37 @@ class _JudgedBatch:
             return
         if isinstance(outcome, EgpoError):
             raise outcome
-        self.verdicts.setdefault(index, outcome)  # one that comes after its time limit has its verdict already
+        self.verdicts.setdefault(index, outcome)  # after its time limit a text already has a failed verdict
 
-    def _look(self) -> None:
-        """Say which judgement takes long, and give up those that take too long."""
+    def _check_times(self) -> None:
+        """Warn about a slow judge, and give a failed verdict to each text whose time limit has passed."""
         now, name = time.monotonic(), _name(self._task)
         for index, start in list(self._started.items()):
             if index in self.verdicts or now - start < min(_NOTICE_S, self._limit_s):
                 continue
             key = f"{self._problems[index].key!r:.80}"
             if now - start < self._limit_s:
-                what = f"the judge of task {name} has worked on a response to problem {key} for {now - start:.0f} s"
+                what = f"the judge of task {name} has taken {now - start:.0f} s for a response to problem {key} so far"
                 warn_once(f"slow judge {name}", f"{what}; its time limit is {self._limit_s:g} s (task.judge_timeout_s)")
                 continue
-            said = f"no verdict on a response to problem {key} within {self._limit_s:g} s (task.judge_timeout_s)"
-            warn_once(f"judge timed out {name}", f"task {name}: {said}; such responses are left out")
-            self.errors.append(TimeoutError(said))
+            late = f"no verdict on a response to problem {key} within {self._limit_s:g} s (task.judge_timeout_s)"
+            warn_once(f"judge timed out {name}", f"task {name}: {late}; such responses are excluded")
+            self.errors.append(TimeoutError(late))
             self.verdicts[index] = Verdict(0.0, False, JUDGE_TIMED_OUT, failed=True)
-            self._give_up(self._threads[index], said)
+            self._abandon(self._threads[index], late)
 
-    def _give_up(self, thread: threading.Thread, said: str) -> None:
+    def _abandon(self, thread: threading.Thread, late: str) -> None:
+        """Count the thread as hanging, and start another in its place."""
         _hanging[:] = [other for other in [*_hanging, thread] if other.is_alive()]
         if len(_hanging) >= _MOST_HANGING:
-            what = f"the judge hangs: {len(_hanging)} judgements have not ended, the last: {said}"
-            raise EgpoError(what, where=f"task {_name(self._task)}", fix="give its `judge` a time limit of its own")
+            what = f"the judge hangs in {len(_hanging)} threads; the last: {late}"
+            raise EgpoError(what, where=f"task {_name(self._task)}", fix="add a time limit to its `judge`")
         self._start_thread()
 
 
 class _BlockedProcessReport:
-    """Writes where every thread is, to stderr, when this process could not look at the clock for `after_s`: a judge in
-    a long call that holds the interpreter's lock (a regular expression that backtracks) stops everything."""
+    """Writes the stack of every thread to stderr if `postpone` is not called for `after_s` seconds. That happens when a
+    judge holds the interpreter's lock in a long call, such as a regular expression that backtracks."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
@@ -222,7 +224,7 @@ class _BlockedProcessReport:
         try:
             faulthandler.dump_traceback_later(self._after_s)
         except (RuntimeError, UnsupportedOperation, AttributeError, ValueError, OSError):
-            return  # no stderr, or no thread left
+            return  # no stderr, or no thread can be started
 
     def __exit__(self, *_: object) -> None:
         faulthandler.cancel_dump_traceback_later()
@@ -233,7 +235,8 @@ def _name(task: Task) -> str:
 
 
 def _checked(verdict: Any) -> Verdict:
-    """In Python's own types: the numbers of numpy and torch are no JSON. Beyond float32 a reward is infinite."""
+    """Return the verdict with Python's own number types (those of numpy and torch cannot be written as JSON). Raises if
+    it is not a verdict, or if its reward is not finite in float32."""
     if not isinstance(verdict, Verdict):
         raise TypeError(f"`judge` returned {type(verdict).__name__}, not a Verdict")
     reward = float(verdict.reward)
@@ -246,9 +249,9 @@ def _require_some(verdicts: tuple[Verdict, ...], errors: list[BaseException], na
     if not verdicts or not all(verdict.failed for verdict in verdicts):
         return
     reason = verdicts[0].reason
-    said = f" ({type(errors[0]).__name__}: {errors[0]})" if errors else ""
+    detail = f" ({type(errors[0]).__name__}: {errors[0]})" if errors else ""
     raise EgpoError(
-        f"the judge failed on all {len(verdicts)} responses: {reason}{said}",
+        f"the judge failed on all {len(verdicts)} responses: {reason}{detail}",
         where=f"task {name}",
-        fix="nothing can be learnt from this; mend the task's `judge`, or see `egpo doctor` for the sandbox",
+        fix="correct the task's `judge`, or run `egpo doctor` to check the sandbox",
     ) from (errors[0] if errors else None)

@@ -1,4 +1,4 @@
-"""The tasks of this package: problems out of a prepared directory, or drawn by a seeded generator."""
+"""Base class of the built-in tasks: problems come from a prepared directory, or from a seeded generator."""
 
 import random
 from abc import ABC, abstractmethod
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from egpo.data import Dropped, Message, Record, Row, Stored
+from egpo.data import Dropped, Message, ParquetRows, Record, Row
 from egpo.data.manifest import verify
 from egpo.data.rows import SPLITS
 from egpo.errors import InputError, nearest, shortened
@@ -18,12 +18,12 @@ from egpo.tasks.protocol import Problem
 RecordReader = Callable[[Record, int], Problem | Dropped]
 
 _MAX_REPEATS = 2_000
-"""So many draws in a row that were drawn before: the generator has hardly anything new to give."""
+"""Give up generating after this many consecutive draws of problems that were drawn before."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows per split."""
+    """Number of rows per split."""
 
     train: int
     test: int
@@ -38,7 +38,7 @@ LARGEST_WHOLE = 2**31 - 1
 
 
 def require_whole(task: str, **settings: object) -> None:
-    """A number out of a file or a command line may come as text."""
+    """Raise InputError unless each setting is a whole number. A number from a file or a command line may be text."""
     for setting, value in settings.items():
         if isinstance(value, int) and value > LARGEST_WHOLE and setting != "seed":
             raise InputError(f"{setting} is too large", where=f"task {task}", fix=f"give {LARGEST_WHOLE:,} or less")
@@ -54,20 +54,26 @@ def require_at_least(task: str, least: int, **settings: int) -> None:
 
 
 class SourcedTask(ABC):
-    """`source` is a directory made by `egpo prepare` or `egpo convert`. Without one, `train` and `test` problems are
-    drawn: the test problems depend on the seed alone, and no training problem is one of them."""
+    """A task whose problems are read from `source`, a directory written by `egpo prepare` or `egpo convert`.
+
+    Without a source, `train` and `test` problems are generated. The test problems depend on the seed only, and no
+    training problem is one of them. With a source, `train` and `test` limit the number of rows.
+    """
 
     data_source: ClassVar[str]
-    """Written to rows that come from a real source."""
+    """Data source of rows from a real source."""
     generated_data_source: ClassVar[str]
-    """Written to rows that a generator drew."""
+    """Data source of generated rows."""
     ability: ClassVar[str]
+    """Value of the rows' column `ability`."""
     generated_sizes: ClassVar[Sizes]
+    """Default numbers of generated problems."""
     source_sizes: ClassVar[Sizes | None] = None
-    """How many rows of an undivided source are for training, and how many of the next for testing."""
+    """Default numbers of rows that are taken from a source without splits: first for training, then for testing."""
     hub_config: ClassVar[str | None] = None
+    """Default config of the dataset on the hub."""
     version: ClassVar[int] = 1
-    """Of the generator and of the conversion: raised when the same seed gives other rows."""
+    """Version of generator and conversion: raised when the same seed gives different rows."""
 
     def __init__(
         self, *, source: str | Path | None = None, train: int | None = None, test: int | None = None, seed: int = 0
@@ -88,15 +94,15 @@ class SourcedTask(ABC):
 
     @abstractmethod
     def draw(self, rng: random.Random) -> Problem:
-        """One problem out of the generator; it may repeat an earlier one."""
+        """Generate one problem. It may repeat an earlier one."""
 
     @abstractmethod
     def read(self, record: Record, index: int) -> Problem | Dropped:
-        """One record of a source. A record that lacks what the task needs is an InputError that names it."""
+        """Convert one record of a source. Raises InputError with its place if a required key is missing."""
 
     @abstractmethod
     def key(self, row: Row) -> str:
-        """The identity of the problem in a stored row."""
+        """Return the key of the problem in a stored row."""
 
     @abstractmethod
     def judge(self, problem: Problem, text: str) -> Verdict: ...
@@ -105,7 +111,7 @@ class SourcedTask(ABC):
     def gold(self, problem: Problem) -> str: ...
 
     def reader(self) -> RecordReader:
-        """What reads one whole source, from its first record on."""
+        """Return the function that reads the records of one source, in their order."""
         return self.read
 
     def prompt(self, problem: Problem) -> list[Message]:
@@ -119,7 +125,7 @@ class SourcedTask(ABC):
         return self._held[split]
 
     def generate(self, split: str, count: int, taken: set[str], seed: int) -> Iterator[Problem]:
-        """`count` problems, none of them in `taken`, which grows by them."""
+        """Yield `count` generated problems whose keys are not in `taken`, and add their keys to it."""
         rng, repeats = random.Random(f"{seed}:{split}"), 0
         made = 0
         while made < count:
@@ -130,7 +136,7 @@ class SourcedTask(ABC):
                     raise InputError(
                         f"the generator has only about {len(taken)} different problems",
                         where=f"{type(self).__name__}, split `{split}`",
-                        fix="ask for fewer, or widen its settings",
+                        fix="request fewer problems, or widen the task's settings",
                     )
                 continue
             taken.add(problem.key)
@@ -152,4 +158,4 @@ class SourcedTask(ABC):
                 "no such file", where=str(path), fix="give a directory that `egpo prepare` or `egpo convert` made"
             )
         verify(directory, path.name)
-        return Stored(path, self.problem_of, self._limits[split])
+        return ParquetRows(path, self.problem_of, self._limits[split])

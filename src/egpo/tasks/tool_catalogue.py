@@ -1,4 +1,7 @@
-"""The tools of the generated conversations: between them their arguments have every kind that JSON has."""
+"""The tools of the generated conversations. Together their arguments cover all JSON types.
+
+An edit here changes generated data: raise `FunctionCalling.version` with it.
+"""
 
 import random
 from collections.abc import Callable, Mapping
@@ -10,7 +13,7 @@ Draw = Callable[[random.Random], Any]
 
 @dataclass(frozen=True)
 class Argument:
-    """A parameter: its JSON schema, and how a value is drawn."""
+    """A parameter of a tool: its JSON schema, and the function that draws a value."""
 
     name: str
     schema: Mapping[str, Any]
@@ -20,7 +23,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Tool:
-    """A function that the user may ask for; `wish` is the request in words, without the values."""
+    """A tool that a generated user may request. `wish` is the request in words, without the arguments."""
 
     name: str
     description: str
@@ -28,7 +31,8 @@ class Tool:
     arguments: tuple[Argument, ...]
 
     def schema(self, *, described: bool = True) -> dict[str, Any]:
-        """As a raw record lists it: bare, with the parameters as JSON schema; without its words if not `described`."""
+        """Return the tool as a raw record lists it: bare, with the parameters as JSON schema. Without `described`, all
+        descriptions are left out."""
         properties = {argument.name: dict(argument.schema) for argument in self.arguments}
         required = [argument.name for argument in self.arguments if not argument.optional]
         parameters = {"type": "object", "properties": properties, "required": required}

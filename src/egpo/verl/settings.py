@@ -18,7 +18,7 @@ from pydantic import ConfigDict, ValidationError, create_model
 
 from egpo.advantages import ESTIMATORS as TABLE
 from egpo.advantages import estimator_named
-from egpo.config.old_spellings import OLD_KEYS, present_value
+from egpo.config.old_spellings import OLD_KEYS, current_value
 from egpo.config.sections.training import Segments
 from egpo.errors import ConfigError, EgpoError, Fault, nearest, notify_once
 from egpo.sections import PlaceOf, faults_of
@@ -133,7 +133,7 @@ def _modern(algorithm: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dic
     spelled += [(f"algorithm.{old}", new, algorithm[old]) for old, new in OLDER_SIBLINGS.items() if old in algorithm]
     first: dict[str, str] = {}
     for place, key, given_value in spelled:
-        value = present_value(f"{WHERE}.{key}", given_value)
+        value = current_value(f"{WHERE}.{key}", given_value)
         if not place.endswith(f".{key}"):
             notify_once(f"{place} -> {WHERE}.{key}")
         if key in keys and keys[key] != value:

@@ -1,7 +1,7 @@
-"""What `egpo run` does around the training: data before it, a probe, evaluations after it. None of it changes how a
-run is trained, but for the data.
+"""The sections of a recipe that surround the training: data, probe and evaluations of `egpo run`, and the verl engine.
 
-The second engine: where verl runs, and what is handed to it as it is.
+`prepare`, `probe` and `eval` are stages of `egpo run`; `egpo train` ignores the last two. The text under a field is its
+help in `egpo config schema` and in the docs.
 """
 
 from typing import Annotated, Any, Literal
@@ -14,67 +14,71 @@ from egpo.sections import LARGEST_COUNT, Count, PathText, Positive, Section, See
 
 
 class Convert(Section):
-    """Conversations are drawn and split as `egpo convert` does."""
+    """How a file of conversations is converted and split: the options of `egpo convert`."""
 
     format: Literal["hardgen", "messages", "xlam"]
-    """Of the records."""
+    """Format of the records; docs/data.md describes the three."""
     max_samples: Count | None = None
-    """So many rows before the split; none: all."""
+    """Use at most this many rows, chosen before the split. Default: all rows."""
     test_size: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """Share of the rows for testing."""
+    """Fraction of the rows that becomes the test split."""
     shuffle: bool = True
-    """Draw `max_samples` from the whole file, not from its head."""
+    """Choose the `max_samples` rows at random from the whole file. false: take the first ones."""
 
 
 class Prepare(Section):
-    """The task's rows as parquet, once for all recipes that ask for the same. A task that names a `source` of its own,
-    or is no task of the package, has nothing to prepare."""
+    """How the task's rows are written as parquet before training. Recipes with the same settings share one directory.
+    Nothing is prepared for a task that names its own `source`, or for a task from outside the package."""
 
     source: PathText | None = None
-    """Raw data: a file, a directory with train and test, or owner/name on the hub; none: the task draws problems."""
+    """Raw data: a file, a directory with a train and a test file, or `owner/name` on the hub. Default: the task
+    generates its problems."""
     train: Count | None = None
-    """Rows for training; none: the task's `train`, or its default."""
+    """Number of training rows. Default: the task's setting `train`, else the task's default."""
     test: Count | None = None
-    """Rows for testing, likewise."""
+    """Number of test rows. Default: the task's setting `test`, else the task's default."""
     seed: Seed | None = None
-    """Of the generator or the split; none: the task's `seed`, or 42 for a split of conversations."""
+    """Seed of the generator or of the split. Default: the task's setting `seed`; 42 with `convert`."""
     convert: Convert | None = None
-    """For files of conversations, in place of `train` and `test`."""
+    """Conversion of a file of conversations; replaces `train` and `test`. Default: no conversion."""
     folder: PathText = "data"
-    """Where prepared directories lie, each named by the task and a digest of what made it."""
+    """Folder of the prepared directories. Each is named after the task and a digest of its settings and source."""
 
     @model_validator(mode="after")
     def _one_way(self) -> "Prepare":
         if self.convert is not None and (self.train or self.test):
-            raise raised(Fault("`convert` splits by `test_size`", "convert", "leave out `train` and `test`"))
+            what = "`convert` cannot be combined with `train` or `test`"
+            raise raised(Fault(what, "convert", "leave out `train` and `test`: convert.test_size sets the split"))
         if self.convert is not None and self.source is None:
-            raise raised(Fault("`convert` has no file to read", "convert", "set prepare.source"))
+            raise raised(Fault("`convert` is set without a source file", "convert", "set prepare.source"))
         return self
 
 
-class Probe(Section):
+class ProbeStage(Section):
     problems: Count = 64
-    """So many of the training split, drawn at random."""
+    """Number of problems, drawn at random from the training split."""
     n: Annotated[int, Field(ge=2, le=LARGEST_COUNT)] = 16
-    """Responses to each; the rest is as in `rollout`."""
+    """Responses per problem. All other sampling settings are those of `rollout`."""
 
 
 class Bfcl(Section):
     categories: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = ("multi_turn_base",)
-    """Of the Berkeley Function-Calling Leaderboard; `multi_turn`, `single_turn`, `live` and `all` are several."""
+    """Test categories of the Berkeley Function-Calling Leaderboard. `multi_turn`, `single_turn`, `live` and `all` are
+    groups of categories."""
     runs: Count = 5
-    """Evaluations of each model."""
+    """Number of evaluations of each model."""
     threads: Count = 16
-    """Questions under way at the server."""
+    """Number of requests that are sent to the server at the same time."""
     format: Literal["qwen_fc", "qwen", "llama", "template"] | None = None
-    """Who writes the prompt: BFCL's own code for Qwen or Llama, or the model's chat template; none: as in training,
-    which is `template` after a training with tools, and BFCL's `qwen_fc` after any other."""
+    """How the prompt is written: by BFCL's own code for Qwen (`qwen_fc`, `qwen`) or Llama, or by the model's chat
+    template (`template`). Default: `template` after training with tools, else `qwen_fc`."""
     instruction: str | None = None
-    """Stands first in the prompt, under `template`; none: the instruction of the training problems."""
+    """System instruction at the start of the prompt, with format `template` only. Default: the instruction of the
+    training problems."""
     temperature: Annotated[float, Field(ge=0)] = 0.001
-    """Of the sampling; BFCL's own is 0.001."""
+    """Sampling temperature. The default is BFCL's own."""
     max_tokens: Count | None = None
-    """Longest answer; none: BFCL's own, 4,096."""
+    """Maximum answer length, in tokens. Default: 4,096, which is BFCL's own."""
 
     @model_validator(mode="after")
     def _instruction_has_a_place(self) -> "Bfcl":
@@ -86,32 +90,36 @@ class Bfcl(Section):
 
 class Eval(Section):
     models: Annotated[tuple[Literal["base", "trained"], ...], Field(strict=False, min_length=1)] = ("base", "trained")
-    """`base`: what the run began with. `trained`: its last checkpoint."""
+    """Models to evaluate. `base`: the model before training. `trained`: the last checkpoint of the run."""
     problems: Count | None = None
-    """The first so many of the test split; none: all."""
+    """Evaluate only the first N problems of the test split. Default: all of them."""
     n: Count = 8
-    """Responses per problem."""
+    """Sampled responses per problem."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    """Of the sampling."""
+    """Sampling temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Sample among the likeliest tokens that hold this much probability together."""
+    """Sample from the smallest set of most likely tokens whose probabilities sum to at least this. 1: from all
+    tokens."""
     k: Annotated[tuple[Count, ...], Field(strict=False)] = ()
-    """For pass@k; none: the powers of two up to n."""
+    """Values of k for pass@k. Default: the powers of two up to n."""
     greedy: bool = True
-    """The likeliest response besides."""
+    """Also evaluate greedy decoding, with one response per problem."""
     max_tokens: Count | None = None
-    """Longest response; none: as in `rollout`."""
+    """Maximum response length, in tokens. Default: rollout.max_response_tokens."""
     tasks: Annotated[tuple[Task, ...], Field(strict=False)] = ()
-    """Other tasks than the one trained on, each with its settings: what was learnt, and what was forgotten?"""
+    """Further tasks to evaluate on, each with its settings, to measure transfer and forgetting. Default: none."""
     serve: bool = False
-    """Ask the models through a server that is started for it (vLLM where it is installed), not in this process."""
+    """Evaluate through a model server that is started for the purpose (vLLM if it is installed). false: sample in this
+    process."""
     bfcl: Bfcl | None = None
-    """The official evaluator of function calling, besides."""
+    """Also run the official evaluator of the Berkeley Function-Calling Leaderboard, with these settings. Default: do
+    not run it."""
 
     @model_validator(mode="after")
     def _k_within_n(self) -> "Eval":
         if too_large := [k for k in self.k if k > self.n]:
-            raise raised(Fault(f"pass@{too_large[0]} of {self.n} responses", "k", "raise `n`, or lower `k`"))
+            what = f"pass@{too_large[0]} needs more than {self.n} responses per problem"
+            raise raised(Fault(what, "k", "raise `n`, or lower `k`"))
         return self
 
 
@@ -128,39 +136,43 @@ SECTIONS = (
     "trainer",
     "transfer_queue",
 )
-"""verl's own, which a recipe may set key by key: `verl.trainer.val_before_train=false`."""
+"""Top-level sections of verl's own configuration. A recipe may set their keys:
+`verl.trainer.val_before_train=false`."""
 
 Text = Annotated[str, Field(min_length=1)]
 
 
 class Verl(Section):
-    """What stands under one of verl's own sections goes to verl as it is, and wins over what follows from ours."""
+    """Where verl runs. Keys under one of verl's own sections are passed to verl unchanged, and take precedence over the
+    values that egpo derives from the rest of the recipe."""
 
     model_config = ConfigDict(extra="allow")
 
     device: Literal["cuda", "cpu"] = "cuda"
-    """`cpu`: all of verl, small and slow, for debugging before GPUs are rented."""
+    """Device of the verl engine. `cpu` runs all of verl with small models, slowly: for debugging without GPUs."""
     gpus: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Per node; on a CPU, the number of training processes."""
+    """GPUs per node. With device `cpu`: the number of training processes."""
     nodes: Count = 1
-    """Of the Ray cluster."""
+    """Number of nodes of the Ray cluster."""
     tensor_parallel: Count | None = None
-    """GPUs that hold one copy of the model for sampling; none: by the model's size, one per 10 billion weights."""
+    """Number of GPUs that share one copy of the model for sampling. Default: one per 10 billion weights."""
     address: Text | None = None
-    """Of a Ray cluster to join, as `host:6379`; none: one is started, and ended with the run."""
+    """Address of a Ray cluster to join, as `host:6379`. Default: a local cluster is started, and stopped after the
+    run."""
     python: PathText | None = None
-    """The interpreter that has verl; none: the machine file's, or the one that runs egpo."""
+    """Path of the Python interpreter that has verl installed. Default: that of the machine file, else the one that runs
+    egpo."""
     patience_minutes: Positive | None = None
-    """The run is ended when no step is done for so long; none: 120, and 10 on a CPU."""
+    """Stop the run if no step finishes within this many minutes. Default: 120, and 10 on a CPU."""
 
     @property
     def ranks(self) -> int:
-        """Training processes of all nodes."""
+        """Number of training processes on all nodes."""
         return self.gpus * self.nodes
 
     @property
     def raw(self) -> dict[str, dict[str, Any]]:
-        """verl's own sections, as the recipe sets them."""
+        """The settings under verl's own sections, as the recipe gives them."""
         return dict(self.__pydantic_extra__ or {})
 
     @model_validator(mode="after")

@@ -1,12 +1,7 @@
-"""What is trained on, and how a response is read.
+"""The sections of a recipe that decide how a model is trained, by reinforcement learning or by SFT.
 
-What is trained.
-
-Sampling.
-
-The optimizer, and the policy update that it makes.
-
-What a run keeps, how it is tried on what it does not train on, and where to look.
+In the order of a step: the task and its segments, the model, sampling, the optimizer and the policy update,
+checkpoints, validation and logging. The text under a field is its help in `egpo config schema` and in the docs.
 """
 
 from typing import Annotated, Any, Literal
@@ -20,17 +15,19 @@ from egpo.tags import THINK_TAGS, tags_fault
 
 class Task(Section):
     name: str = Field(min_length=1)
-    """A task of the package (`countdown`, `gsm8k`, ...), or one of yours as `module:Class`."""
+    """Name of a built-in task (`countdown`, `gsm8k`, `function_calling`, `code`, `mixed`), or `module:Class` for a task
+    of your own."""
     settings: dict[str, Any] = Field({})
-    """What the task is made with: `source` (a directory of `egpo prepare`), `mode`, ..."""
+    """Keyword arguments of the task's constructor, such as `source` (a directory written by `egpo prepare`) or `mode`
+    (of the reward). docs/tasks.md lists them. Default: none."""
     judge_timeout_s: Positive | None = None
-    """Seconds that judging one response may take; a response without a verdict by then is left out as `failed`. None:
-    the task's own `judge_timeout_s`, else 300."""
+    """Time limit for judging one response, in seconds. A response without a verdict by then is excluded and counted as
+    `failed`. Default: the task's own `judge_timeout_s`, else 300."""
 
 
 class Segments(Section):
     tags: tuple[str, str] = Field(THINK_TAGS, strict=False)
-    """The pair that opens and closes the thinking, as in the model's chat template."""
+    """The two strings that open and close the thinking segment in the model's responses."""
 
     @model_validator(mode="after")
     def _tags_differ(self) -> "Segments":
@@ -41,56 +38,64 @@ class Segments(Section):
 
 class Lora(Section):
     rank: Count = 16
-    """Of the two matrices beside each adapted layer."""
+    """Rank of the two matrices that are added to each adapted layer."""
     alpha: Positive = 32.0
-    """Their product is scaled by alpha / rank."""
+    """Scale of the adapters: the product of the two matrices is multiplied by alpha / rank."""
     layers: Words = ()
-    """Names of the layers to adapt (`q_proj`, ...); none: every linear layer but the head."""
+    """Names of the layers to adapt, such as `q_proj`. Default: every linear layer except the output head."""
 
 
 class Model(Section):
     path: PathText
-    """A folder with a transformers causal language model, its name on the hub, or `egpo-tiny` of the package."""
+    """Folder of a transformers causal language model, a model name on the Hugging Face hub, or `egpo-tiny`, which comes
+    with the package."""
     init: Literal["pretrained", "random"] = "pretrained"
-    """`random`: the folder's config.json and tokenizer, with weights drawn afresh from `seed`."""
+    """Initial weights. `pretrained`: those of the folder. `random`: drawn from `seed`; only the config and the
+    tokenizer of the folder are used."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto`: the GPU where there is one. (The local engine's; verl has its own.)"""
+    """Device of the local engine. `auto`: the GPU if there is one, else the CPU. verl has its own key,
+    `verl.device`."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the weights: `auto` is bfloat16 on a GPU, with a float32 copy in the optimizer, and float32 on a CPU."""
+    """Number format of the weights. `auto`: float32 on a CPU; bfloat16 on a GPU, with a float32 copy in the
+    optimizer."""
     deterministic: bool = False
-    """On a GPU: the same seed gives the same bits, by torch's deterministic algorithms, for a little time. A CPU gives
-    them anyway. (The local engine's.)"""
+    """On a GPU, use torch's deterministic algorithms, so that the same seed gives the same bits; slightly slower. Runs
+    on a CPU are always deterministic. Local engine only."""
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third more time."""
+    """Recompute activations in the backward pass: uses less memory and about a third more time."""
     template: dict[str, str | bool | int] = Field({})
-    """Variables for the chat template, such as `enable_thinking: false`."""
+    """Variables that are passed to the chat template, such as `enable_thinking: false`. Default: none."""
     lora: Lora | None = None
-    """Train adapters in place of the weights (needs peft); merged when a checkpoint is written."""
+    """Train LoRA adapters instead of all weights (needs peft). Checkpoints contain the merged weights. Default: train
+    all weights."""
 
 
 class Rollout(Section):
     prompts: Count = 16
     """Problems per step (P)."""
     n: Count = 8
-    """Responses per problem (G): a group. Two at least for a comparison."""
+    """Responses per problem (G), which form one group. At least 2 are needed for a comparison within the group."""
     temperature: Positive = 1.0
-    """Of the sampling distribution; log-probabilities and entropies are those of the tempered distribution."""
+    """Sampling temperature. Log-probabilities and entropies are those of the distribution at this temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Sample among the likeliest tokens that hold this much probability together."""
+    """Sample from the smallest set of most likely tokens whose probabilities sum to at least this. 1: from all
+    tokens."""
     top_k: CountOrZero = 0
-    """Sample among this many likeliest tokens; 0 for all."""
+    """Sample from this many most likely tokens. 0: from all tokens."""
     min_p: Fraction = 0.0
-    """Leave out tokens less likely than this share of the likeliest one's probability."""
+    """Exclude tokens whose probability is below this fraction of the most likely token's. 0: exclude none."""
     max_response_tokens: Count = 1024
-    """Longest response; what is cut off counts as truncated."""
+    """Maximum response length, in tokens. A response that is cut off there counts as truncated."""
     max_prompt_tokens: Count | None = None
-    """Problems with longer prompts are left out, and counted."""
+    """Maximum prompt length, in tokens. Problems with longer prompts are skipped and counted. Default: no limit; then a
+    prompt that does not fit the model's context is an error."""
     stop: Words = ()
-    """Strings that end a response; it keeps them."""
+    """Strings that end a response. The response includes the string. Default: none."""
     stop_tokens: Annotated[tuple[CountOrZero, ...], Field(strict=False)] = ()
-    """Token ids that end a response, besides the model's own."""
+    """Token ids that end a response, in addition to the model's end-of-sequence tokens. Default: none."""
     rows_at_once: Count | None = None
-    """Responses sampled together; none: all of a step. Halved by itself where memory runs out."""
+    """Responses that are sampled in one batch. It is halved automatically if memory runs out. Default: all of a
+    step."""
 
     @model_validator(mode="after")
     def _countable_batch(self) -> "Rollout":
@@ -109,72 +114,78 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Optimization(Section):
-    """AdamW, as every kind of training here uses it."""
+    """Settings of AdamW, shared by reinforcement learning and SFT."""
 
     lr: Positive = 1e-6
-    """Learning rate, at its highest."""
+    """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """After the warm-up: `linear` and `cosine` fall to 0 at the last step."""
+    """Learning rate after the warm-up. `linear` and `cosine` fall to 0 at the last step."""
     warmup_steps: CountOrZero = 0
-    """Steps over which the learning rate rises from 0."""
+    """Number of steps over which the learning rate rises from 0 to `lr`."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Decoupled, on matrices only."""
+    """Decoupled weight decay, applied to matrices only."""
     betas: Annotated[tuple[Decay, Decay], Field(strict=False)] = (0.9, 0.999)
-    """Of the two moving averages."""
+    """Decay rates of AdamW's two moving averages: of the gradient and of its square."""
     max_grad_norm: Positive = 1.0
-    """Longer gradients are scaled down to this."""
+    """Maximum norm of the gradient; a larger gradient is scaled down to it."""
     micro_tokens: Count | None = None
-    """Tokens in one forward and backward pass; none: 2,048 on a CPU, whose cache they fit, and 16,384 on a GPU. Halved
-    by itself where memory runs out. It changes the result by rounding alone."""
+    """Tokens per forward and backward pass. It changes the result by rounding only, and is halved automatically if
+    memory runs out. Default: 2,048 on a CPU, so that they fit its cache; 16,384 on a GPU (the fused GPU path takes up
+    to 40,960)."""
 
 
 class Update(Optimization):
     clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """The policy ratio is clipped below at 1 - clip, and above at 1 + clip unless `clip_high` says otherwise."""
+    """The policy ratio is clipped to [1 - clip, 1 + clip]; `clip_high` replaces the upper bound."""
     clip_high: Positive | None = None
-    """Upper clip, where it differs from the lower."""
+    """Upper clip: the ratio is at most 1 + clip_high. Default: `clip`."""
     dual_clip: Annotated[float, Field(gt=1)] | None = None
-    """Where the advantage is negative the loss is at most this times its size."""
+    """For negative advantages, limit the loss of a token to this multiple of |advantage|. Default: no limit."""
     kl: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the KL divergence from the starting policy."""
+    """Weight of the KL divergence from the initial policy. 0: no KL term and no reference model in memory."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """k1 = logp - ref, k2 = (logp - ref)^2 / 2, k3 = exp(ref - logp) - 1 + logp - ref."""
+    """Estimator of the KL divergence per token: k1 = logp - ref, k2 = (logp - ref)^2 / 2,
+    k3 = exp(ref - logp) - 1 + logp - ref."""
     kl_in: Literal["loss", "reward"] = "loss"
-    """`loss`: a term beside the surrogate. `reward`: taken off each response's reward, before the estimator."""
+    """Where the KL term is applied. `loss`: added to the policy loss. `reward`: subtracted from each response's reward
+    before advantages are computed."""
     aggregation: Literal["token_mean", "sequence_mean", "fixed_length"] = "token_mean"
-    """`token_mean`: all tokens alike. `sequence_mean`: all responses alike. `fixed_length`: the sum over tokens,
-    divided by rollout.max_response_tokens, so that length neither helps nor hurts."""
+    """How token losses are averaged. `token_mean`: every token has the same weight. `sequence_mean`: every response has
+    the same weight. `fixed_length`: the sum over tokens divided by rollout.max_response_tokens, so that a response's
+    length does not change the weight of its tokens."""
     epochs: Count = 1
     """Passes over each batch of rollouts."""
     mini_batch: Count | None = None
-    """Problems per optimizer step; none: all of the step's."""
+    """Problems per optimizer step. Default: all problems of the step."""
 
 
 class Checkpoints(Section):
     every: Every = 50
-    """Steps between checkpoints; the last step is always saved."""
+    """Steps between checkpoints. The last step is always saved. 0: save only the last."""
     keep_last: Count = 2
-    """So many of the latest are kept."""
+    """Number of latest checkpoints to keep."""
     keep_best: CountOrZero = 1
-    """So many of the best by validation accuracy (by mean score where there is no validation) are kept besides."""
+    """Number of best checkpoints to keep in addition, by validation accuracy, or by mean score without validation."""
 
 
 class Validation(Section):
     every: Every = 10
-    """Steps between validations on held-out problems; also before the first step and after the last."""
+    """Steps between validations on held-out problems; the model is also validated before the first step and after the
+    last. 0: no validation."""
     problems: Count = 64
-    """The first so many of the task's test split."""
+    """Validate on the first N problems of the task's test split."""
     n: Count = 1
     """Responses per problem."""
     temperature: Annotated[float, Field(ge=0)] = 0.0
-    """0 is greedy."""
+    """Sampling temperature. 0: greedy decoding."""
 
 
 class Trackers(Section):
     trackers: Annotated[tuple[Literal["tensorboard", "wandb", "trackio", "swanlab"], ...], Field(strict=False)] = ()
-    """Where metrics go besides `metrics.jsonl`."""
+    """Experiment trackers that receive the metrics in addition to `metrics.jsonl`. Default: none."""
 
 
-class Watch(Trackers):
+class Logging(Trackers):
     rollouts_every: Every = 10
-    """Steps between dumps of the rollouts; the first and the last step's are always kept."""
+    """Steps between dumps of the rollouts to `rollouts/`. The first and the last step are always written. 0: only
+    these."""

@@ -12,7 +12,7 @@ from egpo.experiments.experiment import Experiment
 from egpo.experiments.job import Job
 from egpo.experiments.prepared import DataPlan, require_source
 from egpo.experiments.screen import Screen
-from egpo.tasks.prepare import prepare
+from egpo.tasks.preparation import prepare
 
 FILES = (*(f"{split}.parquet" for split in SPLITS), MANIFEST)
 _USUAL_SPLIT_SEED = 42

@@ -14,7 +14,7 @@ from egpo.local.run import Run
 from egpo.local.validate import held_out_problems
 from egpo.rewards.scoring import DATA_SOURCES, require_visible_tags, vanishing_tags
 from egpo.tasks import Problem, Task
-from egpo.tasks.load import sandbox_tier
+from egpo.tasks.loading import sandbox_tier
 from egpo.tasks.protocol import problems_digest
 from egpo.tasks.sourced import SourcedTask
 

@@ -18,7 +18,7 @@ from egpo.runs.live import LiveView
 from egpo.runs.opening import LaunchProvenance, RunOpening, opened
 from egpo.runs.provenance import describe_launch
 from egpo.tasks import Task, load_task
-from egpo.tasks.load import sandbox_tier
+from egpo.tasks.loading import sandbox_tier
 from egpo.tasks.sourced import SourcedTask
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.mirror import Mirror, VerlCheckpoints, adopt_figures, move_rollouts, recorded_steps

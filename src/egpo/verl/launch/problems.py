@@ -13,7 +13,7 @@ from egpo.data.output import StagedFiles
 from egpo.data.rows import Row, write_parquet
 from egpo.errors import InputError
 from egpo.tasks import Problem, Task, load_task
-from egpo.tasks.load import data_source_of
+from egpo.tasks.loading import data_source_of
 from egpo.tasks.sourced import SourcedTask
 from egpo.verl.launch.layout import VerlPlaces
 

@@ -17,12 +17,12 @@ from pydantic import ValidationError
 from egpo.advantages import ESTIMATORS, estimator_named
 from egpo.assets import MODELS
 from egpo.config import Config
-from egpo.config.old_spellings import OLD_KEYS, present_value
+from egpo.config.old_spellings import OLD_KEYS, current_value
 from egpo.config.sections.experiment import SECTIONS
 from egpo.config.sections.training import Trackers
 from egpo.errors import ConfigError, InputError
 from egpo.runs.folder import RunFolder
-from egpo.tasks.load import TASKS
+from egpo.tasks.loading import TASKS
 from egpo.verl.launch.hydra_overrides import spelt
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.override_files import Unread, VerlWords, resolve_references
@@ -242,7 +242,7 @@ class _Reader:
         found = {}
         for name in names:
             if (key := f"{EGPO}{name}") in self.given:
-                self.given[key] = present_value(key, self.given[key])
+                self.given[key] = current_value(key, self.given[key])
                 found[name] = self.given[key]
         return found
 

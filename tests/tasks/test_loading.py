@@ -78,7 +78,7 @@ def test_a_constructor_that_takes_any_setting_gets_any():
 @pytest.mark.usefixtures("outside")
 def test_the_self_check_names_what_is_wrong():
     (fault, _) = check_gold(load_task("some_tasks:Wrong"))
-    assert "problem 0: gold is judged `correct` (reward 0.0)" in str(fault)
+    assert "problem 0: its gold answer is judged `correct` (reward 0.0)" in str(fault)
 
 
 @pytest.mark.usefixtures("outside")
@@ -131,7 +131,7 @@ def test_every_mistake_in_a_name(name, message):
         ("code", {"mode": "x"}, "mode='x'"),
         ("some_tasks:Whole", {"siz": 3}, "unknown setting `siz`; did you mean `size`"),
         ("some_tasks:Half", {"siz": 3}, "has no `judge`"),
-        ("some_tasks:Bare", {"siz": 3}, "unknown setting `siz`; it takes none"),
+        ("some_tasks:Bare", {"siz": 3}, "unknown setting `siz`; the task takes no settings"),
     ],
 )
 def test_every_mistake_in_a_setting(name, settings, message):

@@ -1,6 +1,7 @@
-"""Tasks by name: those of the package out of a table, those from outside as `module:Class`.
+"""Loads tasks by name: the built-in ones from the table TASKS, a user's own as `module:Class`.
 
-Does judging a task's responses run programs, and is there a sandbox for them?
+To add a built-in task, add a row to TASKS. Settings are checked against the constructor's parameters. The methods of a
+user's class are wrapped, so that an exception in them becomes an InputError with its place.
 """
 
 import inspect
@@ -31,14 +32,14 @@ TASKS: dict[str, type[SourcedTask]] = {
 
 
 def load_task(name: str, **settings: Any) -> Task:
-    """The task of that name, made with `settings`. `function-calling` is `function_calling`."""
+    """Return the task of that name, constructed with `settings`. `function-calling` is `function_calling`."""
     task: Task = _found(name, settings)(**settings)
     return task
 
 
 def check_task(name: str, settings: dict[str, Any]) -> None:
-    """InputError where the task is unknown or its settings are wrong. No problem is drawn or read; a task from outside
-    is imported, and not made, since its constructor may read its data."""
+    """Raise InputError if the task is unknown or its settings are invalid. No problem is generated or read. A user's
+    task is imported but not constructed, since its constructor may read data."""
     found = _found(name, settings)
     if ":" not in name:
         found(**settings)
@@ -54,7 +55,7 @@ def _found(name: str, settings: dict[str, Any]) -> type:
 
 
 def data_source_of(task: Task, name: str) -> str:
-    """The data source of the task's problems; for a task from outside, the name that it was loaded by."""
+    """Return the data source of the task's problems; for a user's task, the name that it was loaded by."""
     if isinstance(task, SourcedTask):
         return task.data_source if task.source is not None else task.generated_data_source
     return name
@@ -74,14 +75,14 @@ def _from_outside(name: str) -> type:
         raise InputError(
             f"`{class_name}` has no `{'`, `'.join(missing)}`",
             where=f"task {name}",
-            fix=f"a task has the methods {', '.join(METHODS)}: see docs/tasks.md",
+            fix=f"a task needs the methods {', '.join(METHODS)}: see docs/tasks.md",
         )
     return found
 
 
 def _guarded(found: type, name: str) -> type:
-    """The class, with methods that say what went wrong and where: an InputError that names the task, its method, the
-    exception and its line. `judge` is not among them: a judgement that fails is a verdict (`egpo.tasks.protocol`)."""
+    """Return a subclass whose methods turn an exception into an InputError that names the task, the method, the
+    exception and its line. `judge` is not wrapped: `judge_texts` turns its exceptions into failed verdicts."""
 
     def guarded(method: str) -> Callable[..., Any]:
         inner = getattr(found, method)
@@ -92,15 +93,15 @@ def _guarded(found: type, name: str) -> type:
                 return inner(self, *args, **settings)
             except EgpoError:
                 raise
-            except (Exception, SystemExit) as error:  # the boundary to a user's class, which may raise anything
+            except (Exception, SystemExit) as error:  # boundary: a user's class may raise anything
                 place = _place(error, inspect.getfile(found))
                 what = f"its `{method}` raised {type(error).__name__}: {error} ({place})"
-                raise InputError(what, where=f"task {name}", fix="mend it") from error
+                raise InputError(what, where=f"task {name}", fix=f"correct `{method}` of the task") from error
 
         return call
 
     def reduced(self: Any, protocol: SupportsIndex) -> Any:
-        """Pickled as an instance of the user's own class, which a worker process can import."""
+        """Pickle as an instance of the user's own class, since a worker process can import only that."""
         whole: Any = found.__reduce_ex__(self, protocol)  # type: ignore[call-arg]
         is_usual = isinstance(whole, tuple) and whole[1][:1] == (made,)
         return (object.__new__, (found,), *whole[2:]) if is_usual else whole
@@ -112,7 +113,7 @@ def _guarded(found: type, name: str) -> type:
 
 
 def _place(error: BaseException, file: str) -> str:
-    """The last line of the user's own file, or of whatever it called."""
+    """Return the last line of the traceback in the user's file, or its very last line if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     last = [frame for frame in frames if frame.filename == file][-1:] or frames[-1:]
     return ", ".join(f"{Path(frame.filename).name}, line {frame.lineno}" for frame in last)
@@ -122,25 +123,25 @@ def _check_settings(name: str, cls: type, settings: dict[str, Any]) -> None:
     known = _setting_names(cls)
     unknown = [key for key in settings if known is not None and key not in known]
     if unknown:
-        fix = nearest(unknown[0], known) if known else "it takes none"
+        fix = nearest(unknown[0], known) if known else "the task takes no settings"
         raise InputError(f"unknown setting `{unknown[0]}`", where=f"task {name}", fix=fix)
 
 
 def _setting_names(cls: type) -> set[str] | None:
-    """Keywords that the constructors along the line of classes take; None where the last of them takes any."""
+    """Return the keywords that the constructors of the class and its bases accept; None if any keyword is accepted."""
     names: set[str] = set()
     takes_any = False
     for init in (vars(owner)["__init__"] for owner in cls.__mro__ if owner is not object and "__init__" in vars(owner)):
         parameters = list(inspect.signature(init).parameters.values())[1:]
         names |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        # Without **settings nothing is passed on: what lies above takes nothing from us.
+        # A constructor without **settings passes nothing on to its base classes.
         if not takes_any:
             break
     return None if takes_any else names
 
 
 def sandbox_tier(task: Task, settings: Mapping[str, Any]) -> str | None:
-    """The tier that programs will run in; None where none will. An error where there should be a sandbox and none
-    works: found here it costs nothing, and later every response."""
+    """Return the sandbox tier in which the task's programs run; None if judging runs no programs. Raises if no sandbox
+    works, before any response is sampled."""
     return require_sandbox(settings.get("sandbox")).tier if isinstance(task, Code | Mixed) else None
