@@ -115,7 +115,7 @@ def rewards(
 
     from egpo.audits import audit_rewards
     from egpo.cli.audit_tables import as_json_value, print_audit
-    from egpo.cli.tables import counted
+    from egpo.cli.progress import counted
 
     watch = counted("rows")
     done = audit_rewards(file, reward=reward, against=against, workers=workers, limit=limit, keep=rows, watch=watch)

@@ -64,7 +64,7 @@ def _verb(kind: str) -> Callable[..., None]:
         force: Force = False,
         json: Json = False,
     ) -> None:
-        from egpo.cli.tables import counted
+        from egpo.cli.progress import counted
         from egpo.data import SplitRule, ToolStyle, convert
         from egpo.data.tokens import load_tokenizer
         from egpo.data.tool_prompt import qwen3_system_text, template_system_text

@@ -164,7 +164,7 @@ class _Examined:
 
 
 def _examined(candidate: "Candidate", paper: "Paper") -> _Examined:
-    from egpo.cli.eval_progress import shown_progress
+    from egpo.cli.progress import shown_progress
     from egpo.evals.evaluate import evaluate, write_evaluation
     from egpo.runs.live import warnings_said_by
 

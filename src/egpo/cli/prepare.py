@@ -54,7 +54,7 @@ def _verb(task_name: str) -> Callable[..., None]:
         force: Annotated[bool, typer.Option("--force", help="Replace what the directory holds.")] = False,
         json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
     ) -> None:
-        from egpo.cli.tables import counted
+        from egpo.cli.progress import counted
         from egpo.tasks.load import TASKS
         from egpo.tasks.prepare import prepare
 

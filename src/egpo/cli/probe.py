@@ -84,7 +84,7 @@ def probe(
 def _prepared(words: list[str]) -> "Config":
     from egpo.cli.config import split_words
     from egpo.config import load_config
-    from egpo.experiments.prepared import require_prepared_data
+    from egpo.prepared_data import require_prepared_data
 
     path, overrides = split_words(words)
     return require_prepared_data(load_config(path, overrides), str(path))
@@ -130,7 +130,7 @@ def _sampling(
 
 
 def _probed(subject: "Subject", paper: "Paper") -> "Probe":
-    from egpo.cli.eval_progress import shown_progress
+    from egpo.cli.progress import shown_progress
     from egpo.probes.probe import probe as probe_model
     from egpo.runs.live import warnings_said_by
 
