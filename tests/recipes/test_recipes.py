@@ -6,7 +6,7 @@ import pytest
 
 from egpo.config import Config, load_config, load_recipe
 from egpo.demos.demo import RECIPE
-from egpo.experiments.plan import planned
+from egpo.experiments.plan_text import planned
 from egpo.experiments.stages import STAGES, Selection
 from egpo.experiments.validate import load_experiments
 from egpo.tasks import load_task

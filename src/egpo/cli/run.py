@@ -61,7 +61,7 @@ def _run(experiments: "Sequence[Experiment]", selection: "Selection") -> None:
 
 def _show(experiments: "Sequence[Experiment]", selection: "Selection") -> None:
     """Print all plans, then fail with exit code 2 if a source of data is not on this machine."""
-    from egpo.experiments.plan import planned
+    from egpo.experiments.plan_text import planned
     from egpo.prepared_data import require_source
 
     for experiment in experiments:
