@@ -1,4 +1,4 @@
-"""Jobs for two cores: a small Qwen3 shape, prompts of random words, responses of one exact length."""
+"""Training jobs for two CPU cores: a small Qwen3 shape, prompts of random words, responses of one fixed length."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,8 @@ import _words
 
 @dataclass(frozen=True)
 class Job:
-    """`group` responses of `new_tokens` to each prompt. The model has 2.8 million parameters in float32, unless
-    `hidden` or `vocabulary` say otherwise."""
+    """`group` responses of `new_tokens` tokens per prompt. The model has 2.8 million parameters in float32, unless
+    `hidden` or `vocabulary` are changed."""
 
     prompts: int = 16
     group: int = 8

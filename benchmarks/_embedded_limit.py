@@ -1,8 +1,8 @@
-"""What a job of benchmarks/embedded_cpu.py cannot do without: its products, run here and counted.
+"""Lower limits for a job of benchmarks/embedded_cpu.py: the matrix products that it cannot avoid, run and counted here.
 
 Three limits, from the loosest to the strictest:
 - the products with the weights, as torch computes them;
-- with attention's own products (scores and values forward, their four gradients backward), at the same rate;
+- the same, plus attention's own products (scores and values forward, their four gradients backward) at the same rate;
 - all of these operations at the highest rate that any large product reaches in the same run, torch's or the engine's.
 """
 
@@ -17,7 +17,7 @@ from _embedded_job import Job
 from egpo.local.run import Run
 from egpo.native.library import address, kernels
 
-MICRO_TOKENS = 2048  # of one pass, as the engine takes them on a CPU
+MICRO_TOKENS = 2048  # tokens per pass, as in the engine on a CPU
 Seconds = dict[str, float]
 
 
@@ -55,7 +55,7 @@ class Products:
         return {"step": end - start, "sample": middle - start, "update": end - middle}
 
     def with_attention(self, rounds: list[Seconds]) -> list[Seconds]:
-        """The seconds of `run`, and attention's operations at the rate of the same stage."""
+        """Return the seconds of `run` plus those of attention at the rate of the same stage."""
         shares = {stage: 1 + self.attention_operations[stage] / self.operations[stage] for stage in self.operations}
         stages = [{stage: seconds[stage] * share for stage, share in shares.items()} for seconds in rounds]
         return [{**seconds, "step": sum(seconds.values())} for seconds in stages]
@@ -79,12 +79,12 @@ class Products:
 
 
 def _operations(forward: int) -> dict[str, int]:
-    """Backward has two products for each one forward; what attention computes twice does not count."""
+    """Count operations: backward has two products for each forward product. Recomputation is not counted."""
     return {"sample": forward, "update": 3 * forward}
 
 
 def _attention(config: PreTrainedConfig, job: Job) -> int:
-    """Of every token with every one that it sees, in all heads and layers: a score, and a value's share."""
+    """Count attention's operations: for every pair of a token and a token it sees, a score and a weighted value."""
     own = job.new_tokens - 1
     pairs = job.rows * (own * job.prompt_tokens + own * (own + 1) // 2)
     pairs += job.prompts * job.prompt_tokens * (job.prompt_tokens + 1) // 2
@@ -92,7 +92,7 @@ def _attention(config: PreTrainedConfig, job: Job) -> int:
 
 
 def _highest_rate() -> float:
-    """Operations a second of the fastest product here, on the cores that torch has: a few tries, some milliseconds."""
+    """Measure the operations per second of the fastest large product on torch's cores. Takes some milliseconds."""
     num_tokens, num_in, num_out = MICRO_TOKENS, 192, 256
     x, weight, out = torch.randn(num_tokens, num_in), torch.randn(num_out, num_in), torch.empty(num_tokens, num_out)
     products = [lambda: torch.mm(x, weight.t(), out=out)]

@@ -1,5 +1,7 @@
-"""The jobs of benchmarks/one_gpu.py: Qwen3 shapes with random weights, prompts of random words, responses of lengths
-that are known beforehand, the same for every contender."""
+"""Training jobs of benchmarks/one_gpu.py: Qwen3 shapes with random weights, and prompts of random words.
+
+The lengths of the responses are fixed in advance and the same for every contender.
+"""
 
 import random
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ VOCABULARY = 151_936
 
 @dataclass(frozen=True)
 class Shape:
-    """Of Qwen3: heads of 128, one of keys for two to four of queries."""
+    """A Qwen3 shape: heads of 128 dimensions, one key head for two to four query heads."""
 
     hidden: int
     inner: int
@@ -51,7 +53,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Job:
-    """`prompts` of `prompt_tokens`, `group` responses to each, of `shortest` to `longest` tokens."""
+    """A job: `prompts` of `prompt_tokens` tokens, `group` responses to each, of `shortest` to `longest` tokens."""
 
     shape: str
     shortest: int
@@ -72,7 +74,7 @@ class Job:
 
     @property
     def lengths(self) -> list[int]:
-        """Of every row, drawn once: uniform, both ends included."""
+        """Return the length of every row: uniform between `shortest` and `longest`, drawn once."""
         rng = random.Random(0)
         return [rng.randint(self.shortest, self.longest) for _ in range(self.rows)]
 
@@ -87,7 +89,7 @@ class Job:
         return _words.make_tokenizer(self.vocabulary)
 
     def uniforms(self) -> torch.Tensor:
-        """Draws under which row b ends with its own length: the last word is drawn where the draw is all but 1, and
+        """Return draws with which row b ends at its length: the end token is sampled where the draw is close to 1, and
         nowhere else, since the words are nearly alike in probability and 15 of them lie above all other draws."""
         drawn = np.random.default_rng(0).random((self.rows, self.longest)) * (1 - 15 / self.vocabulary)
         for row, length in enumerate(self.lengths):
@@ -96,7 +98,7 @@ class Job:
 
 
 def make_model(job: Job) -> Qwen3ForCausalLM:
-    """In bfloat16 on the GPU."""
+    """Return a model with random weights, in bfloat16 on the GPU."""
     torch.manual_seed(0)
     with torch.device("cuda"):
         torch.set_default_dtype(torch.bfloat16)
@@ -107,6 +109,6 @@ def make_model(job: Job) -> Qwen3ForCausalLM:
 
 
 def save(job: Job, folder: Path) -> None:
-    """Config and tokenizer: the weights are drawn where the folder is opened."""
+    """Write config and tokenizer. The weights are drawn when the folder is opened."""
     SHAPES[job.shape].config(job.vocabulary).save_pretrained(folder)
     job.make_tokenizer().save_pretrained(folder)

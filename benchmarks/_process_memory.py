@@ -1,4 +1,4 @@
-"""How much memory of this process a piece of work takes on top of what is held when it begins. Linux only."""
+"""Peak memory of a piece of work, on top of what the process holds when it begins. Linux only."""
 
 import ctypes
 import gc
@@ -8,16 +8,16 @@ _STATUS = Path("/proc/self/status")
 
 
 class PeakMemory:
-    """From its creation on. What earlier work has freed goes back to the system first."""
+    """Measures from its creation on. Memory that earlier work has freed is returned to the system first."""
 
     def __init__(self) -> None:
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")  # the highest so far is now what is held
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak to what is held now
         self._held = _mebibytes("VmRSS")
 
     def taken(self) -> dict[str, float]:
-        """MiB: `peak` of the whole process since then, and of that what is `beyond` what was held."""
+        """Return MiB: `peak` of the whole process since then, and `beyond`, its excess over what was held before."""
         peak = _mebibytes("VmHWM")
         return {"peak": peak, "beyond": peak - self._held}
 

@@ -1,4 +1,4 @@
-"""What benchmarks/scaling.py shows of a job."""
+"""The table that benchmarks/scaling.py prints."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from interleaved import Ratio, Timing
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one job: seconds by stage, what it is measured against, and MiB."""
+    """The cost of one job: seconds by stage, the limit and the peer to compare with, and MiB."""
 
     label: str
     new_tokens: int

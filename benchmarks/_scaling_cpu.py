@@ -1,4 +1,4 @@
-"""The jobs of benchmarks/scaling.py on two cores, each one thing away from that of benchmarks/embedded_cpu.py."""
+"""Jobs of benchmarks/scaling.py for two CPU cores: that of embedded_cpu.py with one property changed."""
 
 from dataclasses import replace
 

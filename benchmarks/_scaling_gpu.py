@@ -1,4 +1,4 @@
-"""The jobs of benchmarks/scaling.py on a GPU, each one thing away from 8 prompts x 8 x 256 tokens of the 0.6B shape."""
+"""Jobs of benchmarks/scaling.py for a GPU: 8 prompts x 8 x 256 tokens of the 0.6B shape, one property changed."""
 
 import gc
 import sys

@@ -1,7 +1,7 @@
-"""TRL's GRPOTrainer on a job of benchmarks/one_gpu.py, set up as fast as its options allow.
+"""TRL's GRPOTrainer on a job of benchmarks/one_gpu.py, with its fastest options.
 
-All responses are generated at once; weights and arithmetic in bfloat16; no gradient checkpointing, reference, logging
-or saving; AdamW as ours. A logits processor ends every response at its known length, as ours end by their draws.
+All responses are generated at once; weights and arithmetic are bfloat16; there is no gradient checkpointing, reference
+model, logging or saving; AdamW has the same settings as ours. A logits processor ends every response at its length.
 """
 
 import time
@@ -23,7 +23,7 @@ def is_installed() -> bool:
 
 
 class EndAt(LogitsProcessor):
-    """The end where a row has its length, and nowhere else."""
+    """Logits processor that allows the end token exactly where a row has its length."""
 
     def __init__(self, job: jobs.Job) -> None:
         self._length_B = torch.tensor(job.lengths, device="cuda")
@@ -46,9 +46,9 @@ WAYS: dict[str, dict[str, object]] = {
 def train_beside(
     others: Callable[[], None], job: jobs.Job, num_steps: int, micro_rows: int = MICRO_ROWS, **options: object
 ) -> list[dict[str, float]]:
-    """TRL's own training loop, `others` called after each of its steps: seconds by stage and peak memory of every step.
+    """Run TRL's own training loop; call `others` after each step. Returns seconds by stage and peak memory per step.
 
-    `sample` is everything up to the advantages, `step` the whole; the first step is a warm-up like any other's."""
+    `sample` is everything up to the advantages, `step` the whole step. The first step is a warm-up."""
     from datasets import Dataset
     from datasets.table import InMemoryTable
     from transformers import TrainerCallback
@@ -109,7 +109,7 @@ def train_beside(
             model=model,
             reward_funcs=lambda completions, **columns: [_words.reward(text) for text in completions],
             args=settings,
-            # With a name of its own: to make one, datasets pickles the table, and not every pyarrow can be.
+            # With a given fingerprint: to compute one, datasets pickles the table, and some pyarrow versions cannot.
             train_dataset=Dataset(InMemoryTable.from_pydict({"prompt": job.texts()}), fingerprint="job"),
             processing_class=job.make_tokenizer(),
             callbacks=[Turns()],

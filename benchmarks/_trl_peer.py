@@ -1,8 +1,8 @@
-"""TRL's GRPOTrainer on a job of benchmarks/embedded_cpu.py, set up as fast as its options allow.
+"""TRL's GRPOTrainer on a job of benchmarks/embedded_cpu.py, with its fastest options.
 
-All responses are generated at once and have one exact length; float32; no gradient checkpointing, reference,
-logging or saving; AdamW as ours. Micro-batches have 32 rows: of 8, 16, 32, 64 and 128 that is the fastest for the job
-of embedded_cpu.py. With a static cache `generate` compiles, for minutes, and is no faster after it.
+All responses are generated at once and have one fixed length; float32; no gradient checkpointing, reference model,
+logging or saving; AdamW has the same settings as ours. Micro-batches have 32 rows: the fastest of 8, 16, 32, 64 and 128
+for the job of embedded_cpu.py. With a static cache, `generate` compiles for minutes and is not faster afterwards.
 """
 
 import sys
@@ -26,11 +26,11 @@ def is_installed() -> bool:
 def train_beside(
     others: Callable[[], None], job: Job, num_steps: int, micro_rows: int = MICRO_ROWS
 ) -> list[dict[str, float]]:
-    """TRL's own training loop, `others` called after each of its steps: seconds by stage for every step.
+    """Run TRL's own training loop; call `others` after each step. Returns seconds by stage for every step.
 
-    `sample` is everything up to the advantages, `step` the whole. The first step is a warm-up like any other's; the
-    last is for the memory that it takes."""
-    # Behind .venv's own packages: only what is missing there comes from here.
+    `sample` is everything up to the advantages, `step` the whole step. The first step is a warm-up; the last one
+    measures memory."""
+    # After .venv's own packages on the path: only missing packages are taken from here.
     sys.path.append(str(FOLDER))
     from datasets import Dataset
     from transformers import TrainerCallback

@@ -1,11 +1,11 @@
 """verl's rewards behind a pipe, for benchmarks/rewards.py; run by the Python of `environments/verl-rewards`.
 
-A line of JSON comes in: {"reward": name, "pairs": [[response, ground truth], …]} to load a batch, which is answered by
-verl's scores of it, or {"run": index} to score a loaded batch once more, answered when it is done.
+Input: lines of JSON. {"reward": name, "pairs": [[response, ground truth], …]} loads a batch; the reply is verl's
+scores. {"run": index} scores a loaded batch again; the reply comes when it is done.
 
-The packages `verl`, `verl.utils` and `verl.utils.reward_score` are stood in for by empty ones with the same path, so
-that the reward modules are verl's own and what their packages import besides (ray, torch) is not needed. At the top of
-the file, because verl's math-verify reward starts processes that import it again.
+The packages `verl`, `verl.utils` and `verl.utils.reward_score` are replaced by empty ones with the same path: the
+reward modules are verl's own, but the other imports of their packages (ray, torch) are not needed. This is done at the
+top of the file because verl's math-verify reward starts processes that import it again.
 """
 
 import json

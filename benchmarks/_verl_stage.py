@@ -1,4 +1,4 @@
-"""Imported by the processes of `verl_plugin.py`: each step's advantage stage runs twice, stock and with the plug-in."""
+"""Patch for the processes of verl_plugin.py: each advantage stage runs twice, stock and with the plug-in."""
 
 import time
 
@@ -6,7 +6,7 @@ from egpo.verl.imports import when_imported
 
 
 def time_both(trainers):
-    """In turn, the other one first every other step; what ran last is what the step trains on."""
+    """Time both, in alternating order. The step trains on the result of the second one."""
     with_plugin = trainers.Fed._compute_advantage
 
     def stock(self, batch, metrics):

@@ -1,6 +1,6 @@
-"""What the jobs of benchmarks/embedded_cpu.py and benchmarks/one_gpu.py share: words, and a task about them.
+"""Vocabulary, tokenizer and task that the jobs of benchmarks/embedded_cpu.py and benchmarks/one_gpu.py share.
 
-A word is a token. Every prompt ends with the opening tag, so that all responses think and EGPO has all its work to do.
+A word is a token. Every prompt ends with the opening tag, so that all responses think and EGPO does its full work.
 """
 
 import random
@@ -23,7 +23,7 @@ def prompts_of_words(num_prompts: int, num_tokens: int, vocabulary: int) -> list
 
 
 def make_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
-    """The last of the words ends a response."""
+    """Return a tokenizer whose last word ends a response."""
     end = vocabulary - 1
     numbers = {**TAGS, **{f"w{number}": number for number in range(len(TAGS), end)}, "<eos>": end}
     words = Tokenizer(models.WordLevel(numbers, unk_token="w3"))
@@ -34,13 +34,13 @@ def make_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
 
 
 def reward(text: str) -> float:
-    """1 where the first word has an even number: cheap, and different within most groups."""
+    """Return 1 if the number of the first word is even: cheap, and different within most groups."""
     first = text.split(maxsplit=1)[0] if text.strip() else ""
     return float(first.startswith("w") and int(first[1:]) % 2 == 0)
 
 
 class Words:
-    """Prompts as a task."""
+    """A task whose problems are the prompts."""
 
     def __init__(self, texts: list[str]) -> None:
         self._texts = texts

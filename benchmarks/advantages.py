@@ -1,10 +1,10 @@
-"""Advantages and segment masks against a plain loop over groups and against the limit.
+"""Time advantages and segment masks, compared with a plain loop over groups and with a lower limit.
 
     python benchmarks/advantages.py [--rounds 9] [--device cuda]
 
-The job is verl's: token-level rewards in, token-level advantages out. The limit is what no estimator can avoid: sum the
-rewards over tokens, broadcast a number per row over the mask. Segment masks are held against one read of the ids and
-one write of the two masks.
+The job is verl's: token-level rewards in, token-level advantages out. The limit is what every estimator must do: sum
+the rewards over tokens, and broadcast one number per row over the mask. The limit of segment masks is one read of the
+ids and one write of the two masks.
 """
 
 import argparse
@@ -24,7 +24,7 @@ GROUP = 8
 
 
 def loop_over_groups(reward_BT, group_B, mask_BT):
-    """GRPO the plain way: one group at a time."""
+    """GRPO as a plain loop, one group at a time."""
     score_B = reward_BT.sum(-1)
     advantage_B = torch.zeros_like(score_B)
     for group in group_B.unique():
@@ -38,7 +38,7 @@ def loop_over_groups(reward_BT, group_B, mask_BT):
 
 
 def loop_over_rows(reward_BT, group_B, mask_BT):
-    """GRPO the way verl 0.9 writes it: a dictionary of lists, filled and read one row at a time."""
+    """GRPO as in verl 0.9: a dictionary of lists, filled and read one row at a time."""
     score_B = reward_BT.sum(-1)
     scores_of: dict[int, list] = {}
     groups = group_B.tolist()
@@ -58,7 +58,7 @@ def estimated(name, batch):
 
 
 def tokenizer_of(size):
-    """Words enough for the ids, the tags among them as one token each, as in Qwen3."""
+    """Return a tokenizer with enough words for the ids, and one token per tag as in Qwen3."""
     tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(size - 2)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_tokens([AddedToken("<think>"), AddedToken("</think>")])

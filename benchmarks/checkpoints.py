@@ -1,10 +1,10 @@
-"""Saving what a resumed run needs, against what people write: torch.save, and safetensors with a digest.
+"""Time saving a training state, compared with torch.save and with safetensors plus digest.
 
     python benchmarks/checkpoints.py [--gib 2 --rounds 5 --device cuda --folder /scratch]
 
-Tensors as an optimizer of a model leaves them, float32. `torch.save` is what transformers' Trainer, and so TRL, does:
-no digest, and nothing says that the bytes are on the disk when it returns. `one after another` has both, as we have:
-safetensors, then the digest, then fsync. The limit is a write of as many bytes from memory, put on the disk.
+The tensors are float32, shaped like the optimizer state of a model. `torch.save` is what transformers' Trainer and TRL
+do: there is no digest, and the bytes may not be on the disk when it returns. `one after another` has both, as ours:
+safetensors, then the digest, then fsync. The limit is a write of as many bytes from memory, with fsync.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main():
     parser.add_argument("--gib", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--folder", help="on the disk that is meant; default: the one for temporary files")
+    parser.add_argument("--folder", help="folder on the disk to measure; default: the folder for temporary files")
     arguments = parser.parse_args()
     tensors = make_tensors(arguments.gib, arguments.device)
     content = os.urandom(2**20) * int(arguments.gib * 1024)
@@ -62,7 +62,7 @@ def main():
                 "torch.save": lambda: torch.save(tensors, folder / "torch"),
             },
             arguments.rounds,
-            before=os.sync,  # what one has left in memory is not written on another's time
+            before=os.sync,  # the unwritten bytes of one contender must not cost time of the next
         )
         again = load_file(folder / "ours")
         assert all(torch.equal(again[name], tensor.cpu()) for name, tensor in tensors.items())

@@ -1,14 +1,14 @@
-"""One GRPO step of the embedded engine on two cores: against TRL's GRPOTrainer, against its own arithmetic, and EGPO
-against GRPO. All of them in one process, in turn, round after round.
+"""Time one GRPO step of the embedded engine on two cores: against TRL's GRPOTrainer, against its own arithmetic, and
+EGPO against GRPO. All contenders run in one process, in turn, round after round.
 
     make .env-trl/.ready
     .venv/bin/python benchmarks/embedded_cpu.py [--rounds 7]
 
-The job: a Qwen3 shape of 2.8 million parameters in float32, 16 prompts of 48 tokens, 8 responses to each of exactly 96
-tokens, one optimizer step over all of them. Every step of ours begins at the same weights and draws the same tokens as
-the others of its round, and GRPO runs twice: between the two lies what the measurement itself adds. The limits are in
-_embedded_limit.py; all leave out norms, softmax and optimizer. Without TRL's packages ours is measured alone. Memory is
-what a step takes at its peak beyond what is held before it (weights, optimizer), in a round of its own.
+The job: a Qwen3 shape of 2.8 million parameters in float32, 16 prompts of 48 tokens, 8 responses of exactly 96 tokens
+to each, one optimizer step over all of them. Every step of ours begins with the same weights and samples the same
+tokens as the others of its round. GRPO runs twice: the difference is the error of the measurement. The limits are in
+_embedded_limit.py; they leave out norms, softmax and optimizer. Without TRL's packages only ours is measured. Memory is
+the peak of a step over what is held before it (weights, optimizer), measured in a round of its own.
 """
 
 import argparse
@@ -50,12 +50,12 @@ def open_job(job: Job) -> Run:
             }
         )
         run = open_run(config)
-    # The end token is a word like any other here: responses have one exact length.
+    # The end token does not end a response here: all responses have one length.
     return replace(run, policy=replace(run.policy, stop_ids=frozenset({job.vocabulary})))
 
 
 class Start:
-    """Weights, optimizer and order of problems after a first step: where every step that is measured begins."""
+    """Weights, optimizer and order of problems after a first step: the state in which every measured step begins."""
 
     def __init__(self, run: Run) -> None:
         step(run, 0)
@@ -72,7 +72,7 @@ class Start:
 
 
 class Ours:
-    """The engine's own step under one estimator, with the seconds of its stages. The policy is the run's."""
+    """The engine's own step with one estimator, and the seconds of its stages. The policy is that of the run."""
 
     def __init__(self, run: Run, start: Start, estimator: str) -> None:
         algorithm = run.config.algorithm.model_copy(update={"estimator": estimator})
@@ -90,7 +90,7 @@ class Ours:
 
 
 class Turns:
-    """Everybody but TRL, one after the other. The last of `num_turns` is for memory."""
+    """All contenders but TRL, one after the other. The last of `num_turns` measures memory."""
 
     def __init__(self, job: Job, estimators: Sequence[str], num_turns: int) -> None:
         run = open_job(job)
@@ -107,12 +107,12 @@ class Turns:
             rounds.append(self._contenders[name].run())
             if memory is not None:
                 rounds[-1] |= memory.taken()
-        self._order.append(self._order.pop(0))  # who comes after whom must not matter
+        self._order.append(self._order.pop(0))  # rotate the order, so that it does not affect the result
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds by stage for every contender and round, and the MiB of a round more."""
+    """Seconds by stage for every contender and round, and MiB of one further round."""
 
     seconds: dict[str, list[Seconds]]
     mebibytes: dict[str, dict[str, float]]
@@ -120,8 +120,8 @@ class Measured:
 
 
 def measure(job: Job, num_rounds: int, micro_rows: int | None, estimators: Sequence[str]) -> Measured:
-    """TRL's micro-batches have `micro_rows` rows; None leaves it out."""
-    num_turns = num_rounds + 2  # a warm-up before them, memory after them
+    """Measure all contenders. TRL's micro-batches have `micro_rows` rows; None leaves TRL out."""
+    num_turns = num_rounds + 2  # plus a warm-up before and a round for memory after
     turns = Turns(job, estimators, num_turns)
     seconds = turns.seconds
     if micro_rows:
@@ -165,7 +165,7 @@ def precise(ratio: Ratio) -> str:
 
 
 def compare_estimators(seconds: dict[str, list[Seconds]], console: Console) -> None:
-    """Against the mean of the two GRPO steps of a round."""
+    """Print EGPO's time relative to the mean of the two GRPO steps of a round."""
     grpo, egpo, again = (timing(seconds[name], "step") for name in ("grpo", "egpo", AGAIN))
     mean = Timing([sum(pair) / 2 for pair in zip(grpo.seconds, again.seconds, strict=True)])
     own = timing(seconds["egpo"], "measure").over(egpo)
@@ -176,8 +176,8 @@ def compare_estimators(seconds: dict[str, list[Seconds]], console: Console) -> N
 
 
 def take_cores(num_threads: int) -> None:
-    """Two cores, whatever the machine has. Spinning is as the command line sets it, for everybody here; it is read when
-    torch is loaded."""
+    """Use two cores of the machine. All contenders have the spinning of the `egpo` command, which is read when torch
+    is loaded."""
     if "GOMP_SPINCOUNT" not in os.environ:
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"GOMP_SPINCOUNT": "3000"})
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
@@ -189,15 +189,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--trl-micro-rows", type=int, default=trl.MICRO_ROWS, help="rows in one of TRL's micro-batches")
     parser.add_argument(
-        "--processor-time", action="store_true", help="of one core, in place of the clock: on a machine that others use"
+        "--processor-time",
+        action="store_true",
+        help="measure the processor time of one core instead of wall time, for a machine with other load",
     )
     arguments = parser.parse_args()
     take_cores(1 if arguments.processor_time else CORES)
     if arguments.processor_time:
-        time.perf_counter = time.process_time  # everybody's clock, TRL's and that of our own stages too
+        time.perf_counter = time.process_time  # for all contenders, TRL and our own stages included
     console = Console(width=140)
     if not trl.is_installed():
-        console.print("TRL is not here, so ours stands alone. To have it: make .env-trl/.ready")
+        console.print("TRL is not installed: only ours is measured. To install it: make .env-trl/.ready")
     micro_rows = arguments.trl_micro_rows if trl.is_installed() else None
     show(JOB, measure(JOB, arguments.rounds, micro_rows, ("grpo", "egpo", AGAIN)), console)
 

@@ -1,10 +1,10 @@
-"""Millions of strings through every text reward: no exception, nothing slow, nothing large.
+"""Fuzz every text reward with millions of strings: no exception, nothing slow, no large memory.
 
     python benchmarks/fuzz_rewards.py --strings 1000000
 
-Well-formed responses are cut, spliced, repeated and soiled by a seeded generator; hostile patterns grow to 10 MB. Every
-verdict must be documented and in range, take at most 50 ms of processor time per 10 kB of text, and hold at most
-`MEMORY_FACTOR` times the text. Exit code 1 where one does not.
+A seeded generator cuts, splices, repeats and corrupts well-formed responses; hostile patterns grow to 10 MB. Every
+verdict must have a documented reason, be in range, take at most 50 ms of processor time per 10 kB of text, and need at
+most `MEMORY_FACTOR` times the text's memory. Exit code 1 if one does not.
 """
 
 import argparse
@@ -64,7 +64,7 @@ SCORED_ROWS: dict[str, tuple[object, dict[str, object]]] = {
 
 @dataclass
 class Subject:
-    """One reward under test, and what was seen of it."""
+    """One reward under test, and its results so far."""
 
     name: str
     judge: Callable[[str], Verdict]
@@ -78,13 +78,13 @@ class Subject:
 
 
 def _spelled(text: str) -> Verdict:
-    """The math reward as far as it goes without a worker; what it would ask one counts as unparsable here."""
+    """The math reward without its worker processes: what it would pass to one counts as unparsable."""
     _, reason = settle_by_spelling(text, gold_form("18"))
     return Verdict(float(reason == "correct"), reason == "correct", reason or "unparsable")
 
 
 def _extracted(text: str) -> Verdict:
-    """The code reward as far as it goes without a sandbox; a program that one would run counts as correct here."""
+    """The code reward without its sandbox: a program that it would run counts as correct."""
     program = extract_program(split_thinking(text).answer)
     if program is None:
         return Verdict(0.0, False, "no_code")
@@ -92,7 +92,7 @@ def _extracted(text: str) -> Verdict:
 
 
 def _scored(data_source: str) -> Subject:
-    """The way of every host: the values of a row are made plain, its settings read, its reward found by its source."""
+    """Judge as every caller does: convert the values of a row, read its settings, find its reward by its source."""
     truth, extra = SCORED_ROWS[data_source]
     return Subject(
         f"score {data_source}", lambda text: score(data_source, text, truth, extra), dict(reasons_of(data_source))
@@ -119,7 +119,7 @@ def subjects() -> list[Subject]:
 
 
 def checked_subjects() -> list[Subject]:
-    """The rewards that ask another process, and so get a share of the strings."""
+    """Return the rewards that use another process. They are slow, and get a fraction of the strings."""
     return [Subject("math", lambda text: judge_math(text, r"\frac{37}{2}", timeout_s=0.5), MATH_REASONS)]
 
 
@@ -154,7 +154,8 @@ FRAGMENTS = (
 
 
 def mutants(seed: int, count: int) -> Iterator[str]:
-    """Responses with one to six wounds. One in a thousand is repeated to about 30 kB, to show what grows faster."""
+    """Yield responses with one to six corruptions. One in a thousand is repeated to about 30 kB, to find costs
+    that grow faster than the length."""
     rng = random.Random(seed)
     for number in range(count):
         text = rng.choice(SEEDS) if rng.random() < 0.9 else ""
@@ -183,7 +184,7 @@ def _wound(text: str, rng: random.Random) -> str:
 
 
 def hostile(characters: int) -> Iterator[str]:
-    """Every fragment and some bait for backtracking, repeated to the given length: alone, and inside each mark."""
+    """Yield every fragment and patterns that cause backtracking, repeated to this length: alone and inside tags."""
     bait = (
         "<think><answer>",
         r"\boxed{\boxed{",
@@ -208,7 +209,7 @@ def hostile(characters: int) -> Iterator[str]:
 
 
 def examine(subject: Subject, text: str, *, with_memory: bool = False) -> None:
-    """Judge one text; note how long it took and everything that must not be."""
+    """Judge one text. Record the time it took and all violations."""
     try:
         elapsed_ms, verdict = _timed(subject, text)
         peak = _peak_bytes(subject, text) if with_memory else 0
@@ -219,7 +220,7 @@ def examine(subject: Subject, text: str, *, with_memory: bool = False) -> None:
 
 
 def _peak_bytes(subject: Subject, text: str) -> int:
-    """A run of its own: under tracemalloc everything is several times slower."""
+    """Measure memory in a separate call: tracemalloc makes everything several times slower."""
     tracemalloc.start()
     try:
         subject.judge(text)
@@ -229,7 +230,7 @@ def _peak_bytes(subject: Subject, text: str) -> int:
 
 
 def _timed(subject: Subject, text: str) -> tuple[float, Verdict]:
-    """Milliseconds of processor time in this thread per 10 kB; a slow one is measured again, since machines hiccup."""
+    """Return milliseconds of this thread's processor time per 10 kB. A slow text is measured again."""
     best = float("inf")
     for _ in range(3):
         start = time.thread_time()
@@ -257,7 +258,7 @@ def _note(subject: Subject, text: str, verdict: Verdict, elapsed_ms: float, peak
 
 
 def fuzz(num_strings: int, *, seed: int = 0, large_characters: int = LARGE_CHARACTERS) -> list[Subject]:
-    """The hostile patterns with their memory measured, then the mutants."""
+    """Judge the hostile patterns, measuring memory, then the mutants."""
     everybody, checked = subjects(), checked_subjects()
     for text in chain(hostile(HOSTILE_CHARACTERS), islice(hostile(large_characters), 0, None, LARGE_STEP)):
         for subject in everybody:

@@ -1,6 +1,6 @@
-"""Timing side by side: each contender in turn, round after round, so that a busy machine slows all of them alike.
+"""Time contenders in turn, round after round, so that other load on the machine slows all of them alike.
 
-A ratio is taken within a round; its median and its quartiles over the rounds are what is printed.
+A ratio is computed within a round. Its median and quartiles over the rounds are printed.
 """
 
 import statistics
@@ -44,8 +44,8 @@ def time_interleaved(
     settle: Callable[[], None] = lambda: None,
     before: Callable[[], None] = lambda: None,
 ) -> dict[str, Timing]:
-    """Run every contender once to warm up, then `rounds` times in turn. `settle` waits for a device, in a contender's
-    own time; `before` cleans up after the one before it, in nobody's."""
+    """Run every contender once to warm up, then `rounds` times in turn. `settle` waits for a device and counts as
+    part of the contender's time; `before` cleans up before each contender and is not timed."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(rounds + 1):
         for name, contender in contenders.items():

@@ -1,19 +1,19 @@
-"""One GRPO step of the embedded engine on a GPU: against TRL's GRPOTrainer, against what the hardware could do, and
-EGPO against GRPO. All of them in one process, in turn, round after round.
+"""Time one GRPO step of the embedded engine on a GPU: against TRL's GRPOTrainer, against the limit of the hardware, and
+EGPO against GRPO. All contenders run in one process, in turn, round after round.
 
     python benchmarks/one_gpu.py [--shape 0.6B] [--shortest 512 --longest 512] [--rounds 3] [--trl generate] [--apart]
 
 The job: a Qwen3 shape with random weights in bfloat16, 16 prompts of 128 tokens, 16 responses to each, of one length or
-of lengths drawn between two, one optimizer step over all of them. Needs a CUDA device; TRL and datasets where the peer
-is wanted. `--trl continuous` and `--trl vllm` are TRL's other ways to generate, for responses of one length; a row
-may end early there by chance. `--trl none` leaves the peer out. Where both do not fit into memory together, `--apart`
-has TRL take all its steps before ours.
+of lengths drawn between two, one optimizer step over all of them. Needs a CUDA device, and TRL and datasets for the
+peer. `--trl continuous` and `--trl vllm` are TRL's other ways to generate, for responses of one length; a row
+may end early there by chance. `--trl none` leaves TRL out. If both do not fit into memory together, `--apart`
+runs all steps of TRL before ours.
 
-The limit counts bytes and operations that the job cannot do without, at rates that a copy and a product of large
+The limit counts the bytes and operations that the job cannot avoid, at the rates that a copy and a product of large
 matrices reach in the same run:
 
-    sample   every token reads all weights, the keys and values of the live rows, and those of a prompt once a group
-    update   three products a weight and token, every prompt once, and attention's own; at half the product's rate
+    sample   every token reads all weights, the keys and values of the live rows, and those of a prompt once per group
+    update   three products per weight and token, every prompt once, and attention's own, at half the product's rate
 """
 
 import argparse
@@ -66,7 +66,7 @@ def _named_model(job: jobs.Job) -> torch.nn.Module:
 
 
 class Ours:
-    """The engine's own step under one estimator, with the seconds of its stages. The policy is the run's."""
+    """The engine's own step with one estimator, and the seconds of its stages. The policy is that of the run."""
 
     def __init__(self, run: Run, job: jobs.Job, estimator: str) -> None:
         algorithm = run.config.algorithm.model_copy(update={"estimator": estimator})
@@ -74,7 +74,7 @@ class Ours:
         self._job, self._number = job, 0
 
     def run(self) -> Seconds:
-        torch.cuda.empty_cache()  # what the one before has cached is not in the way
+        torch.cuda.empty_cache()  # free what the previous contender has cached
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.synchronize()
         start = time.perf_counter()
@@ -89,7 +89,7 @@ class Ours:
 
 @dataclass(frozen=True)
 class Limit:
-    """Bytes and operations, and the rates at which this machine moves and multiplies."""
+    """Bytes and operations of a job, and the rates at which this GPU copies and multiplies."""
 
     sample_bytes: float
     update_operations: float
@@ -122,7 +122,7 @@ class Limit:
 
 
 def _timed(work: object, times: int = 10) -> float:
-    """Seconds of one call."""
+    """Return the seconds of one call."""
     for _ in range(3):
         work()
     torch.cuda.synchronize()
@@ -134,20 +134,20 @@ def _timed(work: object, times: int = 10) -> float:
 
 
 def bandwidth() -> float:
-    """Bytes a second, read and written, of a copy of 4 GB."""
+    """Return bytes per second, read plus written, of a copy of 4 GB."""
     source = torch.empty(2**32, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     return 2 * 2**32 / _timed(lambda: target.copy_(source))
 
 
 def product_rate() -> float:
-    """Operations a second of a product of matrices of 8192 x 8192 random numbers in bfloat16."""
+    """Return operations per second of a product of random 8192 x 8192 matrices in bfloat16."""
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     return 2 * 8192**3 / _timed(lambda: a @ b)
 
 
 class Turns:
-    """Our estimators, one after the other, opened when the first turn comes."""
+    """Our estimators, one after the other, opened at the first turn."""
 
     def __init__(self, job: jobs.Job, estimators: Sequence[str] = ("grpo", "egpo")) -> None:
         self._job, self._contenders = job, {}
@@ -160,11 +160,11 @@ class Turns:
             self._contenders = {name: Ours(run, self._job, name) for name in self.seconds}
         for name in self._order:
             self.seconds[name].append(self._contenders[name].run())
-        self._order.reverse()  # who comes after whom must not matter
+        self._order.reverse()  # alternate the order, so that it does not affect the result
 
 
 def measure(job: jobs.Job, num_rounds: int, trl_way: str, micro_rows: int, apart: bool) -> dict[str, list[Seconds]]:
-    """Seconds by stage for every contender and round."""
+    """Return seconds by stage for every contender and round."""
     Draws.uniforms = lambda self, keys, n, num_tokens: job.uniforms()
     turns, num_steps = Turns(job), num_rounds + 1
     seconds = turns.seconds
@@ -178,11 +178,11 @@ def measure(job: jobs.Job, num_rounds: int, trl_way: str, micro_rows: int, apart
     if trl_way == "none" or apart:
         gc.collect()  # TRL's trainer holds itself
         torch.cuda.empty_cache()
-        print(f"{torch.cuda.memory_allocated() / 2**30:.1f} GiB held before ours", flush=True)
+        print(f"{torch.cuda.memory_allocated() / 2**30:.1f} GiB allocated before ours", flush=True)
         for _ in range(num_steps):
             turns.take()
     for name, rounds in seconds.items():
-        print(f"{name}: the first step, with all that is compiled and captured, {rounds[0]['step']:.1f} s", flush=True)
+        print(f"{name}: first step, including compilation and graph capture: {rounds[0]['step']:.1f} s", flush=True)
     return {name: rounds[1:] for name, rounds in seconds.items()}
 
 
@@ -205,7 +205,7 @@ def show(job: jobs.Job, seconds: dict[str, list[Seconds]], limit: Limit, console
     grpo, egpo = (timing(seconds[name], "step") for name in ("grpo", "egpo"))
     console.print(f"An EGPO step takes {egpo.over(grpo)} times a GRPO step.")
     measured = timing(seconds["egpo"], "measure").over(egpo)
-    console.print(f"All that tells them apart, segments and estimator, is {measured.median:.2%} of it.")
+    console.print(f"Segments and estimator are {measured.median:.2%} of a step.")
 
 
 def main() -> None:
@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--trl", choices=["none", *trl.WAYS], default="generate")
     parser.add_argument("--trl-micro-rows", type=int, default=trl.MICRO_ROWS, help="rows in one of TRL's micro-batches")
-    parser.add_argument("--apart", action="store_true", help="all steps of TRL before all of ours")
+    parser.add_argument("--apart", action="store_true", help="run all steps of TRL before ours")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("No CUDA device: nothing to measure.")

@@ -1,8 +1,8 @@
-"""What `egpo plan` says of a step on this GPU, beside what the step takes. None of these cases was used to fit it.
+"""Compare `egpo plan` with a measured step on this GPU. None of these cases was used to fit the plan's constants.
 
     python benchmarks/plan.py [--only long adapters]
 
-Memory is what torch allocates at the peak; the plan's is without CUDA's own. Seconds are those of the second step.
+Memory is torch's peak allocation; the plan's figure excludes CUDA's own memory. Seconds are those of the second step.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from one_gpu import Ours, Seconds, open_job
 
 @dataclass(frozen=True)
 class Case:
-    """A job, what the recipe adds to it, and what that is to the plan."""
+    """A job, the settings of the recipe, and the corresponding settings of the plan."""
 
     job: jobs.Job
     sections: dict[str, dict[str, object]] = field(default_factory=dict)

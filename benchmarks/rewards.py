@@ -1,15 +1,15 @@
-"""Verdicts per second and core for each reward, and verl's closest reward on the same strings, interleaved.
+"""Measure verdicts per second and core of each reward, interleaved with verl's closest reward on the same strings.
 
     python -m venv .env-verl-rewards
     .env-verl-rewards/bin/pip install --no-deps -r environments/verl-rewards/requirements.txt
     python benchmarks/rewards.py [--rounds 9] [--problems 64] [--json]
 
-Every round has problems of its own with eight responses each, as a group has: right ones and nearly right ones, with a
-thought before the answer. So a ground truth is new once and known seven times. `per second` is by the clock, `per core`
-by the processor time of the process, which other jobs on the machine do not disturb (none for rewards that work in
-processes of their own). `ratio` is our rate over verl's by the clock, median and quartiles over the rounds; `agree` is
-the share of responses on which both say right or both say wrong. Without verl's environment our own rates are printed
-alone. benchmarks/sandbox.py has the sandbox in detail.
+Every round has new problems with eight responses each, like a group: right and nearly right ones, with thinking before
+the answer. A ground truth is therefore new once and cached seven times. `per second` is by wall time; `per core` by the
+processor time of the process, which other load does not affect (empty for rewards that use other processes). `ratio` is
+our rate over verl's by wall time, median and quartiles over the rounds. `agree` is the fraction of responses on which
+both verdicts are the same. Without verl's environment only our rates are printed. See benchmarks/sandbox.py for the
+sandbox.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Case:
-    """A reward, how its strings are made, what it should reach, and verl's closest rewards."""
+    """A reward, how its responses are made, its target rate, and verl's closest rewards."""
 
     name: str
     source: str
@@ -61,7 +61,7 @@ class Case:
 
 
 def of_task(name: str) -> Callable[[random.Random], Iterator[tuple[str, str, dict[str, str]]]]:
-    """Gold answers of a task's own generator."""
+    """Return right answers from the task's own generator."""
 
     def draw(rng: random.Random) -> Iterator[tuple[str, str, dict[str, str]]]:
         task = load_task(name)
@@ -74,7 +74,7 @@ def of_task(name: str) -> Callable[[random.Random], Iterator[tuple[str, str, dic
 
 
 def of_math(respell: bool) -> Callable[[random.Random], Iterator[tuple[str, str, dict[str, str]]]]:
-    """Boxed answers, spelled as the ground truth is, or otherwise: then spelling alone cannot decide."""
+    """Return boxed answers, written as the ground truth or in another form that only a computation can judge."""
 
     def draw(rng: random.Random) -> Iterator[tuple[str, str, dict[str, str]]]:
         while True:
@@ -97,7 +97,7 @@ CASES = [
 
 
 def batch(case: Case, num_problems: int, seed: int) -> list[Item]:
-    """Groups of eight responses: half of them right, half with one digit or letter of the answer changed."""
+    """Return groups of eight responses: half right, half with one digit or letter of the answer changed."""
     rng = random.Random(f"{case.name} {seed}")
     golds, items = case.draw(rng), []
     for _ in range(num_problems):
@@ -112,7 +112,7 @@ def batch(case: Case, num_problems: int, seed: int) -> list[Item]:
 
 
 def nearly(answer: str, rng: random.Random) -> str:
-    """The answer with its last number changed, or its last quoted word where it has no number."""
+    """Return the answer with its last number changed, or its last quoted word if it has no number."""
     spots = list(re.finditer(r"\d+", answer)) or list(re.finditer(r'(?<=")\w+(?=")', answer))
     if not spots:
         return answer + " 7"
@@ -122,7 +122,7 @@ def nearly(answer: str, rng: random.Random) -> str:
 
 
 class Peer:
-    """verl's rewards in a process of their own."""
+    """verl's rewards in another process."""
 
     def __init__(self, python: Path) -> None:
         command = [str(python), str(Path(__file__).with_name("_verl_peer.py"))]
@@ -130,7 +130,7 @@ class Peer:
         self._num_loaded = 0
 
     def load(self, reward: str, items: list[Item]) -> tuple[int, list[float]]:
-        """The batch's number, and verl's scores of it."""
+        """Load a batch. Returns its number and verl's scores."""
         scores = self._ask({"reward": reward, "pairs": [[item.response, item.truth] for item in items]})
         self._num_loaded += 1
         return self._num_loaded - 1, scores
@@ -165,7 +165,7 @@ class Line:
 
 @dataclass
 class Ours:
-    """Our verdicts of the batches in turn, and the processor time of each turn."""
+    """Our verdicts on the batches in turn, and the processor time of each turn."""
 
     case: Case
     batches: Iterator[list[Item]]
@@ -219,13 +219,15 @@ def print_table(lines: list[Line]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--problems", type=int, default=64, help="per round, with eight responses each")
+    parser.add_argument(
+        "--problems", type=int, default=64, help="number of problems per round, with eight responses each"
+    )
     parser.add_argument("--verl-python", type=Path, default=VERL_PYTHON)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     peer = Peer(options.verl_python) if options.verl_python.exists() else None
     if peer is None:
-        print(f"verl is not compared with: {options.verl_python} is missing, see --help", file=sys.stderr)
+        print(f"not compared with verl: {options.verl_python} is missing, see --help", file=sys.stderr)
     lines = [line for case in CASES for line in run_case(case, peer, options.rounds, options.problems)]
     if peer is not None:
         peer.close()
@@ -238,7 +240,7 @@ def main() -> None:
     print(
         f"sandbox ({program}): {sandbox['programs_per_second_and_core']:.0f} programs/s/core, "
         f"{sandbox['processor_ratio']:.2f} times the processor time of a bare interpreter (target 1.5; "
-        "benchmarks/sandbox.py has it with all cores busy)"
+        "benchmarks/sandbox.py measures it with all cores busy)"
     )
 
 

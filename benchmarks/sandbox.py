@@ -1,10 +1,11 @@
-"""What the sandbox costs: the same programs in it and in a bare new interpreter, interleaved, with all cores busy.
+"""Measure the cost of the sandbox: the same programs in it and in a bare interpreter, interleaved, with all cores busy.
 
     python benchmarks/sandbox.py [--rounds 60] [--json]
 
-The target is a ratio of 1.5 at most for a program with one test; the tests of one program share a start, so with ten
-the sandbox is ahead. The ratio on the clock is taken within a round (median, quartiles), that of processor time over
-all. `stripped` is the bare interpreter without `site`: the least that any start of Python costs.
+The target is a ratio of at most 1.5 for a program with one test. The tests of one program share one start, so that with
+ten tests the sandbox is faster. The ratio of wall time is computed within a round (median, quartiles), that of
+processor time over all rounds. `stripped` is the bare interpreter without `site`: the lowest cost of any start of
+Python.
 """
 
 import argparse
@@ -58,7 +59,7 @@ def sandboxed(sandbox: Sandbox, program: str, stdins: list[bytes]) -> list[bytes
 
 
 def worker(program: str, stdins: list[bytes], rounds: int) -> tuple[dict[str, Timing], dict[str, float]]:
-    """Seconds on the clock per round, and of processor time in all, for each way of running a program."""
+    """Return seconds of wall time per round and of processor time in total, for each way of running a program."""
     sandbox = require_sandbox()
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "solution.py")
@@ -75,7 +76,7 @@ def worker(program: str, stdins: list[bytes], rounds: int) -> tuple[dict[str, Ti
 
 
 def metered(way: str, run: Callable[[], object], spent: dict[str, float]) -> Callable[[], None]:
-    """`run`, with its processor time and that of its children added to `spent[way]`."""
+    """Call `run`, and add its processor time and that of its children to `spent[way]`."""
 
     def meter() -> None:
         before = processor_seconds()
@@ -120,9 +121,9 @@ def main() -> None:
     for name, result in results.items():
         print(
             f"{name:26s} bare {result['bare_ms']:5.1f} ms, sandbox {result['sandbox_ms']:5.1f} ms; "
-            f"ratio on the clock {result['clock_ratio']}, of processor time {result['processor_ratio']:.2f} "
+            f"wall-time ratio {result['clock_ratio']}, processor-time ratio {result['processor_ratio']:.2f} "
             f"(to a stripped interpreter {result['processor_ratio_to_stripped']:.2f}); "
-            f"{result['programs_per_second_and_core']:.0f} programs a second and core"
+            f"{result['programs_per_second_and_core']:.0f} programs per second and core"
         )
 
 

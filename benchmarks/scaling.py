@@ -1,11 +1,11 @@
-"""How a step's cost grows: with samples, with length, with the model, with the vocabulary.
+"""Measure how the cost of a step grows with samples, length, model size and vocabulary.
 
     python benchmarks/scaling.py [--device cuda] [--rounds 2] [--trl] [--only samples length model vocabulary]
 
-On a GPU the base is the 0.6B shape of benchmarks/one_gpu.py with 8 prompts of 128 tokens, 8 responses of 256 tokens to
-each; on a CPU, two cores of it, the job of benchmarks/embedded_cpu.py. Every row changes one thing. With `--trl` TRL
-takes its steps in turn with ours. `beyond` is the memory that a step takes at its peak over what is held between steps:
-weights and optimizer, on a GPU also the cache.
+On a GPU the base job is the 0.6B shape of benchmarks/one_gpu.py with 8 prompts of 128 tokens, 8 responses of 256 tokens
+to each; on two CPU cores, that of benchmarks/embedded_cpu.py. Every row changes one property. With `--trl`, steps of
+TRL alternate with ours. `beyond` is the peak memory of a step over what is held between steps: weights and optimizer,
+on a GPU also the cache.
 """
 
 import argparse
@@ -22,7 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--trl", action="store_true", help="TRL beside ours, where it is installed")
+    parser.add_argument("--trl", action="store_true", help="also measure TRL, if it is installed")
     parser.add_argument("--only", nargs="*", choices=SWEEPS, default=list(SWEEPS))
     arguments = parser.parse_args()
     if arguments.device == "cuda":

@@ -74,7 +74,7 @@ SMALL = ("steps=1", "rollout.prompts=2", "rollout.n=4", "validation.every=0", "c
 
 @dataclass(frozen=True)
 class Lengths:
-    """Lines."""
+    """Median, 90th percentile and maximum, in lines."""
 
     median: float
     p90: float
@@ -83,7 +83,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Shape:
-    """What is printed of one checkout."""
+    """The figures of one checkout."""
 
     files: int
     lines: int

@@ -1,10 +1,10 @@
-"""Log-probability and entropy per token against naive logits: time forward and backward, and peak memory.
+"""Measure log-probability and entropy per token against naive logits: time forward and backward, and peak memory.
 
     python benchmarks/token_stats.py [--device cuda --dtype bfloat16 --tokens 8192]
 
-Naive is what people write: full logits, `log_softmax`, `gather`, and the entropy from the same table, as autograd keeps
-it. The limit is arithmetic: three matrix products (forward, and two backward) at the rate that one such product reaches
-here. Memory is what each needs on top of its inputs and the gradients of both, in a process of its own on a CPU.
+Naive is the usual code: full logits, `log_softmax`, `gather`, and the entropy from the same tensor, as autograd keeps
+it. The limit is three matrix products (one forward, two backward) at the rate that one such product reaches here.
+Memory is what each needs on top of its inputs and their gradients, on a CPU in a separate process.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def gradient_bytes(inputs):
 
 
 def peak_bytes(name, arguments):
-    """What one pass needs over what it starts with."""
+    """Return the peak memory of one pass over what it starts with."""
     if arguments.device == "cuda":
         inputs = make_inputs(arguments)
         before = torch.cuda.memory_allocated()
@@ -75,7 +75,7 @@ def _status_kib(key):
 
 
 def time_all(arguments):
-    """Seconds of one matrix product, and the timings of both. The inputs are gone when it returns."""
+    """Return the seconds of one matrix product, and the timings of both. The inputs are freed when it returns."""
     inputs = make_inputs(arguments)
     hidden, weight = (tensor.detach() for tensor in inputs[:2])
     product = time_interleaved({"product": lambda: hidden @ weight.t()}, 3, _settle(arguments))["product"]

@@ -1,10 +1,10 @@
-"""What the plug-in adds to verl's step: the advantage stage with and without it, in one run of verl on the CPU.
+"""Measure what the plug-in adds to verl's step: the advantage stage with and without it, in one run of verl on a CPU.
 
     make verl
     python benchmarks/verl_plugin.py [--steps 12] [--prompts 16] [--samples 8]
 
-Every step the stage runs twice on the same batch: verl's own with GRPO, and with the plug-in and EGPO (entropy, tokens
-and correctness fetched, segments found, metrics taken). The first step, in which tables are made, is left out.
+In every step the stage runs twice on the same batch: verl's own with GRPO, and the plug-in with EGPO (fetch entropy,
+tokens and correctness, find segments, compute metrics). The first step, which builds tables, is left out.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if importlib.util.find_spec("verl") is None:
         if not VERL_PYTHON.exists():
-            print("verl is not here. To have it: make verl")
+            print("verl is not installed. To install it: make verl")
             return
         os.execv(VERL_PYTHON, [str(VERL_PYTHON), *sys.argv])
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +65,7 @@ def main() -> None:
 def show(steps, arguments):
     stock, plugin = ([step[f"benchmark/{name}_s"] for step in steps] for name in ("stock", "plugin"))
     added = [with_it - without for with_it, without in zip(plugin, stock, strict=True)]
-    # The step as it is without the second run of the stage.
+    # The time of a step without the second run of the stage.
     whole = [step["timing_s/step"] - one for step, one in zip(steps, stock, strict=True)]
     shares = [100 * one / step for one, step in zip(added, whole, strict=True)]
     rows = f"{arguments.prompts} x {arguments.samples} responses"

@@ -81,11 +81,11 @@ def test_config_show_says_where_a_setting_comes_from(egpo):
         (["run", "none.yaml"], "none.yaml: no such file"),
         (["run", "steps=3"], "no recipe; name one or more"),
         (["run", "recipe.yaml", "--only", "trian"], "unknown stage `trian`; did you mean `train`?"),
-        (["run", "recipe.yaml", "--only", "train", "--from", "eval"], "--only and --from"),
-        (["run", "recipe.yaml", "--seeds", "a"], "--seeds: `a`; whole numbers"),
-        (["run", "recipe.yaml", "recipe.yaml", "--dry-run"], "two experiments would lie in runs/run"),
+        (["run", "recipe.yaml", "--only", "train", "--from", "eval"], "--only and --from cannot be combined"),
+        (["run", "recipe.yaml", "--seeds", "a"], "--seeds: `a`; give whole numbers"),
+        (["run", "recipe.yaml", "recipe.yaml", "--dry-run"], "two experiments would write to runs/run"),
         (["new", "x", "--from", "recip.yaml"], "no such recipe; did you mean `recipe.yaml`?"),
-        (["new", "recipe", "--from", "recipe.yaml"], "recipe.yaml: is there already"),
+        (["new", "recipe", "--from", "recipe.yaml"], "recipe.yaml: exists already"),
         (["train", "recipe.yaml", "prepare.source=a/b"], "`a/b` is not prepared yet; egpo run recipe.yaml --only"),
         (["probe", "recipe.yaml", "prepare.source=a/b"], "`a/b` is not prepared yet; egpo run recipe.yaml --only"),
     ],
@@ -101,7 +101,7 @@ def test_an_unknown_base_model_ends_with_code_2(egpo):
     done = egpo("run", "recipe.yaml", "model.path=./no/model", "--only", "prepare,train")
     assert done.code == 2
     assert "model ./no/model: no such folder" in done.err
-    assert "`train` did not come to its end; kept: prepare" in done.err
+    assert "stage `train` did not finish; finished stages: prepare" in done.err
 
 
 def test_a_machine_file_with_a_wrong_path_ends_with_code_2(egpo, here):

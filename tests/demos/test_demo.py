@@ -6,12 +6,11 @@ import shutil
 import pytest
 from rich.console import Console
 
-from egpo.cli.demo_tables import print_closing
-from egpo.demos.demo import run_demo
-from egpo.demos.plan import ESTIMATORS, DemoFolder, Plan
+from egpo.cli.demo import print_closing
+from egpo.demos.demo import ESTIMATORS, DemoFolder, DemoSize, run_demo
 from egpo.experiments.screen import plain_screen
 
-SMALLEST = Plan(steps=1, prompts=2, eval_problems=6, eval_n=2, probe_problems=4, probe_n=8)
+SMALLEST = DemoSize(steps=1, prompts=2, eval_problems=6, eval_n=2, probe_problems=4, probe_n=8)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +24,8 @@ def demo(folder):
 
 
 def test_it_leaves_data_three_runs_and_a_report(demo, folder):
-    assert (folder.data / "train.parquet").is_file()
+    assert len(list(folder.data.glob("countdown-*/train.parquet"))) == 1
+    assert {path.name for path in folder.probe.iterdir()} == {"probe.json", "probe.jsonl", "probe.svg"}
     assert all((folder.run_of(name).checkpoint_of(1)).is_dir() for name in ESTIMATORS)
     page = demo.report.read_text(encoding="utf-8")
     assert demo.report == folder.path / "report.html"
@@ -41,6 +41,13 @@ def test_every_model_sits_the_same_exams(demo):
     assert len(demo.evaluations["greedy"]["grpo"].samples) == 6
 
 
+def test_the_base_is_probed_and_evaluated_once(demo, folder):
+    for name in ESTIMATORS[1:]:
+        for path in (folder.run_of("grpo").evals).glob("*.json"):
+            if "step" not in path.name:
+                assert (folder.run_of(name).evals / path.name).read_bytes() == path.read_bytes()
+
+
 def test_all_runs_began_alike(demo, folder):
     firsts = {folder.run_of(name).metrics.read_text().splitlines()[0] for name in ESTIMATORS}
     assert len(firsts) == 1
@@ -53,10 +60,10 @@ def test_it_closes_with_figures_at_80_columns(demo):
     assert max(map(len, shown.splitlines())) <= 80
     assert "…" not in shown
     assert "egpo_calibrated - egpo " in shown
-    assert "One seed each" in shown
+    assert "One seed per estimator" in shown
 
 
-def test_an_interrupted_demo_goes_on_where_it_was(demo, folder):
+def test_an_interrupted_demo_continues(demo, folder):
     kept, lost = folder.run_of("grpo"), folder.run_of("egpo")
     before = lost.metrics.read_bytes()
     written = kept.config.stat().st_mtime_ns, kept.metrics.stat().st_mtime_ns
@@ -66,6 +73,7 @@ def test_an_interrupted_demo_goes_on_where_it_was(demo, folder):
     again = run_demo(folder, SMALLEST, plain_screen(said.append))
     assert lost.metrics.read_bytes() == before
     assert (kept.config.stat().st_mtime_ns, kept.metrics.stat().st_mtime_ns) == written
-    assert "    grpo: trained already" in said
-    assert "    egpo: trained already" not in said
+    own = {name: said.index(f"{name}: egpo demo -> {folder.run_of(name).path}") for name in ESTIMATORS}
+    assert "  train: skipped, nothing has changed" in said[own["grpo"] : own["egpo"]]
+    assert "  train: not done yet" in said[own["egpo"] : own["egpo_calibrated"]]
     assert again.evaluations == demo.evaluations

@@ -2,10 +2,10 @@
 
 import pytest
 
-from egpo.experiments.loading import load_experiments
 from egpo.experiments.pipeline import run_stages
 from egpo.experiments.screen import plain_screen
-from egpo.experiments.selection import Selection
+from egpo.experiments.stages import Selection
+from egpo.experiments.validate import load_experiments
 from tests.local.conftest import model_folder  # noqa: F401  (a fixture)
 
 RECIPE = """

@@ -14,13 +14,11 @@ from egpo.errors import ConfigError, InputError
 from egpo.evals.bfcl.environment import VARIABLE as EGPO_BFCL_PYTHON
 from egpo.evals.bfcl.environment import bfcl_python
 from egpo.evals.bfcl.targets import Answering
-from egpo.experiments.experiments import run_experiments
-from egpo.experiments.loading import load_experiments
-from egpo.experiments.models import downloaded
-from egpo.experiments.pipeline import run_stages
+from egpo.experiments.bfcl import _call, bfcl_exam, bfcl_jobs, downloaded
+from egpo.experiments.pipeline import run_experiments, run_stages
 from egpo.experiments.screen import plain_screen
-from egpo.experiments.selection import Selection
-from egpo.experiments.stages.bfcl import _call, bfcl_exam, bfcl_jobs
+from egpo.experiments.stages import Selection
+from egpo.experiments.validate import load_experiments
 from tests.evals.bfcl.gold_server import Golds, serving
 
 WORDS = ["eval.bfcl={categories: [simple_python, multi_turn_base], runs: 2}"]
@@ -121,7 +119,9 @@ def test_a_model_of_the_hub_is_a_folder_once_it_is_here(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     assert downloaded(str(tmp_path)) == str(tmp_path)
     for name in ("some/model", "no model at all"):
-        with pytest.raises(InputError, match=f"model {name}: not on this machine, and not to be had from the hub"):
+        with pytest.raises(
+            InputError, match=f"model {name}: not on this machine, and cannot be downloaded from the hub"
+        ):
             downloaded(name)
 
 
@@ -150,7 +150,7 @@ def test_two_recipes_are_asked_by_the_official_evaluator_and_compared(recipe, mo
         assert len(prompts) == asked == 3 * 16
     # Asked as it was trained: where the prompts differ, the line says in what.
     assert said.count("  bfcl: trained: 100.0% over one pass") == 2, said
-    assert "  bfcl: base: as in runs/tiny" in said
+    assert "  bfcl: base: copied from runs/tiny" in said
     exam = bfcl_exam(experiments[0])
     assert any(line.startswith(f"{exam}: ") and "not distinguishable" in line for line in said), said
     for run in ("tiny", "other"):

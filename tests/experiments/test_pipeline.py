@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from egpo.errors import ConfigError, EgpoError, InputError
-from egpo.experiments.experiments import run_experiments
-from egpo.experiments.loading import load_experiments
-from egpo.experiments.pipeline import STAGES as JOBS_OF
-from egpo.experiments.pipeline import StageFailedError
+from egpo.experiments.pipeline import StageFailedError, run_experiments
 from egpo.experiments.screen import plain_screen
-from egpo.experiments.selection import STAGES, Selection
+from egpo.experiments.stages import STAGES, Selection
+from egpo.experiments.validate import load_experiments
 from egpo.runs.folder import locked
 
 pytestmark = pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
@@ -23,7 +21,7 @@ JOBS = ["prepare", "probe", "train", "eval: base", "eval: trained", "report"]
 def worked(said):
     """The jobs that were done, in order: those that were begun."""
     return [job for line in said for job in JOBS if line.startswith((f"{job}: not done", f"{job}: changed",
-            f"{job}: no longer", f"{job}: asked"))]  # fmt: skip
+            f"{job}: output", f"{job}: requested"))]  # fmt: skip
 
 
 def skipped(said):
@@ -84,7 +82,7 @@ def test_an_output_that_is_no_longer_as_it_was_left_is_made_again(run_recipe, ha
     harm(figures)
     said = run_recipe()
     assert worked(said) == ["prepare", "eval: trained"]
-    assert "eval: trained: no longer as it was left: evals/countdown-greedy-step2.json" in said
+    assert "eval: trained: output changed or missing: evals/countdown-greedy-step2.json" in said
     assert (data.read_bytes(), figures.read_bytes()) == before
 
 
@@ -103,8 +101,8 @@ def test_a_failed_stage_keeps_what_was_done_and_the_same_command_goes_on(run_rec
     assert caught.value.exit_code == 2
     cause, last = caught.value.faults
     assert "nowhere" in str(cause)
-    assert "`eval` did not come to its end; kept: prepare, probe, train, merge" in str(last)
-    assert last.fix == "once that is mended, the same command goes on here"
+    assert "stage `eval` did not finish; finished stages: prepare, probe, train, merge" in str(last)
+    assert last.fix == "fix the cause, then run the same command again to continue"
     assert worked(run_recipe()) == ["eval: base", "eval: trained", "report"]
 
 
@@ -124,10 +122,10 @@ def test_another_training_is_refused_with_its_differences_and_nothing_is_lost(ru
 
 def test_only_and_from(run_recipe):
     for stage in ("probe", "train", "eval"):
-        with pytest.raises(EgpoError, match=r"the data is not prepared; let `prepare` come first"):
+        with pytest.raises(EgpoError, match=r"the data is not prepared; run `prepare` first"):
             run_recipe(only=[stage])
     run_recipe(only=["prepare"])
-    with pytest.raises(EgpoError, match="no model after step 2; let `train` and `merge` come first"):
+    with pytest.raises(EgpoError, match="no model after step 2; run `train` and `merge` first"):
         run_recipe(only=["eval"])
     assert worked(run_recipe(only=["prepare", "train"])) == ["train"]
     assert worked(run_recipe(only=["eval"])) == ["eval: base", "eval: trained"]
@@ -138,12 +136,16 @@ def test_only_and_from(run_recipe):
 
 
 def test_the_stages_that_can_be_chosen():
-    assert Selection.of(["report", "train"]).stages == ("train", "report")
-    assert Selection.of(start="merge").stages == ("merge", "eval", "report")
-    assert Selection.of().stages == STAGES == tuple(JOBS_OF)
+    def names(selection):
+        return [stage.name for stage in selection.stages]
+
+    assert names(Selection.of(["report", "train"])) == ["train", "report"]
+    assert names(Selection.of(start="merge")) == ["merge", "eval", "report"]
+    assert names(Selection.of()) == list(STAGES)
+    assert STAGES["train"] not in Selection.of(start="prepare").again
     with pytest.raises(InputError, match="unknown stage `evl`; did you mean `eval`"):
         Selection.of(["evl"])
-    with pytest.raises(InputError, match="--only and --from"):
+    with pytest.raises(InputError, match="--only and --from cannot be combined"):
         Selection.of(["eval"], "train")
 
 
@@ -157,8 +159,8 @@ def test_recipes_of_one_call_share_data_and_base_and_end_in_a_verdict(recipe, wo
     experiments = load_experiments([str(recipe), str(other)], words)
     run_experiments(experiments, Selection(), plain_screen(said.append))
     assert len(list(Path("data").iterdir())) == 1
-    assert "  probe: as in runs/tiny" in said
-    assert "  eval: base: as in runs/tiny" in said
+    assert "  probe: copied from runs/tiny" in said
+    assert "  eval: base: copied from runs/tiny" in said
     one, two = (json.loads(Path(f"runs/{name}/provenance.json").read_text())["data"] for name in ("tiny", "other"))
     assert one == two
     for figures in Path("runs/tiny/evals").glob("*.json"):
@@ -192,7 +194,7 @@ def test_every_recipe_is_checked_before_the_first_one_begins(recipe):
     with pytest.raises(ConfigError, match="unknown key `lrr`"):
         load_experiments([str(recipe), str(other)])
     other.write_text("include: recipe.yaml\n")
-    with pytest.raises(InputError, match="two experiments would lie in runs/tiny"):
+    with pytest.raises(InputError, match="two experiments would write to runs/tiny"):
         load_experiments([str(recipe), str(other)])
     with pytest.raises(InputError, match="no recipe"):
         load_experiments([])
@@ -204,7 +206,7 @@ def test_every_recipe_is_checked_before_the_first_one_begins(recipe):
 def test_a_record_that_is_none_is_named(run_recipe, text):
     run_recipe(only=["prepare"])
     Path("runs/tiny/stages.json").write_text(text)
-    with pytest.raises(InputError, match=r"stages.json: no record of stages .*; remove it"):
+    with pytest.raises(InputError, match=r"stages.json: not a record of stages .*; remove it"):
         run_recipe()
 
 
@@ -228,7 +230,7 @@ def test_another_runs_broken_record_is_no_concern(run_recipe):
     [
         ("eval.tasks=[{name: gsm9k}]", "eval.tasks: unknown task `gsm9k`"),
         ("eval.tasks=[{name: gsm8k, settings: {moode: binary}}]", "unknown setting `moode`"),
-        ("eval.tasks=[{name: countdown}]", "eval.tasks: `countdown` comes twice"),
+        ("eval.tasks=[{name: countdown}]", "eval.tasks: `countdown` is named twice"),
         ("task={name: contdown}", "task: unknown task `contdown`; did you mean `countdown`"),
         (
             "eval.bfcl={categories: [multi_turn_bse]}",
@@ -259,7 +261,7 @@ def test_two_pipelines_of_one_run_do_not_write_over_each_other(run_recipe):
         run_recipe()
     with locked(Path("runs/tiny")), pytest.raises(EgpoError, match="is writing this run") as caught:
         run_recipe(only=["prepare", "train"])
-    assert "`train` did not come to its end; kept: prepare" in str(caught.value)
+    assert "stage `train` did not finish; finished stages: prepare" in str(caught.value)
 
 
 def test_what_is_said_about_the_other_engine_is_no_reason_to_train(run_recipe):

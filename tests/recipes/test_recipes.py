@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from egpo.config import Config, load_config, load_recipe
-from egpo.demos.plan import RECIPE
-from egpo.experiments.loading import load_experiments
-from egpo.experiments.plan import planned
-from egpo.experiments.selection import STAGES, Selection
+from egpo.demos.demo import RECIPE
+from egpo.experiments.plan_text import planned
+from egpo.experiments.stages import STAGES, Selection
+from egpo.experiments.validate import load_experiments
 from egpo.tasks import load_task
 from egpo.verl.launch.dry_run import dry_run
 

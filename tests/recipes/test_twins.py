@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from egpo.experiments.experiments import run_experiments
-from egpo.experiments.loading import load_experiments
+from egpo.experiments.pipeline import run_experiments
 from egpo.experiments.screen import plain_screen
-from egpo.experiments.selection import Selection
+from egpo.experiments.stages import Selection
+from egpo.experiments.validate import load_experiments
 from egpo.rewards.sandbox import sandbox_status
 from tests.recipes.test_recipes import REPOSITORY, TWINS
 

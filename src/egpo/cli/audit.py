@@ -1,7 +1,4 @@
-"""`egpo audit sandbox`: does the sandbox hold?
-
-`egpo audit`: do the rewards judge rightly, does the sandbox hold?
-"""
+"""`egpo audit`: check the rewards on stored rollouts, and try to escape from the sandbox."""
 
 import json
 from dataclasses import asdict
@@ -15,25 +12,31 @@ if TYPE_CHECKING:
 
 
 def audit_sandbox(
-    tier: Annotated[str | None, typer.Option(help="bubblewrap, limits, or a service's URL.")] = None,
+    tier: Annotated[
+        str | None,
+        typer.Option(
+            help="Sandbox to test: bubblewrap, limits, or the URL of a service. Default: the best on this machine."
+        ),
+    ] = None,
     memory: Annotated[
         bool,
         typer.Option(
-            help="Only measure memory: run several copies at once of each program that tries to hold too much, and "
-            "compare the fall of the host's available memory with what they may hold. Nothing else may be running."
+            help="Measure memory only: run several copies of each program that allocates too much, and compare the "
+            "drop of the host's available memory with their limit. Nothing else may run on the machine."
         ),
     ] = False,
-    programs: Annotated[int, typer.Option(min=1, help="With --memory: copies at once.")] = 4,
+    programs: Annotated[int, typer.Option(min=1, help="With --memory: number of concurrent copies.")] = 4,
     cgroup: Annotated[
-        bool, typer.Option(help="With --no-cgroup, bound memory as on a machine where no cgroup can be made.")
+        bool,
+        typer.Option(help="--no-cgroup: limit memory without a cgroup, as on a machine where none can be created."),
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Try to escape from the sandbox, use up the machine, and forge a pass; tell which attempts were contained.
+    """Run programs that try to escape from the sandbox, exhaust the machine or forge a pass, and list the outcome.
 
-    Exit code 1 where one got through.
+    Exit code 1 if an attempt was not contained.
 
-    Example: egpo audit sandbox --tier bubblewrap
+    Example: [cyan]egpo audit sandbox --tier bubblewrap[/]
     """
     from rich.console import Console
     from rich.table import Table
@@ -65,7 +68,7 @@ def audit_sandbox(
 
 
 def _sandbox(tier: str | None, cgroup: bool) -> "tuple[Sandbox, str]":
-    """The sandbox to try, and what protects the host from it."""
+    """Return the sandbox to test, and a description of its protection."""
     from dataclasses import replace
 
     from egpo.errors import InputError
@@ -76,12 +79,12 @@ def _sandbox(tier: str | None, cgroup: bool) -> "tuple[Sandbox, str]":
     sandbox = require_sandbox(tier)
     if not cgroup:
         if not isinstance(sandbox, Bubblewrap):
-            raise InputError("--no-cgroup is for bubblewrap", where="egpo audit sandbox", fix="add --tier bubblewrap")
+            raise InputError("--no-cgroup needs bubblewrap", where="egpo audit sandbox", fix="add --tier bubblewrap")
         sandbox = replace(sandbox, divide_memory=True)
     return sandbox, describe(sandbox)
 
 
-HELP = """Check the rewards and the sandbox themselves.
+HELP = """Check rewards on stored rollouts, and the sandbox in which programs run.
 
 Example: [cyan]egpo audit rewards runs/tiny/rollouts/step_10.jsonl --against stored[/]
 """
@@ -89,9 +92,11 @@ Example: [cyan]egpo audit rewards runs/tiny/rollouts/step_10.jsonl --against sto
 audit_app = typer.Typer(no_args_is_help=True, help=HELP, rich_markup_mode="rich")
 audit_app.command("sandbox")(audit_sandbox)
 
-FILE_HELP = "Rollouts: our JSON lines, verl's, or parquet with a column `response`."
-REWARD_HELP = "A data source or kind (gsm8k, function_calling@plain), or module:function. Default: each row's own."
-AGAINST_HELP = "Another reward, named likewise, or `stored`: show the rows on which the two differ."
+FILE_HELP = "File of rollouts: JSON lines of egpo or verl, or parquet with a column `response`."
+REWARD_HELP = (
+    "Reward: a data source or kind (gsm8k, function_calling@plain), or module:function. Default: each row's own."
+)
+AGAINST_HELP = "Second reward, or `stored` for the stored scores: show the rows on which the two differ. Default: none."
 
 
 @audit_app.command("rewards")
@@ -99,23 +104,25 @@ def rewards(
     file: Annotated[Path, typer.Argument(help=FILE_HELP)],
     reward: Annotated[str | None, typer.Option(help=REWARD_HELP)] = None,
     against: Annotated[str | None, typer.Option(help=AGAINST_HELP)] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; 0: none. Default: one a core.")] = None,
-    rows: Annotated[int, typer.Option(min=0, help="Show at most so many of the rows that differ.")] = 20,
-    limit: Annotated[int | None, typer.Option(min=1, help="Replay the first so many rows only.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Worker processes. 0: work in this process. Default: one per core.")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=0, help="With --against: show at most N rows that differ.")] = 20,
+    limit: Annotated[int | None, typer.Option(min=1, help="Read only the first N rows. Default: all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Replay stored rollouts through a reward: accuracy, mean reward, reasons, failures of the checker.
+    """Judge stored rollouts again: accuracy, mean reward, reasons, failures of the checker.
 
     Accuracy and mean reward are over the responses that could be judged. Rollouts in a run folder are judged in the
-    mode that the run's config.yaml says, unless the reward is named with another (NAME@MODE).
+    mode of the run's config.yaml, unless the reward is named with another mode (NAME@MODE).
 
-    Example: egpo audit rewards rollouts.jsonl --reward gsm8k --against stored
+    Example: [cyan]egpo audit rewards rollouts.jsonl --reward gsm8k --against stored[/]
     """
     import json
 
     from egpo.audits import audit_rewards
     from egpo.cli.audit_tables import as_json_value, print_audit
-    from egpo.cli.tables import counted
+    from egpo.cli.progress import counted
 
     watch = counted("rows")
     done = audit_rewards(file, reward=reward, against=against, workers=workers, limit=limit, keep=rows, watch=watch)

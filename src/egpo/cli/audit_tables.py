@@ -1,4 +1,4 @@
-"""What `egpo audit rewards` prints."""
+"""Tables and JSON of `egpo audit rewards`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,14 +21,16 @@ def print_audit(done: Audit, reward: str | None, against: str | None) -> None:
     columns = ("data source", "rows", "accuracy", "mean reward", "failed")
     console.print(safe_table(f"reward: {name}", columns, [_tally_row(*named) for named in tallies]))
     if done.run_mode is not None:
-        console.print(f"mode `{done.run_mode.mode}`, as in {done.run_mode.config}; NAME@MODE names another")
+        console.print(
+            f"mode `{done.run_mode.mode}`, from {done.run_mode.config}; choose another with --reward NAME@MODE"
+        )
     console.print(_reasons_table(done.ours, [reward] if reward else list(done.sources)))
     if tier := sandbox_in_force(done, reward):
         console.print(f"programs ran in: {tier}")
     if done.theirs is None:
         return
     both = [_tally_row(name, done.ours), _tally_row(str(against), done.theirs)]
-    console.print(safe_table("against each other", ("reward", *columns[1:]), both))
+    console.print(safe_table("comparison", ("reward", *columns[1:]), both))
     same = done.ours.rows - done.num_different
     console.print(f"{same:,} rows agree, {done.num_different:,} differ")
     if done.differences:
@@ -49,7 +51,7 @@ def _reasons_table(tally: Tally, judges: Sequence[str]) -> Table:
 
 def _differences_table(done: Audit, reward: str, against: str) -> Table:
     shown = len(done.differences)
-    title = f"where they differ ({shown:,} of {done.num_different:,})"
+    title = f"rows that differ ({shown:,} of {done.num_different:,})"
     rows = [
         (str(one.index), _verdict_text(one.ours), _verdict_text(one.theirs), excerpt(one.response))
         for one in done.differences
@@ -62,7 +64,7 @@ def _verdict_text(verdict: Verdict) -> str:
 
 
 def sandbox_in_force(done: Audit, reward: str | None) -> str | None:
-    """The sandbox that programs ran in, where the rows hold any: what it let them do is part of the result."""
+    """Return the sandbox that programs ran in; None if no response is a program."""
     judges = [reward] if reward else list(done.sources)
     names = [judge.partition("@")[0] for judge in judges]
     if not {DATA_SOURCES.get(name, name) for name in names} & {"code", "hybrid"}:

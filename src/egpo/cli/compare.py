@@ -1,4 +1,4 @@
-"""`egpo compare`: was it fair, is there a difference, and could one have been seen?"""
+"""`egpo compare`: test whether runs differ, and print the smallest difference that could be detected."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,18 +6,32 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from egpo.comparisons.result import Comparison
+    from collections.abc import Iterable, Sequence
 
-RUNS_HELP = "Run folders; a plain model, such as the base, by the JSON of its evaluation."
-CASES_HELP = "Of each evaluation in --scores."
-FACTOR_HELP = "What may differ: a key or a section of the config; again for more. Default: algorithm."
-EVAL_HELP = "Which evaluation, by its file's name without step and seed, as in countdown-n8-t1; * stands for anything."
-METRIC_HELP = "accuracy, score or pass@K; again for more. All that is looked at is corrected for together."
-ALLOW_HELP = "Compare though something else differs too, and say so in every output."
-SCORES_HELP = (
-    "Figures in place of runs: NAME=MEAN±SDxEVALUATIONS, NAME=61.0,62.5 or a YAML or CSV file; again for more."
+    from rich.console import Console
+
+    from egpo.comparisons.result import Comparison, ConditionRow
+
+CONDITION_COLUMNS = ("condition", "metric", "mean", "runs", "evaluations per run")
+
+RUNS_HELP = "Run folders. A model without a run, such as the base: the JSON file of its evaluation."
+CASES_HELP = "With --scores: number of problems of each evaluation. Default: unknown."
+FACTOR_HELP = "Key or section of the config that may differ between the runs. May be repeated. Default: algorithm."
+EVAL_HELP = (
+    "Evaluation to compare: its file name without step and seed, as in countdown-n8-t1. * matches anything. "
+    "Default: the one that all runs have."
 )
-OUT_HELP = "Folder for compare.json, which `egpo report` shows: the runs' parent folder, say."
+METRIC_HELP = (
+    "Metric to compare: accuracy, score or pass@K. May be repeated: the correction for multiple tests covers all. "
+    "Default: accuracy."
+)
+EFFECT_HELP = "With --scores: difference to plan for, in percentage points."
+CSV_HELP = "Write one line per pair of conditions to this file. Default: not written."
+ALLOW_HELP = "Compare even if other settings differ. Every output then lists them."
+SCORES_HELP = (
+    "Scores instead of runs: NAME=MEAN±SDxEVALUATIONS, NAME=61.0,62.5, or a YAML or CSV file. May be repeated."
+)
+OUT_HELP = "Folder for compare.json, such as the folder of the runs: `egpo report` shows it. Default: not written."
 
 
 def compare(
@@ -28,17 +42,17 @@ def compare(
     metric: Annotated[list[str] | None, typer.Option("--metric", metavar="NAME", help=METRIC_HELP)] = None,
     scores: Annotated[list[str] | None, typer.Option("--scores", metavar="WORD", help=SCORES_HELP)] = None,
     cases: Annotated[int | None, typer.Option(min=2, help=CASES_HELP, show_default=False)] = None,
-    effect: Annotated[float, typer.Option(min=0.01, help="Points to plan evaluations for, with --scores.")] = 2.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the resampling.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a line a contrast there.")] = None,
+    effect: Annotated[float, typer.Option(min=0.01, help=EFFECT_HELP)] = 2.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the comparison as Markdown.")] = False,
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help=CSV_HELP)] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help=OUT_HELP, show_default=False)] = None,
 ) -> None:
-    """Compare runs that share data, reward and evaluation, and say what can be told apart.
+    """Compare runs that share data, reward and evaluation: differences, intervals, p-values and verdicts.
 
-    Runs whose settings differ in their seed alone are seeds of one condition. A run that differs from another in more
-    than the factor is refused, with the differences, unless --allow.
+    Runs that differ only in their seed are one condition. Runs that differ in more than the factor are refused, with
+    the list of differences, unless --allow is given.
 
     Example: [cyan]egpo compare runs/grpo-0 runs/grpo-1 runs/egpo-0 runs/egpo-1[/]
     """
@@ -74,12 +88,11 @@ def _of_scores(runs: list[Path] | None, scores: list[str], cases: int | None, ef
     from egpo.errors import InputError
 
     if runs:
-        raise InputError("runs and --scores", where="egpo compare", fix="compare one or the other")
+        raise InputError("runs and --scores cannot be combined", where="egpo compare", fix="give one or the other")
     return compare_scores(read_scores(scores), cases, effect / 100)
 
 
 def _show(found: "Comparison", as_json: bool, markdown: bool) -> None:
-    from egpo.cli.compare_tables import print_comparison
     from egpo.comparisons.outputs import as_json as json_text
     from egpo.comparisons.outputs import as_markdown
 
@@ -87,3 +100,47 @@ def _show(found: "Comparison", as_json: bool, markdown: bool) -> None:
         typer.echo(json_text(found) if as_json else as_markdown(found), nl=False)
     else:
         print_comparison(found)
+
+
+def print_comparison(comparison: "Comparison") -> None:
+    """Print what makes the comparison unfair, then the tables, then the verdicts in words."""
+    from rich.console import Console
+
+    from egpo.cli.tables import cell
+    from egpo.comparisons.outputs import CONTRAST_COLUMNS, contrast_cells
+
+    console = Console(highlight=False, emoji=False)
+    console.print(cell(comparison.title))
+    if comparison.unfair:
+        console.print("[bold red]Not a fair comparison:[/]")
+        for found in comparison.unfair:
+            console.print(f"  {cell(str(found))}")
+    _print_table(console, CONDITION_COLUMNS, map(_condition_cells, comparison.conditions))
+    _print_table(console, CONTRAST_COLUMNS, map(contrast_cells, comparison.contrasts))
+    for contrast in comparison.contrasts:
+        console.print(f"[bold]{cell(contrast.verdict)}[/] ({cell(contrast.metric)}; {cell(contrast.method)})")
+    for note in comparison.notes:
+        console.print(cell(note))
+
+
+def _condition_cells(row: "ConditionRow") -> "Sequence[str]":
+    """Return the short form: --json, --markdown and --csv also have the names and single evaluations."""
+    from egpo.comparisons.result import amount
+
+    runs = ", ".join(_figure(run.mean, row.is_share) for run in row.runs) if len(row.runs) > 1 else "1"
+    counts = sorted({run.num_evaluations for run in row.runs})
+    again = " or ".join(map(str, counts))
+    spreads = [run.evaluation_sd for run in row.runs if run.evaluation_sd is not None]
+    if spreads:
+        again += f" (sd {amount(max(spreads), row.is_share)} or less)"
+    return row.label, row.metric, _figure(row.mean, row.is_share), runs, again
+
+
+def _figure(value: float, is_share: bool) -> str:
+    return f"{100 * value:.1f} %" if is_share else f"{value:.3f}"
+
+
+def _print_table(console: "Console", columns: "Sequence[str]", rows: "Iterable[Sequence[str]]") -> None:
+    from egpo.cli.tables import safe_table
+
+    console.print(safe_table("", columns, rows, num_text=2))

@@ -1,4 +1,4 @@
-"""`egpo config`: what a recipe comes to, whether it is right, and its schema."""
+"""`egpo config`: show, check and import recipes, and print their schema."""
 
 import json
 import os
@@ -14,25 +14,31 @@ if TYPE_CHECKING:
 
 config_app = typer.Typer(
     no_args_is_help=True,
-    help="Show, check and describe recipes.\n\nExample: [cyan]egpo config check examples/recipe.yaml[/]",
+    help="Show, check and import recipes.\n\nExample: [cyan]egpo config check examples/recipe.yaml[/]",
     rich_markup_mode="rich",
 )
 
 Recipe = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="A YAML file, then dotted overrides.", show_default=False),
+    typer.Argument(
+        metavar="[RECIPE] [KEY=VALUE]...",
+        help="A recipe (YAML file), then overrides such as update.lr=2e-6.",
+        show_default=False,
+    ),
 ]
-IMPORT_HELP = "A shell script that runs verl.trainer.main_ppo, a file of overrides, or verl's YAML configuration."
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+IMPORT_HELP = "Shell script that runs verl.trainer.main_ppo, file of overrides, or YAML configuration of verl."
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @config_app.command()
 def show(
     recipe: Recipe = None,
-    origins: Annotated[bool, typer.Option("--origins", help="And the file and line that set each one.")] = False,
+    origins: Annotated[
+        bool, typer.Option("--origins", help="Also show the file and line that set each value.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print every setting as it would be used.
+    """Print every setting of a recipe, with includes, overrides and defaults resolved.
 
     Example: [cyan]egpo config show examples/recipe.yaml update.lr=2e-6[/]
     """
@@ -51,7 +57,7 @@ def show(
 
 @config_app.command()
 def check(recipe: Recipe = None, as_json: AsJson = False) -> None:
-    """Report every fault of a recipe at once; exit code 2 if there is one.
+    """Check a recipe and report all its faults. Exit code 2 if there are any.
 
     Example: [cyan]egpo config check examples/recipe.yaml algorithm.estimator=egpo_calibrated[/]
     """
@@ -66,19 +72,19 @@ def check(recipe: Recipe = None, as_json: AsJson = False) -> None:
         typer.echo(json.dumps({"ok": False, "faults": [vars(fault) for fault in error.faults]}, indent=2))
         raise typer.Exit(error.exit_code) from None
     typer.echo(
-        json.dumps({"ok": True, "faults": []}) if as_json else f"{path or 'defaults'}: in order ({_chosen(config)})"
+        json.dumps({"ok": True, "faults": []}) if as_json else f"{path or 'defaults'}: valid ({_chosen(config)})"
     )
 
 
 @config_app.command("import")
 def import_recipe(
     file: Annotated[Path, typer.Argument(metavar="FILE", help=IMPORT_HELP, show_default=False)],
-    out: Annotated[Path | None, typer.Option(help="Write the recipe to this file; default: print it.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file that --out names.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the recipe to this file. Default: print it.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the --out file if it exists.")] = False,
 ) -> None:
-    """Turn a verl configuration into a recipe, and list what could not be carried over.
+    """Convert a verl configuration to a recipe, and list what could not be converted.
 
-    The list goes to stderr, and stands in the recipe as comments.
+    The list is printed to stderr and written into the recipe as comments.
 
     Example: [cyan]egpo config import run_grpo.sh --out recipes/mine.yaml[/]
     """
@@ -93,10 +99,10 @@ def import_recipe(
         raise InputError(what, where=str(out)[:200], fix="give --force, or another path")
     imported = import_verl(read_verl_file(file))
     lists = {
-        "Not carried over": [str(one) for one in imported.left_out],
-        "To be done": imported.notes,
-        "Goes to verl as it is, below `verl:`": imported.below_verl,
-        "Set since verl's default is not ours": imported.assumed,
+        "Not converted": [str(one) for one in imported.left_out],
+        "To do": imported.notes,
+        "Passed to verl unchanged, in section `verl`": imported.below_verl,
+        "Set because the defaults of verl and egpo differ": imported.assumed,
     }
     lines = [line for head, items in lists.items() if items for line in (f"{head}:", *(f"  {item}" for item in items))]
     shown = "".join(f"# {line}\n" for line in [f"Made from {file.name} by `egpo config import`.", *lines])
@@ -111,9 +117,9 @@ def import_recipe(
 
 @config_app.command()
 def schema(
-    sft: Annotated[bool, typer.Option("--sft", help="Of recipes for `egpo sft`.")] = False,
+    sft: Annotated[bool, typer.Option("--sft", help="Print the schema of recipes for `egpo sft`.")] = False,
 ) -> None:
-    """Print the JSON schema, for completion and checks in an editor.
+    """Print the JSON schema of recipes, for completion and checks in an editor.
 
     Example: [cyan]egpo config schema > egpo.schema.json[/]
     """
@@ -123,7 +129,7 @@ def schema(
 
 
 def _checked_whole(path: str | None, overrides: list[str]) -> "Config | SftConfig":
-    """The recipe with every fault of its keys and of its tasks in one ConfigError."""
+    """Return the checked recipe. ConfigError with all faults of its keys and of its tasks."""
     from egpo.config import Config
     from egpo.config.load import check_values, read_values
     from egpo.errors import ConfigError
@@ -142,7 +148,7 @@ def _checked_whole(path: str | None, overrides: list[str]) -> "Config | SftConfi
 
 
 def _task_faults(values: "Values") -> "list[Fault]":
-    """What the schema cannot know: whether the tasks exist, and take these settings."""
+    """Return the faults that the schema cannot see: unknown tasks, and settings that a task does not have."""
     from egpo.errors import Fault, InputError
     from egpo.tasks.loading import check_task
 
@@ -154,7 +160,7 @@ def _task_faults(values: "Values") -> "list[Fault]":
     for place, task in named:
         name, settings = (task.get("name"), task.get("settings", {})) if isinstance(task, dict) else (None, None)
         if not isinstance(name, str) or not name or not isinstance(settings, dict):
-            continue  # the schema has said so
+            continue  # reported by the schema
         try:
             check_task(name, settings)
         except InputError as error:
@@ -174,7 +180,10 @@ def _chosen(config: "Config | SftConfig") -> str:
 
 
 def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
-    """The recipe is the first word, unless that is an override already. (A file's name may hold a `=`.)"""
+    """Split the arguments into recipe and overrides. The first word is the recipe unless it is an override.
+
+    A word with a `=` is an override unless there is a file of that name.
+    """
     words = words or []
     # os.path, since Path.is_file() raises on a name that is too long for the system.
     if words and ("=" not in words[0] or os.path.isfile(words[0])):

@@ -1,4 +1,4 @@
-"""`egpo convert`: conversations between the formats in use."""
+"""`egpo convert`: convert conversations between formats."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from egpo.data import Conversion
     from egpo.data.tokens import TokenStatistics
 
-HELP = """Tool conversations to verl parquet, and parquet back to messages.
+HELP = """Convert tool conversations to verl parquet, and parquet back to messages.
 
 Example: [cyan]egpo convert messages chats.jsonl --out data/chats[/]
 """
@@ -20,31 +20,35 @@ Example: [cyan]egpo convert messages chats.jsonl --out data/chats[/]
 convert_app = typer.Typer(no_args_is_help=True, help=HELP, rich_markup_mode="rich")
 
 VERBS = {
-    "hardgen": """Raw multi-turn conversations, their turns under "0", "1", "2", …
+    "hardgen": """Convert raw multi-turn conversations, whose turns have the keys "0", "1", "2", …
 
     Example: [cyan]egpo convert hardgen raw.jsonl --out data/tools --max-samples 1000[/]
     """,
-    "messages": """OpenAI conversations: `messages`, with `tools` and `tool_calls` or with the calls as text.
+    "messages": """Convert OpenAI conversations: `messages`, with `tools` and `tool_calls` or with the calls as text.
 
     Example: [cyan]egpo convert messages chats.jsonl --out data/chats --test-size 0.1[/]
     """,
-    "xlam": """Rows of xlam-function-calling-60k: `query`, and `tools` and `answers` as JSON strings.
+    "xlam": """Convert rows of xlam-function-calling-60k: `query`, and `tools` and `answers` as JSON strings.
 
     Example: [cyan]egpo convert xlam xlam_60k.json --out data/xlam --tokenizer models/qwen3[/]
     """,
 }
 
-Source = Annotated[Path, typer.Argument(metavar="SRC", help="A file: JSON, JSON lines or parquet, of any size.")]
-Out = Annotated[Path, typer.Option(help="Directory for the converted files.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what the directory holds.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
+Source = Annotated[
+    Path, typer.Argument(metavar="SRC", help="File to convert: JSON, JSON lines or parquet, of any size.")
+]
+Out = Annotated[Path, typer.Option(help="Folder for the converted files.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the files in the folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 SEED_HELP = "Seed of the split, and of the shuffle before --max-samples."
-SHUFFLE_HELP = "Draw --max-samples from the whole file, not from its head."
-DUPLICATES_HELP = "Keep rows whose prompt came before."
-INSTRUCTION_HELP = "System instruction, in place of the record's own."
-WRAP_HELP = "Show bare tools in OpenAI's wrapped form."
-TOKENIZER_HELP = "Directory of a tokenizer: token statistics, and its own text for the tools."
+SHUFFLE_HELP = "Draw --max-samples at random from the whole file, instead of taking the first ones."
+DUPLICATES_HELP = "Keep rows whose prompt occurs a second time. Default: they are dropped."
+INSTRUCTION_HELP = "System instruction. Default: the record's own."
+WRAP_HELP = "Write tools in OpenAI's wrapped form ({type: function, function: ...})."
+TOKENIZER_HELP = (
+    "Folder of a tokenizer: adds token statistics, and its chat template writes the tools. Default: Qwen3's template."
+)
 
 TOOLS_TEXT = {"qwen3": "Qwen3's chat template", "tokenizer": "the tokenizer's own chat template"}
 
@@ -53,7 +57,9 @@ def _verb(kind: str) -> Callable[..., None]:
     def verb(
         source: Source,
         out: Out,
-        max_samples: Annotated[int | None, typer.Option(help="Take so many rows before the split.")] = None,
+        max_samples: Annotated[
+            int | None, typer.Option(help="Number of rows to take before the split. Default: all.")
+        ] = None,
         test_size: Annotated[float, typer.Option(help="Fraction of the rows for testing.")] = 0.05,
         seed: Annotated[int, typer.Option(help=SEED_HELP)] = 42,
         shuffle: Annotated[bool, typer.Option(help=SHUFFLE_HELP)] = True,
@@ -64,7 +70,7 @@ def _verb(kind: str) -> Callable[..., None]:
         force: Force = False,
         json: Json = False,
     ) -> None:
-        from egpo.cli.tables import counted
+        from egpo.cli.progress import counted
         from egpo.data import SplitRule, ToolStyle, convert
         from egpo.data.tokens import load_tokenizer
         from egpo.data.tool_prompt import qwen3_system_text, template_system_text
@@ -85,9 +91,9 @@ for _name, _doc in VERBS.items():
 
 @convert_app.command("parquet")
 def parquet(source: Source, out: Out, force: Force = False, json: Json = False) -> None:
-    """verl parquet, a file or a directory, to OpenAI messages: supervised training on the same split.
+    """Convert verl parquet (a file or a folder) to OpenAI messages, for supervised training on the same split.
 
-    The assistant's turn is `extra_info.answer`, or the ground truth in the form that the reward accepts.
+    The assistant's message is `extra_info.answer`, or the ground truth in the form that the reward accepts.
 
     Example: [cyan]egpo convert parquet data/tools --out data/tools-sft[/]
     """
@@ -124,9 +130,9 @@ def _print(done: "Conversion", *, as_json: bool) -> None:
     console = Console()
     rows = [(split, f"{count:,}") for split, count in done.rows.items()]
     console.print(table(f"{done.out} ({done.read:,} records read)", ("split", "rows"), rows))
-    console.print(f"Tools are spelt as in {TOOLS_TEXT[done.tools_text]}.")
+    console.print(f"Tools are written as by {TOOLS_TEXT[done.tools_text]}.")
     if done.without_call:
-        console.print(f"{done.without_call:,} of the records are right when they call nothing.")
+        console.print(f"{done.without_call:,} of the records have no tool call as their right answer.")
     if done.dropped:
         console.print(dropped_table(done.dropped))
     for split, tokens in done.tokens.items():

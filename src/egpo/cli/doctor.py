@@ -1,4 +1,4 @@
-"""`egpo doctor`: is this machine ready, and if not, what to do."""
+"""`egpo doctor`: check this machine."""
 
 import json
 from dataclasses import asdict
@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Check this machine, with what to do about each fault.
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False) -> None:
+    """Check whether this machine can run egpo, and print how to fix what is missing.
 
-    Example: [cyan]egpo doctor[/]. Exit code 1 when something is red.
+    Exit code 1 if a check is red.
+
+    Example: [cyan]egpo doctor[/]
     """
     from egpo.checks import run_checks
 

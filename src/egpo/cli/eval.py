@@ -1,4 +1,4 @@
-"""`egpo eval`: how good is a model, and is it better than another?"""
+"""`egpo eval`: evaluate models on a task, and compare them."""
 
 import json
 import os
@@ -17,48 +17,62 @@ if TYPE_CHECKING:
     from egpo.evals.server import Server
 
 MODEL_HELP = (
-    "A model folder, a run, a checkpoint in it, or a name of the hub; with --url, a name that the server knows."
+    "Model folder, run folder, checkpoint folder, or model name on the hub. With --url: name of a model on the server."
 )
-TASK_HELP = "A task, or module:Class. Default: that of the first run."
-SET_HELP = "A setting of the task, as in max_numbers=3; again for more."
-OUT_HELP = "Folder for figures and responses. Default: `evals` of the run, or `evals` here."
-K_HELP = "For pass@k, as in 1,2,4. Default: the powers of two up to n."
-URL_HELP = "An OpenAI-compatible server, as in http://localhost:8000/v1. Answers are kept: nothing is asked twice."
-KEY_HELP = "The environment variable that holds the server's key."
+TASK_HELP = "Task to evaluate on: a name, or module:Class. Default: the task of the first run."
+SET_HELP = "Setting of the task, as in max_numbers=3. May be repeated."
+OUT_HELP = (
+    "Folder for figures and responses. Default: `evals` in the run folder; for other models, `evals` in this folder."
+)
+K_HELP = "Values of k for pass@k, as in 1,2,4. Default: the powers of two up to n."
+URL_HELP = (
+    "Evaluate models of this OpenAI-compatible server, as in http://localhost:8000/v1. Answers are cached on disk."
+)
+KEY_HELP = "Environment variable that holds the server's API key."
 
 
 def eval_models(
     models: Annotated[list[str] | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)] = None,
     task: Annotated[str | None, typer.Option(help=TASK_HELP, show_default=False)] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)] = None,
-    split: Annotated[str, typer.Option(help="Of the task's data: test or train.")] = "test",
-    problems: Annotated[int | None, typer.Option(min=1, help="The first so many. Default: all.")] = None,
-    n: Annotated[int, typer.Option("--n", min=1, help="Responses per problem.")] = 8,
-    temperature: Annotated[float, typer.Option(min=0, help="Of the sampling.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens that hold this much.")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="Sample among so many likeliest tokens; 0 for all.")] = 0,
-    min_p: Annotated[float, typer.Option(min=0, max=1, help="Least share of the likeliest token's probability.")] = 0.0,
+    split: Annotated[str, typer.Option(help="Split of the task's data: test or train.")] = "test",
+    problems: Annotated[
+        int | None, typer.Option(min=1, help="Evaluate only the first N problems. Default: all.")
+    ] = None,
+    n: Annotated[int, typer.Option("--n", min=1, help="Responses sampled per problem.")] = 8,
+    temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature.")] = 1.0,
+    top_p: Annotated[
+        float, typer.Option(help="Sample from the most likely tokens whose probabilities add up to this. 1: all.")
+    ] = 1.0,
+    top_k: Annotated[int, typer.Option(min=0, help="Sample from the K most likely tokens. 0: all.")] = 0,
+    min_p: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Drop tokens less likely than this fraction of the most likely one. 0: none."),
+    ] = 0.0,
     greedy: Annotated[
-        bool, typer.Option("--greedy", help="The likeliest token each time: temperature 0, n 1.")
+        bool, typer.Option("--greedy", help="Greedy decoding: the same as temperature 0 and n 1.")
     ] = False,
     k: Annotated[str | None, typer.Option("--k", help=K_HELP, show_default=False)] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Longest response. Default: the run's, or 1024.")
+        int | None, typer.Option(min=1, help="Longest response, in tokens. Default: the run's, or 1024.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of sampling and resampling.")] = 0,
-    checkpoint: Annotated[str, typer.Option(help="Of a run: latest, best, or a step.")] = "latest",
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="For local models.")] = "auto",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling and of the bootstrap.")] = 0,
+    checkpoint: Annotated[str, typer.Option(help="Checkpoint of a run: latest, best, or a step number.")] = "latest",
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        typer.Option(help="Device for models that run in this process. auto: a GPU if there is one."),
+    ] = "auto",
     url: Annotated[str | None, typer.Option("--url", help=URL_HELP, show_default=False)] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Questions under way at the server.")] = 16,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one answer of the server.")] = 300,
+    concurrency: Annotated[int, typer.Option(min=1, help="With --url: concurrent requests.")] = 16,
+    timeout: Annotated[float, typer.Option(min=1, help="With --url: seconds until a request fails.")] = 300,
     api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help=KEY_HELP, show_default=False)] = None,
     out: Annotated[Path | None, typer.Option(help=OUT_HELP, show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Evaluate models on a task: accuracy, pass@k, score, entropy, length, reasons, with 95 % intervals.
 
-    With two models or more the others are compared with the first, problem by problem. For the Berkeley
-    function-calling leaderboard: egpo eval bfcl --help
+    With several models, each is compared with the first one, paired by problem. For the Berkeley function-calling
+    leaderboard see: egpo eval bfcl --help
 
     Example: [cyan]egpo eval egpo-tiny runs/first --task countdown --n 8 --problems 128[/]
     """
@@ -101,7 +115,7 @@ def _server(url: str, concurrency: int, timeout: float, api_key_env: str | None)
 
 
 def key_in(variable: str | None) -> str | None:
-    """The server's key, of the environment variable that `--api-key-env` names; None where it names none."""
+    """Return the API key from the environment variable that `--api-key-env` names; None without that option."""
     from egpo.errors import InputError
 
     if variable is None:
@@ -109,8 +123,10 @@ def key_in(variable: str | None) -> str | None:
     key = os.environ.get(variable, "").strip()
     if not key:
         raise InputError(f"the variable {variable} is not set", where="--api-key-env", fix="export it")
-    if not (key.isascii() and key.isprintable()):  # the error of a header that cannot be sent would show it
-        raise InputError(f"the variable {variable} holds no key", where="--api-key-env", fix="one line of ASCII")
+    if not (key.isascii() and key.isprintable()):  # the error of an invalid HTTP header would print the key
+        raise InputError(
+            f"the variable {variable} is not a valid key", where="--api-key-env", fix="set it to one line of ASCII"
+        )
     return key
 
 
@@ -125,11 +141,11 @@ def _ks(text: str | None, n: int) -> tuple[int, ...]:
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"`{text}`", where="--k", fix="whole numbers, as in 1,2,4") from error
+        raise InputError(f"`{text}`", where="--k", fix="give whole numbers, as in 1,2,4") from error
 
 
 def _exam(task: str | None, words: "Sequence[str]", recipe: "Config | None", **others: Any) -> "Exam":
-    """A run's own task comes with its settings; `--set` adds to them."""
+    """Return the exam. The settings of a run's own task are kept; `--set` adds to them."""
     from egpo.errors import InputError
     from egpo.evals.evaluate import Exam
 
@@ -156,7 +172,7 @@ def parsed_settings(words: "Sequence[str]") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Examined:
-    """An evaluation, what was evaluated, and the file that has it."""
+    """An evaluation, the model it is about, and the file that holds it."""
 
     evaluation: "Evaluation"
     origin: "Origin"
@@ -164,7 +180,7 @@ class _Examined:
 
 
 def _examined(candidate: "Candidate", paper: "Paper") -> _Examined:
-    from egpo.cli.eval_progress import shown_progress
+    from egpo.cli.progress import shown_progress
     from egpo.evals.evaluate import evaluate, write_evaluation
     from egpo.runs.live import warnings_said_by
 

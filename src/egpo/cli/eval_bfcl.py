@@ -1,4 +1,4 @@
-"""`egpo eval bfcl`: the Berkeley function-calling leaderboard on any checkpoint or server."""
+"""`egpo eval bfcl`: the Berkeley function-calling leaderboard (BFCL) on checkpoints or servers."""
 
 import json
 from pathlib import Path
@@ -13,46 +13,53 @@ if TYPE_CHECKING:
     from egpo.evals.bfcl.run import Outcome
     from egpo.evals.bfcl.targets import Target
 
-TARGET_HELP = "A model folder, a run, a checkpoint in it, or the URL of a server."
-CATEGORIES_HELP = "With commas between; live, non_live, single_turn, multi_turn and all are several."
-FORMAT_HELP = "Who writes the prompt: BFCL's qwen_fc, qwen or llama, or the model's own template."
-CASES_HELP = "The first so many of each category. Default: all."
-NAME_HELP = "With a URL: the name under which the server knows the model."
-TOKENIZER_HELP = "With a URL: the model's folder."
-INSTRUCTION_HELP = "With --format template: a system turn to stand first, as in training."
-TOKENS_HELP = "Longest answer. Default: BFCL's own, 4096, or what fits the context."
-LENGTH_HELP = "Context of the server that is started. Default: the model's own."
+TARGET_HELP = "Model folder, run folder, checkpoint folder, or URL of a server."
+CATEGORIES_HELP = "BFCL categories, separated by commas. Groups: live, non_live, single_turn, multi_turn, all."
+FORMAT_HELP = "Prompt format: BFCL's own qwen_fc, qwen or llama, or template for the model's chat template."
+CASES_HELP = "Evaluate only the first N cases of each category. Default: all."
+NAME_HELP = "With a URL: name of the model on the server."
+TOKENIZER_HELP = "With a URL: folder of the model's tokenizer."
+INSTRUCTION_HELP = "With --format template: system message before the tools, as in training. Default: none."
+TOKENS_HELP = "Longest answer, in tokens. Default: 4096 as in BFCL, or what fits into the context."
+LENGTH_HELP = "Context length of the server that is started, in tokens. Default: the model's."
 
 
 def bfcl(
     targets: Annotated[list[str], typer.Argument(metavar="MODEL|URL", help=TARGET_HELP, show_default=False)],
     categories: Annotated[str, typer.Option(help=CATEGORIES_HELP)] = "multi_turn_base",
-    runs: Annotated[int, typer.Option(min=1, help="Passes over all cases: their spread is chance of decoding.")] = 1,
-    threads: Annotated[int, typer.Option(min=1, help="Cases under way at once.")] = 16,
+    runs: Annotated[
+        int, typer.Option(min=1, help="Passes over all cases. Their spread shows the randomness of decoding.")
+    ] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Cases evaluated concurrently.")] = 16,
     cases: Annotated[int | None, typer.Option(min=1, help=CASES_HELP, show_default=False)] = None,
     prompt_format: Annotated[
         Literal["qwen_fc", "qwen", "llama", "template"], typer.Option("--format", help=FORMAT_HELP)
     ] = "qwen_fc",
-    temperature: Annotated[float, typer.Option(min=0, help="BFCL's own is 0.001.")] = 0.001,
+    temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature. The default is BFCL's own.")] = 0.001,
     max_tokens: Annotated[int | None, typer.Option(min=1, help=TOKENS_HELP, show_default=False)] = None,
     instruction: Annotated[str, typer.Option(help=INSTRUCTION_HELP)] = "",
     model: Annotated[str | None, typer.Option(help=NAME_HELP, show_default=False)] = None,
     tokenizer: Annotated[str | None, typer.Option(help=TOKENIZER_HELP, show_default=False)] = None,
     api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help=KEY_HELP, show_default=False)] = None,
-    checkpoint: Annotated[str, typer.Option(help="Of a run: latest, best, or a step.")] = "latest",
+    checkpoint: Annotated[str, typer.Option(help="Checkpoint of a run: latest, best, or a step number.")] = "latest",
     max_model_len: Annotated[int | None, typer.Option(min=1, help=LENGTH_HELP, show_default=False)] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one answer of the server.")] = 3600,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds until a request to the server fails.")] = 3600,
     allow_failed: Annotated[
-        bool, typer.Option("--allow-failed", help="Leave out what could not be generated.")
+        bool, typer.Option("--allow-failed", help="Leave out cases whose generation failed, instead of failing.")
     ] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Install nothing; the environment must be there.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Default: `evals` of the run, or `evals` here.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Install nothing: BFCL's environment must exist already.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the results. Default: `evals` in the run folder, or `evals` in this folder."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """BFCL by its official evaluator: accuracy by category, with intervals over cases and the spread over passes.
+    """Evaluate with BFCL's official evaluator: accuracy by category, intervals over cases, spread over passes.
 
-    With two models or more the others are compared with the first, case by case. A model here is served by vLLM, or by
-    transformers where that is not installed; a server is asked as it is. The prompt is compared with the training's.
+    With several models, each is compared with the first one, paired by case. A local model is served by vLLM, or by
+    transformers if vLLM is not installed. Differences between BFCL's prompt and the training prompt are printed.
 
     Example: [cyan]egpo eval bfcl runs/first --categories multi_turn_base --runs 5[/]
     """
@@ -88,7 +95,7 @@ def bfcl(
 
 
 def _as_trained(asked: "Asked", target: "Target", instruction: str) -> "Asked":
-    """The template's variables are those of the run."""
+    """Add the instruction and the run's variables of the chat template."""
     from dataclasses import replace
 
     recipe = target.place.recipe if target.place else None

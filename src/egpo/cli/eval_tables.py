@@ -1,7 +1,4 @@
-"""What `egpo eval` prints, at 80 columns.
-
-What `egpo eval bfcl` prints, at 80 columns.
-"""
+"""Tables of `egpo eval` and `egpo eval bfcl`, for 80 columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -26,7 +23,7 @@ _EXAMPLE_LENGTH = 400
 
 
 def print_evaluation(evaluation: Evaluation, path: Path) -> None:
-    """The figures; or, where nothing could be read as an answer, that, and examples: zeros would hide the reason."""
+    """Print the figures. If no response holds an answer, print examples instead: zeros would hide the reason."""
     console, figures, exam = Console(highlight=False, emoji=False), evaluation.figures, evaluation.exam
     title = f"{evaluation.label}: {exam.task}, {figures.num_problems:,} {exam.split} problems, {sampled(evaluation)}"
     if figures.readable_frac == 0:
@@ -40,15 +37,17 @@ def print_evaluation(evaluation: Evaluation, path: Path) -> None:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """`Base -> Trained (delta)`."""
+    """Print one row per figure: base -> other (difference), interval and verdict."""
     console = Console(highlight=False, emoji=False)
     title = f"{comparison.base} -> {comparison.other}: {comparison.num_problems:,} problems, paired"
     columns = ("figure", "base -> other (delta)", "95 % interval", "verdict")
     print_table(console, title, columns, [_difference_row(*row) for row in comparison.rows.items()], 1)
     tested = [f"{name} p = {row.p_value:.2g}" for name, row in comparison.rows.items() if row.p_value is not None]
     if tested:
-        console.print(f"McNemar's exact test, besides the interval: {', '.join(tested)}")
-    console.print(f"The verdict is on {cell(comparison.other)}. Shares are in percent, their deltas in points.\n")
+        console.print(f"McNemar's exact test: {', '.join(tested)}")
+    console.print(
+        f"The verdict is about {cell(comparison.other)}. Fractions are in percent, their differences in points.\n"
+    )
 
 
 def print_table(
@@ -72,7 +71,7 @@ def figure_rows(figures: Figures) -> Iterator[Sequence[str]]:
     if figures.length is not None:
         yield "length (tokens)", *number(figures.length, 1)
     if figures.truncated_frac is not None:
-        yield "cut off", f"{figures.truncated_frac:.1%}", ""
+        yield "cut off at the limit", f"{figures.truncated_frac:.1%}", ""
 
 
 def percent(estimate: Estimate | None) -> tuple[str, str]:
@@ -101,9 +100,9 @@ def reason_rows(evaluation: Evaluation) -> Iterator[Sequence[str]]:
 def notes_on(evaluation: Evaluation) -> Iterator[str]:
     figures = evaluation.figures
     if figures.num_failed:
-        yield f"{figures.num_failed:,} of {figures.num_responses:,} responses failed and count in no figure."
+        yield f"{figures.num_failed:,} of {figures.num_responses:,} responses failed and are left out of all figures."
     if evaluation.num_left_out:
-        yield f"{evaluation.num_left_out:,} problems were left out: their prompts do not fit the model."
+        yield f"{evaluation.num_left_out:,} problems were left out: their prompts are too long for the model."
 
 
 def print_unreadable(console: Console, evaluation: Evaluation, title: str) -> None:
@@ -118,8 +117,8 @@ def print_unreadable(console: Console, evaluation: Evaluation, title: str) -> No
 
 def _advice(figures: Figures) -> str:
     if figures.truncated_frac and figures.truncated_frac > 0.5:
-        return "Most were cut off: try --max-tokens with more."
-    return "Is it a chat model, with its own chat template? A cold start (`egpo sft`) teaches the answer's form."
+        return "Most responses were cut off: increase --max-tokens."
+    return "Check that it is a chat model with a chat template. Supervised fine-tuning (`egpo sft`) teaches the format."
 
 
 def _difference_row(name: str, row: PairedDifference) -> Sequence[str]:
@@ -141,7 +140,7 @@ def print_bfcl(outcome: Outcome) -> None:
     print_table(console, title, ("category", "cases", "accuracy", "95 % interval", "passes", "spread"), rows, 1)
     print_table(console, "reasons", ("reason", "meaning", "answers", "share"), reason_rows(evaluation), 2)
     if evaluation.figures.num_failed:
-        console.print(f"{evaluation.figures.num_failed} generations failed and are left out")
+        console.print(f"{evaluation.figures.num_failed} generations failed and are left out.")
     _print_parity(console, outcome.mismatches)
     console.print(f"written to {escape(str(outcome.path))}; BFCL's own files in {escape(str(outcome.raw))}\n")
 
@@ -168,12 +167,12 @@ def _row(figures: CategoryFigures) -> tuple[str, ...]:
 
 def _print_parity(console: Console, found: Sequence[Mismatch] | None) -> None:
     if found is None:
-        console.print("no training prompt is known: whether the model was trained on such prompts, nobody checked")
+        console.print("The training prompt is unknown: it was not compared with BFCL's.")
         return
     if not found:
-        console.print("the prompt is that of training, but for the question")
+        console.print("BFCL's prompt has the same form as the training prompt.")
         return
-    console.print("the prompt differs from that of training: part of what is measured is that difference")
+    console.print("BFCL's prompt differs from the training prompt, which affects the result:")
     for one in found:
         console.print(
             f"  {one.part}: training {escape(repr(one.training))}, BFCL {escape(repr(one.bfcl))}", soft_wrap=True

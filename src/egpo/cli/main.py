@@ -1,8 +1,6 @@
-"""A group of verbs of which one goes without its name: `egpo eval MODEL` beside `egpo eval bfcl MODEL`.
+"""The command `egpo`: one typer app, one file per verb, and the handling of errors.
 
-Help whose paragraphs fill the terminal: typer keeps the source's line breaks in all of them but the first.
-
-The console script: one typer app, one small file per verb. Nothing heavy is imported before a verb runs.
+Nothing heavy is imported before a verb runs: `egpo --help` loads neither torch nor transformers.
 """
 
 import errno
@@ -39,7 +37,7 @@ from egpo.version import __version__
 
 
 class DefaultCommand(TyperGroup):
-    """Words that name no command of the group are for its first one, `--help` too."""
+    """A group whose first command can be called without its name: `egpo eval MODEL` beside `egpo eval bfcl MODEL`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         first = next(iter(self.commands))
@@ -47,7 +45,7 @@ class DefaultCommand(TyperGroup):
 
 
 def fill_paragraphs(app: typer.Typer) -> None:
-    """Of every verb, those of groups too."""
+    """Join the lines of each paragraph of the help: typer keeps the source's line breaks after the first paragraph."""
     for command in app.registered_commands:
         paragraphs = (command.help or getdoc(command.callback) or "").split("\n\n")
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
@@ -58,36 +56,40 @@ def fill_paragraphs(app: typer.Typer) -> None:
 
 HELP = """Entropy-guided reinforcement learning for language models.
 
-Estimators, rewards, tasks and data for GRPO and EGPO, and numbers that say what they measured.
+Train with GRPO and EGPO, evaluate, compare and report. Each verb has its own help: egpo VERB --help
 """
 
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
-app.command(rich_help_panel="Set-up", short_help="The whole idea in minutes.  [cyan]egpo demo --fast[/]")(demo)
-app.command(rich_help_panel="Set-up", short_help="Is this machine ready?  [cyan]egpo doctor[/]")(doctor)
-app.command(rich_help_panel="Experiments", short_help="From data to report.  [cyan]egpo run RECIPE...[/]")(run)
-app.command(rich_help_panel="Experiments", short_help="A recipe of yours.  [cyan]egpo new mine --from RECIPE[/]")(new)
+app.command(rich_help_panel="Set-up", short_help="Train and compare in minutes.  [cyan]egpo demo --fast[/]")(demo)
+app.command(rich_help_panel="Set-up", short_help="Check this machine.  [cyan]egpo doctor[/]")(doctor)
+app.command(rich_help_panel="Experiments", short_help="Run whole experiments.  [cyan]egpo run RECIPE...[/]")(run)
+app.command(rich_help_panel="Experiments", short_help="Write a recipe.  [cyan]egpo new mine --from RECIPE[/]")(new)
 app.command(
-    rich_help_panel="Training", short_help="Is there a signal?  [cyan]egpo probe --model M --task countdown[/]"
+    rich_help_panel="Training", short_help="Test for a signal.  [cyan]egpo probe --model M --task countdown[/]"
 )(probe)
-app.command(rich_help_panel="Training", short_help="Does it fit?  [cyan]egpo plan examples/recipe.yaml[/]")(plan)
-app.command(rich_help_panel="Training", short_help="GRPO or EGPO.  [cyan]egpo train examples/recipe.yaml[/]")(train)
-app.command(rich_help_panel="Training", short_help="A cold start.  [cyan]egpo sft examples/sft.yaml[/]")(sft)
-app.command(rich_help_panel="Results", short_help="Shards to a model.  [cyan]egpo merge runs/first --out M[/]")(merge)
-app.command(rich_help_panel="Results", short_help="A model that answers.  [cyan]egpo serve runs/first[/]")(serve)
-app.command(rich_help_panel="Results", short_help="A page to look at.  [cyan]egpo report runs/a runs/b[/]")(report)
-app.command(rich_help_panel="Results", short_help="Is one better?  [cyan]egpo compare runs/a runs/b[/]")(compare)
-app.command(rich_help_panel="Results", short_help="The ledger of all runs.  [cyan]egpo results runs[/]")(results)
+app.command(
+    rich_help_panel="Training", short_help="Estimate memory and time.  [cyan]egpo plan examples/recipe.yaml[/]"
+)(plan)
+app.command(
+    rich_help_panel="Training", short_help="Train with GRPO or EGPO.  [cyan]egpo train examples/recipe.yaml[/]"
+)(train)
+app.command(rich_help_panel="Training", short_help="Supervised fine-tuning.  [cyan]egpo sft examples/sft.yaml[/]")(sft)
+app.command(rich_help_panel="Results", short_help="Merge a checkpoint.  [cyan]egpo merge runs/first --out M[/]")(merge)
+app.command(rich_help_panel="Results", short_help="Serve a model.  [cyan]egpo serve runs/first[/]")(serve)
+app.command(rich_help_panel="Results", short_help="Write an HTML report.  [cyan]egpo report runs/a runs/b[/]")(report)
+app.command(rich_help_panel="Results", short_help="Compare runs.  [cyan]egpo compare runs/a runs/b[/]")(compare)
+app.command(rich_help_panel="Results", short_help="List all runs.  [cyan]egpo results runs[/]")(results)
 eval_app = typer.Typer(cls=DefaultCommand)
 eval_app.command("models")(eval_models)
 eval_app.command("bfcl")(bfcl)
 
-# One line a verb: what it does, and an example.
+# Panel, app, name, summary, example.
 GROUPS = [
-    ("Results", eval_app, "eval", "How good is it?", "egpo eval MODEL --task countdown"),
+    ("Results", eval_app, "eval", "Evaluate models.", "egpo eval MODEL --task countdown"),
     ("Recipes", config_app, "config", "Show, check and describe recipes.", "egpo config check examples/recipe.yaml"),
     ("Data", prepare_app, "prepare", "Write a task's data.", "egpo prepare countdown --out data/countdown"),
     ("Data", convert_app, "convert", "Convert conversations.", "egpo convert messages chats.jsonl --out data/chats"),
-    ("Rewards", audit_app, "audit", "Replay rewards; try the sandbox.", "egpo audit rewards rollouts.jsonl"),
+    ("Rewards", audit_app, "audit", "Check rewards and sandbox.", "egpo audit rewards rollouts.jsonl"),
 ]
 for _panel, _app, _name, _meaning, _example in GROUPS:
     app.add_typer(_app, name=_name, rich_help_panel=_panel, short_help=f"{_meaning}  [cyan]{_example}[/]")
@@ -103,7 +105,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def egpo(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass
@@ -111,15 +113,15 @@ def egpo(
 
 def main() -> None:
     """Run a verb. A mistake of the user ends with a message and code 2, any other failure with a message and code 1."""
-    # Threads of torch that wait spin for milliseconds by default: beside another busy process a step then takes ten
-    # times as long, and on an idle machine it is slower than this, too. Sleeping at once is slower still.
+    # By default torch's waiting threads spin for milliseconds. Beside another busy process a step then takes ten times
+    # as long, and on an idle machine it is slower, too. Without any spinning it is slower still.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
         try:
             app()
         finally:
-            sys.stdout.flush()  # at the interpreter's exit it would be too late to say what is wrong
+            sys.stdout.flush()  # at the interpreter's exit a failure could not be reported
     except EgpoError as error:
         _say(*map(str, error.faults))
         raise SystemExit(error.exit_code) from None

@@ -1,25 +1,26 @@
-"""`egpo new`: a recipe out of another one."""
+"""`egpo new`: write a recipe that includes another one."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-NAME_HELP = "Of the run, and of the file: NAME.yaml, or a path that ends in it."
+NAME_HELP = "Name of the new recipe: NAME.yaml is written. It may be a path; its last part names the run."
+FROM_HELP = "Recipe to include."
+OVERRIDES_HELP = "Settings that differ from it, as in rollout.temperature=1.2."
 
 
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help=NAME_HELP, show_default=False)],
-    base: Annotated[str, typer.Option("--from", metavar="RECIPE", help="What it starts from.", show_default=False)],
+    base: Annotated[str, typer.Option("--from", metavar="RECIPE", help=FROM_HELP, show_default=False)],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="What it changes at once.", show_default=False),
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help=OVERRIDES_HELP, show_default=False)
     ] = None,
 ) -> None:
-    """Write a recipe that includes another one, and says only what differs.
+    """Write a recipe that includes another one and holds only what differs.
 
     Example: [cyan]egpo new hotter --from recipes/countdown_tiny.yaml rollout.temperature=1.2[/]
     """
-    from egpo.experiments.new import write_recipe
+    from egpo.experiments.new_recipe import write_recipe
 
     typer.echo(write_recipe(Path(name), Path(base), overrides or []))

@@ -1,4 +1,4 @@
-"""`egpo plan`: memory and seconds of a step on a GPU, before there is one."""
+"""`egpo plan`: estimate the memory and time of a training step on a GPU."""
 
 import json
 from dataclasses import asdict
@@ -11,19 +11,29 @@ if TYPE_CHECKING:
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="A YAML file, then dotted overrides.", show_default=False),
+    typer.Argument(
+        metavar="[RECIPE] [KEY=VALUE]...",
+        help="A recipe (YAML file), then overrides such as rollout.n=16.",
+        show_default=False,
+    ),
 ]
 
 
 def plan(
     recipe: Words = None,
-    card: Annotated[str, typer.Option(help="h200, h100, a100 or rtx4090.")] = "h200",
-    prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Of a prompt, where you know.")] = None,
-    response_tokens: Annotated[int | None, typer.Option(min=1, help="Of the mean response, where you know.")] = None,
-    lengths: Annotated[bool, typer.Option("--lengths", help="And the longest responses that fit each card.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    card: Annotated[str, typer.Option(help="GPU: h200, h100, a100 or rtx4090.")] = "h200",
+    prompt_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Expected prompt length, in tokens. Default: the recipe's maximum.")
+    ] = None,
+    response_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Expected mean response length, in tokens. Default: the recipe's maximum.")
+    ] = None,
+    lengths: Annotated[
+        bool, typer.Option("--lengths", help="Also print the longest responses that fit on each GPU.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")] = False,
 ) -> None:
-    """Say what a step takes on one GPU: memory by part, seconds by stage. Exit code 1 when it does not fit.
+    """Estimate a training step on one GPU: memory by part, seconds by stage. Exit code 1 if it does not fit.
 
     Example: [cyan]egpo plan examples/recipe.yaml rollout.n=16 --card a100[/]
     """
@@ -61,14 +71,14 @@ def _show(plan: "Plan") -> None:
     )
     console.print(table)
     verdict = "fits" if plan.fits else "[bold red]does not fit[/]: try model.gradient_checkpointing or model.lora"
-    console.print(f"It {verdict}. {plan.memory.at_once} rows at once, {plan.memory.pass_tokens} tokens a pass.")
+    console.print(f"It {verdict}. {plan.memory.at_once} rows at once, {plan.memory.pass_tokens} tokens per pass.")
     digits = 1 if plan.time.step_s >= 10 else 2
     stages = f"sample {plan.time.sample_s:.{digits}f} s + update {plan.time.update_s:.{digits}f} s"
-    console.print(f"{stages} = {plan.time.step_s:.{digits}f} s a step")
+    console.print(f"{stages} = {plan.time.step_s:.{digits}f} s per step")
 
 
 def _longest_by_group(plan: "Plan") -> dict[int, dict[str, int]]:
-    """Tokens by group size and card; 0 where none fits."""
+    """Return the longest response in tokens, by group size and GPU; 0 if none fits."""
     from dataclasses import replace
 
     from egpo.plans.plan import longest_that_fits

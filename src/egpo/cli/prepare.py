@@ -1,4 +1,4 @@
-"""`egpo prepare`: data for a task, as verl parquet."""
+"""`egpo prepare`: write a task's data as verl parquet."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,44 +17,50 @@ Example: [cyan]egpo prepare countdown --out data/countdown[/]
 prepare_app = typer.Typer(no_args_is_help=True, help=HELP, rich_markup_mode="rich")
 
 VERBS = {
-    "countdown": """Numbers and a target: drawn and solvable by construction, or rows {target, nums} of a source.
+    "countdown": """Write Countdown problems: generated (all solvable), or rows {target, nums} of a source.
 
-    Of an undivided source the first 327,680 rows are for training and the next 1,024 for testing.
+    If the source has no splits, its first 327,680 rows are for training and the next 1,024 for testing.
 
     Example: [cyan]egpo prepare countdown --out data/countdown --train 4096 --test 512[/]
     """,
-    "gsm8k": """Word problems {question, answer}; without a source, small generated ones stand in for GSM8K.
+    "gsm8k": """Write word problems {question, answer}: of a source such as GSM8K, or small generated ones.
 
     Example: [cyan]egpo prepare gsm8k --out data/gsm8k --source openai/gsm8k[/]
     """,
-    "function-calling": """Multi-turn tool conversations: generated, or raw turns, OpenAI messages or xlam rows.
+    "function-calling": """Write multi-turn tool conversations: generated, or raw turns, OpenAI messages or xlam rows.
 
     Example: [cyan]egpo prepare function-calling --out data/tools --seed 1[/]
     """,
-    "code": """Programming problems with tests: generated, or rows {question, tests, solution}.
+    "code": """Write programming problems with tests: generated, or rows {question, tests, solution} of a source.
 
     Example: [cyan]egpo prepare code --out data/code[/]
     """,
-    "mixed": """Mathematics and code in one set, told apart by `ability`.
+    "mixed": """Write mathematics and code problems in one set. The column `ability` tells them apart.
 
     Example: [cyan]egpo prepare mixed --out data/mixed --train 48 --test 16[/]
     """,
 }
 
-SOURCE_HELP = "A file (JSON, JSON lines, parquet), a directory with train and test, or owner/name on the hub."
+SOURCE_HELP = (
+    "File (JSON, JSON lines, parquet), folder with train and test, or owner/name on the hub. Default: generate."
+)
 
 
 def _verb(task_name: str) -> Callable[..., None]:
     def verb(
-        out: Annotated[Path, typer.Option(help="Directory for train.parquet, test.parquet and manifest.json.")],
+        out: Annotated[Path, typer.Option(help="Folder for train.parquet, test.parquet and manifest.json.")],
         source: Annotated[str | None, typer.Option(help=SOURCE_HELP)] = None,
-        train: Annotated[int | None, typer.Option(help="Rows for training.")] = None,
-        test: Annotated[int | None, typer.Option(help="Rows for testing.")] = None,
+        train: Annotated[
+            int | None, typer.Option(help="Number of rows for training. Default: the task's own, or all of the source.")
+        ] = None,
+        test: Annotated[
+            int | None, typer.Option(help="Number of rows for testing. Default: the task's own, or all of the source.")
+        ] = None,
         seed: Annotated[int, typer.Option(help="Seed of the generator.")] = 0,
-        force: Annotated[bool, typer.Option("--force", help="Replace what the directory holds.")] = False,
-        json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+        force: Annotated[bool, typer.Option("--force", help="Replace the files in the folder.")] = False,
+        json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     ) -> None:
-        from egpo.cli.tables import counted
+        from egpo.cli.progress import counted
         from egpo.tasks.loading import TASKS
         from egpo.tasks.preparation import prepare
 

@@ -1,4 +1,4 @@
-"""`egpo probe`: is there a signal before we train?"""
+"""`egpo probe`: test before training whether a model has something to learn from a task."""
 
 import json
 from dataclasses import asdict
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from egpo.probes.probe import Probe
     from egpo.probes.subject import Subject
 
-MODEL_HELP = "A model folder, a run, or a name of the hub. Default: the recipe's."
-TASK_HELP = "A task, or module:Class. Default: the recipe's, or the run's."
-SET_HELP = "A setting of the task, as in max_numbers=3; again for more."
-LENGTH_HELP = "Longest response. Default: the recipe's, or 1024."
-KEEP_HELP = "Write the problems with these pass rates, as in 0.1:0.9, and a control, to --out."
-OUT_HELP = "Folder for the outcome. Default: `evals` of the recipe's run, or `evals` here."
+MODEL_HELP = "Model folder, run folder, or model name on the hub. Default: the recipe's model."
+TASK_HELP = "Task to sample from: a name, or module:Class. Default: the recipe's, or the run's."
+SET_HELP = "Setting of the task, as in max_numbers=3. May be repeated."
+LENGTH_HELP = "Longest response, in tokens. Default: the recipe's, or 1024."
+KEEP_HELP = "Write the problems with a pass rate in this range, as in 0.1:0.9, and a random control set, to --out."
+OUT_HELP = "Folder for the results. Default: `evals` in the recipe's run folder, or `evals` in this folder."
 
 
 def probe(
@@ -30,25 +30,34 @@ def probe(
     model: Annotated[str | None, typer.Option(help=MODEL_HELP, show_default=False)] = None,
     task: Annotated[str | None, typer.Option(help=TASK_HELP, show_default=False)] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)] = None,
-    n: Annotated[int, typer.Option("--n", min=2, help="Responses per prompt.")] = 16,
-    problems: Annotated[int, typer.Option(min=1, help="So many of the training split, drawn at random.")] = 64,
+    n: Annotated[int, typer.Option("--n", min=2, help="Responses sampled per problem.")] = 16,
+    problems: Annotated[
+        int, typer.Option(min=1, help="Number of problems, drawn at random from the training split.")
+    ] = 64,
     temperature: Annotated[
-        float | None, typer.Option(min=0.01, help="Default: the recipe's, or 1.", show_default=False)
+        float | None,
+        typer.Option(min=0.01, help="Sampling temperature. Default: the recipe's, or 1.", show_default=False),
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help=LENGTH_HELP, show_default=False)] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Default: the recipe's, or 0.", show_default=False)] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the sampling. Default: the recipe's, or 0.", show_default=False)
+    ] = None,
     device: Annotated[
-        Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Default: the recipe's.", show_default=False)
+        Literal["auto", "cpu", "cuda"] | None,
+        typer.Option(help="Device of the model. Default: the recipe's, or auto.", show_default=False),
     ] = None,
     keep: Annotated[str | None, typer.Option(metavar="LOW:HIGH", help=KEEP_HELP, show_default=False)] = None,
     out: Annotated[Path | None, typer.Option(help=OUT_HELP, show_default=False)] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace problems that were kept before.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace problems that an earlier --keep has written.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Sample from a model on its training problems, and say whether training on them has something to learn from.
+    """Sample from a model on training problems, to see whether it can learn from them.
 
-    Accuracy, pass@k, variance of the reward, entropy; a forecast of how many groups will be informative, for each
-    group size; and advice. With --keep, the problems that are neither too easy nor too hard are written as data.
+    Prints accuracy, pass@k, reward variance, entropy, the expected fraction of informative groups (those whose rewards
+    differ) for each group size, and advice. With --keep, problems that are neither too easy nor too hard are written
+    as data.
 
     Example: [cyan]egpo probe --model egpo-tiny --task gsm8k --set max_value=200[/]
     """
@@ -84,7 +93,7 @@ def probe(
 def _prepared(words: list[str]) -> "Config":
     from egpo.cli.config import split_words
     from egpo.config import load_config
-    from egpo.experiments.prepared import require_prepared_data
+    from egpo.prepared_data import require_prepared_data
 
     path, overrides = split_words(words)
     return require_prepared_data(load_config(path, overrides), str(path))
@@ -98,7 +107,7 @@ def _kept_range(keep: str | None, out: Path | None, force: bool) -> "PassRange |
         return None
     kept_range = PassRange.parse(keep)
     if out is None:
-        raise InputError("where to?", where="--keep", fix="give a folder for the data with --out")
+        raise InputError("--keep needs --out", where="--keep", fix="give a folder for the data with --out")
     require_free_folders(out, force=force)
     return kept_range
 
@@ -114,7 +123,7 @@ def _exam(subject: "Subject", num_problems: int, sampling: "Sampling") -> "Exam"
 def _sampling(
     subject: "Subject", n: int, temperature: float | None, max_tokens: int | None, seed: int | None
 ) -> "Sampling":
-    """As training will sample, but for n and what was said here."""
+    """Return the sampling of the training, with `n` and the options that were given."""
     from egpo.evals.responses import Sampling
 
     rollout = subject.config.rollout
@@ -130,7 +139,7 @@ def _sampling(
 
 
 def _probed(subject: "Subject", paper: "Paper") -> "Probe":
-    from egpo.cli.eval_progress import shown_progress
+    from egpo.cli.progress import shown_progress
     from egpo.probes.probe import probe as probe_model
     from egpo.runs.live import warnings_said_by
 

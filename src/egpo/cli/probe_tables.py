@@ -1,4 +1,4 @@
-"""What `egpo probe` prints, at 80 columns."""
+"""Tables of `egpo probe`, for 80 columns."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,19 +24,19 @@ from egpo.reports.pass_rates import histogram
 
 _BAR_WIDTH = 50
 _SHADES = {"good": "green", "remark": "yellow", "bad": "red"}
-_WORDS = {"good": "good", "remark": "look at it", "bad": "in the way"}
+_LABELS = {"good": "good", "remark": "check", "bad": "problem"}
 
 
 def print_probe(probe: Probe, path: Path) -> None:
-    """The figures, pass rates, forecast and verdicts; or, where nothing could be read as an answer, examples."""
+    """Print figures, pass rates, forecast and findings. If no response holds an answer, print examples instead."""
     console, evaluation = Console(highlight=False, emoji=False), probe.evaluation
     figures = evaluation.figures
-    title = f"{evaluation.label}: {evaluation.exam.task}, {figures.num_problems:,} training prompts"
+    title = f"{evaluation.label}: {evaluation.exam.task}, {figures.num_problems:,} training problems"
     title += f", {sampled(evaluation)}"
     if figures.readable_frac == 0:
         print_unreadable(console, evaluation, title)
     else:
-        rows = [*figure_rows(figures), ("reward variance in a prompt", *number(probe.reward_variance, 3))]
+        rows = [*figure_rows(figures), ("reward variance within a problem", *number(probe.reward_variance, 3))]
         print_table(console, title, ("figure", "value", "95 % interval"), rows, 1)
     print_table(console, "reasons", ("reason", "meaning", "responses", "share"), reason_rows(evaluation), 2)
     for note in notes_on(evaluation):
@@ -45,17 +45,17 @@ def print_probe(probe: Probe, path: Path) -> None:
         _print_rates(console, probe)
         _print_forecast(console, probe)
     _print_findings(console, probe)
-    console.print(f"written to {escape(str(path))}, with the picture beside it", soft_wrap=True)
+    console.print(f"written to {escape(str(path))}, with its picture beside it", soft_wrap=True)
 
 
 def print_kept(kept: Kept) -> None:
     console = Console(highlight=False, emoji=False)
     console.print(f"kept {kept.num_kept:,} of {kept.num_probed:,} problems in {escape(kept.kept)}", soft_wrap=True)
-    console.print(f"and as many, drawn at random, in {escape(kept.control)}", soft_wrap=True)
+    console.print(f"control: as many problems, drawn at random, in {escape(kept.control)}", soft_wrap=True)
 
 
 def _print_rates(console: Console, probe: Probe) -> None:
-    console.print("prompts by pass rate")
+    console.print("problems by pass rate")
     for bar in histogram(list(probe.pass_rates.values())):
         filled = "█" * round(bar.height / 100 * _BAR_WIDTH) or ("▏" if bar.count else "")
         meaning = {"0": "never", "1": "always"}.get(bar.label, bar.label)
@@ -64,15 +64,15 @@ def _print_rates(console: Console, probe: Probe) -> None:
 
 
 def _print_forecast(console: Console, probe: Probe) -> None:
-    title = "forecast: groups whose rewards differ, by responses in a group"
-    columns = ("", "group size", "informative", "95 % interval", "known by")
+    title = "forecast: fraction of groups whose rewards differ (informative), by group size"
+    columns = ("", "group size", "informative", "95 % interval", "method")
     print_table(console, title, columns, _forecast_rows(probe), 1)
 
 
 def _forecast_rows(probe: Probe) -> Iterator[Sequence[str]]:
     for one in probe.forecasts:
         mark = "→" if one.group_size == probe.recommendation.group_size else ""
-        yield mark, str(one.group_size), *percent(one.informative), "a fit" if one.extrapolated else "counting"
+        yield mark, str(one.group_size), *percent(one.informative), "extrapolated" if one.extrapolated else "counted"
 
 
 def _print_findings(console: Console, probe: Probe) -> None:
@@ -84,8 +84,8 @@ def _print_findings(console: Console, probe: Probe) -> None:
 
 
 def _print_finding(console: Console, finding: ProbeFinding) -> None:
-    shade, word = _SHADES[finding.status], _WORDS[finding.status]
+    shade, label = _SHADES[finding.status], _LABELS[finding.status]
     value = f"{finding.value:.3f}" if finding.figure in ("reward variance", "entropy") else f"{finding.value:.1%}"
-    console.print(f"[{shade}]{word:>10}[/]  {cell(finding.figure)} {value} (wanted: {cell(finding.wanted)})")
+    console.print(f"[{shade}]{label:>10}[/]  {cell(finding.figure)} {value} (wanted: {cell(finding.wanted)})")
     if finding.advice:
         console.print(f"{'':12}{cell(finding.advice)}")

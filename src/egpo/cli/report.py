@@ -1,4 +1,4 @@
-"""`egpo report`: runs as one page to look at."""
+"""`egpo report`: write runs as one HTML page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,24 +7,26 @@ import typer
 
 Runs = Annotated[
     list[Path],
-    typer.Argument(metavar="RUN...", help="Run folders, and a compare.json if it lies elsewhere.", show_default=False),
+    typer.Argument(
+        metavar="RUN...", help="Run folders, and compare.json files from other folders.", show_default=False
+    ),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
         "--out",
         metavar="FILE",
-        help="Where it goes. Default: report.html in the run, or beside the runs where there are several.",
+        help="File to write. Default: report.html in the run folder, or in the common folder of several runs.",
         show_default=False,
     ),
 ]
 
 
 def report(runs: Runs, out: Out = None) -> None:
-    """Write runs as one HTML page: curves, evaluations, health, settings that differ, and responses to read.
+    """Write runs as one HTML page: curves, evaluations, health warnings, settings that differ, and responses.
 
-    The page is a single file that loads nothing from anywhere. A run that is still going is shown as far as it is:
-    give the command again to see more. What `egpo compare --out` wrote beside the runs is shown, too.
+    The page is a single file that loads nothing from the network. A running training is shown up to its latest step.
+    A compare.json that `egpo compare --out` wrote beside the runs is included.
 
     Example: [cyan]egpo report runs/grpo runs/egpo --out comparison.html[/]
     """

@@ -1,4 +1,4 @@
-"""`egpo results`: the ledger of all runs."""
+"""`egpo results`: a table of all runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from egpo.comparisons.results_table import ResultRow
 
 SHOWN = ("name", "method", "evaluation", "mean", "status")
-"""What a terminal has room for."""
-RUNS_HELP = "The folder that holds them."
-OUT_HELP = "Folder for results.csv and results.html. Default: that of the runs."
+"""The columns that fit on a terminal."""
+RUNS_HELP = "Folder that holds the runs."
+OUT_HELP = "Folder for results.csv and results.html. Default: the folder of the runs."
 
 
 def results(
     runs: Annotated[Path, typer.Argument(metavar="RUNS_DIR", help=RUNS_HELP)] = Path("runs"),
     out: Annotated[Path | None, typer.Option(metavar="DIR", help=OUT_HELP, show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
-    """List every run with what it was, its evaluations and its status, as a table, a CSV file and a page.
+    """List every run with its method, evaluations and status: as a table, a CSV file and an HTML page.
 
-    The ledger is made anew from the run folders each time. Runs that were not evaluated and folders that cannot be
-    read are in it too, with that as their status.
+    The table is made from the run folders each time. Runs without evaluations and folders that cannot be read are
+    listed too: the column status says so.
 
     Example: [cyan]egpo results runs[/]
     """

@@ -1,24 +1,27 @@
-"""`egpo run`: an experiment from one file to one report."""
+"""`egpo run`: experiments from recipe to report."""
 
 import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from egpo.experiments.stages import STAGES
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from egpo.experiments.experiment import Experiment
-    from egpo.experiments.selection import Selection
+    from egpo.experiments.stages import Selection
 
-ONLY_HELP = "These stages alone, as in train,merge,eval: prepare, probe, train, merge, eval, report."
-FROM_HELP = "This stage and all after it, even where nothing has changed. (A training goes on; it is not begun again.)"
-SEEDS_HELP = "Each recipe once for each of these seeds, as in 0,1,2: the runs are called NAME-s0 and so on."
+ONLY_HELP = f"Run only these stages, separated by commas: {', '.join(STAGES)}. Default: all."
+FROM_HELP = "Run this stage and all later ones again, even if nothing has changed. A training is resumed, not repeated."
+SEEDS_HELP = (
+    "Run each recipe once per seed, as in 0,1,2. The runs are named NAME-s0, NAME-s1, ... Default: the recipe's."
+)
+DRY_RUN_HELP = "Print what would be done. Nothing is loaded or written."
+WORDS_HELP = "Recipes (YAML files), then overrides such as update.lr=2e-6 for all of them."
 
-Words = Annotated[
-    list[str],
-    typer.Argument(metavar="RECIPE... [KEY=VALUE]...", help="YAML files, then dotted overrides.", show_default=False),
-]
+Words = Annotated[list[str], typer.Argument(metavar="RECIPE... [KEY=VALUE]...", help=WORDS_HELP, show_default=False)]
 
 
 def run(
@@ -26,19 +29,10 @@ def run(
     only: Annotated[str | None, typer.Option("--only", metavar="STAGES", help=ONLY_HELP, show_default=False)] = None,
     start: Annotated[str | None, typer.Option("--from", metavar="STAGE", help=FROM_HELP, show_default=False)] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", help=SEEDS_HELP, show_default=False)] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done. Loads and writes nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN_HELP)] = False,
 ) -> None:
-    """Run experiments whole: data, probe, training, merge, evaluation, report.
-
-    What was done is not done again while nothing that it was made of has changed. Ended in the middle, however it
-    ended, the same command goes on where it was. Several recipes share their data and end in a comparison.
-
-    Example: [cyan]egpo run recipes/countdown_tiny.yaml name=first steps=10[/]
-    """
-    from egpo.experiments.loading import load_experiments
-    from egpo.experiments.selection import Selection
+    from egpo.experiments.stages import Selection
+    from egpo.experiments.validate import load_experiments
 
     recipes, overrides = _recipes_and_overrides(words)
     selection = Selection.of([] if only is None else [name.strip() for name in only.split(",")], start)
@@ -49,32 +43,36 @@ def run(
         _run(experiments, selection)
 
 
+run.__doc__ = f"""Run whole experiments: {"; ".join(f"{stage.summary} ({stage.name})" for stage in STAGES.values())}.
+
+    A stage is skipped while its inputs and outputs are unchanged. An interrupted experiment continues when the same
+    command is given again. Several recipes share their data, and their runs are compared at the end.
+
+    Example: [cyan]egpo run recipes/countdown_tiny.yaml name=first steps=10[/]
+    """
+
+
 def _run(experiments: "Sequence[Experiment]", selection: "Selection") -> None:
-    from rich.console import Console
+    from egpo.cli.progress import terminal_screen
+    from egpo.experiments.pipeline import run_experiments
 
-    from egpo.cli.eval_progress import shown_progress
-    from egpo.experiments.experiments import run_experiments
-    from egpo.experiments.screen import Screen
-
-    console = Console(highlight=False)
-    screen = Screen(say=lambda line: console.print(line, markup=False, soft_wrap=True), watched=shown_progress)
-    run_experiments(experiments, selection, screen)
+    run_experiments(experiments, selection, terminal_screen())
 
 
 def _show(experiments: "Sequence[Experiment]", selection: "Selection") -> None:
-    """The plans of all; then, with exit code 2, a source that is not on this machine."""
-    from egpo.experiments.plan import planned
-    from egpo.experiments.prepared import require_source
+    """Print all plans, then fail with exit code 2 if a source of data is not on this machine."""
+    from egpo.experiments.plan_text import planned
+    from egpo.prepared_data import require_source
 
     for experiment in experiments:
         typer.echo(planned(experiment, selection))
-    for experiment in experiments:
-        if "prepare" in selection.stages:
+    if STAGES["prepare"] in selection.stages:
+        for experiment in experiments:
             require_source(experiment.config)
 
 
 def _recipes_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
-    """A word with a `=` is an override, unless there is a file of that name."""
+    """Split the arguments. A word with a `=` is an override unless there is a file of that name."""
     recipes = [word for word in words if "=" not in word or os.path.isfile(word)]
     return recipes, [word for word in words if word not in recipes]
 
@@ -85,4 +83,4 @@ def _numbers(text: str | None) -> list[int]:
     try:
         return [int(word) for word in text.split(",")] if text else []
     except ValueError as error:
-        raise InputError(f"`{text}`", where="--seeds", fix="whole numbers, as in 0,1,2") from error
+        raise InputError(f"`{text}`", where="--seeds", fix="give whole numbers, as in 0,1,2") from error

@@ -1,4 +1,4 @@
-"""`egpo sft`: supervised fine-tuning on conversations, out of a recipe."""
+"""`egpo sft`: supervised fine-tuning on conversations, from a recipe."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,14 +13,19 @@ if TYPE_CHECKING:
 
     from egpo.local.sft.preview import Passage, Preview
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be learned, and keep nothing.")]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Show the examples and which of their tokens are learned. Nothing is trained or written."
+    ),
+]
 
 
 def sft(recipe: Recipe = None, resume: Resume = False, resume_from: ResumeFrom = None, dry_run: DryRun = False) -> None:
-    """Learn what the assistant says in conversations: the cold start before reinforcement.
+    """Fine-tune on the assistant's messages of conversations: the cold start before reinforcement learning.
 
-    The run lies in `runs`/`name`: metrics and checkpoints, as `egpo train` leaves them, and its model.path is any of
-    these checkpoints' `actor/huggingface`. One that ended before its last step goes on with --resume as if it had not.
+    Metrics and checkpoints are written to the folder `runs`/`name`, as by `egpo train`. To train further, set
+    model.path to `actor/huggingface` of a checkpoint. An interrupted run continues with --resume.
 
     Example: [cyan]egpo sft examples/sft.yaml data.path=chats.jsonl name=cold-start[/]
     """
@@ -41,7 +46,7 @@ def sft(recipe: Recipe = None, resume: Resume = False, resume_from: ResumeFrom =
     run = open_quietly(config)
     console = Console(highlight=False)
     console.print(_table(preview(run), config.data.path))
-    console.print("The first example, its learned tokens underlined:\n")
+    console.print("The first example. Learned tokens are underlined:\n")
     console.print(_marked(passages(run.data.train, 0, run.policy.tokenizer)), soft_wrap=True)
 
 
@@ -56,17 +61,19 @@ def _table(found: "Preview", path: str) -> "Group":
         ("examples to train on", f"{found.num_examples:,}"),
         ("examples to evaluate on", f"{found.num_evaluation:,}"),
         ("tokens", f"{found.num_tokens:,}"),
-        ("of them learned", f"{found.learned_frac:.1%}"),
-        ("tokens per example: least, median, most", f"{shortest:,}, {median:,}, {longest:,}"),
+        ("learned tokens", f"{found.learned_frac:.1%}"),
+        ("tokens per example: minimum, median, maximum", f"{shortest:,}, {median:,}, {longest:,}"),
         ("optimizer steps", f"{found.num_steps:,}"),
-        ("packing: how full the forward passes are", f"{found.packing_frac:.1%}"),
+        ("packing: used fraction of the forward passes", f"{found.packing_frac:.1%}"),
     ]
     return table(path, ("", ""), rows)
 
 
 def _marked(found: "list[Passage]") -> "Text":
-    """Underlined and green; between ⟦ and ⟧ besides, for eyes and terminals that see no colour. What a terminal would
-    obey is shown as its escape."""
+    """Return the text with learned parts underlined, green and between ⟦ and ⟧, for terminals without colour.
+
+    Control characters are escaped.
+    """
     from rich.text import Text
 
     parts = [(f"⟦{_shown(one.text)}⟧", "underline green") if one.learned else (_shown(one.text), "") for one in found]

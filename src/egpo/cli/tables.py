@@ -1,37 +1,34 @@
-"""Tables whose cells may hold anything that a model wrote.
+"""Tables for a terminal. Cells may hold anything that a model wrote: control characters are escaped."""
 
-What `prepare` and `convert` print: tables on stdout, progress on stderr.
-"""
-
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 
 def printable(text: str) -> str:
-    """One line; what a terminal would obey or could not show is escaped."""
+    """Return the text as one line. Control characters and what cannot be displayed are escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def cell(text: str) -> str:
-    """The same, and no markup. For a console without emoji: rich would make one of a name between colons."""
+    """Return printable text without rich markup. Use a console with emoji=False: rich replaces `:name:` otherwise."""
     return escape(printable(text))
 
 
 def excerpt(text: str, length: int = 80) -> str:
-    """The end of a response, where answers stand."""
+    """Return the last `length` characters: the answer is at the end of a response."""
     return text if len(text) <= length else "…" + text[-length:]
 
 
 def safe_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], num_text: int = 1) -> Table:
-    """The first `num_text` columns are text, the others numbers. Without lines between columns: a terminal of 80 holds
-    seven of them, and what is too wide goes on in the next line."""
+    """Return a table of untrusted text. The first `num_text` columns are text, the others numbers.
+
+    There are no lines between columns, so that seven of them fit into 80 columns of a terminal. Wide cells are folded.
+    """
     heading = Text(printable(title), "table.title") if title else None
     made = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for position, column in enumerate(columns):
@@ -42,7 +39,7 @@ def safe_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
 
 
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Group:
-    """A title and a table. Columns of numbers, told by their last row, stand to the right."""
+    """Return a title and a table. A column whose last cell starts with a digit is aligned to the right."""
     made, last = Table(), []
     for column in columns:
         made.add_column(column)
@@ -56,23 +53,8 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> 
 
 
 def dropped_table(dropped: dict[str, int]) -> Group:
-    """Every reason for dropping a record, with its meaning and its count."""
+    """Return a table of the reasons for which records were dropped, with meaning and count."""
     from egpo.data import DROP_REASONS
 
     rows = [(reason, DROP_REASONS.get(reason, ""), f"{count:,}") for reason, count in sorted(dropped.items())]
     return table("dropped", ("reason", "meaning", "records"), rows)
-
-
-def counted(what: str) -> Callable[[Iterable[Any]], Iterable[Any]]:
-    """Wraps a stream so that a terminal sees it move; nothing is shown elsewhere."""
-
-    def watch(stream: Iterable[Any]) -> Iterable[Any]:
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} {task.description}"), TimeElapsedColumn())
-        with Progress(
-            *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
-        ) as progress:
-            yield from progress.track(stream, description=what, total=None)
-
-    return watch

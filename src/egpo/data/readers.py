@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
-from egpo.data.calls import unique_keys
+from egpo.data.calls import UNBOUNDED, unique_keys
 from egpo.errors import InputError
 
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet")

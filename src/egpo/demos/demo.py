@@ -1,23 +1,101 @@
-"""`egpo demo`: prepare, probe, train with three estimators, evaluate, report."""
+"""`egpo demo`: the packaged recipe once per estimator, run as `egpo run` runs recipes; then one report of all runs."""
 
+import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from egpo.advantages import ESTIMATORS
-from egpo.demos.plan import DemoFolder, Plan, demo_config
-from egpo.demos.probing import forecast_and_outcome, probe_base, show_probe_in
-from egpo.demos.stages import evaluate_models, prepare_data, train_run
-from egpo.evals.evaluate import StoredEvaluation
+from egpo.config import Config, load_config
+from egpo.demos.findings import BASE
+from egpo.demos.forecast import forecast_and_outcome
+from egpo.errors import InputError
+from egpo.evals.evaluate import StoredEvaluation, read_evaluation
+from egpo.experiments.evaluations import evaluation_file
+from egpo.experiments.exams import exams_of
+from egpo.experiments.experiment import Experiment
+from egpo.experiments.pipeline import run_each
 from egpo.experiments.screen import Screen
+from egpo.experiments.stages import Selection
+from egpo.files import UNFINISHED, write_atomically
 from egpo.reports import write_report
+from egpo.runs.folder import PROBE, RunFolder
+
+RECIPE = Path(__file__).parent / "countdown.yaml"
+MANNERS = ("sampled", "greedy")
+"""The two exams of the recipe, in the order of `exams_of`."""
+_MOST_VALIDATED = 64  # validation draws a curve; the figures come from the evaluation
+
+
+@dataclass(frozen=True)
+class DemoSize:
+    """`steps` of `prompts` problems with each estimator; an evaluation on the first `eval_problems` of the test split,
+    `eval_n` responses each; a probe of `probe_problems` of the training split, `probe_n` responses each."""
+
+    steps: int
+    prompts: int
+    eval_problems: int
+    eval_n: int
+    probe_problems: int
+    probe_n: int
+
+
+FULL = DemoSize(steps=40, prompts=16, eval_problems=256, eval_n=8, probe_problems=64, probe_n=16)
+FAST = DemoSize(steps=6, prompts=16, eval_problems=64, eval_n=4, probe_problems=32, probe_n=8)
+
+
+@dataclass(frozen=True)
+class DemoFolder:
+    """`data`, `probe`, a run for each estimator, `report.html`, and `plan.json`, which holds the size."""
+
+    path: Path
+
+    @property
+    def data(self) -> Path:
+        return self.path / "data"
+
+    @property
+    def probe(self) -> Path:
+        return self.path / "probe"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    def run_of(self, estimator: str) -> RunFolder:
+        return RunFolder(self.path / estimator)
+
+    @property
+    def _size(self) -> Path:
+        return self.path / "plan.json"
+
+    def claim(self, size: DemoSize) -> None:
+        """Take a new folder, or resume a demo of the same size. InputError if the folder holds anything else."""
+        wanted = json.dumps(asdict(size), indent=2) + "\n"
+        if self._size.is_file():
+            if self._size.read_text(encoding="utf-8") != wanted:
+                fix = "give another --out, or the same options as before"
+                raise InputError("holds a demo of another size", where=str(self.path), fix=fix)
+            return
+        if self.path.exists() and (not self.path.is_dir() or self._holds_something()):
+            raise InputError("holds something else than a demo", where=str(self.path), fix="give another --out")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._size, wanted)
+        except OSError as error:
+            fix = "give another --out"
+            raise InputError(f"cannot be written ({error.strerror})", where=str(self.path), fix=fix) from error
+
+    def _holds_something(self) -> bool:
+        """Return whether there is more than the unfinished first file of a call that was killed."""
+        return any(not entry.name.startswith(UNFINISHED) for entry in self.path.iterdir())
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What came of it: evaluations by manner and model, the probe's forecast beside what was seen, the page, and the
-    seconds that this call took."""
+    """The results: evaluations by manner (`sampled`, `greedy`) and model, the probe's forecast beside what happened,
+    the report, and the seconds that this call took."""
 
     evaluations: Mapping[str, Mapping[str, StoredEvaluation]]
     forecast: str
@@ -25,24 +103,50 @@ class Demo:
     took_s: float
 
 
-def run_demo(folder: DemoFolder, plan: Plan, screen: Screen) -> Demo:
-    """Every stage that is not done yet: a demo that was interrupted goes on where it was."""
+def run_demo(folder: DemoFolder, size: DemoSize, screen: Screen) -> Demo:
+    """Run every job that is not done yet: an interrupted demo continues."""
     start = time.monotonic()
-    folder.claim(plan)
-    configs = {estimator: demo_config(folder, plan, estimator) for estimator in ESTIMATORS}
-    first = configs["grpo"]
-    screen.say(f"1/5 data: Countdown, {first.task.settings['train']:,} problems to learn from -> {folder.data}")
-    prepare_data(first, folder)
-    screen.say(f"2/5 probe: is there something to learn? {plan.probe_problems} problems, {plan.probe_n} responses each")
-    screen.say(probe_base(first, folder, plan, screen))
-    screen.say(f"3/5 train: {plan.steps} steps with each of {', '.join(ESTIMATORS)}; same seed, same data")
-    for config in configs.values():
-        train_run(config, folder, screen)
-    num_sampled = plan.eval_problems * plan.eval_n
-    screen.say(f"4/5 evaluate: {plan.eval_problems} other problems, {num_sampled:,} sampled responses of each model")
-    evaluations = evaluate_models(configs, plan, screen)
-    screen.say("5/5 report")
-    runs = [folder.run_of(estimator) for estimator in ESTIMATORS]
-    show_probe_in(runs[0], folder)
-    report = write_report([run.path for run in runs], folder.report)
-    return Demo(evaluations, forecast_and_outcome(folder, configs.values()), report, time.monotonic() - start)
+    folder.claim(size)
+    experiments = {name: Experiment("egpo demo", demo_config(folder, size, name)) for name in ESTIMATORS}
+    runs = list(experiments.values())
+    run_each(runs, Selection(), screen)
+    _copy_probe(runs[0].run, folder)
+    report = write_report([experiment.run.path for experiment in runs], folder.report)
+    forecast = forecast_and_outcome(folder.probe / PROBE, [experiment.config for experiment in runs])
+    return Demo(_evaluations(experiments), forecast, report, time.monotonic() - start)
+
+
+def demo_config(folder: DemoFolder, size: DemoSize, estimator: str) -> Config:
+    """Return the recipe with this estimator. Nothing else differs between the runs but their names."""
+    overrides = {
+        "name": estimator,
+        "runs": str(folder.path),
+        "steps": size.steps,
+        "rollout.prompts": size.prompts,
+        "validation.problems": min(_MOST_VALIDATED, size.eval_problems),
+        "algorithm.estimator": estimator,
+        "prepare.folder": str(folder.data),
+        "probe.problems": size.probe_problems,
+        "probe.n": size.probe_n,
+        "eval.problems": size.eval_problems,
+        "eval.n": size.eval_n,
+    }
+    return load_config(RECIPE, [f"{key}={json.dumps(value)}" for key, value in overrides.items()])
+
+
+def _copy_probe(run: RunFolder, folder: DemoFolder) -> None:
+    """Copy the probe of the base, which all runs share, out of the first run."""
+    folder.probe.mkdir(exist_ok=True)
+    for path in (run.evals / PROBE).parent.glob(f"{Path(PROBE).stem}.*"):
+        write_atomically(folder.probe / path.name, path.read_bytes())
+
+
+def _evaluations(experiments: Mapping[str, Experiment]) -> dict[str, dict[str, StoredEvaluation]]:
+    """Return the stored evaluations by manner, then by model: the base, and that of each estimator."""
+    first = next(iter(experiments.values()))
+    found: dict[str, dict[str, StoredEvaluation]] = {}
+    for manner, exam in zip(MANNERS, exams_of(first.training), strict=True):
+        found[manner] = {BASE: read_evaluation(evaluation_file(first, "base", exam))}
+        for name, experiment in experiments.items():
+            found[manner][name] = read_evaluation(evaluation_file(experiment, "trained", exam))
+    return found

@@ -1,4 +1,4 @@
-"""What a demo has shown: each estimator against the base, the estimators against each other, and what kind of gain."""
+"""Paired comparisons of a demo's evaluations: estimators with the base, estimators with each other, kinds of gain."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
-from egpo.demos.plan import BASE
 from egpo.evals.compare import ACCURACY, Judged, PairedDifference, compare, paired_difference
 
+BASE = "egpo-tiny"
 Evaluations = Mapping[str, Mapping[str, Judged]]
 """By manner (`sampled`, `greedy`), then by model."""
 
 
 @dataclass(frozen=True)
-class Finding:
-    """`other` against `base`, paired by problem: accuracy, asked in that manner."""
+class ModelDifference:
+    """Difference in accuracy of `other` and `base`, paired by problem, sampled or greedy (`manner`)."""
 
     manner: str
     base: str
@@ -25,7 +25,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Gain:
-    """One estimator against the base: accuracy in both manners, and the length of sampled responses in tokens."""
+    """One estimator compared with the base: accuracy in both manners, and length of sampled responses in tokens."""
 
     estimator: str
     sampled: PairedDifference
@@ -34,25 +34,27 @@ class Gain:
 
     @property
     def described(self) -> str:
-        """Which of the two happened: carelessness went, or something new came."""
+        """The kind of gain: more reliable sampling (greedy accuracy unchanged), or newly solved problems."""
         if self.sampled.verdict != "better":
             return "sampled accuracy did not rise measurably"
         if self.greedy.verdict != "better":
-            return "sampled accuracy rose, greedy not measurably: more careful, and nothing new as far as one can see"
-        longer = {"better": "longer: it goes on searching", "worse": "shorter"}.get(self.length.verdict, "no longer")
-        return f"sampled and greedy accuracy rose, and responses became {longer}"
+            return "sampled accuracy rose, greedy not measurably: more reliable, no evidence of new abilities"
+        became = {"better": "became longer: it searches more", "worse": "became shorter"}
+        length = became.get(self.length.verdict, "did not become measurably longer")
+        return f"sampled and greedy accuracy rose, and responses {length}"
 
 
-def against_base(evaluations: Evaluations) -> Iterator[Finding]:
+def against_base(evaluations: Evaluations) -> Iterator[ModelDifference]:
+    """Yield each estimator against the base, in both manners."""
     for manner, by_model in evaluations.items():
-        yield from (_finding(manner, by_model, BASE, other) for other in by_model if other != BASE)
+        yield from (_difference(manner, by_model, BASE, other) for other in by_model if other != BASE)
 
 
-def between_estimators(evaluations: Evaluations) -> Iterator[Finding]:
-    """Every pair, once."""
+def between_estimators(evaluations: Evaluations) -> Iterator[ModelDifference]:
+    """Yield every pair of estimators once, in both manners."""
     for manner, by_model in evaluations.items():
         estimators = [name for name in by_model if name != BASE]
-        yield from (_finding(manner, by_model, *pair) for pair in combinations(estimators, 2))
+        yield from (_difference(manner, by_model, *pair) for pair in combinations(estimators, 2))
 
 
 def gains(evaluations: Evaluations) -> list[Gain]:
@@ -65,8 +67,8 @@ def gains(evaluations: Evaluations) -> list[Gain]:
     ]
 
 
-def _finding(manner: str, by_model: Mapping[str, Judged], base: str, other: str) -> Finding:
-    return Finding(manner, base, other, compare(by_model[base], by_model[other]).rows[ACCURACY])
+def _difference(manner: str, by_model: Mapping[str, Judged], base: str, other: str) -> ModelDifference:
+    return ModelDifference(manner, base, other, compare(by_model[base], by_model[other]).rows[ACCURACY])
 
 
 def _longer(base: Judged, other: Judged) -> PairedDifference:
@@ -74,7 +76,7 @@ def _longer(base: Judged, other: Judged) -> PairedDifference:
 
 
 def _lengths(judged: Judged) -> dict[str, float]:
-    """Mean length of each problem's responses, in tokens."""
+    """Return the mean length of each problem's responses, in tokens."""
     by_problem: dict[str, list[float]] = defaultdict(list)
     for sample in judged.samples:
         if sample.num_tokens is not None:

@@ -1,4 +1,7 @@
-"""What the models of an experiment are asked once it is trained."""
+"""The exams of an experiment: what its models are asked after the training, read from the recipe alone.
+
+Imports no torch: the dry run and the checks of recipes use it.
+"""
 
 from egpo.config import Config
 from egpo.config.schema import Task
@@ -7,15 +10,27 @@ from egpo.evals.evaluate import Exam
 from egpo.evals.intervals import default_ks
 from egpo.evals.responses import Sampling
 
+THINKING = "enable_thinking"
+"""The one variable of a chat template that can be set when a server starts."""
+
 
 def exams_of(config: Config) -> list[Exam]:
-    """The task that was trained on and the others of `eval.tasks`, each sampled, and greedily where that is wanted."""
+    """Return the exams: the trained task and those of `eval.tasks`, each sampled and, if `eval.greedy`, greedy."""
     tasks = [config.task, *config.eval.tasks]
     names = [task.name for task in tasks]
     if twice := [name for name in names if names.count(name) > 1]:
-        fix = "one set of settings a task: evaluate the other by hand, with `egpo eval --out`"
-        raise InputError(f"`{twice[0]}` comes twice", where="eval.tasks", fix=fix)
+        fix = "name each task once; evaluate other settings of it with `egpo eval --out`"
+        raise InputError(f"`{twice[0]}` is named twice", where="eval.tasks", fix=fix)
     return [_exam(config, task, sampling) for task in tasks for sampling in _samplings(config)]
+
+
+def require_servable(config: Config) -> None:
+    """Raise InputError if a setting cannot be passed to a server: it must not be dropped silently."""
+    unsupported = [f"model.template.{key}" for key in config.model.template if key != THINKING]
+    unsupported += ["rollout.stop"] if config.rollout.stop or config.rollout.stop_tokens else []
+    if unsupported:
+        fix = "evaluate in this process: eval.serve=false"
+        raise InputError(f"`{unsupported[0]}` cannot be passed to a server", where="eval.serve", fix=fix)
 
 
 def _exam(config: Config, task: Task, sampling: Sampling) -> Exam:
@@ -25,6 +40,6 @@ def _exam(config: Config, task: Task, sampling: Sampling) -> Exam:
 
 def _samplings(config: Config) -> list[Sampling]:
     chosen, longest = config.eval, config.eval.max_tokens or config.rollout.max_response_tokens
-    # Not the run's seed: runs that differ in it alone must sit the same exam.
+    # Without the run's seed: runs that differ in their seed alone must be asked the same.
     sampled = Sampling(chosen.n, chosen.temperature, chosen.top_p, longest)
     return [sampled, Sampling(1, 0.0, max_tokens=longest)] if chosen.greedy else [sampled]

@@ -1,4 +1,4 @@
-"""One recipe on its way from data to report."""
+"""One recipe with everything that follows from it: its data, its run folder, its models."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,13 +7,13 @@ from pathlib import Path
 from egpo.config import Config
 from egpo.data.manifest import MANIFEST
 from egpo.errors import InputError
-from egpo.experiments.prepared import DataPlan, data_plan, require_source, with_prepared_data
+from egpo.prepared_data import DataPlan, data_plan, require_source, with_prepared_data
 from egpo.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """`recipe` is its file, as messages name it; `config` is what stands there, with the overrides."""
+    """`recipe` is the file, as named in messages; `config` is its content with the overrides."""
 
     recipe: str
     config: Config
@@ -36,20 +36,20 @@ class Experiment:
         return with_prepared_data(self.config)
 
     def require_data(self) -> None:
-        """InputError where a stage that reads the data comes before the one that makes it."""
+        """Raise InputError if the data is not prepared yet."""
         if self.data is not None and not (self.data.folder / MANIFEST).is_file():
             require_source(self.config)
-            fix = "let `prepare` come first: leave out --only and --from"
+            fix = "run `prepare` first: leave out --only and --from"
             raise InputError("the data is not prepared", where=str(self.data.folder), fix=fix)
 
     @property
     def merged(self) -> Path:
-        """Where the shards of the last step become one model."""
+        """The folder of the model that is merged from the shards of the last step."""
         return self.run.path / "merged" / f"step_{self.config.steps}"
 
     @property
     def trained_model(self) -> Path:
-        """What is evaluated after the training: the embedded engine's checkpoints hold whole models."""
+        """The model that is evaluated after the training. Checkpoints of the embedded engine hold whole models."""
         if self.config.engine == "verl":
             return self.merged
         return self.run.checkpoint_of(self.config.steps) / "actor" / "huggingface"

@@ -1,104 +1,178 @@
-"""The stages of an experiment, one after the other: what is done stays done, and what fails says how to go on."""
+"""Run experiments, stage by stage: skip finished jobs, reuse results of other runs, compare the runs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.config import config_to_yaml
 from egpo.errors import EgpoError, Fault, InputError, RunInterruptedError
-from egpo.experiments.borrowing import borrowed
-from egpo.experiments.engines import require_engine
+from egpo.evals.candidates import exam_name
+from egpo.experiments.bfcl import bfcl_exam
+from egpo.experiments.exams import exams_of
 from egpo.experiments.experiment import Experiment
-from egpo.experiments.job import Job
-from egpo.experiments.record import StageRecord
 from egpo.experiments.screen import Screen
-from egpo.experiments.selection import Selection
-from egpo.experiments.stages import evaluate, merge, prepare, probe, report, train
+from egpo.experiments.stage_record import StageJob, StageRecord
+from egpo.experiments.stages import Selection, Stage
+from egpo.files import write_atomically
+from egpo.reports import write_report
 from egpo.runs.differences import refuse_other_training
 from egpo.runs.folder import LOCK_NAME, locked
 
-STAGES: Mapping[str, Callable[[Experiment, Screen], list[Job]]] = {
-    "prepare": prepare.jobs,
-    "probe": probe.jobs,
-    "train": train.jobs,
-    "merge": merge.jobs,
-    "eval": evaluate.jobs,
-    "report": report.jobs,
-}
-
 
 class StageFailedError(EgpoError):
-    """What went wrong, in which stage, what is done already, and how to go on. The exit code is the cause's."""
+    """What failed, in which stage, what is kept, and how to continue. The exit code is that of the cause."""
 
     def __init__(self, cause: EgpoError, faults: list[Fault]) -> None:
         Exception.__init__(self, "\n".join(map(str, faults)))
         self.faults, self.exit_code = faults, cause.exit_code
 
 
+def run_experiments(experiments: Sequence[Experiment], selection: Selection, screen: Screen) -> None:
+    """Run the experiments one after the other, then compare them if there are several.
+
+    A failure ends the call. Finished jobs are kept, and the same call continues after them.
+    """
+    run_each(experiments, selection, screen)
+    if len(experiments) > 1:
+        for stage in selection.stages:
+            if stage.compare is not None:
+                stage.compare(experiments, screen)
+
+
+def run_each(experiments: Sequence[Experiment], selection: Selection, screen: Screen) -> None:
+    """Run the experiments one after the other. All are checked before the first one begins."""
+    for experiment in experiments:
+        _check(experiment, selection)
+    for experiment in experiments:
+        screen.say(f"{experiment.name}: {experiment.recipe} -> {experiment.run.path}")
+        _run_stages(experiment, selection, screen)
+
+
 def run_stages(experiment: Experiment, selection: Selection, screen: Screen) -> None:
-    """Every job of the selected stages that is not done, or was done out of something else. One process at a time."""
-    with _alone(experiment.run.path):
-        _require_trainable(experiment, selection)
-        _run_selected(experiment, selection, screen)
+    """Do every job of the selected stages that is not done, or whose inputs have changed."""
+    _check(experiment, selection)
+    _run_stages(experiment, selection, screen)
 
 
-def _require_trainable(experiment: Experiment, selection: Selection) -> None:
-    """A folder that holds another training is left as it is by every stage: a probe of other data has no place there.
-    And a training that is still to come finds its engine here."""
-    run, config = experiment.run, experiment.training
+def compare_experiments(experiments: Sequence[Experiment], screen: Screen) -> None:
+    """Print a verdict for each exam, and write one report of all runs.
+
+    Runs that cannot be compared fairly are not compared. The reason is printed, and is not an error.
+    """
+    runs = [experiment.run.path for experiment in experiments]
+    for name in _exam_names(experiments[0]):
+        for line in _verdicts(runs, name):
+            screen.say(f"{name}: {line}")
+    screen.say(f"report of all runs: {write_report(runs)}")
+
+
+def _check(experiment: Experiment, selection: Selection) -> None:
+    """Raise InputError if the folder holds another training, or if a selected stage could not run."""
+    run = experiment.run
     if run.config.is_file():
-        refuse_other_training(run.config.read_text(encoding="utf-8"), config_to_yaml(config), str(run.path))
-    if "train" in selection.stages and not run.checkpoint_of(config.steps).is_dir():
-        require_engine(config)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """A lock of its own: the training takes the run's, and may be under way by itself."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        fix = "free some space or mend the permissions, or choose another runs=..."
-        raise InputError(f"cannot write there ({error.strerror})", where=str(folder), fix=fix) from error
-    with locked(folder, f"{LOCK_NAME}-stages"):
-        yield
-
-
-def _run_selected(experiment: Experiment, selection: Selection, screen: Screen) -> None:
-    record = StageRecord(experiment.run.stages)
-    finished: list[str] = []
+        own, wanted = run.config.read_text(encoding="utf-8"), config_to_yaml(experiment.training)
+        refuse_other_training(own, wanted, str(run.path))
     for stage in selection.stages:
-        with _explained(experiment, stage, finished):
-            found = STAGES[stage](experiment, screen)
-            for job in found:
-                _run_job(job, experiment, record, screen, again=stage in selection.again)
-            if not found:
-                screen.say(f"  {stage}: nothing to do")
-        finished.append(stage)
+        if stage.check is not None:
+            stage.check(experiment)
 
 
-def _run_job(job: Job, experiment: Experiment, record: StageRecord, screen: Screen, *, again: bool) -> None:
-    reason = "asked for" if again else record.reason_to_work(job)
+def _run_stages(experiment: Experiment, selection: Selection, screen: Screen) -> None:
+    with _locked(experiment.run.path):
+        record = StageRecord(experiment.run.stages)
+        finished: list[str] = []
+        for stage in selection.stages:
+            with _explained(experiment, stage, finished):
+                _run_stage(stage, experiment, record, screen, again=stage in selection.again)
+            finished.append(stage.name)
+
+
+def _run_stage(stage: Stage, experiment: Experiment, record: StageRecord, screen: Screen, *, again: bool) -> None:
+    if stage.reads_data:
+        experiment.require_data()
+    jobs = stage.jobs(experiment, screen)
+    for job in jobs:
+        _run_job(job, experiment, record, screen, again=again)
+    if not jobs:
+        screen.say(f"  {stage.name}: nothing to do")
+
+
+def _run_job(job: StageJob, experiment: Experiment, record: StageRecord, screen: Screen, *, again: bool) -> None:
+    reason = "requested by --from" if again else record.reason_to_work(job)
     if reason is None:
         screen.say(f"  {job.name}: skipped, nothing has changed")
         return
     screen.say(f"  {job.name}: {reason}")
-    lent = borrowed(job, experiment) if job.shared and not again else None
-    outcome = lent or job.work()
+    reused = _reuse(job, experiment) if job.shared and not again else None
+    outcome = reused or job.work()
     record.done(job)
     screen.say(f"  {job.name}: {outcome}")
 
 
+def _reuse(job: StageJob, experiment: Experiment) -> str | None:
+    """Copy the outputs of another run in the same folder that has done this job. None if there is no such run."""
+    home = experiment.run.path
+    for record in sorted(home.parent.glob(f"*/{experiment.run.stages.name}")):
+        other = record.parent
+        if other != home and _has_done(record, job):
+            for path in job.outputs():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, (other / os.path.relpath(path, home)).read_bytes())
+            return f"copied from {other}"
+    return None
+
+
+def _has_done(record: Path, job: StageJob) -> bool:
+    try:
+        return StageRecord(record).has_done(job)
+    except InputError:  # a broken record of another run is not an error of this one
+        return False
+
+
 @contextmanager
-def _explained(experiment: Experiment, stage: str, finished: Sequence[str]) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
+    """Allow one process at a time. The lock is not the run's own, which the training takes."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fix = "free some disk space, fix the permissions, or choose another folder with runs=..."
+        raise InputError(f"cannot be written ({error.strerror})", where=str(folder), fix=fix) from error
+    with locked(folder, f"{LOCK_NAME}-stages"):
+        yield
+
+
+@contextmanager
+def _explained(experiment: Experiment, stage: Stage, finished: Sequence[str]) -> Iterator[None]:
+    """Add to an error which stage it ended, what is kept, and how to continue."""
     try:
         yield
     except EgpoError as error:
         interrupted = isinstance(error, RunInterruptedError)
-        kept = f"kept: {', '.join(finished) or 'nothing yet'}"
-        fix = "the same command goes on here" if interrupted else "once that is mended, the same command goes on here"
-        last = Fault(f"`{stage}` did not come to its end; {kept}", experiment.name, fix)
-        # How to resume the run alone is no advice here: the later stages would be missing.
+        kept = f"finished stages: {', '.join(finished) or 'none'}"
+        fix = "run the same command again to continue"
+        last = Fault(
+            f"stage `{stage.name}` did not finish; {kept}",
+            experiment.name,
+            fix if interrupted else f"fix the cause, then {fix}",
+        )
+        # How to resume the training alone would mislead here: the later stages would be missing.
         causes = [replace(fault, fix="") for fault in error.faults] if interrupted else error.faults
         raise StageFailedError(error, [*causes, last]) from error
+
+
+def _exam_names(experiment: Experiment) -> list[str]:
+    """Return the names of the trained model's evaluations, without its step."""
+    chosen = experiment.training.eval
+    names = [exam_name(exam) for exam in exams_of(experiment.training)]
+    return [*names, bfcl_exam(experiment)] if chosen.bfcl and "trained" in chosen.models else names
+
+
+def _verdicts(runs: Sequence[Path], exam: str) -> list[str]:
+    try:
+        found = compare_runs(runs, ComparisonOptions(exam=exam))
+    except InputError as error:
+        return ["not compared", *(f"  {fault}" for fault in error.faults)]
+    return [*(contrast.verdict for contrast in found.contrasts), *(f"note: {note}" for note in found.notes)]

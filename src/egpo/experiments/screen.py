@@ -1,4 +1,4 @@
-"""Who watches an experiment, or a demo."""
+"""Where an experiment writes its messages and progress bars: a terminal, or a test."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -8,8 +8,8 @@ from typing import Protocol
 from egpo.evals.responses import Watch, watch_nothing
 
 
-class View(Protocol):
-    """A bar under way: `watch` moves it, `say` writes a line above it."""
+class ProgressBar(Protocol):
+    """A progress bar: `watch` moves it, `say` writes a line above it."""
 
     @property
     def watch(self) -> Watch: ...
@@ -19,23 +19,23 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class Screen:
-    """`say` writes a line; `watched` shows a bar of that name while its block lasts."""
+    """`say` writes a line; `watched` shows a progress bar with that label until its block ends."""
 
     say: Callable[[str], None]
-    watched: Callable[[str], AbstractContextManager[View]]
+    watched: Callable[[str], AbstractContextManager[ProgressBar]]
 
 
 @dataclass(frozen=True)
-class _Unseen:
+class _NoBar:
     say: Callable[[str], None]
     watch: Watch = watch_nothing
 
 
 def plain_screen(say: Callable[[str], None]) -> Screen:
-    """Lines, and no bars."""
+    """Return a screen that writes lines and shows no bars."""
 
     @contextmanager
-    def watched(label: str) -> Iterator[View]:
-        yield _Unseen(say)
+    def watched(label: str) -> Iterator[ProgressBar]:
+        yield _NoBar(say)
 
     return Screen(say, watched)

@@ -7,7 +7,7 @@ import pytest
 
 from egpo.config import load_config
 from egpo.errors import ConfigError, InputError
-from egpo.experiments.new import write_recipe
+from egpo.experiments.new_recipe import write_recipe
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_what_differs_is_written_by_section(base, tmp_path):
 
 
 def test_nothing_is_written_over_and_nothing_wrong_is_written(base, tmp_path):
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         write_recipe(base, base)
     with pytest.raises(InputError, match=r"no such recipe; did you mean `.*base.yaml`"):
         write_recipe(tmp_path / "mine", base.with_name("bass.yaml"))
@@ -43,7 +43,7 @@ def test_nothing_is_written_over_and_nothing_wrong_is_written(base, tmp_path):
     with pytest.raises(ConfigError, match="`name` is 'my recipe'"):
         write_recipe(Path(tmp_path / "my recipe"), base)
     for nothing in (Path(""), Path("."), Path("/")):
-        with pytest.raises(InputError, match="is no name"):
+        with pytest.raises(InputError, match="has no file name"):
             write_recipe(nothing, base)
     with pytest.raises(ConfigError, match=r"`include` cannot be an override; write it into the recipe"):
         write_recipe(tmp_path / "mine", base, ["include=other.yaml"])

@@ -1,7 +1,8 @@
-"""The official evaluator of function calling, on the model before the training and after it."""
+"""BFCL, the official evaluator of function calling, on the base and on the trained model of an experiment."""
 
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from egpo.config import Config
@@ -12,17 +13,17 @@ from egpo.evals.bfcl.categories import parse_categories
 from egpo.evals.bfcl.job import Asked, PromptFormat
 from egpo.evals.bfcl.run import Outcome, Wanted, evaluate_bfcl, evaluation_name, training_instruction
 from egpo.evals.bfcl.targets import Target
+from egpo.experiments.evaluations import Which, find_evaluated
 from egpo.experiments.experiment import Experiment
-from egpo.experiments.job import Job
-from egpo.experiments.models import Which, downloaded, place_of
-from egpo.experiments.prints import digest_of, model_identity
 from egpo.experiments.screen import Screen
+from egpo.experiments.stage_record import StageJob, model_identity
+from egpo.fingerprints import digest_of
 from egpo.tasks import load_task
 
 
 @dataclass(frozen=True)
 class _Call:
-    """What `evaluate_bfcl` is called with."""
+    """The arguments of `evaluate_bfcl`."""
 
     target: Target
     asked: Asked
@@ -30,73 +31,76 @@ class _Call:
 
     @property
     def name(self) -> str:
-        """Of the evaluation's files, without their suffix."""
+        """The name of the evaluation's files, without suffix."""
         return evaluation_name(self.target, self.asked, self.wanted)
 
 
-def bfcl_jobs(experiment: Experiment, screen: Screen) -> list[Job]:
-    """One a model."""
+def bfcl_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
+    """Return one job per model; none if the recipe has no `eval.bfcl`."""
     chosen = experiment.config.eval.bfcl
-    assert chosen is not None
+    if chosen is None:
+        return []
     return [_job(experiment, chosen, which, screen) for which in dict.fromkeys(experiment.config.eval.models)]
 
 
 def bfcl_exam(experiment: Experiment) -> str:
-    """What a comparison calls the evaluation of the trained model: its file, without the step."""
+    """Return the name by which a comparison finds the trained model's evaluation: its file name without the step."""
     chosen = experiment.config.eval.bfcl
     assert chosen is not None
     return _call(experiment, chosen, "trained").name.removesuffix(f"-step{experiment.config.steps}")
 
 
-def _job(experiment: Experiment, chosen: Bfcl, which: Which, screen: Screen) -> Job:
+def _job(experiment: Experiment, chosen: Bfcl, which: Which, screen: Screen) -> StageJob:
     call = _call(experiment, chosen, which)
     inputs = {
         "model": model_identity(call.asked.tokenizer),
-        # How many are under way at once changes no answer, nor does a setting that is left to BFCL.
-        "bfcl": digest_of([_deciding(chosen), call.asked.prompt_format, call.asked.instruction, call.asked.template]),
+        # The number of threads changes no answer, nor does a setting that is left to BFCL.
+        "bfcl": digest_of(
+            [_settings_that_matter(chosen), call.asked.prompt_format, call.asked.instruction, call.asked.template]
+        ),
     }
     outputs = [experiment.run.evals / f"{call.name}{suffix}" for suffix in (".json", ".jsonl")]
-    return Job(f"bfcl: {which}", inputs, lambda: outputs, partial(_evaluated, call, screen), shared=which == "base")
+    return StageJob(f"bfcl: {which}", inputs, lambda: outputs, partial(_evaluate, call, screen), shared=which == "base")
 
 
-def _deciding(chosen: Bfcl) -> dict[str, Any]:
+def _settings_that_matter(chosen: Bfcl) -> dict[str, Any]:
     return chosen.model_dump(exclude={"threads", "format", "instruction"}, exclude_none=True)
 
 
 def _call(experiment: Experiment, chosen: Bfcl, which: Which) -> _Call:
-    place = place_of(experiment, which)
+    place = find_evaluated(experiment, which)
     folder = model_folder(place.model)
     trained = _trained_instruction(experiment.training)
-    usual: PromptFormat = "qwen_fc" if trained is None and chosen.instruction is None else "template"
-    written_by = chosen.format or usual
+    default: PromptFormat = "qwen_fc" if trained is None and chosen.instruction is None else "template"
+    prompt_format = chosen.format or default
     instruction = chosen.instruction if chosen.instruction is not None else trained or ""
     asked = Asked(
         "",
         "",
         folder,
         parse_categories(",".join(chosen.categories)),
-        prompt_format=written_by,
-        instruction=instruction if written_by == "template" else "",
+        prompt_format=prompt_format,
+        instruction=instruction if prompt_format == "template" else "",
         temperature=chosen.temperature,
         threads=chosen.threads,
         template=experiment.config.model.template,
         max_tokens=chosen.max_tokens,
     )
-    # A run's own checkpoint has its place there; the base is told.
+    # The evaluation of a checkpoint goes to its run; for the base the folder must be given.
     out = experiment.run.evals if which == "base" else None
     return _Call(Target(place.label, folder, place=place), asked, Wanted(num_passes=chosen.runs, out=out))
 
 
 def _trained_instruction(config: Config) -> str | None:
-    """What the model was told before the tools; None where it was trained without tools."""
+    """Return the instruction that stood before the tools in training; None if the task has no tools."""
     try:
         return training_instruction(load_task(config.task.name, **config.task.settings))
-    except InputError:  # the training's data is not on this machine: what the recipe itself says of it
+    except InputError:  # the training data is not on this machine: use what the recipe itself contains
         given = config.task.settings.get("instruction")
         return given if isinstance(given, str) else None
 
 
-def _evaluated(call: _Call, screen: Screen) -> str:
+def _evaluate(call: _Call, screen: Screen) -> str:
     folder = downloaded(call.asked.tokenizer)
     assert call.target.place is not None
     target = replace(call.target, tokenizer=folder, place=replace(call.target.place, model=folder))
@@ -106,6 +110,21 @@ def _evaluated(call: _Call, screen: Screen) -> str:
 def _described(outcome: Outcome) -> str:
     accuracy, passes = outcome.evaluation.figures.accuracy, outcome.evaluation.exam.sampling.n
     over = f"{passes} passes" if passes > 1 else "one pass"
-    figure = "nothing judged" if accuracy is None else f"{accuracy.value:.1%} over {over}"
+    figure = "no response could be judged" if accuracy is None else f"{accuracy.value:.1%} over {over}"
     parts = ", ".join(dict.fromkeys(mismatch.part for mismatch in outcome.mismatches or ()))
-    return figure + (f"; its prompt is not the training's ({parts})" if parts else "")
+    return figure + (f"; the prompt differs from training ({parts})" if parts else "")
+
+
+def downloaded(model: str) -> str:
+    """Return the model's folder on this machine, downloaded from the hub if necessary: BFCL takes folders only."""
+    if Path(model).is_dir():
+        return model
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return str(snapshot_download(model))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+        what = "not on this machine, and cannot be downloaded from the hub"
+        fix = "download it, and name its folder under `models` in egpo.machine.yaml"
+        raise InputError(what, where=f"model {model}", fix=fix) from error

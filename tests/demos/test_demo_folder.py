@@ -1,8 +1,9 @@
-"""Where a demo lies, and what it trains."""
+"""The folder of a demo, and the recipes that it trains."""
 
 import pytest
 
-from egpo.demos.plan import BASE, ESTIMATORS, FAST, FULL, DemoFolder, demo_config
+from egpo.demos.demo import ESTIMATORS, FAST, FULL, DemoFolder, demo_config
+from egpo.demos.findings import BASE
 from egpo.errors import InputError
 
 
@@ -21,10 +22,10 @@ def test_only_the_estimator_and_the_name_differ(tmp_path):
 
 def test_a_folder_of_any_name_will_do(tmp_path):
     folder = DemoFolder(tmp_path / "a: {b} #c")
-    assert demo_config(folder, FAST, "grpo").task.settings["source"] == str(folder.data)
+    assert demo_config(folder, FAST, "grpo").prepare.folder == str(folder.data)
 
 
-def test_a_demo_of_the_same_size_goes_on_and_one_of_another_is_refused(tmp_path):
+def test_a_demo_of_the_same_size_continues_and_one_of_another_is_refused(tmp_path):
     folder = DemoFolder(tmp_path / "demo")
     folder.claim(FAST)
     folder.claim(FAST)
@@ -47,7 +48,7 @@ def test_a_file_is_no_folder(tmp_path):
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="cannot be written"):
         DemoFolder(tmp_path / "file" / "demo").claim(FAST)
 
 

@@ -1,4 +1,4 @@
-"""A recipe that includes another one, and says only what differs."""
+"""Write a recipe that includes another one and holds only what differs."""
 
 import os
 import shlex
@@ -15,23 +15,26 @@ from egpo.files import write_atomically
 
 
 def write_recipe(path: Path, base: Path, overrides: Sequence[str] = ()) -> Path:
-    """`path` may lack its `.yaml`. It is checked whole before it is written, and never written over another."""
+    """Write the recipe, and return its path. `.yaml` is added to `path` if it has no suffix.
+
+    The recipe is checked before it is written. An existing file is never replaced.
+    """
     if not path.name:
         raise InputError(
-            f"`{path}` is no name", where="egpo new", fix="name the recipe, as in: egpo new hotter --from ..."
+            f"`{path}` has no file name", where="egpo new", fix="name the recipe, as in: egpo new hotter --from ..."
         )
     target = path if path.suffix in (".yaml", ".yml") else path.with_name(f"{path.name}.yaml")
     _require_base(base)
     if target.exists():
-        raise InputError("is there already", where=str(target), fix="choose another name")
+        raise InputError("exists already", where=str(target), fix="choose another name")
     if not target.parent.is_dir():
-        raise InputError("no such folder", where=str(target.parent), fix="make it first")
+        raise InputError("no such folder", where=str(target.parent), fix="create it first")
     config = load_recipe(base, [f"name={target.stem}", *overrides])
     verb = "run" if isinstance(config, Config) else "sft"
     try:
         write_atomically(target, f"# egpo {verb} {shlex.quote(str(target))}\n{_text(target, base, overrides)}")
     except OSError as error:
-        fix = "choose another place"
+        fix = "choose another path"
         raise InputError(f"cannot be written ({error.strerror})", where=str(target), fix=fix) from error
     return target
 

@@ -10,11 +10,11 @@ from egpo.config import load_config
 from egpo.config.machine import VARIABLE
 from egpo.data.conversations import INSTRUCTION
 from egpo.errors import EgpoError, InputError
-from egpo.experiments.loading import load_experiments
 from egpo.experiments.pipeline import run_stages
-from egpo.experiments.prepared import data_plan, require_prepared_data, with_prepared_data
 from egpo.experiments.screen import plain_screen
-from egpo.experiments.selection import Selection
+from egpo.experiments.stages import Selection
+from egpo.experiments.validate import load_experiments
+from egpo.prepared_data import data_plan, require_prepared_data, with_prepared_data
 from egpo.tasks import load_task
 from egpo.tasks.function_calling import Shape, draw_conversation
 

@@ -1,0 +1,39 @@
+"""The two engines that train a recipe: `local` in this process, `verl` in processes of its own.
+
+Which engine runs is decided here and nowhere else, by `engine` in the recipe. Only the chosen engine is imported.
+"""
+
+from egpo.config import Config
+
+
+def train(config: Config, *, resume: bool = False, resume_from: int | None = None) -> None:
+    """Train until `config.steps` steps are done, from the beginning or from a checkpoint of the run."""
+    if config.engine == "verl":
+        from egpo.verl.launch.train import train as train_with_verl
+
+        train_with_verl(config, resume=resume, resume_from=resume_from)
+        return
+    from egpo.local.train import train as train_in_process
+
+    train_in_process(config, resume=resume, resume_from=resume_from)
+
+
+def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = None) -> str:
+    """Return a description of the training as text. `local` tries a few samples; `verl` shows its command line."""
+    if config.engine == "verl":
+        from egpo.verl.launch.dry_run import dry_run as show_command
+
+        return show_command(config, resume=resume, resume_from=resume_from)
+    from egpo.local.training.dry_run import dry_run as try_a_step
+
+    return try_a_step(config)
+
+
+def require_engine(config: Config) -> None:
+    """Raise InputError if the recipe's engine cannot run on this machine: before the probe is paid for, not after."""
+    if config.engine == "verl":
+        from egpo.verl.launch.preflight import ask_interpreter, require_devices, require_verl
+
+        installed = ask_interpreter(config)
+        require_verl(config, installed)
+        require_devices(config, installed)

@@ -1,0 +1,125 @@
+"""Evaluations of an experiment's models: the base and the trained one, on the same held-out problems.
+
+A model answers in this process, or (`eval.serve`) through a server that is started for the evaluation.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from egpo.config import Config
+from egpo.config.machine import model_folder, this_machine
+from egpo.errors import InputError
+from egpo.evals.asking import AnswerCache
+from egpo.evals.candidates import LocalCandidate, ModelPlace, find_model
+from egpo.evals.evaluate import Exam, evaluate, file_name, set_paper, write_evaluation
+from egpo.evals.responses import Respondent
+from egpo.evals.server import ServedModel, Server
+from egpo.experiments.exams import THINKING, exams_of, require_servable
+from egpo.experiments.experiment import Experiment
+from egpo.experiments.screen import Screen
+from egpo.experiments.stage_record import StageJob, model_identity
+from egpo.fingerprints import digest_of
+from egpo.prepared_data import data_digest
+from egpo.runs.live import warnings_said_by
+from egpo.serving.commands import Serving
+from egpo.serving.served import served
+
+Which = Literal["base", "trained"]
+
+
+def evaluation_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
+    """Return one job per model: it is loaded once, for all exams."""
+    exams, models = exams_of(experiment.training), dict.fromkeys(experiment.config.eval.models)
+    return [_job(experiment, which, exams, screen) for which in models]
+
+
+def evaluation_file(experiment: Experiment, which: Which, exam: Exam) -> Path:
+    """Return where the figures of a model's evaluation are stored."""
+    return _figures_file(_candidate(experiment, which), exam)
+
+
+def find_evaluated(experiment: Experiment, which: Which) -> ModelPlace:
+    """Return where the base or the trained model is. InputError if the training is not finished."""
+    config, run = experiment.training, experiment.run
+    if which == "base":
+        return find_model(config.model.path)
+    model = experiment.trained_model
+    if not (model / "config.json").is_file():
+        fix = "run `train` and `merge` first: leave out --only and --from"
+        raise InputError(f"no model after step {config.steps}", where=str(run.path), fix=fix)
+    return ModelPlace(str(model), f"{config.name} step {config.steps}", run, config.steps)
+
+
+def _job(experiment: Experiment, which: Which, exams: Sequence[Exam], screen: Screen) -> StageJob:
+    config, candidate = experiment.training, _candidate(experiment, which)
+    prompting = [config.model.template, config.segments.tags, config.rollout.stop, config.rollout.stop_tokens]
+    inputs = {
+        "model": model_identity(candidate.place.model),
+        "data": data_digest(config),
+        "exams": digest_of([exams, prompting, config.eval.serve]),
+    }
+    files = [_figures_file(candidate, exam) for exam in exams]
+    outputs = [path.with_suffix(suffix) for path in files for suffix in (".json", ".jsonl")]
+    work = partial(_evaluate, candidate, config, exams, screen)
+    return StageJob(f"eval: {which}", inputs, lambda: outputs, work, shared=which == "base")
+
+
+def _candidate(experiment: Experiment, which: Which) -> LocalCandidate:
+    """Return the model to evaluate. The base has no run of its own: its files go to this run's `evals`."""
+    config, out = experiment.training, experiment.run.evals if which == "base" else None
+    return LocalCandidate(find_evaluated(experiment, which), out, config, config.model.device)
+
+
+def _figures_file(candidate: LocalCandidate, exam: Exam) -> Path:
+    return candidate.folder / f"{candidate.file_name(exam)}.json"
+
+
+def _evaluate(candidate: LocalCandidate, config: Config, exams: Sequence[Exam], screen: Screen) -> str:
+    papers = [set_paper(exam) for exam in exams]
+    results = []
+    with (
+        screen.watched(candidate.label) as view,
+        warnings_said_by(view.say),
+        _opened(candidate, config, view.say) as model,
+    ):
+        for paper in papers:
+            done = replace(evaluate(model, paper, view.watch), label=candidate.label)
+            write_evaluation(candidate.folder, candidate.file_name(paper.exam), done, candidate.origin)
+            accuracy = done.figures.accuracy
+            shown = "no response could be judged" if accuracy is None else f"{accuracy.value:.1%}"
+            results.append(f"{paper.exam.task} {paper.exam.sampling.described} {shown}")
+    return ", ".join(results)
+
+
+@contextmanager
+def _opened(candidate: LocalCandidate, config: Config, say: Callable[[str], None]) -> Iterator[Respondent]:
+    """Load the model, or start a server for it (`eval.serve`), until the block ends. `say` gets the server's log."""
+    if not config.eval.serve:
+        with candidate.opened() as model:
+            yield model
+        return
+    require_servable(config)
+    python = this_machine().environments.verl
+    with (
+        served(_serving(candidate, config), python=python, say=say) as server,
+        TemporaryDirectory() as folder,
+        AnswerCache.open(Path(folder) / "answers.jsonl") as cache,
+    ):
+        yield ServedModel(Server.at(server.url), server.model_name, cache)
+
+
+def _serving(candidate: LocalCandidate, config: Config) -> Serving:
+    """Return the server's settings. No parsers: the reward reads thinking and tool calls as the model writes them."""
+    thinking = config.model.template.get(THINKING)
+    return Serving(
+        model_folder(candidate.place.model),
+        file_name(candidate.label),
+        thinking=None if thinking is None else bool(thinking),
+        tool_parser="none",
+        reasoning_parser="none",
+    )

@@ -1,0 +1,117 @@
+"""`stages.json` of a run: which jobs were done, from which inputs, and which files they wrote.
+
+A job is skipped while its inputs and outputs have the recorded fingerprints. The file is replaced after each job, so
+that it is always complete.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from egpo.config.machine import model_folder
+from egpo.errors import EgpoError, InputError
+from egpo.files import write_atomically
+from egpo.fingerprints import fingerprints, folder_digest
+from egpo.version import __version__
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class StageJob:
+    """One piece of a stage's work.
+
+    `name` is the stage's, or `stage: part` if it has several jobs. `inputs` maps names to digests: if one changes, the
+    job is done again. `outputs` returns the files that the job has written, once it is done. `work` does the job and
+    returns one line about the result. `shared`: the result does not depend on the run, so that it can be copied from
+    another run that had the same inputs.
+    """
+
+    name: str
+    inputs: Mapping[str, str]
+    outputs: Callable[[], list[Path]]
+    work: Callable[[], str]
+    shared: bool = False
+
+    @property
+    def all_inputs(self) -> dict[str, str]:
+        """The inputs and the version of the package."""
+        return {**self.inputs, "version of egpo": __version__}
+
+
+@dataclass(frozen=True)
+class RecordedJob:
+    """An entry of `stages.json`. `outputs` maps paths relative to the run folder to fingerprints."""
+
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str | None]
+    time: str
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.inputs, Mapping) and isinstance(self.outputs, Mapping)):
+            raise TypeError("inputs and outputs must be mappings")
+
+
+class StageRecord:
+    """The `stages.json` of one run folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._jobs = _read(path) if path.is_file() else {}
+
+    def reason_to_work(self, job: StageJob) -> str | None:
+        """Return why the job has to be done; None if its inputs and outputs are as recorded."""
+        return self._reason(job, job.outputs())
+
+    def has_done(self, job: StageJob) -> bool:
+        """Return whether this run has done the job of another run: same inputs, and outputs that are as recorded."""
+        return self._reason(job, ()) is None
+
+    def _reason(self, job: StageJob, outputs: Iterable[Path]) -> str | None:
+        recorded = self._jobs.get(job.name)
+        if recorded is None:
+            return "not done yet"
+        wanted = job.all_inputs
+        changed = [name for name in {**wanted, **recorded.inputs} if wanted.get(name) != recorded.inputs.get(name)]
+        if changed:
+            return f"changed: {', '.join(changed)}"
+        written = [self._path.parent / name for name in recorded.outputs]
+        found = self._relative(fingerprints([*written, *outputs]))
+        others = [name for name, now in found.items() if name not in recorded.outputs or recorded.outputs[name] != now]
+        return f"output changed or missing: {others[0]}" if others else None
+
+    def done(self, job: StageJob) -> None:
+        """Record the job with the present fingerprints of its outputs."""
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        self._jobs[job.name] = RecordedJob(job.all_inputs, self._relative(fingerprints(job.outputs())), time)
+        value = {"format": FORMAT, "jobs": {name: asdict(recorded) for name, recorded in self._jobs.items()}}
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._path, json.dumps(value, indent=2) + "\n")
+        except OSError as error:
+            fix = "free some disk space or fix the permissions"
+            raise EgpoError(f"cannot be written ({error.strerror})", where=str(self._path), fix=fix) from error
+
+    def _relative(self, found: Mapping[Path, str | None]) -> dict[str, str | None]:
+        home = self._path.parent
+        return {os.path.normpath(os.path.relpath(path, home)): value for path, value in found.items()}
+
+
+def model_identity(name: str) -> str:
+    """Return a digest of the model's files if it is on this machine; otherwise its name on the hub."""
+    folder = Path(model_folder(name)).expanduser()
+    return folder_digest(folder) if folder.is_dir() else name
+
+
+def _read(path: Path) -> dict[str, RecordedJob]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if value["format"] != FORMAT:
+            raise ValueError(f"format {value['format']}")
+        return {name: RecordedJob(**recorded) for name, recorded in value["jobs"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        fix = "remove it: jobs are then checked again, and a training resumes from its checkpoint"
+        raise InputError(f"not a record of stages ({error!r:.80})", where=str(path), fix=fix) from error

@@ -1,1 +1,0 @@
-"""One file a stage: what it needs, what it leaves, and the work."""
