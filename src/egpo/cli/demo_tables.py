@@ -9,7 +9,7 @@ from egpo.cli.tables import cell, safe_table
 from egpo.demos.demo import Demo
 from egpo.demos.findings import Finding, Gain, against_base, between_estimators, gains
 from egpo.evals.intervals import Estimate
-from egpo.runs.readings import duration
+from egpo.runs.formatting import format_duration
 
 _TITLES = {"sampled": "Sampled as in training (pass@1)", "greedy": "Greedy"}
 _ONE_SEED = (
@@ -28,7 +28,7 @@ def print_closing(demo: Demo, console: Console) -> None:
     console.print()
     for line in (*map(_gain_line, gains(demo.evaluations)), demo.forecast, _ONE_SEED):
         console.print(cell(line))
-    console.print(f"This took {duration(demo.took_s)}. To be opened in a browser:")
+    console.print(f"This took {format_duration(demo.took_s)}. To be opened in a browser:")
     console.print(cell(str(demo.report)), style="bold", soft_wrap=True)
 
 

@@ -64,9 +64,9 @@ def train(
         _train_on_verl(config, resume=resume, resume_from=resume_from, dry_run=dry_run)
     elif dry_run:
         from egpo.local.training.dry_run import dry_run as try_out
-        from egpo.runs.live import warnings_said_by
+        from egpo.runs.live import warnings_printed_by
 
-        with warnings_said_by(partial(typer.echo, err=True)):
+        with warnings_printed_by(partial(typer.echo, err=True)):
             typer.echo(try_out(config))
     else:
         from egpo.local.train import train as train_here

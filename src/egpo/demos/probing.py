@@ -18,9 +18,9 @@ from egpo.probes.subject import find_subject
 from egpo.reports.evaluations import read_object
 from egpo.reports.probe import PROBE
 from egpo.runs.folder import RunFolder
-from egpo.runs.live import warnings_said_by
+from egpo.runs.live import warnings_printed_by
+from egpo.runs.metric_table import NO_SIGNAL
 from egpo.runs.metrics import read_metrics
-from egpo.runs.readings import AGREEING
 
 FIRST_STEPS = 10
 """Training steps that a forecast is held against: later the model is another."""
@@ -31,7 +31,7 @@ def probe_base(config: Config, folder: DemoFolder, plan: Plan, screen: Screen) -
     if not (folder.probe / PROBE).is_file():
         subject = find_subject(config, out=folder.probe)
         paper = draw_paper(_exam(config, plan))
-        with screen.watched("probe") as view, warnings_said_by(view.say):
+        with screen.watched("probe") as view, warnings_printed_by(view.say):
             write_probe(subject.folder, probe(subject.load(), paper, view.watch), subject.origin)
     return _described(read_object(folder.probe / PROBE))
 
@@ -77,5 +77,5 @@ def _described(found: Mapping[str, Any]) -> str:
 
 def _informative(run: RunFolder) -> float:
     """The mean over the first steps."""
-    shares = [1 - line[AGREEING] for line in read_metrics(run.metrics) if AGREEING in line]
+    shares = [1 - line[NO_SIGNAL] for line in read_metrics(run.metrics) if NO_SIGNAL in line]
     return fmean(shares[:FIRST_STEPS])

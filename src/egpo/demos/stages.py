@@ -16,7 +16,7 @@ from egpo.evals.responses import Sampling
 from egpo.experiments.screen import Screen
 from egpo.local.train import train
 from egpo.local.training.opening import run_checkpoints, run_folder
-from egpo.runs.live import warnings_said_by
+from egpo.runs.live import warnings_printed_by
 from egpo.tasks.load import TASKS
 from egpo.tasks.prepare import prepare
 
@@ -80,7 +80,7 @@ def _evaluated(candidate: LocalCandidate, papers: Mapping[str, Paper], screen: S
     """By manner."""
     missing = [paper for paper in papers.values() if not _file(candidate, paper).is_file()]
     if missing:
-        with screen.watched(candidate.label) as view, warnings_said_by(view.say), candidate.opened() as model:
+        with screen.watched(candidate.label) as view, warnings_printed_by(view.say), candidate.opened() as model:
             for paper in missing:
                 done = evaluate(model, paper, view.watch)
                 write_evaluation(candidate.folder, candidate.file_name(paper.exam), done, candidate.origin)

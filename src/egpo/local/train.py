@@ -5,7 +5,7 @@ from pathlib import Path
 from egpo.config import Config
 from egpo.local.training.opening import new_session, resumed_session, run_checkpoints, run_folder
 from egpo.local.training.session import Interrupts, StepAbandoned, interrupted, take_steps
-from egpo.runs.live import LiveView, warnings_said_by
+from egpo.runs.live import LiveView, warnings_printed_by
 
 
 def train(config: Config, *, resume: bool = False, resume_from: int | None = None) -> Path:
@@ -15,7 +15,7 @@ def train(config: Config, *, resume: bool = False, resume_from: int | None = Non
     a step, and forgets what came later. Ended by a signal it raises RunInterruptedError, with everything saved.
     """
     title = f"{config.name}: {config.algorithm.estimator} on {config.task.name}, from {config.model.path}"
-    with Interrupts() as interrupts, LiveView(config.steps, title) as view, warnings_said_by(view.say):
+    with Interrupts() as interrupts, LiveView(config.steps, title) as view, warnings_printed_by(view.say):
         try:
             interrupts.allow_abandoning(True)
             if resume or resume_from is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from egpo.errors import InputError
 from egpo.reports.run import ReportedRun
-from egpo.runs.readings import figure
+from egpo.runs.formatting import format_number
 
 
 @dataclass(frozen=True)
@@ -172,4 +172,4 @@ def _row(evaluation: Evaluation, interval: Interval, low: float, high: float, pe
 
 
 def _text(value: float, percent: bool) -> str:
-    return f"{100 * value:.1f} %" if percent else figure(value)
+    return f"{100 * value:.1f} %" if percent else format_number(value)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from egpo.reports.run import INFORMATIVE, Curve, ReportedRun, is_validation
+from egpo.reports.run import Curve, ReportedRun
 from egpo.runs.differences import config_differences
+from egpo.runs.formatting import format_duration, format_number, format_percent
 from egpo.runs.health import Note, Severity
+from egpo.runs.metric_table import ACCURACY, INFORMATIVE, LOSS, REWARD, STEP_S, TOKENS_PER_S, is_validation_accuracy
 from egpo.runs.provenance import Git, Provenance
-from egpo.runs.readings import ACCURACY, LOSS, REWARD, STEP_S, TOKENS_PER_S, duration, figure, share
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def _row(run: ReportedRun, changes: Sequence[Change | None]) -> OverviewRow:
         progress=f"{last} of {planned}" if planned else str(last),
         under_way=bool(planned and last < planned),
         changes=changes,
-        wall=duration(sum(steps_s.values)) if steps_s else "–",
+        wall=format_duration(sum(steps_s.values)) if steps_s else "–",
         speed=f"{fmean(speeds.values):,.0f}" if speeds else "–",
     )
 
@@ -191,12 +192,12 @@ def _windows(curve: Curve | None, percent: bool) -> Change | None:
 
 def _validation(run: ReportedRun) -> Change | None:
     """The mean over sources, at the first validation and at the last."""
-    curves = [curve for name, curve in run.curves.items() if is_validation(name)]
+    curves = [curve for name, curve in run.curves.items() if is_validation_accuracy(name)]
     if not curves:
         return None
     return _change(fmean(curve.values[0] for curve in curves), fmean(curve.values[-1] for curve in curves), True)
 
 
 def _change(old: float, new: float, percent: bool) -> Change:
-    shown = share if percent else figure
+    shown = format_percent if percent else format_number
     return Change(shown(old), shown(new))

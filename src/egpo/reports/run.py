@@ -15,12 +15,10 @@ import yaml
 from egpo.errors import InputError
 from egpo.runs.folder import RunFolder
 from egpo.runs.health import Note, read_notes
+from egpo.runs.metric_table import INFORMATIVE, NO_SIGNAL
 from egpo.runs.metrics import read_metrics
 from egpo.runs.provenance import Provenance, read_provenance
-from egpo.runs.readings import AGREEING
 
-INFORMATIVE = "groups/informative_frac"
-"""1 - groups/zero_variance_frac: groups whose rewards differ, from which alone something is learned."""
 _DIGITS = 5  # significant ones: finer than any screen
 
 
@@ -49,14 +47,9 @@ def step_of(line: Mapping[str, Any]) -> int | None:
 
 def _figures(line: Mapping[str, Any]) -> dict[str, float]:
     figures = {name: value for name, value in line.items() if name != "step" and isinstance(value, int | float)}
-    if AGREEING in figures:
-        figures[INFORMATIVE] = 1 - figures[AGREEING]
+    if NO_SIGNAL in figures:
+        figures[INFORMATIVE] = 1 - figures[NO_SIGNAL]
     return figures
-
-
-def is_validation(metric: str) -> bool:
-    """Whether it is `val-core/<source>/acc/mean@N`."""
-    return metric.startswith("val-core/") and "/acc/mean@" in metric
 
 
 def thinned(curve: Curve, most: int) -> Curve:

@@ -17,7 +17,7 @@ from egpo.experiments.prepared import data_digest
 from egpo.experiments.prints import digest_of, model_identity
 from egpo.experiments.screen import Screen
 from egpo.experiments.stages.bfcl import bfcl_jobs
-from egpo.runs.live import warnings_said_by
+from egpo.runs.live import warnings_printed_by
 
 
 def jobs(experiment: Experiment, screen: Screen) -> list[Job]:
@@ -53,7 +53,7 @@ def _evaluated(candidate: LocalCandidate, config: Config, exams: Sequence[Exam],
     told = []
     with (
         screen.watched(candidate.label) as view,
-        warnings_said_by(view.say),
+        warnings_printed_by(view.say),
         answering(candidate, config, view.say) as model,
     ):
         for paper in papers:

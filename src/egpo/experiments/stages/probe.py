@@ -18,7 +18,7 @@ from egpo.probes.store import write_probe
 from egpo.probes.subject import find_subject
 from egpo.reports.evaluations import read_object
 from egpo.reports.probe import PROBE
-from egpo.runs.live import warnings_said_by
+from egpo.runs.live import warnings_printed_by
 
 
 def jobs(experiment: Experiment, screen: Screen) -> list[Job]:
@@ -41,7 +41,7 @@ def _probed(experiment: Experiment, screen: Screen) -> str:
         config.task.name, config.task.settings, "train", config.probe.problems, sampling, default_ks(sampling.n)
     )
     subject, paper = find_subject(config, out=experiment.run.evals), draw_paper(exam)
-    with screen.watched("probe") as view, warnings_said_by(view.say):
+    with screen.watched("probe") as view, warnings_printed_by(view.say):
         path = write_probe(subject.folder, probe(subject.load(), paper, view.watch), subject.origin)
     return _described(read_object(path))
 

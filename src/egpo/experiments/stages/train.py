@@ -12,8 +12,8 @@ from egpo.experiments.prepared import data_digest
 from egpo.experiments.prints import digest_of, files_in, model_identity
 from egpo.experiments.screen import Screen
 from egpo.runs.differences import FREE
+from egpo.runs.metric_table import ACCURACY, REWARD
 from egpo.runs.metrics import read_metrics
-from egpo.runs.readings import ACCURACY, REWARD
 
 
 def jobs(experiment: Experiment, screen: Screen) -> list[Job]:

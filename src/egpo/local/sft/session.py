@@ -31,8 +31,8 @@ from egpo.local.training.session import (
 )
 from egpo.runs.folder import RunFolder
 from egpo.runs.ledger import NOTHING_YET, Ledger, require_rewindable, rewind
-from egpo.runs.live import LiveView, warnings_said_by
-from egpo.runs.readings import LOSS, VALIDATION_LOSS
+from egpo.runs.live import LiveView, warnings_printed_by
+from egpo.runs.metric_table import LOSS, VALIDATION_LOSS
 from egpo.runs.trackers import open_trackers
 
 
@@ -101,7 +101,7 @@ def sft_checkpoints(config: SftConfig) -> Checkpoints:
 
 def open_quietly(config: SftConfig) -> SftRun:
     """Without progress bars, and with our warnings as plain lines: there is no live view yet to show them."""
-    with without_progress_bars(), warnings_said_by(partial(print, file=sys.stderr)):
+    with without_progress_bars(), warnings_printed_by(partial(print, file=sys.stderr)):
         return open_sft_run(config)
 
 
@@ -142,7 +142,7 @@ def _surroundings(run: SftRun, folder: RunFolder, interrupts: Interrupts) -> Ite
     config, data = run.config, run.data
     title = f"{config.name}: sft of {config.model.path} on {len(data.train):,} examples of {config.data.path}"
     trackers = open_trackers(config.watch.trackers, config.name, config.model_dump(mode="json"), folder)
-    with closing(trackers), LiveView(run.num_steps, title) as view, warnings_said_by(view.say):
+    with closing(trackers), LiveView(run.num_steps, title) as view, warnings_printed_by(view.say):
         for reason, count in data.dropped.most_common():
             view.say(f"left out {count:,} of {data.num_rows:,} rows or answers: {REASONS[reason]}")
         yield Surroundings(folder, sft_checkpoints(config), view, Ledger(folder, view, trackers), interrupts)

@@ -17,7 +17,7 @@ from egpo.local.step import StepOutcome, step
 from egpo.local.training.session import Session, Surroundings
 from egpo.local.validate import source_name, validate
 from egpo.runs.dump import RolloutRecord, TokenSpan, token_spans, write_dump
-from egpo.runs.readings import REWARD, validation_accuracy
+from egpo.runs.metric_table import REWARD, validation_accuracy
 from egpo.segments.tags import TokenTexts
 
 

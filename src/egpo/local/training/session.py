@@ -33,8 +33,8 @@ from egpo.native.library import describe_kernels
 from egpo.runs.folder import RunFolder
 from egpo.runs.ledger import Ledger
 from egpo.runs.live import LiveView
+from egpo.runs.metric_table import STEP_S, TOKENS_PER_S
 from egpo.runs.provenance import Provenance, describe_launch, record_resumption, write_provenance
-from egpo.runs.readings import STEP_S, TOKENS_PER_S
 
 SHOW_CURSOR = "\x1b[?25h"
 
