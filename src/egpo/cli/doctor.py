@@ -12,7 +12,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 
     Example: [cyan]egpo doctor[/]. Exit code 1 when something is red.
     """
-    from egpo.checks import run_checks
+    from egpo.machine_checks import run_checks
 
     checks = list(run_checks())
     if as_json:

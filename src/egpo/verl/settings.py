@@ -21,6 +21,7 @@ from egpo.config.sections.algorithm import Egpo, EgpoCalibrated
 from egpo.config.sections.training import Segments
 from egpo.errors import ConfigError, EgpoError, Fault, nearest, notify_once
 from egpo.sections import PlaceOf, faults_of
+from egpo.support import VERL_VERSION
 
 WHERE = "algorithm.egpo"
 _OLD = {row.old: row.verl.removeprefix("egpo.") for row in OLD_KEYS if row.old != row.verl}
@@ -159,7 +160,7 @@ def is_due(step: int, last: int) -> bool:
     return step in (1, last) or bool(every and step % every == 0)
 
 
-SUPPORTED = "==0.9.1"
+SUPPORTED = f"=={VERL_VERSION}"
 INSTALL = f"pip install 'verl{SUPPORTED}' TransferQueue"
 
 
