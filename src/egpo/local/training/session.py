@@ -179,7 +179,7 @@ class Session(ABC):
         except SaveError as error:
             if self.done == self.num_steps or self.around.interrupts.signum is not None:
                 raise
-            self.around.ledger.tell_of(error, self.done, self.saved)
+            self.around.ledger.record_failed_save(error, self.done, self.saved)
         else:
             self.saved = self.done
 
