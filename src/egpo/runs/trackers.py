@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from egpo.errors import NOTICES, REPEATABLE, InputError, nearest, warn_once
+from egpo.errors import NOTICES, USER_STOPS, InputError, nearest, warn_once
 from egpo.files import write_atomically
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import finite_figures
@@ -104,7 +104,7 @@ def _failure(call: Callable[[], object]) -> Exception | None:
 @contextmanager
 def _signals_kept() -> Iterator[None]:
     """Restore the run's signal handlers after the block: SwanLab installs its own."""
-    kept = {number: signal.getsignal(number) for number in (*REPEATABLE, *NOTICES)}
+    kept = {number: signal.getsignal(number) for number in (*USER_STOPS, *NOTICES)}
     try:
         yield
     finally:
