@@ -3,6 +3,7 @@
 #   make check    format, lint, types                  make fuzz     the laws on new examples
 #   make bench    side-by-side measurements            make test-gpu the engine's tests on a GPU
 #   make verl     verl, vLLM and Ray on a CPU          make lock     resolve the dependencies afresh
+#   make docs     pages generated from the source
 # With TORCH_INDEX=URL torch comes from that index, and everything else from pip's own.
 
 # The first of these that is Python 3.11 or 3.12; or say: make test PYTHON=/path/to/python3.12
@@ -19,7 +20,7 @@ PIP_INSTALL := pip install --quiet --disable-pip-version-check
 BFCL_READY := .env-bfcl/.ready
 VERL_READY := .env-verl/.ready
 
-.PHONY: env verl system demo test test-main test-verl fuzz check format bench test-gpu lock clean
+.PHONY: env verl system demo test test-main test-verl fuzz check format bench test-gpu lock docs clean
 
 env: $(READY)
 
@@ -130,6 +131,10 @@ lock:
 	{ echo "# Written by 'make lock'. transformers stays under 5.11, which verl 0.9.1 asks for."; \
 	  .env-lock/bin/pip freeze --exclude egpo | sed -E -e 's/^(torch==[0-9.]+)\+.*/\1/' -e '/^(cuda-|nvidia-|triton==)/d'; } > requirements.lock
 	rm -rf .env-lock
+
+# The pages that are generated from tables in the source.
+docs: $(READY)
+	$(BIN)/python -m egpo.runs.metrics_page > docs/metrics.md
 
 clean:
 	rm -rf $(VENV) .env-* build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

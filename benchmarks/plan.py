@@ -15,8 +15,8 @@ from rich.table import Table
 
 import _gpu_job as jobs
 from egpo.local.draws import Draws
-from egpo.plans.plan import Plan, plan_job
 from egpo.plans.shapes import CARDS, ModelShape, StepJob
+from egpo.plans.step_plan import StepPlan, plan_job
 from one_gpu import Ours, Seconds, open_job
 
 
@@ -28,7 +28,7 @@ class Case:
     sections: dict[str, dict[str, object]] = field(default_factory=dict)
     planned: dict[str, object] = field(default_factory=dict)
 
-    def plan(self, card: str) -> Plan:
+    def plan(self, card: str) -> StepPlan:
         job, shape = self.job, jobs.SHAPES[self.job.shape]
         numbers = ModelShape(
             shape.hidden, shape.inner, shape.layers, shape.heads, shape.keys, 128, job.vocabulary, shape.tied

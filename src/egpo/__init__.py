@@ -1,7 +1,7 @@
 """Entropy-guided reinforcement learning for language models.
 
-The public index. Names are imported when they are first used, so that `import egpo` costs nothing and torch is not
-loaded before something needs it.
+The public names of the package. Each is imported when it is first used, so that `import egpo` is fast and does not
+load torch.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""`python -m egpo` is `egpo`."""
+"""Runs the command line: `python -m egpo` equals `egpo`."""
 
 from egpo.cli.main import main
 

@@ -1,9 +1,12 @@
-"""How large a tool call may be. One set of bounds for the rewards, which read calls, and for the data, which writes
-them: no prepared row may be refused in the middle of a run."""
+"""The largest tool call that is accepted.
+
+Rewards (which read calls) and data (which writes them) use the same bounds, so that no prepared row is rejected during
+a run.
+"""
 
 MAX_DEPTH = 64
-"""Of objects and lists in each other."""
+"""Levels of nested objects and lists."""
 MAX_NUMBER_CHARS = 300
-"""Of one number: below the largest double (1.8e308), so that every integer that is read has a float beside it."""
+"""Characters of one number: below the largest double (1.8e308), so that every integer can become a float."""
 MAX_CALLS_CHARS = 1_000_000
-"""Of the text that holds the calls: bounds the memory that reading it takes. Prose may be longer: it is not parsed."""
+"""Characters of the text that contains the calls. Bounds the memory of parsing; other text may be longer."""

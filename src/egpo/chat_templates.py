@@ -1,8 +1,8 @@
-"""Chat templates, rendered within limits: the one module that calls `apply_chat_template`.
+"""Render chat templates with limits on time, memory and size. The only module that calls `apply_chat_template`.
 
-A template is a program out of a model folder. Jinja's sandbox keeps it from files and from Python, but not from running
-for ever or from taking all memory. The first rendering by a template is therefore tried in a child process with limits,
-and every rendering has a time limit and a largest size.
+A template is a program from a model folder. Jinja's sandbox keeps it away from files and Python, but not from running
+for ever or using all memory. So the first rendering of a template runs in a child process with limits, and every
+rendering has a time limit and a maximum size.
 """
 
 import ctypes
@@ -20,18 +20,18 @@ from typing import Any, TypeVar
 from egpo.errors import InputError
 
 TIME_LIMIT_S = 60.0
-"""For one rendering; templates take less than a millisecond."""
+"""Time limit of one rendering. Usual templates take less than a millisecond."""
 CPU_LIMIT_S = 10
-"""For the first rendering, in its child process."""
+"""CPU time limit of the first rendering, in its child process."""
 MEMORY_LIMIT = 1 << 30
-"""Bytes that the child process may take beyond what it starts with."""
+"""Bytes that the child process may allocate beyond its size at the start."""
 MOST_CHARS = 64 << 20
-"""Of one rendered conversation."""
+"""Maximum length of one rendered conversation, in characters."""
 
 Messages = Sequence[Mapping[str, Any]]
 Result = TypeVar("Result")
 
-_MARK = " [egpo asks whether this is read]"
+_MARK = " [egpo tests whether this is read]"
 _OK, _IGNORED, _TOO_LONG, _NO_MEMORY = b"o", b"i", b"l", b"m"
 _FAULTS = {
     _IGNORED: "it ignores the messages: two different questions give the same prompt",
@@ -50,10 +50,10 @@ def render(
     prompt: bool = True,
     variables: Mapping[str, Any] | None = None,
 ) -> str:
-    """The conversation as the tokenizer's chat template writes it; with `prompt`, up to where the assistant begins.
+    """Render a conversation with the tokenizer's chat template; with `prompt`, up to the start of the assistant's turn.
 
-    `variables` are the template's own. What a template raises comes through (`jinja2.TemplateError` and others). One
-    that does not end, writes too much, takes too much memory or ignores the messages is an InputError.
+    `variables` are passed to the template. Exceptions of the template are passed on (`jinja2.TemplateError` and
+    others). A template that exceeds a limit or ignores the messages is an InputError.
     """
 
     def rendered(shown: Messages) -> str:
@@ -80,8 +80,8 @@ def render(
 def marked_spans(
     tokenizer: Any, messages: Messages, *, tools: Sequence[Any] | None, variables: Mapping[str, Any]
 ) -> list[tuple[int, int]]:
-    """Where the parts between `{% generation %}` and `{% endgeneration %}` lie, in characters of what `render` gives
-    without a prompt. To be asked after `render`, which tries the template."""
+    """Return the spans between `{% generation %}` and `{% endgeneration %}`, in characters of the text of `render`
+    without a prompt. Call `render` first: it tests the template."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     def spans() -> list[tuple[int, int]]:
@@ -99,7 +99,7 @@ def marked_spans(
 
 def _in_time(work: Callable[[], Result], where: str) -> Result:
     try:
-        with _watch.limited(TIME_LIMIT_S):
+        with _deadlines.limited(TIME_LIMIT_S):
             return work()
     except _OutOfTime:
         raise InputError(_UNFINISHED.format(TIME_LIMIT_S), where=where, fix=_FIX) from None
@@ -109,7 +109,7 @@ _tried: set[tuple[Any, ...]] = set()
 
 
 def _fault(rendered: Callable[[Messages], str], messages: Messages) -> bytes:
-    """Which limit the template breaks on these messages."""
+    """Return the code of the limit that the template exceeds on these messages, or `_OK`."""
     text = rendered(messages)
     if len(text) > MOST_CHARS:
         return _TOO_LONG
@@ -122,15 +122,17 @@ def _fault(rendered: Callable[[Messages], str], messages: Messages) -> bytes:
 
 
 def _try_out(work: Callable[[], bytes], where: str) -> None:
-    """`work` in a forked child, which can be ended in the middle of anything. An InputError where it breaks a limit;
-    where it raises, nothing: it will raise here as well."""
+    """Run `work` in a forked child, which can be killed at any point; InputError if it exceeds a limit.
+
+    An exception in the child is ignored: the same call raises it again in this process.
+    """
     ours, theirs = os.pipe()
     with warnings.catch_warnings():
-        # The child runs the template and ends: it waits for no lock of another thread.
+        # Safe with threads: the child renders the template and exits, and needs no lock of another thread.
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             child = os.fork()
-        except OSError:  # no memory or no process left for a copy: the time limit must do
+        except OSError:  # no memory or process left for a child: only the time limit applies
             os.close(ours)
             os.close(theirs)
             return
@@ -148,13 +150,13 @@ def _try_out(work: Callable[[], bytes], where: str) -> None:
         limit_s = CPU_LIMIT_S if ready else TIME_LIMIT_S
         raise InputError(_UNFINISHED.format(limit_s), where=where, fix=_FIX)
     if not answer:
-        raise InputError(f"the process that tried it was ended (status {status})", where=where, fix=_FIX)
+        raise InputError(f"the process that tested it was killed (status {status})", where=where, fix=_FIX)
     if answer in _FAULTS:
         raise InputError(_FAULTS[answer], where=where, fix=_FIX)
 
 
 def _answer(work: Callable[[], bytes], pipe: int) -> None:
-    """The child: says what came of it and ends, without anything that a Python process does at its end."""
+    """In the child: write the result to the pipe and exit, without Python's exit handlers."""
     answer = _OK
     try:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU):
@@ -168,7 +170,7 @@ def _answer(work: Callable[[], bytes], pipe: int) -> None:
         answer = work()
     except MemoryError:
         answer = _NO_MEMORY
-    except BaseException:  # it is raised again where somebody can say it
+    except BaseException:  # the parent process raises it again
         answer = _OK
     finally:
         os.write(pipe, answer)
@@ -180,17 +182,17 @@ def _limit_memory() -> None:
         with open("/proc/self/statm", encoding="ascii") as file:
             size = int(file.read().split()[0]) * resource.getpagesize() + MEMORY_LIMIT
     except OSError:
-        return  # a system without it
+        return  # a system without /proc
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (size if hard == resource.RLIM_INFINITY else min(size, hard), hard))
 
 
 class _OutOfTime(BaseException):
-    """Raised in the middle of a rendering. No `except Exception` on the way may swallow it."""
+    """Raised in a thread whose rendering takes too long. `except Exception` does not catch it."""
 
 
-class _Watch:
-    """A thread that raises `_OutOfTime` in those whose time is up. Started with the first rendering."""
+class _Deadlines:
+    """A thread, started with the first rendering, that raises `_OutOfTime` in threads past their deadline."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -214,7 +216,7 @@ class _Watch:
             self._thread = threading.Thread(target=self._look, daemon=True, name="chat template time limit")
             try:
                 self._thread.start()
-            except RuntimeError:  # a machine without a thread to give: rendering goes without its limit
+            except RuntimeError:  # no thread can be started: rendering has no time limit then
                 self._thread = None
 
     def _look(self) -> None:
@@ -227,4 +229,4 @@ class _Watch:
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_OutOfTime))
 
 
-_watch = _Watch()
+_deadlines = _Deadlines()

@@ -1,8 +1,7 @@
-"""One exception tree, one message format: where, what is wrong, what to do.
+"""The exceptions and warnings of egpo, and the signals that stop a run.
 
+Every message has one format, where: what is wrong; what to do:
 ``recipes/countdown.yaml [update]: unknown key `clp`; did you mean `clip`?``
-
-A run that somebody asked to end: a user, a terminal that closes, a scheduler.
 """
 
 import signal
@@ -15,7 +14,7 @@ from difflib import get_close_matches
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong: `what`, at `where`, mended by `fix`."""
+    """One thing that is wrong: `what` is wrong, `where`, and how to `fix` it."""
 
     what: str
     where: str = ""
@@ -28,7 +27,7 @@ class Fault:
 
 
 class EgpoError(Exception):
-    """The root of the tree, and a failure of ours or of the machine: exit code 1."""
+    """The base class of all exceptions, and a failure of egpo or of the machine: exit code 1."""
 
     exit_code = 1
 
@@ -37,18 +36,18 @@ class EgpoError(Exception):
         super().__init__(str(self.faults[0]))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickled whole: process pools and Ray send exceptions about."""
+        """Keep the faults when pickled: process pools and Ray send exceptions between processes."""
         return _revived, (type(self), self.faults)
 
 
 class InputError(EgpoError, ValueError):
-    """What the user gave cannot be used: exit code 2."""
+    """An input of the user that cannot be used: exit code 2."""
 
     exit_code = 2
 
 
 class ConfigError(InputError):
-    """A recipe or an override is wrong. Holds every fault found, not only the first."""
+    """A recipe or an override with faults. Contains every fault found, not only the first."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = list(faults)
@@ -62,18 +61,18 @@ def _revived(kind: type[EgpoError], faults: list[Fault]) -> EgpoError:
 
 
 class EgpoWarning(UserWarning):
-    """The run can go on, and somebody should look."""
+    """A problem that does not stop the run, but that the user should look at."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The advice for a name nobody knows: the closest right one, or all of them."""
+    """Return the advice for an unknown name: the closest known name, or the list of all."""
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean `{close[0]}`?" if close else "choose from " + ", ".join(f"`{n}`" for n in names)
 
 
 def how_it_ended(code: int) -> str:
-    """Say how a child process ended, by its return code as `subprocess` gives it.
+    """Describe how a child process ended, from its return code as `subprocess` gives it.
 
     ``ended with code 1``, ``was ended by SIGTERM``; ``was ended by SIGKILL (code 137)`` where a shell or bubblewrap
     reports the signal of its own child.
@@ -93,49 +92,49 @@ def _signal_name(number: int) -> str:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """The text as a message shows it: quoted, control characters escaped, cut after `most` characters."""
+    """Return a text for a message: quoted, with control characters escaped, at most `most` characters."""
     shown = repr(text)
     return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 
-_said: set[str] = set()
+_shown_topics: set[str] = set()
 
 
 def warn_once(topic: str, message: str) -> None:
-    """Warn the first time only: the figures in a message change with every batch, so Python would repeat it."""
-    if topic not in _said:
+    """Warn once per topic. Python's own filter would repeat a message whose numbers change with every batch."""
+    if topic not in _shown_topics:
         warnings.warn(message, EgpoWarning, stacklevel=3)
-        _said.add(topic)
+        _shown_topics.add(topic)
 
 
 def notify_once(message: str) -> None:
     """Print a notice on stderr, the first time only."""
-    if message not in _said:
+    if message not in _shown_topics:
         print(f"egpo: notice: {message}", file=sys.stderr)
-        _said.add(message)
+        _shown_topics.add(message)
 
 
 def forget_warnings() -> None:
-    """Let every topic speak again, as at the start of a run."""
-    _said.clear()
+    """Allow every topic to warn again, as at the start of a run."""
+    _shown_topics.clear()
 
 
-REPEATABLE = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
-"""The first ends a run in good order, the second at once."""
+USER_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
+"""Signals from a user. The first one stops a run after saving a checkpoint, a second one stops it at once."""
 NOTICES = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-"""A terminal that closes, and a scheduler's warning before its time limit: they end a run in good order. They may come
-several times (from the terminal and from its shell), so a further one does nothing."""
+"""Signals from a closing terminal, or from a scheduler before its time limit. They stop a run after saving a
+checkpoint. They may arrive several times (from the terminal and from its shell), so a second one does nothing."""
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Those that end a run. What is ignored stays ignored: `nohup` has a run outlive its terminal."""
+    """Return the signals that stop a run. Ignored signals stay ignored: under `nohup` a run outlives its terminal."""
     free = (signum for signum in (signal.SIGQUIT, *NOTICES) if signal.getsignal(signum) != signal.SIG_IGN)
     return (signal.SIGINT, signal.SIGTERM, *free)
 
 
 class RunInterruptedError(EgpoError):
-    """The run has ended because somebody asked for it: exit code 128 and the signal's number (130 for
-    SIGINT, 143 for SIGTERM), as shells expect."""
+    """A run that was stopped by a signal: exit code 128 + the signal's number (130 for SIGINT, 143 for SIGTERM), as
+    shells expect."""
 
     def __init__(self, signum: int, what: str, *, where: str = "", fix: str = "") -> None:
         super().__init__(what, where=where, fix=fix)

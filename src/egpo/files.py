@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever happens to the process or the machine."""
+"""Atomic writes: a file has its old content or its new content, even if the process or the machine crashes."""
 
 import os
 import secrets
@@ -6,18 +6,18 @@ from contextlib import suppress
 from pathlib import Path
 
 UNFINISHED = ".egpo-"
-"""Prefix of the names of files and folders under way: what lies under it is no data."""
+"""Prefix of the names of temporary files and folders, which are not data."""
 ROWS = "rows:"
-"""Prefix of a digest of rows, wherever a digest of a file's bytes could stand too."""
+"""Prefix of a digest of rows. A digest without it is of a file's bytes."""
 
 
 MAX_PATH_BYTES = 2_048
-"""The system's limit is 4,096; the rest is for the files below a folder that a setting names."""
+"""The limit of Linux is 4,096; the rest is for the files below a folder that a setting names."""
 MAX_NAME_BYTES = 255
 
 
 def path_fault(text: str) -> str | None:
-    """What a path must be to be opened at all, where this one is not; None where nothing is wrong with its text."""
+    """Return what a path must be, if this text cannot be a path; None if it can."""
     if "\0" in text:
         return "a path without NUL characters"
     try:
@@ -37,7 +37,7 @@ def path_fault(text: str) -> str | None:
 
 
 def fsync_path(path: Path) -> None:
-    """The bytes of a file, or the names in a folder, on the disk and no longer only in memory."""
+    """Flush the bytes of a file, or the names in a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -46,21 +46,21 @@ def fsync_path(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Readers find the old content or the new, never a part. Text is UTF-8.
+    """Replace the content of a file: readers find the old content or the new, never a part. Text is UTF-8.
 
-    Written beside `path`, put on the disk, renamed. After a failure (OSError) the old content stands and nothing else
-    is left; a process that is killed may leave a file whose name starts with `UNFINISHED`.
+    The content is written to a temporary file, flushed to disk and renamed. After a failure (OSError) the old content
+    is unchanged. A killed process may leave a file whose name starts with `UNFINISHED`.
     """
-    aside = path.with_name(f"{UNFINISHED}{path.name}-{secrets.token_hex(4)}")
+    temporary = path.with_name(f"{UNFINISHED}{path.name}-{secrets.token_hex(4)}")
     try:
-        handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with open(handle, "wb") as file:
             file.write(content.encode("utf-8") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(aside, path)
+        os.replace(temporary, path)
     except BaseException:
         with suppress(FileNotFoundError):
-            aside.unlink()
+            temporary.unlink()
         raise
     fsync_path(path.parent)

@@ -14,10 +14,10 @@ from egpo.errors import ConfigError, Fault, nearest, shortened
 from egpo.files import path_fault
 
 KeyPath = tuple[str, ...]
-"""The place of a setting: `update.lr` is ("update", "lr")."""
+"""The path of a setting: `update.lr` is ("update", "lr")."""
 
 LARGEST_COUNT = 2**31 - 1
-"""Larger counts overflow the 32-bit integers of the libraries below, or could never be finished."""
+"""Larger counts overflow the 32-bit integers of libraries, or could never be finished."""
 
 
 def _usable_path(text: str) -> str:
@@ -31,7 +31,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 CountOrZero = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 Every = CountOrZero
-"""A period in steps; 0 is never."""
+"""A period in steps; 0 means never."""
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_usable_path)]
 """A path, or a name that is looked up as a path first."""
 Words = Annotated[tuple[str, ...], Field(strict=False)]
@@ -43,7 +43,7 @@ Segment = Literal["thinking", "answer", "response"]
 
 
 class Section(BaseModel):
-    """Unknown keys are faults, values keep their types, and nothing changes after loading."""
+    """A section of a config: unknown keys are faults, types are strict, and values cannot change after loading."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, allow_inf_nan=False
@@ -51,7 +51,7 @@ class Section(BaseModel):
 
 
 def raised(fault: Fault) -> PydanticCustomError:
-    """A fault between fields, in the form that pydantic collects; `where` is the field to blame."""
+    """Return a fault that involves several fields, as an error that pydantic collects; `where` is the field to name."""
     return PydanticCustomError("between_fields", "{text}", {"fault": fault, "text": str(fault)})
 
 
@@ -80,13 +80,15 @@ def checked(section: type[SectionType], where: str, **values: Any) -> SectionTyp
 
 
 def faults_of(error: ValidationError, root: type[BaseModel], place_of: "PlaceOf") -> list[Fault]:
-    """All of them, in the order of the schema."""
+    """Return all faults of a validation, in the order of the schema."""
     return list(dict.fromkeys(_fault(details, root, place_of) for details in error.errors()))
 
 
 class PlaceOf:
-    """Where a value came from: the file, its line and section, or the override that set it. `set_at` has the place
-    (`file:line`) of each key that stands in a file; what is in none is looked for in `where`."""
+    """Finds where a value was set: file, line and section, or the override.
+
+    `set_at` has the place (`file:line`) of each key that a file sets; for other keys the place is `where`.
+    """
 
     def __init__(self, where: str, set_at: dict[KeyPath, str], override_of: dict[KeyPath, str]) -> None:
         self.where, self.set_at, self.override_of = where, set_at, override_of
@@ -149,7 +151,7 @@ def _shown(value: Any) -> str:
 
 
 def _advice_for_unknown(path: KeyPath, root: type[BaseModel]) -> str:
-    """The nearest key of that section; a key that stands in another section is named with it."""
+    """Return the closest key of the section, or the full path if another section has a key of this name."""
     *sections, key = path
     known = {*_section(root, sections).model_fields, *(() if sections else ("include",))}
     elsewhere = [".".join(place) for place in _all_keys(root) if place[-1] == key]
@@ -159,7 +161,7 @@ def _advice_for_unknown(path: KeyPath, root: type[BaseModel]) -> str:
 
 
 def _first_required(path: KeyPath, root: type[BaseModel]) -> KeyPath:
-    """A missing section is mended by its first required key."""
+    """Return the path to set: for a missing section, its first required key."""
     section = _subsection(_section(root, list(path[:-1])), path[-1])
     if section is None:
         return path
@@ -175,7 +177,7 @@ def _section(root: type[BaseModel], path: list[str]) -> type[BaseModel]:
 
 
 def _subsection(parent: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The section under that name, optional or not; none where a plain value stands."""
+    """Return the class of a subsection, optional or not; None if the key is a plain value."""
     annotation = parent.model_fields[name].annotation
     options = [annotation, *get_args(annotation)]
     return next((one for one in options if isinstance(one, type) and issubclass(one, BaseModel)), None)

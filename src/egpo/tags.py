@@ -1,10 +1,10 @@
-"""The pair of tags around a thought: one default, one rule, for text, tokens and recipes alike."""
+"""The pair of tags around the thinking: the default and its check, for text, tokens and recipes."""
 
 THINK_TAGS = ("<think>", "</think>")
 
 
 def tags_fault(tags: tuple[str, str]) -> str:
-    """Why a pair cannot be used, or nothing: where one tag holds the other, either would be found in its place."""
+    """Return why a pair of tags cannot be used, or an empty text. If one contains the other, they are ambiguous."""
     opening, closing = tags
     if not opening or not closing:
         return "neither may be empty"

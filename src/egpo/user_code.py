@@ -1,4 +1,4 @@
-"""Code from outside the package, named by its module: a task as `module:Class`, a reward as `module:function`."""
+"""Import a user's own code by module name: a task as `module:Class`, a reward as `module:function`."""
 
 import importlib
 import importlib.util
@@ -10,11 +10,11 @@ from egpo.errors import InputError
 
 
 def import_user_code(module_name: str, where: str) -> ModuleType:
-    """The module of that name, or in the file of that name (`my_reward.py`); `where` says who asked for it.
+    """Import a module by name or from a file (`my_reward.py`). `where` is the setting that names it, for messages.
 
-    Whatever goes wrong is the user's to mend: InputError, with what the module said.
+    Any failure is an InputError with the module's own message.
     """
-    # A console script's path starts at its own folder; such code usually lies where the command is given.
+    # The path of a console script starts at its own folder, but a user's code is usually in the working directory.
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -22,12 +22,12 @@ def import_user_code(module_name: str, where: str) -> ModuleType:
         return _load_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
-            fix = f"run where it lies, or install it ({here} was searched)"
+            fix = f"run egpo in the folder of the module, or install it (searched: {here})"
             raise InputError(f"no module `{module_name}`", where=where, fix=fix) from error
         raise InputError(f"`{module_name}` needs `{error.name}`", where=where, fix="install it") from error
     except (Exception, SystemExit) as error:  # the boundary to a user's module, which may raise anything when imported
         what = f"importing `{module_name}` failed ({type(error).__name__}: {error})"
-        raise InputError(what, where=where, fix="mend it") from error
+        raise InputError(what, where=where, fix="fix the module, then retry") from error
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -1,3 +1,3 @@
-"""The one place that names the version."""
+"""The version of egpo."""
 
 __version__ = "0.1.0"

@@ -96,7 +96,7 @@ def test_a_run_that_recorded_bytes_is_resumed_on_the_same_file_and_refused_on_an
     write_provenance(path, Provenance(0, {"train": file_digest(ours)}, launch))
     other = tmp_path / "other.parquet"
     write_parquet(other, ROWS[:200], "train")
-    with pytest.raises(InputError, match="the data is not what this run began with"):
+    with pytest.raises(InputError, match="the data has changed since the run started"):
         record_resumption(path, launch, {"train": data_digest(other)}, {"train": other})
     record_resumption(path, launch, {"train": data_digest(ours)}, {"train": ours})
     assert read_provenance(path).data == {"train": data_digest(ours)}

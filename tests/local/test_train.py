@@ -174,7 +174,7 @@ def test_a_full_disk_during_a_save_does_not_end_the_run(recipe, tmp_path):
     assert "the checkpoint of step 5 could not be written (" in limited.err
     assert "File too large" in limited.err
     assert "warning: the checkpoint of step 4 could not be written" in limited.out
-    assert "training goes on, and the newest checkpoint is that of step 2" in limited.out
+    assert "training continues, and the latest checkpoint is from step 2" in limited.out
     assert contents(folder / "checkpoints") == before
     assert "save_4" in {note.rule for note in read_notes(folder / "health.jsonl")}
     again = run(*words, cwd=tmp_path)
@@ -255,7 +255,7 @@ def test_a_task_without_problems(recipe):
 
 def test_a_run_folder_of_another_config(recipe):
     trained(recipe, "steps=1")
-    with pytest.raises(InputError, match="already holds a run; go on with it by --resume"):
+    with pytest.raises(InputError, match="already contains a run; continue it with --resume"):
         trained(recipe, "steps=1")
     with pytest.raises(InputError, match=r"update.lr: 0.001 -> 0.002"):
         trained(recipe, "steps=1", "update.lr=0.002", resume=True)

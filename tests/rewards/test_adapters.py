@@ -331,7 +331,7 @@ def test_what_it_may_not_give(result):
 @pytest.mark.parametrize(
     ("spec", "what"),
     [
-        ("no_such_module:f", "no module `no_such_module`; run where it lies"),
+        ("no_such_module:f", "no module `no_such_module`; run egpo in the folder of the module"),
         ("json:loads", "reward json:loads: cannot be called with verl's arguments"),
         ("builtins:dict", "cannot be called with verl's arguments"),
         ("json:lods", "no function `lods`.*did you mean `loads`"),

@@ -101,10 +101,10 @@ def test_a_line_cut_in_half_is_passed_over_and_garbage_is_named(tmp_path):
     path.write_bytes(path.read_bytes()[:-5])
     assert read_dump(path) == [record()]
     path.write_text('{"output": "4"}\n')
-    with pytest.raises(InputError, match="line 1: no rollout of ours"):
+    with pytest.raises(InputError, match="line 1: not a rollout record"):
         read_dump(path)
     path.write_text('{"output": "4", "later": 1, "token_segment": [["a"]]}\n')
-    with pytest.raises(InputError, match="line 1: no rollout of ours"):
+    with pytest.raises(InputError, match="line 1: not a rollout record"):
         read_dump(path)
 
 
@@ -117,12 +117,12 @@ def test_a_name_of_a_later_version_is_passed_over(tmp_path):
 
 def test_a_disk_that_cannot_take_a_dump_does_not_stop_training(tmp_path):
     (tmp_path / "rollouts").write_text("a file where the folder should be")
-    with pytest.warns(EgpoWarning, match="rollouts are not kept"):
+    with pytest.warns(EgpoWarning, match="rollouts are not written"):
         write_dump(tmp_path / "rollouts" / "step_3.jsonl", [record()])
 
 
 @pytest.mark.parametrize("value", [object(), float("nan")])
 def test_what_json_cannot_hold_does_not_stop_training(tmp_path, value):
-    with pytest.warns(EgpoWarning, match="rollouts are not kept"):
+    with pytest.warns(EgpoWarning, match="rollouts are not written"):
         write_dump(tmp_path / "step_1.jsonl", [record(extra_info={"own": value})])
     assert list(tmp_path.iterdir()) == []

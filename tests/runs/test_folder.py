@@ -47,14 +47,14 @@ def test_a_new_run_holds_its_config(tmp_path):
 
 def test_a_folder_that_holds_a_run_is_refused_with_what_to_do(tmp_path):
     create(tmp_path / "a", "update.lr=1e-5")
-    with pytest.raises(InputError, match=r"a: already holds a run; go on with it by --resume, or .*name="):
+    with pytest.raises(InputError, match=r"a: already contains a run; continue it with --resume, or .*name="):
         create(tmp_path / "a")
     assert RunFolder(tmp_path / "a").config.read_text() == yaml_of("update.lr=1e-5")
 
 
 def test_a_folder_of_other_things_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match=r"holds thesis\.tex, and no run"):
+    with pytest.raises(InputError, match=r"contains thesis\.tex, but no run"):
         create(tmp_path)
     with pytest.raises(InputError, match="is a file"):
         create(tmp_path / "thesis.tex")
@@ -103,7 +103,7 @@ def test_what_changes_no_arithmetic_may_change_on_resume_and_is_written(tmp_path
 )  # fmt: skip
 def test_another_training_is_refused_and_the_difference_shown(tmp_path, key, value):
     create(tmp_path)
-    with pytest.raises(ConfigError, match=rf"{tmp_path}: this run has another config \({key}.* -> ") as caught:
+    with pytest.raises(ConfigError, match=rf"{tmp_path}: this run has a different config \({key}.* -> ") as caught:
         resume(tmp_path, f"{key}={value}", "checkpoints.every=7")
     assert "checkpoints" not in str(caught.value)
     assert "name=" in str(caught.value)

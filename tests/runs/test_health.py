@@ -153,7 +153,7 @@ def test_notes_say_numbers():
     (note,) = observed(SICK["entropy_falling"])
     assert "from 0.9 to 0.29 nats within 3 steps" in note.message
     (note,) = observed(SICK["reward_flat"])
-    assert re.search(r"at 0\.3 for 50 steps \(change \S+, 95 % interval -\S+ to \+\S+\)", note.message)
+    assert re.search(r"stayed at 0\.3 for 50 steps \(change \S+, 95 % interval -\S+ to \+\S+\)", note.message)
 
 
 def test_steps_come_in_order():
@@ -196,10 +196,10 @@ def test_notes_read_back_and_garbage_is_named(tmp_path):
     stream.forget_after(4)
     assert read_notes(path) == notes[:3]
     path.write_text('{"step": 1}\n')
-    with pytest.raises(InputError, match="line 1: no health note"):
+    with pytest.raises(InputError, match="line 1: not a health note"):
         read_notes(path)
     with pytest.raises(EgpoError, match="line 1"):
         stream.forget_after(4)
     path.write_text('{"step": "4", "rule": "x", "severity": "danger", "message": "m", "advice": "a"}\n')
-    with pytest.raises(InputError, match=r"line 1: no health note \(its step is '4'"):
+    with pytest.raises(InputError, match=r"line 1: not a health note \(its step is '4'"):
         stream.forget_after(4)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from egpo.runs import LiveView, Note
+from egpo.runs.formatting import format_duration, format_number, sparkline
 from egpo.runs.live import panel
-from egpo.runs.readings import duration, figure, sparkline
 
 METRICS = {
     "critic/score/mean": 0.4312, "critic/acc/mean": 0.25, "actor/entropy": 0.95, "entropy/thinking": 1.203,
@@ -55,7 +55,7 @@ def test_the_panel_says_everything_in_80_columns():
     for part in (
         "a-run", "step 37 of 100", "4:12 left", "sample 3 s", "reward    0.431  ▄", "train 0.250",
         "validation 0.390 (step 30)", "thinking 1.203", "answer 0.310", "response 0.951", "KL 0.0012",
-        "gradient 0.123", "without a gradient 25%", "mean 87", "cut off 3%", "tokens/s 12,346",
+        "gradient 0.123", "no signal 25%", "mean 87", "truncated 3%", "tokens/s 12,346",
         "! step 2: KL from the starting policy is 0.7 nats a token. Try: lower ", "\n  `update.lr`.",
     ):  # fmt: skip
         assert part in text, part
@@ -199,14 +199,14 @@ def test_a_sparkline_is_as_long_as_it_may_and_keeps_the_order(values, width):
     ("seconds", "text"), [(None, "–"), (0.4, "0:00"), (67, "1:07"), (724, "12:04"), (10931, "3:02:11")]
 )
 def test_durations(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "–"), (0.0, "0.000"), (0.1234, "0.123"), (1.2e-5, "1.2e-05"), (-2e8, "-2.0e+08")]
 )
 def test_figures_never_round_to_nothing(value, text):
-    assert figure(value) == text
+    assert format_number(value) == text
 
 
 class FullDevice(io.StringIO):

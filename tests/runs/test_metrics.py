@@ -76,7 +76,7 @@ def test_a_hole_in_the_curve_is_named_unless_it_may_be_there(tmp_path, steps):
     for step in steps:
         stream.append(step, {})
     before = [{"step": step} for step in steps]
-    with pytest.raises(InputError, match=r"metrics\.jsonl: .*cannot go on from step 3; restore the file"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl: .*cannot be resumed from step 3; restore the file"):
         stream.forget_after(3)
     stream.forget_after(3, gaps=True)
     assert (read_metrics(stream.path) if steps else []) == before
@@ -99,7 +99,7 @@ def test_garbage_before_the_end_is_named(tmp_path, garbage):
 def test_a_line_without_a_step_cannot_be_placed(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"x": 1}\n')
-    with pytest.raises(InputError, match="line 1: no `step`"):
+    with pytest.raises(InputError, match="line 1: the line has no `step`"):
         MetricStream(path).forget_after(0)
 
 

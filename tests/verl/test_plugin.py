@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from egpo.checks import VERL_VERSION
 from egpo.errors import ConfigError, EgpoError
+from egpo.support import VERL_VERSION
 from egpo.verl import settings
 from egpo.verl.checks import refuse_ours, refuse_ours_apart
 from egpo.verl.trainers import end_on_failures

@@ -47,7 +47,7 @@ def print_closing(demo: "Demo", console: "Console") -> None:
     """Print each estimator against the base, all pairs of estimators, what kind of gain it was, and the report."""
     from egpo.cli.tables import cell
     from egpo.demos.findings import against_base, between_estimators, gains
-    from egpo.runs.readings import duration
+    from egpo.runs.formatting import format_duration
 
     apart, pairs = list(against_base(demo.evaluations)), list(between_estimators(demo.evaluations))
     for manner, title in _TITLES.items():
@@ -57,7 +57,7 @@ def print_closing(demo: "Demo", console: "Console") -> None:
     console.print()
     for line in (*map(_gain_line, gains(demo.evaluations)), demo.forecast, _ONE_SEED):
         console.print(cell(line))
-    console.print(f"This took {duration(demo.took_s)}. Open the report in a browser:")
+    console.print(f"This took {format_duration(demo.took_s)}. Open the report in a browser:")
     console.print(cell(str(demo.report)), style="bold", soft_wrap=True)
 
 

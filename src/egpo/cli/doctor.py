@@ -14,7 +14,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the check
 
     Example: [cyan]egpo doctor[/]
     """
-    from egpo.checks import run_checks
+    from egpo.machine_checks import run_checks
 
     checks = list(run_checks())
     if as_json:

@@ -182,9 +182,9 @@ class _Examined:
 def _examined(candidate: "Candidate", paper: "Paper") -> _Examined:
     from egpo.cli.progress import shown_progress
     from egpo.evals.evaluate import evaluate, write_evaluation
-    from egpo.runs.live import warnings_said_by
+    from egpo.runs.live import warnings_printed_by
 
-    with shown_progress(candidate.label) as view, warnings_said_by(view.say), candidate.opened() as model:
+    with shown_progress(candidate.label) as view, warnings_printed_by(view.say), candidate.opened() as model:
         evaluation = evaluate(model, paper, view.watch)
     path = write_evaluation(candidate.folder, candidate.file_name(paper.exam), evaluation, candidate.origin)
     return _Examined(evaluation, candidate.origin, path)

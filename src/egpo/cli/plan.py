@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from egpo.plans.plan import Plan
+    from egpo.plans.step_plan import StepPlan
 
 Words = Annotated[
     list[str] | None,
@@ -39,7 +39,7 @@ def plan(
     """
     from egpo.cli.config import split_words
     from egpo.config import load_config
-    from egpo.plans.plan import plan_recipe
+    from egpo.plans.step_plan import plan_recipe
 
     found = plan_recipe(load_config(*split_words(recipe)), card, prompt_tokens, response_tokens)
     longest = _longest_by_group(found) if lengths else {}
@@ -54,7 +54,7 @@ def plan(
         raise typer.Exit(1)
 
 
-def _show(plan: "Plan") -> None:
+def _show(plan: "StepPlan") -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -77,12 +77,12 @@ def _show(plan: "Plan") -> None:
     console.print(f"{stages} = {plan.time.step_s:.{digits}f} s per step")
 
 
-def _longest_by_group(plan: "Plan") -> dict[int, dict[str, int]]:
+def _longest_by_group(plan: "StepPlan") -> dict[int, dict[str, int]]:
     """Return the longest response in tokens, by group size and GPU; 0 if none fits."""
     from dataclasses import replace
 
-    from egpo.plans.plan import longest_that_fits
     from egpo.plans.shapes import CARDS
+    from egpo.plans.step_plan import longest_that_fits
 
     jobs = {group: replace(plan.job, group=group, at_once=plan.job.prompts * group) for group in (4, 8, 16, 32)}
     return {
@@ -91,7 +91,7 @@ def _longest_by_group(plan: "Plan") -> dict[int, dict[str, int]]:
     }
 
 
-def _show_lengths(plan: "Plan", longest: dict[int, dict[str, int]]) -> None:
+def _show_lengths(plan: "StepPlan", longest: dict[int, dict[str, int]]) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -141,7 +141,7 @@ def _sampling(
 def _probed(subject: "Subject", paper: "Paper") -> "Probe":
     from egpo.cli.progress import shown_progress
     from egpo.probes.probe import probe as probe_model
-    from egpo.runs.live import warnings_said_by
+    from egpo.runs.live import warnings_printed_by
 
-    with shown_progress(subject.place.label) as view, warnings_said_by(view.say):
+    with shown_progress(subject.place.label) as view, warnings_printed_by(view.say):
         return probe_model(subject.load(), paper, view.watch)

@@ -44,7 +44,7 @@ def train(
     from egpo.config import load_config
     from egpo.errors import InputError
     from egpo.prepared_data import require_prepared_data, require_source, with_prepared_data
-    from egpo.runs.live import warnings_said_by
+    from egpo.runs.live import warnings_printed_by
 
     path, overrides = split_words(recipe)
     config = load_config(path, [*overrides, *([f"verl.address={address}"] if address else [])])
@@ -60,5 +60,5 @@ def train(
         config = with_prepared_data(config)
     else:
         config = require_prepared_data(config, str(path))
-    with warnings_said_by(partial(typer.echo, err=True)):
+    with warnings_printed_by(partial(typer.echo, err=True)):
         typer.echo(engines.dry_run(config, resume=resume, resume_from=resume_from))

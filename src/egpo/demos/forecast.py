@@ -8,8 +8,8 @@ from egpo.config import Config
 from egpo.evals.intervals import Estimate
 from egpo.probes.forecast import Forecast
 from egpo.runs.folder import RunFolder
+from egpo.runs.metric_table import NO_SIGNAL
 from egpo.runs.metrics import read_metrics
-from egpo.runs.readings import AGREEING
 from egpo.runs.stored import read_json_object
 
 FIRST_STEPS = 10
@@ -40,5 +40,5 @@ def _forecast(probe: Path, size: int) -> Forecast:
 def _informative_frac(config: Config) -> float:
     """Return the mean fraction of informative groups over the first steps of a run."""
     metrics = RunFolder(Path(config.runs) / config.name).metrics
-    fractions = [1 - line[AGREEING] for line in read_metrics(metrics) if AGREEING in line]
+    fractions = [1 - line[NO_SIGNAL] for line in read_metrics(metrics) if NO_SIGNAL in line]
     return fmean(fractions[:FIRST_STEPS])

@@ -25,7 +25,7 @@ from egpo.experiments.screen import Screen
 from egpo.experiments.stage_record import StageJob, model_identity
 from egpo.fingerprints import digest_of
 from egpo.prepared_data import data_digest
-from egpo.runs.live import warnings_said_by
+from egpo.runs.live import warnings_printed_by
 from egpo.serving.commands import Serving
 from egpo.serving.served import served
 
@@ -84,7 +84,7 @@ def _evaluate(candidate: LocalCandidate, config: Config, exams: Sequence[Exam], 
     results = []
     with (
         screen.watched(candidate.label) as view,
-        warnings_said_by(view.say),
+        warnings_printed_by(view.say),
         _opened(candidate, config, view.say) as model,
     ):
         for paper in papers:

@@ -24,9 +24,9 @@ from egpo.probes.subject import find_subject
 from egpo.reports import write_report
 from egpo.runs.differences import FREE
 from egpo.runs.folder import PROBE
-from egpo.runs.live import warnings_said_by
+from egpo.runs.live import warnings_printed_by
+from egpo.runs.metric_table import ACCURACY, REWARD
 from egpo.runs.metrics import read_metrics
-from egpo.runs.readings import ACCURACY, REWARD
 from egpo.runs.stored import read_json_object
 
 
@@ -65,7 +65,7 @@ def _probe(experiment: Experiment, screen: Screen) -> str:
         config.task.name, config.task.settings, "train", config.probe.problems, sampling, default_ks(sampling.n)
     )
     subject, paper = find_subject(config, out=experiment.run.evals), draw_exam(exam)
-    with screen.watched("probe") as view, warnings_said_by(view.say):
+    with screen.watched("probe") as view, warnings_printed_by(view.say):
         path = write_probe(subject.folder, probe(subject.load(), paper, view.watch), subject.origin)
     return _probe_result(read_json_object(path))
 

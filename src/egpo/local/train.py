@@ -6,7 +6,7 @@ from egpo.config import Config
 from egpo.local.training.interrupts import Interrupts
 from egpo.local.training.rl_session import TrainOpening
 from egpo.local.training.session import complete
-from egpo.runs.live import LiveView, warnings_said_by
+from egpo.runs.live import LiveView, warnings_printed_by
 
 
 def train(config: Config, *, resume: bool = False, resume_from: int | None = None) -> Path:
@@ -17,5 +17,5 @@ def train(config: Config, *, resume: bool = False, resume_from: int | None = Non
     is saved.
     """
     title = f"{config.name}: {config.algorithm.estimator} on {config.task.name}, from {config.model.path}"
-    with Interrupts() as interrupts, LiveView(config.steps, title) as view, warnings_said_by(view.say):
+    with Interrupts() as interrupts, LiveView(config.steps, title) as view, warnings_printed_by(view.say):
         return complete(TrainOpening(config, view, interrupts), resume=resume, resume_from=resume_from)

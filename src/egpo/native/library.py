@@ -1,6 +1,7 @@
-"""The kernels' library: compiled by the machine's own C compiler when it is first needed, kept for the next process.
+"""Compile, cache and load the library of C kernels.
 
-The kernels as Python calls them. A call gives up the interpreter's lock for as long as it computes.
+The library is compiled by the machine's C compiler at first use and kept in a cache folder for later processes. A call
+of a kernel releases the interpreter's lock while it computes.
 """
 
 import ctypes
@@ -24,21 +25,22 @@ _SOURCES = Path(__file__).parent / "sources"
 _LIMIT_S = 300
 _FLAGS = (
     *("-std=gnu11", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"),
-    # What vectorising sums needs. Not -ffast-math: it knows no NaN, and makes torch round small numbers to 0.
+    # Needed to vectorise sums. Not -ffast-math: it assumes no NaN, and makes torch round small numbers to 0.
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math"),
 )
 _TRAILER = b"egpo kernels, sha256: "
 
 
 class CompileError(EgpoError):
-    """Why there are no kernels here: one phrase."""
+    """The reason why there are no kernels on this machine."""
 
 
 def library_file() -> Path:
-    """Of the sources, the flags, the compiler and the CPU together: whichever of them changes, another file.
+    """Return the path of the library for these sources, flags, compiler and CPU; compile it if needed.
 
-    A file that is not whole is compiled anew: loading one that was cut short ends the process with SIGBUS, and one
-    with a changed byte may compute anything."""
+    A damaged file is compiled again: loading a truncated one ends the process with SIGBUS, and one with a changed byte
+    may compute anything.
+    """
     compiler = _compiler()
     identity = (
         *_FLAGS,
@@ -52,13 +54,13 @@ def library_file() -> Path:
     if not path.exists():
         _compile(compiler, path)
     elif not _is_whole(path):
-        warn_once(f"damaged {path}", f"{path} is damaged: the kernels are compiled again")
+        warn_once(f"damaged {path}", f"{path} is damaged; compiling the kernels again")
         _compile(compiler, path)
     return path
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the file ends with the digest of what comes before."""
+    """Return whether the file ends with the digest of the bytes before it."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -68,24 +70,26 @@ def _is_whole(path: Path) -> bool:
 
 
 def _sealed(library: bytes) -> bytes:
-    """The library and its digest in one file, so that no process finds one without the other. What follows the end of
-    an ELF file is not looked at when it is loaded."""
+    """Return the library with its digest appended, so that both are always in one file.
+
+    The loader ignores bytes after the end of an ELF file.
+    """
     return library + _TRAILER + hashlib.sha256(library).digest()
 
 
 def _compile(compiler: str, path: Path) -> None:
-    """Written aside and renamed: two processes may be at it, or two threads of one."""
-    aside = path.with_name(f"{UNFINISHED}{os.getpid()}-{threading.get_ident()}-{path.name}")
+    """Compile to a temporary file and rename it, because several processes or threads may compile at the same time."""
+    temporary = path.with_name(f"{UNFINISHED}{os.getpid()}-{threading.get_ident()}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _run([compiler, *_FLAGS, "-o", str(aside), *map(str, sorted(_SOURCES.glob("*.c"))), "-lm"])
-            aside.write_bytes(_sealed(aside.read_bytes()))
-            fsync_path(aside)
-            aside.replace(path)
+            _run([compiler, *_FLAGS, "-o", str(temporary), *map(str, sorted(_SOURCES.glob("*.c"))), "-lm"])
+            temporary.write_bytes(_sealed(temporary.read_bytes()))
+            fsync_path(temporary)
+            temporary.replace(path)
             fsync_path(path.parent)
         finally:
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise CompileError(f"{path.parent} cannot be written ({error.strerror})") from error
 
@@ -105,7 +109,7 @@ def _run(command: list[str]) -> str:
         raise CompileError(f"{command[0]} took more than {_LIMIT_S} s") from error
     if done.returncode:
         complaint = (done.stderr.strip() or "no reason given").splitlines()[0]
-        raise CompileError(f"{Path(command[0]).name} fails: {complaint[:200]}")
+        raise CompileError(f"{Path(command[0]).name} failed: {complaint[:200]}")
     return done.stdout
 
 
@@ -115,7 +119,7 @@ def _folder() -> Path:
 
 
 def _cpu() -> str:
-    """All that -march=native may look at: a home folder may be shared by machines that differ."""
+    """Return what -march=native depends on, because different machines may share a home folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -125,7 +129,7 @@ def _cpu() -> str:
 
 
 VARIABLE = "EGPO_NATIVE"
-"""0: compute with torch alone."""
+"""Environment variable. 0: compute with torch alone."""
 
 _LETTERS = {"p": ctypes.c_void_p, "l": ctypes.c_int64, "i": ctypes.c_int, "f": ctypes.c_float}
 _ARGUMENTS = {
@@ -147,45 +151,47 @@ _ARGUMENTS = {
     "attend_pack_back": "pppppppp pp iiiiif",
 }
 _NEED_MEMORY = ("rms_norm_back", "heads_back", "decode", "choose", "attend_pack", "attend_pack_back")
-"""These answer whether they had it."""
+"""Kernels that allocate memory, and return 0 if they could not."""
 
 
 @cache
 def kernels() -> Any:
-    """The library, compiled where it is not yet; None where `why_no_kernels` says why."""
+    """Return the library, compiled if needed; None if it cannot be used (`why_no_kernels` gives the reason)."""
     return None if why_no_kernels() else _load()
 
 
 @cache
 def why_no_kernels() -> str | None:
-    """One phrase, or None where they work."""
+    """Return why the kernels cannot be used; None if they can."""
     if os.environ.get(VARIABLE) == "0":
         return f"{VARIABLE}=0"
     try:
         _load()
     except CompileError as error:
         return str(error)
-    except OSError as error:  # a library of another system in the same cache, or a folder that executes nothing
+    except OSError as error:  # the cache has a library of another system, or its folder does not allow execution
         return f"the compiled library cannot be loaded ({error})"
     return None
 
 
 @cache
 def describe_kernels() -> str:
-    """For a run's records: its last bits depend on it."""
+    """Return the version of the kernels for the provenance of a run: the last bits of its results depend on it."""
     return f"torch ({why_no_kernels()})" if why_no_kernels() else _file().stem
 
 
 def address(tensor: Tensor) -> int:
-    """Where a kernel finds the numbers: they must be float32 without gaps. It keeps nothing alive: who asks for the
-    address of a copy holds the copy until the kernel is done."""
+    """Return the address of a contiguous float32 tensor for a kernel.
+
+    It does not keep the tensor alive: the caller must hold a reference until the kernel has returned.
+    """
     assert tensor.dtype == torch.float32, "not float32"
-    assert tensor.is_contiguous(), "gaps between the numbers"
+    assert tensor.is_contiguous(), "not contiguous"
     return tensor.data_ptr()
 
 
 def suits(*tensors: Tensor) -> bool:
-    """Kernels are here, and these can be given to them."""
+    """Return whether the kernels are available and can process these tensors."""
     return all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors) and (
         kernels() is not None
     )
@@ -218,9 +224,9 @@ def _require_memory(had_memory: int, function: Any, arguments: object) -> None:
 
 
 def _sgemm() -> int | None:
-    """torch's own matrix product, which is the machine's best."""
+    """Return the address of torch's own matrix product, which is the fastest on the machine."""
     torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
         return ctypes.cast(ctypes.CDLL(str(torch_cpu)).sgemm_, ctypes.c_void_p).value
     except AttributeError as error:
-        raise CompileError("torch's library shows no sgemm") from error
+        raise CompileError("torch's library does not export sgemm") from error

@@ -1,9 +1,4 @@
-"""GPUs, by what a plan needs of them.
-
-The numbers of a decoder, from its config.json.
-
-The work of a step: so many prompts, so many responses, so long.
-"""
+"""The inputs of a plan: GPUs, the numbers of a decoder from its `config.json`, and the work of a step."""
 
 import json
 from dataclasses import dataclass
@@ -13,12 +8,13 @@ from typing import Any
 from egpo.config import Config
 from egpo.config.machine import model_folder
 from egpo.errors import InputError
+from egpo.support import FAST_ARCHITECTURES
 
 
 @dataclass(frozen=True)
 class Card:
-    """`bytes` of memory; `bytes_per_s` that a copy moves, read and written; `operations_per_s` of a product of large
-    bfloat16 matrices."""
+    """A GPU: memory in bytes, bytes read and written per second by a copy, and bfloat16 operations per second of large
+    matrix products."""
 
     name: str
     bytes: float
@@ -26,8 +22,8 @@ class Card:
     operations_per_s: float
 
 
-# The H200's rates are measured (benchmarks/one_gpu.py prints them). The others' are nine tenths of what their makers
-# state for memory, and four fifths for products: the H200's own shares.
+# The H200's rates are measured (benchmarks/one_gpu.py prints them). The others are 0.9 of the vendor's memory rate and
+# 0.8 of its matrix rate: the fractions that were measured on the H200.
 CARDS = {
     "h200": Card("H200, 141 GB", 150.7e9, 4.29e12, 777e12),
     "h100": Card("H100, 80 GB", 85.5e9, 0.9 * 3.35e12, 0.8 * 990e12),
@@ -36,13 +32,9 @@ CARDS = {
 }
 
 
-KNOWN = ("llama", "qwen2", "qwen3")
-"""`model_type` of the shapes whose cost is modelled: those of the fused path."""
-
-
 @dataclass(frozen=True)
 class ModelShape:
-    """`queries` heads, `keys` heads of keys and as many of values, all of `width`."""
+    """The numbers of a decoder. `queries` and `keys`: heads of queries, and of keys and values, of size `width`."""
 
     hidden: int
     inner: int
@@ -55,12 +47,12 @@ class ModelShape:
 
     @property
     def joint(self) -> int:
-        """Weights of a layer that the decoder keeps a second copy of: joint projections, gate and up."""
+        """Weights of a layer that the decoder keeps a second copy of: query, key, value, gate and up projections."""
         return self.hidden * ((self.queries + 2 * self.keys) * self.width + 2 * self.inner)
 
     @property
     def layer(self) -> int:
-        """Weights in a layer's products."""
+        """Weights of a layer's matrix products."""
         return self.joint + self.hidden * (self.queries * self.width + self.inner)
 
     @property
@@ -69,12 +61,12 @@ class ModelShape:
 
     @property
     def weights(self) -> int:
-        """All but the norms', which are too few to count."""
+        """All weights but the norms', which are too few to matter."""
         return self.layers * self.layer + self.head * (1 if self.tied else 2)
 
     @property
     def cached_numbers(self) -> int:
-        """Keys and values of one token."""
+        """Numbers in the key-value cache for one token."""
         return 2 * self.layers * self.keys * self.width
 
     def kept_numbers(self, gradient_checkpointing: bool = False) -> float:
@@ -85,7 +77,7 @@ class ModelShape:
 
 
 def read_shape(path: str) -> ModelShape:
-    """Of the model that a recipe names; it must lie on this machine."""
+    """Read the shape of the model that a recipe names. Its folder must be on this machine."""
     where = f"model {path}"
     file = Path(model_folder(path)).expanduser() / "config.json"
     if not file.is_file():
@@ -94,17 +86,19 @@ def read_shape(path: str) -> ModelShape:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(
-            f"its config.json cannot be read ({error})", where=where, fix="is the folder whole?"
+            f"its config.json cannot be read ({error})", where=where, fix="is the folder complete?"
         ) from error
     if not isinstance(config, dict):
-        raise InputError("its config.json is no object", where=where, fix="is the folder whole?")
+        raise InputError("its config.json is not a JSON object", where=where, fix="is the folder complete?")
     return _shape(config, where)
 
 
 def _shape(config: dict[str, Any], where: str) -> ModelShape:
-    if config.get("model_type") not in KNOWN:
+    if config.get("model_type") not in FAST_ARCHITECTURES:
         raise InputError(
-            f"a plan does not know the cost of `{config.get('model_type')}`", where=where, fix=f"it knows {KNOWN}"
+            f"cannot estimate the cost of `{config.get('model_type')}`",
+            where=where,
+            fix=f"plans cover {', '.join(FAST_ARCHITECTURES)}",
         )
     queries = _count(config, "num_attention_heads", where)
     hidden = _count(config, "hidden_size", where)
@@ -121,13 +115,15 @@ def _shape(config: dict[str, Any], where: str) -> ModelShape:
 
 
 def _count(config: dict[str, Any], key: str, where: str, usual: int | None = None) -> int:
-    """`usual` where the config leaves it open; InputError where it is no number of things."""
+    """Return a positive integer of the config, or `usual` if the key is missing; InputError for other values."""
     value = config.get(key)
     value = usual if value is None else value
     if value is None:
-        raise InputError(f"its config.json lacks `{key}`", where=where, fix="is the folder whole?")
+        raise InputError(f"its config.json lacks `{key}`", where=where, fix="is the folder complete?")
     if not isinstance(value, int) or value < 1:
-        raise InputError(f"`{key}` of its config.json is {value!r:.40}", where=where, fix="it must be a whole number")
+        raise InputError(
+            f"`{key}` of its config.json is {value!r:.40}", where=where, fix="it must be a positive integer"
+        )
     return value
 
 
@@ -136,7 +132,11 @@ USUAL_PROMPT_TOKENS = 128
 
 @dataclass(frozen=True)
 class StepJob:
-    """`response_tokens` is the mean, `longest` what there must be room for. `at_once` rows are sampled together."""
+    """The work of one step: `prompts` groups of `group` responses.
+
+    `response_tokens` is the mean length and `longest` the maximum, for which there must be memory. `at_once` rows are
+    sampled together.
+    """
 
     prompts: int
     group: int
@@ -160,12 +160,12 @@ class StepJob:
 
     @property
     def group_tokens(self) -> int:
-        """Of one prompt and its responses in a pack."""
+        """Tokens of one prompt and its responses in a pack."""
         return self.prompt_tokens + self.group * (self.response_tokens - 1)
 
     @classmethod
     def of(cls, config: Config, prompt_tokens: int | None, response_tokens: int | None) -> "StepJob":
-        """What a recipe does not say is told: prompts are as long as it allows, and so are responses."""
+        """Read the work of a step from a recipe. Unset lengths default to the recipe's maximum."""
         rollout = config.rollout
         return cls(
             prompts=rollout.prompts,

@@ -4,18 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from egpo.reports.curves import INFORMATIVE, Curve, ReportedRun, is_validation, rounded, thinned
-from egpo.runs.readings import (
-    ACCURACY,
-    ENTROPIES,
-    GRAD_NORM,
-    KL,
-    LENGTH,
-    LOSS,
-    REWARD,
-    TRUNCATED,
-    VALIDATION_LOSS,
-)
+from egpo.reports.curves import Curve, ReportedRun, rounded, thinned
+from egpo.runs.metric_table import METRICS, Metric
 
 POINTS = 120_000
 """In all curves of a page together: about a megabyte."""
@@ -23,8 +13,8 @@ _MOST, _LEAST = 1000, 100
 
 
 @dataclass(frozen=True)
-class Chart:
-    """One metric of all runs. `share`: it lies in [0, 1] and is read in percent."""
+class MetricChart:
+    """One metric of all runs. `share`: it lies in [0, 1] and is shown in percent."""
 
     title: str
     metric: str
@@ -32,36 +22,12 @@ class Chart:
     share: bool = False
 
 
-BEFORE_VALIDATION = (
-    Chart("Reward", REWARD, "mean score of the step's responses"),
-    Chart("Training accuracy", ACCURACY, "responses that are fully correct", share=True),
-)
-AFTER_VALIDATION = (
-    *(
-        Chart(
-            f"Entropy, {segment}",
-            metric,
-            f"mean entropy per token, {part}, nats",
-        )
-        for segment, metric in ENTROPIES.items()
-        for part in ["whole response" if segment == "response" else segment]
-    ),
-    Chart("KL from the reference", KL, "per token, nats"),
-    Chart("Gradient norm", GRAD_NORM, "before clipping"),
-    Chart("Response length", LENGTH, "tokens"),
-    Chart("Cut off", TRUNCATED, "responses that reached the longest length", share=True),
-    Chart("Informative groups", INFORMATIVE, "groups whose rewards differ", share=True),
-    Chart("Loss", LOSS, "per learned token, nats"),
-    Chart("Validation loss", VALIDATION_LOSS, "per learned token, nats"),
-)
-
-
 def chart_data(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     """`runs`: the curves of each by metric; `charts`: those that some run has; `others`: the rest, to choose from."""
     curves = [run.curves for run in runs]
     most = _points_a_curve(curves)
     metrics = sorted({name for found in curves for name in found})
-    charts = [chart for chart in _charts(metrics) if chart.metric in metrics]
+    charts = _charts(metrics)
     return {
         "runs": [
             {"name": run.name, "curves": {name: _as_json(thinned(curve, most)) for name, curve in found.items()}}
@@ -73,16 +39,22 @@ def chart_data(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     }
 
 
-def _charts(metrics: Sequence[str]) -> list[Chart]:
-    """A chart for each source that was validated on, under whatever name it has."""
-    validated = [name for name in metrics if is_validation(name)]
-    validation = [Chart("Validation accuracy", name, f"held out: {_source(name)}", share=True) for name in validated]
-    return [*BEFORE_VALIDATION, *validation, *AFTER_VALIDATION]
+def _charts(names: Sequence[str]) -> list[MetricChart]:
+    """Return the charts of the table of metrics; of a pattern, such as the validation's, one for each name."""
+    found = [(row, name) for row in METRICS if row.chart for name in names if row.matches(name)]
+    return [_metric_chart(row, name) for row, name in found]
+
+
+def _metric_chart(row: Metric, name: str) -> MetricChart:
+    assert row.chart is not None
+    note = row.chart.note if row.name == name else f"{row.chart.note}: {_source(name)}"
+    return MetricChart(row.chart.title, name, note, row.chart.percent)
 
 
 def _source(metric: str) -> str:
+    """Return the data source of a validation metric, with the number of responses per problem if there are several."""
     source, _, responses = metric.removeprefix("val-core/").partition("/acc/mean@")
-    return source if responses == "1" else f"{source}, {responses} responses a problem"
+    return source if responses == "1" else f"{source}, {responses} responses per problem"
 
 
 def _points_a_curve(curves: Sequence[Mapping[str, Curve]]) -> int:

@@ -9,11 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from egpo.errors import InputError
-from egpo.runs.readings import AGREEING
+from egpo.runs.metric_table import INFORMATIVE, NO_SIGNAL
 from egpo.runs.stored import StoredRun, step_of, stored_runs
 
-INFORMATIVE = "groups/informative_frac"
-"""1 - groups/zero_variance_frac: the share of groups whose rewards differ. Only these have a gradient."""
 _DIGITS = 5  # significant ones: finer than any screen
 
 
@@ -61,8 +59,8 @@ def curves_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, Curve]:
 
 def _figures(line: Mapping[str, Any]) -> dict[str, float]:
     figures = {name: value for name, value in line.items() if name != "step" and isinstance(value, int | float)}
-    if AGREEING in figures:
-        figures[INFORMATIVE] = 1 - figures[AGREEING]
+    if NO_SIGNAL in figures:
+        figures[INFORMATIVE] = 1 - figures[NO_SIGNAL]
     return figures
 
 

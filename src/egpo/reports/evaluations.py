@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from egpo.reports.curves import ReportedRun
-from egpo.runs.readings import figure
+from egpo.runs.formatting import format_number
 from egpo.runs.stored import EvaluationFile
 
 
@@ -163,4 +163,4 @@ def _row(evaluation: ShownEvaluation, interval: Interval, low: float, high: floa
 
 
 def _text(value: float, percent: bool) -> str:
-    return f"{100 * value:.1f} %" if percent else figure(value)
+    return f"{100 * value:.1f} %" if percent else format_number(value)

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from egpo.reports.curves import INFORMATIVE, Curve, ReportedRun, is_validation
+from egpo.reports.curves import Curve, ReportedRun, is_validation
 from egpo.runs.differences import config_differences
+from egpo.runs.formatting import format_duration, format_number, format_percent
 from egpo.runs.health import Note, Severity
+from egpo.runs.metric_table import ACCURACY, INFORMATIVE, LOSS, REWARD, STEP_S, TOKENS_PER_S
 from egpo.runs.provenance import Git, Provenance
-from egpo.runs.readings import ACCURACY, LOSS, REWARD, STEP_S, TOKENS_PER_S, duration, figure, share
 
 WINDOW = 10
 """Number of steps over which the first and the last value of a noisy metric are averaged."""
@@ -78,7 +79,7 @@ def _row(run: ReportedRun, changes: Sequence[Change | None]) -> OverviewRow:
         progress=f"{last} of {planned}" if planned else str(last),
         under_way=bool(planned and last < planned),
         changes=changes,
-        wall=duration(sum(steps_s.values)) if steps_s else "–",
+        wall=format_duration(sum(steps_s.values)) if steps_s else "–",
         speed=f"{fmean(speeds.values):,.0f}" if speeds else "–",
     )
 
@@ -108,7 +109,7 @@ def _validation(run: ReportedRun) -> Change | None:
 
 
 def _change(old: float, new: float, percent: bool) -> Change:
-    shown = share if percent else figure
+    shown = format_percent if percent else format_number
     return Change(shown(old), shown(new))
 
 

@@ -1,4 +1,17 @@
-"""What a run leaves on disk and shows on the screen: folder, metrics, provenance, rollouts, health. No torch."""
+"""A run on disk and on the screen, for both engines: folder, metrics, health, rollouts, provenance. No torch.
+
+In: the metrics, timings and responses of each step. Out: the files of `runs/<name>/`, and lines on the screen.
+
+folder.py        the paths of a run folder, who may write to it, and `differences.py`: which config may resume it
+provenance.py    `provenance.json`: versions, hardware, git state and data digests
+ledger.py        records a step: metrics, timings, trackers, screen and health notes; rewinds a resumed run
+metrics.py       `metrics.jsonl` and `timings.jsonl`, and the history that health rules read; lines: `json_lines.py`
+metric_table.py  the table of metrics: to add one, add a row. `metrics_page.py` generates docs/metrics.md from it
+health.py        the table of health rules, and `health.jsonl`
+live.py          the panel or the log lines; numbers as text: `formatting.py`; other displays: `trackers.py`
+dump.py          `rollouts/step_N.jsonl`: the responses of a step
+stored.py        reads a finished or running run folder back
+"""
 
 from egpo.runs.differences import Difference, config_differences
 from egpo.runs.dump import RolloutRecord, TokenSpan, read_dump, token_spans, write_dump

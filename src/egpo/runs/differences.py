@@ -1,4 +1,4 @@
-"""Where two resolved configs differ, and which differences a resumed run may have."""
+"""The differences between two resolved configs, and which of them a resumed run may have."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ FREE = (
     *("name", "runs", "checkpoints", "watch", "prepare", "probe", "eval"),
     *("task.judge_timeout_s", "verl.python", "verl.patience_minutes"),
 )
-"""Keys and sections that change no arithmetic: where a run lies, what is kept of it, who watches, and what is done
-before and after it. (The data itself is held by its digest.)"""
+"""Keys and sections that do not change the computation: where a run is stored, what is kept and displayed, and what
+happens before and after training. (The data itself is compared by its digest.)"""
 _NOTHING = "nothing"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A dotted key and its two values, as YAML would show them; `nothing` where the key is absent."""
+    """A dotted key and its two values as YAML; `nothing` if the key is absent."""
 
     key: str
     old: str
@@ -30,7 +30,7 @@ class Difference:
 
 
 def config_differences(old_yaml: str, new_yaml: str) -> list[Difference]:
-    """Every key whose value is not the same, in the order of the new config; keys that it lacks come last."""
+    """Return every key whose value differs, in the order of the new config; keys that it lacks come last."""
     old, new = _leaves_of(old_yaml), _leaves_of(new_yaml)
     keys = [*new, *(key for key in old if key not in new)]
     shown = [Difference(key, _shown(old, key), _shown(new, key)) for key in keys]
@@ -38,10 +38,10 @@ def config_differences(old_yaml: str, new_yaml: str) -> list[Difference]:
 
 
 def refuse_other_training(old_yaml: str, new_yaml: str, where: str) -> list[Difference]:
-    """ConfigError with each difference that changes what is computed or measured; the others are returned.
+    """Raise ConfigError if a difference changes what is computed or measured; return the other differences.
 
-    `steps` may change while the schedule is constant: the learning rate then does not know how long the run is. What
-    is said about verl counts under that engine.
+    `steps` may change if the schedule is constant: the learning rate then does not depend on the length of the run.
+    The section `verl` counts only with that engine.
     """
     differences = config_differences(old_yaml, new_yaml)
     free = {*FREE, "steps"} if _is_constant(old_yaml) and _is_constant(new_yaml) else set(FREE)
@@ -49,8 +49,8 @@ def refuse_other_training(old_yaml: str, new_yaml: str, where: str) -> list[Diff
         free.add("verl")
     other = [difference for difference in differences if not _is_in(difference.key, free)]
     if other:
-        fix = "resume with the run's own config, or start another run with name=..."
-        faults = [Fault(f"this run has another config ({difference})", where) for difference in other]
+        fix = "resume with the config of the run, or start a new run with name=..."
+        faults = [Fault(f"this run has a different config ({difference})", where) for difference in other]
         raise ConfigError([*faults, Fault(f"{len(other)} of its settings would change", where, fix)])
     return differences
 

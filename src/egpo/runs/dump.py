@@ -1,7 +1,7 @@
-"""`rollouts/step_N.jsonl`: every response of a step with its verdict and its entropies, one JSON object a line.
+"""`rollouts/step_N.jsonl`: every response of a step with its verdict and entropies, one JSON object per line.
 
-verl's names where verl has one (`input`, `output`, `gts`, `score`, `step`, `acc`), so that whatever reads verl's dumps
-reads ours, `egpo audit rewards` first of all.
+The keys are verl's where verl has one (`input`, `output`, `gts`, `score`, `step`, `acc`), so that tools for verl's
+dumps, such as `egpo audit rewards`, read these files too.
 """
 
 import math
@@ -20,7 +20,7 @@ ENTROPY_DIGITS = 4
 
 @dataclass(frozen=True)
 class TokenSpan:
-    """The tokens from `start` up to and without `end` belong to one segment; written as `[name, start, end]`."""
+    """The tokens from `start` (included) to `end` (excluded) of one segment; written as `[name, start, end]`."""
 
     name: str
     start: int
@@ -29,12 +29,12 @@ class TokenSpan:
 
 @dataclass(frozen=True)
 class RolloutRecord:
-    """One response. What is not known is None, or empty."""
+    """One response. Unknown values are None or empty."""
 
     input: str
     """The prompt, as text."""
     output: str
-    """The response, as the judge read it."""
+    """The response as the checker received it."""
     gts: Any
     """The ground truth."""
     score: float
@@ -43,25 +43,25 @@ class RolloutRecord:
     acc: bool
     """Fully correct."""
     reason: str
-    """Why this score: a name out of the reward's list."""
+    """Why this score: one of the names in the list of the reward."""
     problem: str
-    """Key of the problem: responses with one key are a group."""
+    """Key of the problem. Responses with the same key form a group."""
     sample: int
-    """Place in the group, counted from 0."""
+    """Index in the group, from 0."""
     advantage: float | None = None
     failed: bool = False
-    """The checker itself failed: the score says nothing of the response."""
+    """The checker itself failed, so the score is meaningless."""
     finished: bool = True
-    """Ended by a stop, and not cut off at the longest response."""
+    """The response ended by itself and was not truncated."""
     data_source: str = ""
     ability: str = ""
     extra_info: Mapping[str, Any] = field(default_factory=dict)
     segments: Mapping[str, float | None] = field(default_factory=dict)
-    """Mean entropy of `thinking`, `answer` and `response`, in nats; None where the segment is empty."""
+    """Mean entropy of `thinking`, `answer` and `response`, in nats; None if the segment is empty."""
     tokens: Sequence[str] = ()
-    """The text of each token; joined, they are `output`."""
+    """The text of each token. Joined, they equal `output`."""
     token_entropy: Sequence[float | None] = ()
-    """Entropy at each token in nats, to four digits; None where it is not finite."""
+    """Entropy at each token in nats, rounded to four decimals; None if it is not finite."""
     token_segment: Sequence[TokenSpan] = ()
 
     @property
@@ -70,26 +70,26 @@ class RolloutRecord:
 
 
 def token_spans(names: Iterable[str | None]) -> tuple[TokenSpan, ...]:
-    """The segment of each token, as runs of equal names; None is no segment."""
+    """Return the spans of equal segment names; tokens whose name is None belong to no span."""
     runs = groupby(enumerate(names), key=lambda place: place[1])
     found = [(name, [position for position, _ in run]) for name, run in runs]
     return tuple(TokenSpan(name, places[0], places[-1] + 1) for name, places in found if name is not None)
 
 
 def write_dump(path: Path, records: Iterable[RolloutRecord]) -> None:
-    """The whole file at once. What cannot be written (a full disk, a task's own objects, which JSON cannot hold) is a
-    warning: training does not depend on a dump."""
+    """Write the whole file at once. A failure (a full disk, objects that JSON cannot represent) is only a warning,
+    because training does not depend on a dump."""
     try:
         content = b"".join(encoded(_as_line(record)) for record in records)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
     except (OSError, TypeError, ValueError) as error:
-        said = getattr(error, "strerror", None) or error
-        warn_once("rollouts not dumped", f"{path}: rollouts are not kept ({said}); training goes on")
+        reason = getattr(error, "strerror", None) or error
+        warn_once("rollouts not dumped", f"{path}: rollouts are not written ({reason}); training continues")
 
 
 def read_dump(path: Path) -> list[RolloutRecord]:
-    """Every whole line. Names that this version does not know are passed over; a missing one is an error."""
+    """Return every complete record. Unknown keys are ignored; a missing key is an error."""
     return [_as_record(line.value, f"{path}, line {line.number}") for line in read_lines(path)]
 
 
@@ -118,4 +118,4 @@ def _as_record(value: Mapping[str, Any], where: str) -> RolloutRecord:
         tuples = {name: tuple(known.get(name, ())) for name in ("tokens", "token_entropy")}
         return RolloutRecord(**(known | tuples | {"token_segment": spans}))
     except TypeError as error:
-        raise InputError(f"no rollout of ours ({error})", where=where, fix="give a file out of `rollouts/`") from error
+        raise InputError(f"not a rollout record ({error})", where=where, fix="give a file from `rollouts/`") from error

@@ -1,6 +1,6 @@
-"""One process at a time writes a run. The lock ends with its process, however that ends.
+"""The paths of `runs/<name>/`, and the lock that lets one process at a time write there.
 
-What lies where in `runs/<name>/`, and who may write there.
+The lock ends with its process, however the process ends.
 """
 
 import fcntl
@@ -39,16 +39,16 @@ def rollouts_step(path: Path) -> int | None:
 
 @contextmanager
 def locked(folder: Path, name: str = LOCK_NAME) -> Iterator[None]:
-    """Hold the folder for the length of the block; InputError with the other's process id where it is held. Locks of
-    other names (which start with `LOCK_NAME`) are other locks.
+    """Hold the lock of a folder during the block; InputError with the process id of the holder if it is taken.
 
-    A file system without locks (some network ones) gets a warning: nobody could tell there.
+    Locks with different names are independent; every name starts with `LOCK_NAME`. On a file system without locks
+    (some network file systems) there is only a warning.
     """
-    # The file stays when the lock ends: removing it would let two processes lock two files of one name.
+    # The file is not removed when the lock ends: two processes could then lock two files of the same name.
     try:
         handle = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        fix = "mend its permissions, or choose another runs=..."
+        fix = "fix its permissions, or choose another runs=..."
         raise InputError(f"cannot be locked ({error.strerror})", where=str(folder), fix=fix) from error
     try:
         _take(handle, folder)
@@ -61,12 +61,13 @@ def _take(handle: int, folder: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "of unknown number"
+        holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "(unknown)"
         fix = "wait for it or end it, or choose another name=..."
         raise InputError(f"process {holder} is writing this run", where=str(folder), fix=fix) from error
     except OSError as error:
         warn_once(
-            "run lock", f"{folder}: this file system has no locks ({error.strerror}); start no second process here"
+            "run lock",
+            f"{folder}: this file system has no locks ({error.strerror}); do not start a second process here",
         )
         return
     os.ftruncate(handle, 0)
@@ -75,7 +76,7 @@ def _take(handle: int, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The paths of a run. Reading needs no more than this; to write, `create` or `resume` it."""
+    """The paths of a run. To write to it, open it with `create` or `resume`."""
 
     path: Path
 
@@ -114,12 +115,12 @@ class RunFolder:
         return self.checkpoints / f"global_step_{step}"
 
     def merged_of(self, step: int) -> Path:
-        """The model that was made of a checkpoint in shards."""
+        """The model that was merged from a sharded checkpoint."""
         return self.path / "merged" / f"step_{step}"
 
     @property
     def latest(self) -> Path:
-        """Holds the number of the latest checkpoint's step, as in verl."""
+        """File with the step of the latest checkpoint, as in verl."""
         return self.checkpoints / "latest_checkpointed_iteration.txt"
 
     @property
@@ -142,7 +143,7 @@ class RunFolder:
 
     @property
     def stages(self) -> Path:
-        """What `egpo run` has done so far."""
+        """The stages that `egpo run` has completed."""
         return self.path / "stages.json"
 
     @property
@@ -150,23 +151,20 @@ class RunFolder:
         return self.path / "report.html"
 
     def require_free(self) -> None:
-        """Raises where `create` would: to be asked before a model is loaded for nothing."""
+        """Raise the InputError that `create` would raise. Call this before loading a model."""
         if self.path.is_dir():
             _refuse_what_is_there(self)
 
     def require_there(self) -> None:
-        """Raises where somebody has removed the folder of a run that is going on: what is written to it after that
-        would be no run that can be resumed."""
+        """Raise EgpoError if the folder was removed during the run: files written later could not be resumed."""
         if not self.config.is_file():
-            fix = "its checkpoints are lost; start it again"
-            raise EgpoError(
-                "the run folder was removed or moved while the run was going on", where=str(self.path), fix=fix
-            )
+            fix = "its checkpoints are lost; start the run again"
+            raise EgpoError("the run folder was removed or moved during the run", where=str(self.path), fix=fix)
 
     @classmethod
     @contextmanager
     def create(cls, path: Path, config_yaml: str) -> Iterator["RunFolder"]:
-        """A new run, locked by this process until the block ends. A folder that holds anything is refused."""
+        """Create a run folder and lock it during the block. A folder that is not empty is an InputError."""
         folder = cls(path)
         _require_directory(path)
         with locked(path):
@@ -177,14 +175,14 @@ class RunFolder:
     @classmethod
     @contextmanager
     def resume(cls, path: Path, config_yaml: str) -> Iterator["RunFolder"]:
-        """The run that is there, locked until the block ends.
+        """Open an existing run and lock it during the block.
 
-        With another config it is refused, and the differences shown, unless they change nothing that is computed
-        (`egpo.runs.differences`): then the new config is written. What a killed process left unfinished is removed.
+        A config that changes the computation is a ConfigError with the differences (`egpo.runs.differences`); other
+        changes are written to `config.yaml`. Temporary files of a killed process are removed.
         """
         folder = cls(path)
         if not folder.config.is_file():
-            fix = "leave out --resume to start it, or check `runs` and `name`"
+            fix = "leave out --resume to start a new run, or check `runs` and `name`"
             raise InputError("there is no run to resume", where=str(path), fix=fix)
         with locked(path):
             if refuse_other_training(folder.config.read_text(encoding="utf-8"), config_yaml, str(path)):
@@ -210,25 +208,25 @@ def _write_config(folder: RunFolder, config_yaml: str) -> None:
 
 
 def _cannot_write(path: Path, error: OSError) -> InputError:
-    fix = "free some space or mend the permissions, or choose another runs=..."
+    fix = "free some space or fix the permissions, or choose another runs=..."
     return InputError(f"cannot write there ({error.strerror or error})", where=str(path), fix=fix)
 
 
 def _refuse_what_is_there(folder: RunFolder) -> None:
     if folder.config.exists():
-        fix = "go on with it by --resume, or choose another name=..."
-        raise InputError("already holds a run", where=str(folder.path), fix=fix)
-    # A probe comes before its run, and is a part of it; so does the record of the stages.
+        fix = "continue it with --resume, or choose another name=..."
+        raise InputError("already contains a run", where=str(folder.path), fix=fix)
+    # The probe and the list of stages are written before the run starts.
     ours = (LOCK_NAME, UNFINISHED, folder.evals.name, folder.stages.name)
     held = sorted(entry.name for entry in folder.path.iterdir() if not entry.name.startswith(ours))
     if held:
         more = " and more" if len(held) > 3 else ""
         fix = "choose another name=..."
-        raise InputError(f"holds {', '.join(held[:3])}{more}, and no run", where=str(folder.path), fix=fix)
+        raise InputError(f"contains {', '.join(held[:3])}{more}, but no run", where=str(folder.path), fix=fix)
 
 
 def _remove_unfinished(folder: RunFolder) -> None:
-    """Files only: folders under way are the checkpoints' business."""
+    """Remove temporary files. Temporary folders belong to the checkpoints, which remove them."""
     for place in (folder.path, folder.rollouts, folder.evals, folder.checkpoints):
         for path in place.glob(f"{UNFINISHED}*"):
             if path.is_file():

@@ -1,6 +1,6 @@
-"""Files of JSON objects, one a line, that one process appends to while others read.
+"""Files with one JSON object per line, which one process appends to while others read.
 
-A line counts once its newline is there: what follows the last newline is a line under way, or cut off.
+A line is complete once its newline is written. Text after the last newline is an incomplete line and is ignored.
 """
 
 import json
@@ -16,7 +16,7 @@ from egpo.files import fsync_path
 
 @dataclass(frozen=True)
 class Line:
-    """An object, the number of its line counted from 1, and the size of the file up to and with that line."""
+    """An object, the number of its line (from 1), and the size of the file up to the end of that line."""
 
     value: dict[str, Any]
     number: int
@@ -24,13 +24,13 @@ class Line:
 
 
 class LineStream:
-    """Appends whole lines. A line that could not be written whole is taken back."""
+    """Appends complete lines. A line that could only be written in part is removed again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def append(self, value: Mapping[str, Any]) -> None:
-        """In the hands of the system when this returns: it outlives the process, but not yet the machine (`sync`)."""
+        """Write one line. It survives a crash of the process, and after `sync` also a crash of the machine."""
         line = encoded(value)
         try:
             with self.path.open("ab", buffering=0) as file:
@@ -40,29 +40,29 @@ class LineStream:
                     file.truncate(start)
                     raise OSError(f"only {written} of {len(line)} bytes could be written")
         except OSError as error:
-            fix = "free some space or mend the permissions, then go on with --resume"
+            fix = "free some space or fix the permissions, then continue with --resume"
             raise EgpoError(f"cannot be written ({error.strerror or error})", where=str(self.path), fix=fix) from error
 
     def sync(self) -> None:
-        """On the disk, name and all. Nothing where there is no file yet."""
+        """Flush the file and its name to disk. Does nothing if there is no file yet."""
         if self.path.exists():
             fsync_path(self.path)
             fsync_path(self.path.parent)
 
     def cut(self, size: int) -> None:
-        """Keep the first `size` bytes. What is kept is never rewritten, so no crash can lose it."""
+        """Keep the first `size` bytes. They are not rewritten, so a crash cannot lose them."""
         if self.path.exists():
             os.truncate(self.path, size)
             self.sync()
 
 
 def encoded(value: Mapping[str, Any]) -> bytes:
-    """One line of strict JSON in UTF-8. A lone surrogate, which UTF-8 has no place for, becomes its JSON escape."""
+    """Return one line of strict JSON in UTF-8. A lone surrogate, which UTF-8 cannot encode, becomes its JSON escape."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """Every whole line of a file. One that is no JSON object is an error that names it."""
+    """Yield every complete line of a file. A line that is not a JSON object is an error with its number."""
     if not path.is_file():
         raise InputError("no such file", where=str(path), fix="check the path")
     with path.open("rb") as file:
@@ -78,11 +78,15 @@ def _decoded(text: bytes, where: str) -> dict[str, Any]:
     try:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON: {text[:60]!r}", where=where, fix="the file is damaged: mend the line") from error
+        raise InputError(
+            f"not JSON: {text[:60]!r}", where=where, fix="the file is damaged: fix or remove the line"
+        ) from error
     if not isinstance(value, dict):
-        raise InputError(f"no JSON object: {text[:60]!r}", where=where, fix="the file is damaged: mend the line")
+        raise InputError(
+            f"not a JSON object: {text[:60]!r}", where=where, fix="the file is damaged: fix or remove the line"
+        )
     return value
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")

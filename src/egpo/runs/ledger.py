@@ -1,7 +1,4 @@
-"""A run's files, back to how they were after a step: it is about to take the later ones again.
-
-What a run says about itself, step by step: to its files, to trackers, and on the screen.
-"""
+"""Record each step of a run in its files, in trackers and on the screen; rewind the files of a resumed run."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,7 +11,7 @@ from egpo.runs.metrics import MetricStream, read_metrics
 from egpo.runs.trackers import Trackers
 
 NOTHING_YET = -1
-"""Before the first line of the metrics, which a validation before the first step writes as step 0."""
+"""The step before the first line of metrics. (A validation before training is step 0.)"""
 
 
 def require_rewindable(folder: RunFolder, step: int, *, gaps: bool = False) -> None:
@@ -25,7 +22,10 @@ def require_rewindable(folder: RunFolder, step: int, *, gaps: bool = False) -> N
 
 
 def rewind(folder: RunFolder, step: int, *, gaps: bool = False) -> None:
-    """What the run has written about later steps goes. Unless `gaps`, every earlier step must have its metrics."""
+    """Remove what the run has written about steps after `step`, because it will take them again.
+
+    Unless `gaps`, it is an InputError if an earlier step has no metrics.
+    """
     MetricStream(folder.metrics).forget_after(step, gaps=gaps)
     MetricStream(folder.timings).forget_after(step, gaps=True)
     NoteStream(folder.health).forget_after(step)
@@ -36,7 +36,10 @@ def rewind(folder: RunFolder, step: int, *, gaps: bool = False) -> None:
 
 
 class Ledger:
-    """What the clock says has a file of its own, so that `metrics.jsonl` is the same for the same run."""
+    """Records the steps of one run.
+
+    Timings have their own file, so that the same run always writes the same `metrics.jsonl`.
+    """
 
     def __init__(self, folder: RunFolder, view: LiveView, trackers: Trackers) -> None:
         self._view, self._trackers = view, trackers
@@ -46,6 +49,7 @@ class Ledger:
         self._health = Health(history=history, notes=read_notes(folder.health))
 
     def record(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
+        """Record a finished step everywhere, and check the health rules."""
         self._timings.append(step, timings)
         self._metrics.append(step, metrics)
         self._trackers.log(step, {**metrics, **timings})
@@ -55,17 +59,17 @@ class Ledger:
             self._view.note(note)
 
     def sync(self) -> None:
-        """On the disk: before a checkpoint that counts on these lines becomes visible."""
+        """Flush to disk. Call this before a checkpoint that relies on these lines becomes visible."""
         for stream in (self._metrics, self._timings, self._notes):
             stream.sync()
 
-    def tell_of(self, error: EgpoError, step: int, saved: int) -> None:
-        """A checkpoint that could not be written, where training goes on without it."""
+    def record_failed_save(self, error: EgpoError, step: int, saved: int) -> None:
+        """Report a checkpoint that could not be written; training continues without it."""
         fault = error.faults[0]
         note = Note(step, f"save_{step}", "danger", f"{fault.where}: {fault.what}", fault.fix)
-        # On a disk that is full to the last byte the note cannot be kept either: the warning can be seen.
+        # On a full disk the note cannot be written either; the warning below is still printed.
         with suppress(EgpoError):
             self._notes.append(note)
         self._view.note(note)
-        newest = f"the newest checkpoint is that of step {saved}" if saved else "there is no checkpoint yet"
-        warn_once(f"save {step}", f"{fault.what}; training goes on, and {newest}")
+        newest = f"the latest checkpoint is from step {saved}" if saved else "there is no checkpoint yet"
+        warn_once(f"save {step}", f"{fault.what}; training continues, and {newest}")

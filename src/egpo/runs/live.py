@@ -1,10 +1,7 @@
-"""What the live view has seen of a run so far.
+"""The live view of a run: a panel that is redrawn on a terminal, or one log line per step everywhere else.
 
-The live view's picture of a run: a row once shown stays, so that nothing jumps.
-
-A run on the screen: a panel that is redrawn on a terminal, one plain line a step anywhere else.
-
-Our warnings where a run is watched.
+`LiveView` receives metrics, timings and health notes from any engine and keeps them in `Progress`. `panel` draws them;
+which metrics it shows, and in which row, is in `metric_table`.
 """
 
 import math
@@ -28,188 +25,33 @@ from rich.table import Table
 from rich.text import Text
 
 from egpo.errors import EgpoWarning
+from egpo.runs.formatting import format_duration, format_value, log_line, sparkline
 from egpo.runs.health import Note
-from egpo.runs.readings import (
-    ACCURACY,
-    AGREEING,
-    ENTROPIES,
-    GRAD_NORM,
-    KL,
-    LENGTH,
-    LOSS,
+from egpo.runs.metric_table import (
+    METRICS,
     REWARD,
     STEP_S,
-    TOKENS_PER_S,
-    TRUNCATED,
+    VALIDATION_ACCURACY,
     VALIDATION_LOSS,
-    duration,
-    figure,
-    plain_line,
-    share,
-    sparkline,
+    PanelCell,
     validation_accuracy,
 )
 
-VALIDATED = "validated"
-"""Among the names that were `seen`: a validation accuracy, whatever its source is called."""
-_BOUND = 1e100  # sums of what is larger overflow
-
-
-@dataclass
-class Progress:
-    """`metrics` and `timings` are the last step's; `seen` are the names of all steps."""
-
-    total_steps: int
-    title: str
-    step: int = 0
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    timings: Mapping[str, float] = field(default_factory=dict)
-    seen: set[str] = field(default_factory=set)
-    rewards: list[float] = field(default_factory=list)
-    validation: float | None = None
-    validation_step: int = 0
-    validation_loss: float | None = None
-    left_s: float | None = None
-    notes: list[Note] = field(default_factory=list)
-
-    def add(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
-        """A step that is done. Validation is rarer: its last figure stays."""
-        self.step, self.metrics, self.timings = step, metrics, timings
-        self.seen.update(metrics, timings)
-        if REWARD in metrics:
-            self.rewards.append(max(-_BOUND, min(_BOUND, metrics[REWARD])))
-        if (accuracy := validation_accuracy(metrics)) is not None:
-            self.validation, self.validation_step = accuracy, step
-            self.seen.add(VALIDATED)
-        self.validation_loss = metrics.get(VALIDATION_LOSS, self.validation_loss)
-
-
 WIDTH = 80
-_SPARKS = 40
+_SPARKLINE_WIDTH = 40
 _STAGE_WIDTH = 16
 _NOTES_SHOWN = 3
 _STYLES = {"warning": "yellow", "danger": "bold red"}
-
-
-def panel(progress: Progress, stage: str, stage_s: float) -> RenderableType:
-    """80 columns at most, fewer where the terminal is narrower; the last notes of the health rules below it."""
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="dim", no_wrap=True, min_width=max(map(len, ROWS)))
-    rows.add_column(no_wrap=True, overflow="ellipsis")
-    for label, row in ROWS.items():
-        if progress.seen.intersection(row.names):
-            rows.add_row(label, row.text(progress))
-    title = Text(f" {progress.title} ", style="bold")
-    body = Group(_head(progress, stage, stage_s), Text(), rows)
-    frame = Panel(body, title=title, title_align="left", box=box.ROUNDED, border_style="cyan", width=WIDTH)
-    return Group(frame, *(_note(note) for note in progress.notes[-_NOTES_SHOWN:]))
-
-
-def _head(progress: Progress, stage: str, stage_s: float) -> RenderableType:
-    head = Table.grid(padding=(0, 2), expand=True)
-    head.add_column(no_wrap=True)
-    head.add_column(ratio=1)
-    head.add_column(no_wrap=True, justify="right")
-    head.add_column(no_wrap=True, justify="right", width=_STAGE_WIDTH)
-    done = Text.assemble("step ", (f"{progress.step}", "bold"), f" of {progress.total_steps}")
-    bar = ProgressBar(
-        total=progress.total_steps, completed=progress.step, complete_style="cyan", finished_style="green"
-    )
-    left = "done" if progress.step >= progress.total_steps else f"{duration(progress.left_s)} left"
-    under_way = Text(f"{stage} {stage_s:.0f} s" if stage else "", style="italic dim")
-    head.add_row(done, bar, left, under_way)
-    return head
-
-
-@dataclass(frozen=True)
-class Row:
-    """Shown from the first step that has one of the metrics `names`."""
-
-    names: tuple[str, ...]
-    text: Callable[[Progress], Text]
-
-
-def _loss(progress: Progress) -> Text:
-    return _pairs({"train": figure(progress.metrics.get(LOSS)), "validation": figure(progress.validation_loss)})
-
-
-def _reward(progress: Progress) -> Text:
-    shown = f"{figure(progress.metrics.get(REWARD)):<7}"
-    return Text.assemble((shown, "bold green"), (sparkline(progress.rewards, _SPARKS), "green"))
-
-
-def _accuracy(progress: Progress) -> Text:
-    found = progress.validation
-    validated = "–" if found is None else f"{figure(found)} (step {progress.validation_step})"
-    return _pairs({"train": figure(progress.metrics.get(ACCURACY)), "validation": validated})
-
-
-def _entropy(progress: Progress) -> Text:
-    return _pairs({name: figure(progress.metrics.get(key)) for name, key in ENTROPIES.items()})
-
-
-def _policy(progress: Progress) -> Text:
-    figures = {"gradient": figure(progress.metrics.get(GRAD_NORM))}
-    if KL in progress.seen:
-        figures["KL"] = figure(progress.metrics.get(KL), 4)
-    return _pairs(figures)
-
-
-def _groups(progress: Progress) -> Text:
-    return _pairs({"without a gradient": share(progress.metrics.get(AGREEING))})
-
-
-def _length(progress: Progress) -> Text:
-    metrics = progress.metrics
-    return _pairs({"mean": figure(metrics.get(LENGTH), 0), "cut off": share(metrics.get(TRUNCATED))})
-
-
-def _speed(progress: Progress) -> Text:
-    tokens = progress.timings.get(TOKENS_PER_S)
-    speed = "–" if tokens is None else f"{tokens:,.0f}"
-    return _pairs({"tokens/s": speed, "seconds a step": figure(progress.timings.get(STEP_S), 2)})
-
-
-ROWS = {
-    "loss": Row((LOSS, VALIDATION_LOSS), _loss),
-    "reward": Row((REWARD,), _reward),
-    "accuracy": Row((ACCURACY, VALIDATED), _accuracy),
-    "entropy": Row(tuple(ENTROPIES.values()), _entropy),
-    "policy": Row((GRAD_NORM, KL), _policy),
-    "groups": Row((AGREEING,), _groups),
-    "length": Row((LENGTH, TRUNCATED), _length),
-    "speed": Row((TOKENS_PER_S, STEP_S), _speed),
-}
-
-
-def _pairs(figures: Mapping[str, str]) -> Text:
-    """`name figure` after each other, each pair as wide as the others, so that columns form."""
-    text = Text()
-    for name, shown in figures.items():
-        text.append(f"{name} ", style="dim")
-        text.append(f"{shown:<{max(1, 20 - len(name))}}")
-    return text
-
-
-def _note(note: Note) -> RenderableType:
-    """Wrapped under itself, and not under its mark."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=1)
-    grid.add_column(max_width=WIDTH - 4)
-    style = _STYLES[note.severity]
-    text = Text.assemble((f"step {note.step}: {note.message}. ", style), (f"Try: {note.advice}.", ""))
-    grid.add_row(Text("!", style=style), text)
-    return grid
-
-
 _REFRESHES_PER_S = 4
 _STEPS_FOR_ESTIMATE = 20
+_BOUND = 1e100  # sums of larger values overflow
 
 
 class LiveView:
-    """Fed by any engine: it knows the names of metrics and nothing else.
+    """Shows a run while it trains, for any engine.
 
-    Live only on a real terminal: not in a pipe, not where `CI` is set, not on a dumb one. `NO_COLOR` is rich's.
+    Redraws a panel on a terminal. In a pipe, with `CI` set or on a dumb terminal it prints one line per step.
+    `NO_COLOR` is honoured.
     """
 
     def __init__(
@@ -229,7 +71,7 @@ class LiveView:
         self._between_s, self._num_timed = 0.0, 0
         self._live = self._new_live() if _is_live(self._console) else None
         self.failure: str | None = None
-        """Why nothing can be shown any more: a closed pipe (`| head`), a full device, a terminal that is gone."""
+        """Why the output failed (a closed pipe, a full device, a closed terminal); None while it works."""
 
     def __enter__(self) -> "LiveView":
         self._last_show = self._clock()
@@ -247,42 +89,45 @@ class LiveView:
             self._draw(self._live.stop)
 
     def stage(self, name: str) -> None:
-        """What is being done now: `sample`, `judge`, ..."""
+        """Set the stage that is running now: `sample`, `judge`, ..."""
         self._stage, self._stage_start = name, self._clock()
 
     def show(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
-        """A step that is done."""
+        """Show a finished step."""
         figures = {name: value for name, value in metrics.items() if math.isfinite(value)}
         self._time_step(step, timings)
         self._progress.add(step, figures, timings)
         if self._live is None:
-            self.say(plain_line(step, self._progress.total_steps, figures, timings, self._progress.left_s))
+            self.say(log_line(step, self._progress.total_steps, figures, timings, self._progress.left_s))
 
     def note(self, note: Note) -> None:
+        """Show a health note."""
         self._progress.notes.append(note)
         if self._live is None:
             self.say(str(note))
 
     def say(self, text: str) -> None:
-        """A line above the panel, or in its turn."""
+        """Print a line above the panel, or after the lines so far."""
         self._draw(lambda: self._console.print(Text(text), soft_wrap=True))
 
     def _draw(self, draw: Callable[[], object]) -> None:
-        """A screen that fails is not drawn to again: who trains decides what follows from `failure`, in good order."""
+        """Draw unless the output has failed before. A failure is kept in `failure`: the caller decides what to do."""
         if self.failure is not None:
             return
         try:
             draw()
-        except (OSError, SystemExit) as error:  # rich leaves the interpreter when a pipe is closed
+        except (OSError, SystemExit) as error:  # rich raises SystemExit when a pipe is closed
             cause = error.__context__ if isinstance(error, SystemExit) else error
             self.failure = getattr(cause, "strerror", None) or str(cause or "closed")
-            with suppress(OSError, ValueError):  # what is left in the buffer must not fail again at the end
+            with suppress(OSError, ValueError):  # what is left in the buffer must not fail again at exit
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._console.file.fileno())
 
     def _time_step(self, step: int, timings: Mapping[str, float]) -> None:
-        """Time left: the steps to come, each as long as the last twenty on average, and what lies between two steps,
-        such as a checkpoint now and then, on the average of all of them. Step 0 is no step. Before the first there is
-        the loading, which does not come again."""
+        """Estimate the time left: steps to come * (mean of the last twenty steps + mean time between steps).
+
+        The time between steps (checkpoints) is averaged over the whole run, because it is rare and long. Step 0 is a
+        validation and does not count. The time before the first step is loading, which does not repeat.
+        """
         elapsed, self._last_show = self._clock() - self._last_show, self._clock()
         if step > 0:
             own = timings.get(STEP_S, elapsed)
@@ -303,9 +148,112 @@ def _is_live(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
 
 
+@dataclass
+class Progress:
+    """The state that the panel shows. `values` are the last step's metrics and timings, and the latest validation's.
+
+    `seen` are the names of all steps: a row that was shown once stays, so that the panel does not change its height.
+    """
+
+    total_steps: int
+    title: str
+    step: int = 0
+    values: Mapping[str, float] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    rewards: list[float] = field(default_factory=list)
+    validation: dict[str, float] = field(default_factory=dict)
+    validation_step: int = 0
+    left_s: float | None = None
+    notes: list[Note] = field(default_factory=list)
+
+    def add(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
+        """Add a finished step. Steps without a validation keep the values of the last one."""
+        self.step = step
+        if REWARD in metrics:
+            self.rewards.append(max(-_BOUND, min(_BOUND, metrics[REWARD])))
+        if (accuracy := validation_accuracy(metrics)) is not None:
+            self.validation[VALIDATION_ACCURACY], self.validation_step = accuracy, step
+        if VALIDATION_LOSS in metrics:
+            self.validation[VALIDATION_LOSS] = metrics[VALIDATION_LOSS]
+        self.values = {**metrics, **timings, **self.validation}
+        self.seen.update(self.values)
+
+
+def panel(progress: Progress, stage: str, stage_s: float) -> RenderableType:
+    """Draw the panel, at most 80 columns wide, with the last health notes below it."""
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim", no_wrap=True, min_width=max(map(len, _ROWS)))
+    rows.add_column(no_wrap=True, overflow="ellipsis")
+    for label, cells in _ROWS.items():
+        if progress.seen.intersection(cells):
+            rows.add_row(label, _row_text(cells, progress))
+    title = Text(f" {progress.title} ", style="bold")
+    body = Group(_head(progress, stage, stage_s), Text(), rows)
+    frame = Panel(body, title=title, title_align="left", box=box.ROUNDED, border_style="cyan", width=WIDTH)
+    return Group(frame, *(_note(note) for note in progress.notes[-_NOTES_SHOWN:]))
+
+
+def _head(progress: Progress, stage: str, stage_s: float) -> RenderableType:
+    head = Table.grid(padding=(0, 2), expand=True)
+    head.add_column(no_wrap=True)
+    head.add_column(ratio=1)
+    head.add_column(no_wrap=True, justify="right")
+    head.add_column(no_wrap=True, justify="right", width=_STAGE_WIDTH)
+    done = Text.assemble("step ", (f"{progress.step}", "bold"), f" of {progress.total_steps}")
+    bar = ProgressBar(
+        total=progress.total_steps, completed=progress.step, complete_style="cyan", finished_style="green"
+    )
+    left = "done" if progress.step >= progress.total_steps else f"{format_duration(progress.left_s)} left"
+    under_way = Text(f"{stage} {stage_s:.0f} s" if stage else "", style="italic dim")
+    head.add_row(done, bar, left, under_way)
+    return head
+
+
+def _panel_rows() -> dict[str, dict[str, PanelCell]]:
+    """Return the rows of the panel by label: each has cells by the name of the metric."""
+    rows: dict[str, dict[str, PanelCell]] = {}
+    for metric in METRICS:
+        if metric.panel:
+            rows.setdefault(metric.panel.row, {})[metric.name] = metric.panel
+    return rows
+
+
+_ROWS = _panel_rows()
+
+
+def _row_text(cells: Mapping[str, PanelCell], progress: Progress) -> Text:
+    text = Text()
+    for name, cell in cells.items():
+        if name in progress.seen or not cell.optional:
+            text.append(_cell_text(name, cell, progress))
+    return text
+
+
+def _cell_text(name: str, cell: PanelCell, progress: Progress) -> Text:
+    """Return `label value`, padded to a fixed width so that columns form. The reward has a sparkline instead."""
+    value = format_value(progress.values.get(name), cell.format)
+    if name == REWARD:
+        bars = sparkline(progress.rewards, _SPARKLINE_WIDTH)
+        return Text.assemble((f"{value:<7}", "bold green"), (bars, "green"))
+    if name == VALIDATION_ACCURACY and name in progress.values:
+        value = f"{value} (step {progress.validation_step})"
+    return Text.assemble((f"{cell.label} ", "dim"), f"{value:<{max(1, 20 - len(cell.label))}}")
+
+
+def _note(note: Note) -> RenderableType:
+    """Return a note whose wrapped lines are indented past its mark."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=1)
+    grid.add_column(max_width=WIDTH - 4)
+    style = _STYLES[note.severity]
+    text = Text.assemble((f"step {note.step}: {note.message}. ", style), (f"Try: {note.advice}.", ""))
+    grid.add_row(Text("!", style=style), text)
+    return grid
+
+
 @contextmanager
-def warnings_said_by(say: Callable[[str], None]) -> Iterator[None]:
-    """Our warnings as lines of the view, without the place in our code that gave them."""
+def warnings_printed_by(print_line: Callable[[str], None]) -> Iterator[None]:
+    """Print egpo's own warnings with `print_line`, without the source line that Python adds."""
     with warnings.catch_warnings():
         before = warnings.showwarning
 
@@ -318,7 +266,7 @@ def warnings_said_by(say: Callable[[str], None]) -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if issubclass(category, EgpoWarning):
-                say(f"warning: {message}")
+                print_line(f"warning: {message}")
             else:
                 before(message, category, filename, lineno, file, line)
 

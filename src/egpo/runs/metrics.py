@@ -1,6 +1,6 @@
-"""`metrics.jsonl` and `timings.jsonl`: one object a step, `step` first, the names in order, every figure exact.
+"""`metrics.jsonl` and `timings.jsonl` (one JSON object per step), and the history that the health rules read.
 
-The metrics of a run so far, as the health rules ask for them.
+A line has `step` first and then the metrics sorted by name. Numbers are written so that they read back exactly.
 """
 
 import math
@@ -15,9 +15,10 @@ from egpo.runs.json_lines import Line, LineStream, read_lines
 
 
 class MetricStream:
-    """The figures of a run, step by step.
+    """Appends the metrics of each step to a file.
 
-    Written by Python's repr, which reads back as the same float. NaN and infinities are left out: JSON has none.
+    Floats are written by Python's repr, which reads back as the same float. NaN and infinities are left out, because
+    JSON cannot represent them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -26,22 +27,22 @@ class MetricStream:
 
     def append(self, step: int, metrics: Mapping[str, float]) -> None:
         if "step" in metrics:
-            raise ValueError("`step` is the line's own name, and no metric's")
+            raise ValueError("`step` is reserved: no metric may have this name")
         self._lines.append({"step": step} | finite_figures(metrics))
 
     def sync(self) -> None:
-        """On the disk: to be called before a checkpoint that counts on these lines becomes visible."""
+        """Flush to disk. Call this before a checkpoint that relies on these lines becomes visible."""
         self._lines.sync()
 
     def forget_after(self, step: int, *, gaps: bool = False) -> None:
-        """Keep the lines of steps up to `step`, and not what was cut off in the middle."""
+        """Remove the lines of steps after `step`, and an incomplete last line."""
         self._lines.cut(self.size_after(step, gaps=gaps))
 
     def size_after(self, step: int, *, gaps: bool = False) -> int:
-        """The bytes that hold the steps up to `step`.
+        """Return the size in bytes of the lines of steps up to `step`.
 
-        Steps count from 1; a line for step 0 may stand before them. Unless `gaps`, each of them must be there: a
-        resumed run would otherwise have a hole in its curve (InputError).
+        Steps count from 1; a line for step 0 may come before them. Unless `gaps`, a missing step is an InputError: the
+        curve of a resumed run would have a hole.
         """
         kept = [line for line in self._read() if self._step_of(line) <= step]
         if not gaps:
@@ -55,22 +56,22 @@ class MetricStream:
         step = line.value.get("step")
         if isinstance(step, int):
             return step
-        raise InputError("no `step`", where=f"{self.path}, line {line.number}", fix="the file is damaged")
+        raise InputError("the line has no `step`", where=f"{self.path}, line {line.number}", fix="the file is damaged")
 
     def _require_steps(self, found: list[int], step: int) -> None:
         if [number for number in found if number] == list(range(1, step + 1)) and 0 not in found[1:]:
             return
         lost = sorted(set(range(1, step + 1)) - set(found))
-        what = f"no line for step {lost[0]}" if lost else "its steps do not follow each other"
+        what = f"no line for step {lost[0]}" if lost else "its steps are not consecutive"
         raise InputError(
-            f"{what}, so the run cannot go on from step {step}",
+            f"{what}, so the run cannot be resumed from step {step}",
             where=str(self.path),
             fix="restore the file, or start another run (name=...) with the checkpoint as its model.path",
         )
 
 
 def finite_figures(metrics: Mapping[str, float]) -> dict[str, float]:
-    """What JSON can hold, as plain numbers, in the order of the names. Whole numbers stay whole."""
+    """Return the finite metrics as plain numbers, sorted by name. Integers stay integers."""
     return {name: _plain(value) for name, value in sorted(metrics.items()) if math.isfinite(value)}
 
 
@@ -79,19 +80,19 @@ def _plain(value: float) -> float:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Every whole line, as it stands. A last line that is still being written is left out; garbage is an error."""
+    """Return every complete line. A last line that is still being written is left out; an invalid line is an error."""
     return [line.value for line in read_lines(path)]
 
 
 _BOUND = 1e100
-"""Larger figures count as this: their squares and sums are finite, so no rule can fail on them."""
+"""Larger values are replaced by this: their squares and sums are finite, so no rule can overflow."""
 
 
 class History:
-    """Finite figures of all steps, and everything of the present one.
+    """The finite metrics of all steps, and all metrics of the current step.
 
-    A figure that is not finite is seen at its own step only: `metrics.jsonl` does not hold it, and a resumed run must
-    judge as one that was not interrupted.
+    A value that is not finite is visible at its own step only: `metrics.jsonl` does not contain it, and the rules of a
+    resumed run must see the same history as those of an uninterrupted run.
     """
 
     def __init__(self) -> None:
@@ -107,23 +108,23 @@ class History:
             self._values.setdefault(name, []).append(max(-_BOUND, min(_BOUND, float(value))))
 
     def present(self, name: str) -> float | None:
-        """The figure of this step, if it is there and finite."""
+        """Return the value of the current step; None if it is missing or not finite."""
         value = self.now.get(name)
         return None if value is None or not math.isfinite(value) else float(value)
 
     def last(self, name: str, count: int) -> list[float]:
-        """The last `count` figures of that name, or as many as there are; none where this step has none."""
+        """Return the last `count` values, or fewer if there are fewer; none if the current step has no value."""
         return [] if self.present(name) is None else self._values[name][-count:]
 
     def mean_of_last(self, name: str, count: int) -> float | None:
-        """None before there are so many."""
+        """Return the mean of the last `count` values; None if there are fewer."""
         values = self.last(name, count)
         return fmean(values) if len(values) == count else None
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A least-squares line through a series: its change from the first point to the last, with a 95 % interval."""
+    """The change of a least-squares line from the first point of a series to the last, with a 95 % interval."""
 
     change: float
     low: float
@@ -131,8 +132,11 @@ class Trend:
 
 
 def trend(values: list[float]) -> Trend:
-    """At least three values. The interval is change ± 2 standard errors, by the residuals: points are taken as
-    independent, which the means of different batches are. A series on a line has an interval of width 0."""
+    """Return the trend of at least three values.
+
+    The interval is change ± 2 standard errors, from the residuals. Points are assumed to be independent, which the
+    means of different batches are. A series that lies on a line has an interval of width 0.
+    """
     count = len(values)
     centre, mean = (count - 1) / 2, fmean(values)
     spread = sum((x - centre) ** 2 for x in range(count))

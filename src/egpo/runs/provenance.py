@@ -1,6 +1,6 @@
-"""What a run ran on and with, asked of the system; no torch, and nothing that can fail.
+"""`provenance.json`: what is needed to reproduce a run, and every time that it was resumed.
 
-`provenance.json`: what must be known to make a run again, and every time it was resumed.
+Versions, hardware and git state are read from the system, without torch; an unknown value never stops a run.
 """
 
 import hashlib
@@ -20,13 +20,13 @@ from egpo.errors import InputError, warn_once
 from egpo.files import ROWS, write_atomically
 
 PACKAGES = ("egpo", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic", "peft", "triton", "verl")
-"""Whose versions can change a figure. Those that are not installed are left out."""
+"""Packages whose version can change a result. Packages that are not installed are left out."""
 _GIT_LIMIT_S = 10
 
 
 @dataclass(frozen=True)
 class Git:
-    """The state of the repository that the command was given in; `dirty`: tracked files differ from the commit."""
+    """The git repository of the working directory. `dirty`: tracked files differ from the commit."""
 
     commit: str
     dirty: bool
@@ -34,7 +34,7 @@ class Git:
 
 @dataclass(frozen=True)
 class Hardware:
-    """`cores` are those this process may use; `threads` those that it computes with; no `gpu`: the CPU computed."""
+    """The machine. `cores`: usable by this process; `threads`: used for computation; `gpu`: None on a CPU."""
 
     cpu: str
     cores: int
@@ -58,7 +58,7 @@ def hardware(threads: int | None = None, gpu: str | None = None) -> Hardware:
 
 
 def git_state(directory: Path) -> Git | None:
-    """None where there is no git, no repository or no commit, or where git takes too long."""
+    """Return commit and state; None without git, repository or commit, or if git takes too long."""
     commit = _git(directory, "rev-parse", "HEAD")
     changes = _git(directory, "status", "--porcelain", "--untracked-files=no")
     return None if commit is None or changes is None else Git(commit, bool(changes))
@@ -66,7 +66,7 @@ def git_state(directory: Path) -> Git | None:
 
 def _git(directory: Path, *words: str) -> str | None:
     command = ["git", "-C", str(directory), *words]
-    # Without it `status` takes a lock in the user's repository.
+    # Without this, `git status` takes a lock in the user's repository.
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_LIMIT_S, env=environment)
@@ -85,7 +85,7 @@ def _cpu_model() -> str:
 
 
 def _num_cores() -> int:
-    # macOS has no affinities.
+    # macOS has no CPU affinity.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -95,7 +95,7 @@ def _memory_gib() -> float:
 
 @dataclass(frozen=True)
 class Launch:
-    """One process that worked on the run: when it began (UTC), after which step, by which command, with what."""
+    """One process of the run: start time (UTC), the step it started after, command, versions and hardware."""
 
     time: str
     after_step: int
@@ -108,8 +108,11 @@ class Launch:
 
 @dataclass(frozen=True)
 class Provenance:
-    """`data` has a digest by name (a file, a split, a model): of rows where it begins with `rows:`; else of drawn
-    problems or, in older runs, of a file's bytes. `start` is the first launch; the others resumed it."""
+    """The origin of a run. `start` is the first launch, `resumptions` are the later ones.
+
+    `data` has a digest for each file, split or model: of rows if it begins with `rows:`, else of generated problems or,
+    in older runs, of a file's bytes.
+    """
 
     seed: int
     data: Mapping[str, str]
@@ -120,7 +123,7 @@ class Provenance:
 def describe_launch(
     *, after_step: int = 0, threads: int | None = None, gpu: str | None = None, sandbox: str | None = None
 ) -> Launch:
-    """This process. What only torch or the sandbox can tell, the caller hands over."""
+    """Describe this process. The caller passes what only torch or the sandbox can know."""
     return Launch(
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         after_step=after_step,
@@ -147,17 +150,17 @@ def read_provenance(path: Path) -> Provenance:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"cannot be read ({type(error).__name__}: {error})"
-        raise InputError(what, where=str(path), fix="restore it, or start another run") from error
+        raise InputError(what, where=str(path), fix="restore it, or start a new run") from error
 
 
 def record_resumption(
     path: Path, launch: Launch, data: Mapping[str, str], files: Mapping[str, Path] | None = None
 ) -> Provenance:
-    """Adds this process to the run's story. Other data than the run began with is refused; another machine or another
-    version of a package is a warning: the figures may then differ in their last bits.
+    """Add this process to the provenance of a resumed run.
 
-    `files` says where the data lies: a run that recorded the digest of a file's bytes is compared by these, and from
-    then on has the digest of the rows.
+    Different data is an InputError. A different machine or package version is a warning: results may then differ in
+    their last bits. `files` are the paths of the data: an older run, which recorded the digest of a file's bytes, is
+    compared by these bytes and then gets the digest of the rows.
     """
     known = read_provenance(path)
     older = [name for name in files or {} if _is_older(known.data.get(name), data.get(name))]
@@ -165,8 +168,10 @@ def record_resumption(
     known = replace(known, data={**known.data, **{name: data[name] for name in older}})
     changes = _changes(_computing(known.start), _computing(launch))
     if changes:
-        message = f"{path.parent}: resumed on other ground ({changes}); figures may differ in their last bits"
-        warn_once("resumed on other ground", message)
+        message = (
+            f"{path.parent}: resumed in a different environment ({changes}); results may differ in their last bits"
+        )
+        warn_once("resumed in a different environment", message)
     now = replace(known, resumptions=(*known.resumptions, launch))
     write_provenance(path, now)
     return now
@@ -174,8 +179,8 @@ def record_resumption(
 
 def _refuse_other_data(path: Path, old: Mapping[str, str], new: Mapping[str, str]) -> None:
     if changes := _changes(old, new):
-        fix = "restore the data it began with, or start another run with name=..."
-        raise InputError(f"the data is not what this run began with ({changes})", where=str(path.parent), fix=fix)
+        fix = "restore the original data, or start a new run with name=..."
+        raise InputError(f"the data has changed since the run started ({changes})", where=str(path.parent), fix=fix)
 
 
 def _is_older(old: str | None, new: str | None) -> bool:
@@ -188,7 +193,7 @@ def _bytes_digest(path: Path) -> str:
 
 
 def _computing(launch: Launch) -> dict[str, str]:
-    """What the bits of a result may depend on."""
+    """Return what the last bits of a result may depend on."""
     machine = {"cpu": launch.hardware.cpu, "threads": str(launch.hardware.threads), "gpu": str(launch.hardware.gpu)}
     return {**launch.versions, **machine}
 

@@ -1,6 +1,7 @@
-"""Metrics to TensorBoard, Weights & Biases, trackio or SwanLab. None is imported unless it is asked for.
+"""Send metrics to TensorBoard, Weights & Biases, trackio or SwanLab. Only the trackers of a recipe are imported.
 
-Each is told by its own environment variables where to send them (`WANDB_MODE=offline`, `SWANLAB_MODE`, ...).
+Each is configured by its own environment variables (`WANDB_MODE=offline`, `SWANLAB_MODE`, ...). To add a tracker:
+write its opener, and add a row to `OPENERS`.
 """
 
 import os
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from egpo.errors import NOTICES, REPEATABLE, InputError, nearest, warn_once
+from egpo.errors import NOTICES, USER_STOPS, InputError, nearest, warn_once
 from egpo.files import write_atomically
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import finite_figures
@@ -22,7 +23,7 @@ PROJECT = "egpo"
 
 @dataclass(frozen=True)
 class Tracker:
-    """A name, and what to call with a step's figures and at the end."""
+    """A tracker: its name, a function that logs a step, and one that closes it."""
 
     name: str
     log: Callable[[int, Mapping[str, float]], object]
@@ -31,7 +32,7 @@ class Tracker:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of the run. The `id` stays when the run is resumed, so that its curve goes on."""
+    """What a tracker receives about the run. A resumed run keeps its `id`, so that its curve continues."""
 
     name: str
     id: str
@@ -40,7 +41,7 @@ class TrackedRun:
 
 
 class Trackers:
-    """All at once. One that fails while training goes on is a warning, and is not asked again."""
+    """All trackers of a run. A tracker that fails during training causes a warning and is then left out."""
 
     def __init__(self, trackers: Iterable[Tracker]) -> None:
         self._trackers = list(trackers)
@@ -56,7 +57,7 @@ class Trackers:
 
 
 def open_trackers(names: Iterable[str], run_name: str, config: Mapping[str, Any], folder: RunFolder) -> Trackers:
-    """Those that are named. One that is not installed or cannot be opened is an InputError, before any training."""
+    """Open trackers by name. A tracker that is not installed or cannot be opened is an InputError."""
     wanted = list(dict.fromkeys(names))
     for name in wanted:
         if name not in OPENERS:
@@ -74,7 +75,7 @@ def _open(name: str, run: TrackedRun) -> Tracker:
         fix = f"pip install {name}, or leave it out of watch.trackers"
         raise InputError(f"`{name}` is not installed ({error})", where="watch.trackers", fix=fix) from error
     if error is not None:
-        fix = "mend that, work offline, or leave it out of watch.trackers"
+        fix = "fix the cause, use its offline mode, or leave it out of watch.trackers"
         what = f"`{name}` cannot be opened ({type(error).__name__}: {error})"
         raise InputError(what, where="watch.trackers", fix=fix) from error
     return opened[0]
@@ -83,13 +84,15 @@ def _open(name: str, run: TrackedRun) -> Tracker:
 def _worked(name: str, call: Callable[[], object]) -> bool:
     error = _failure(call)
     if error is not None:
-        message = f"{name} failed ({type(error).__name__}: {error}) and is left out from now on; metrics.jsonl has all"
+        message = (
+            f"{name} failed ({type(error).__name__}: {error}) and is left out from now on; metrics.jsonl is complete"
+        )
         warn_once(f"tracker {name}", message)
     return error is None
 
 
 def _failure(call: Callable[[], object]) -> Exception | None:
-    """The boundary to the trackers, whose clients may raise anything: what came of the call."""
+    """Return the exception of a call, or None. The boundary to the trackers, whose clients may raise anything."""
     try:
         with _signals_kept():
             call()
@@ -100,8 +103,8 @@ def _failure(call: Callable[[], object]) -> Exception | None:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Who handles an interrupt is the run's business: SwanLab puts its own handler in."""
-    kept = {number: signal.getsignal(number) for number in (*REPEATABLE, *NOTICES)}
+    """Restore the run's signal handlers after the block: SwanLab installs its own."""
+    kept = {number: signal.getsignal(number) for number in (*USER_STOPS, *NOTICES)}
     try:
         yield
     finally:
@@ -111,7 +114,8 @@ def _signals_kept() -> Iterator[None]:
 
 
 def _run_id(folder: RunFolder) -> str:
-    """Drawn once a run: two runs of one name are not one curve. SwanLab wants 21 characters."""
+    """Return the random id of the run, created once: two runs of the same name are two curves. SwanLab needs 21
+    characters."""
     path = folder.trackers / "id.txt"
     if not path.exists():
         folder.trackers.mkdir(parents=True, exist_ok=True)
@@ -120,7 +124,7 @@ def _run_id(folder: RunFolder) -> str:
 
 
 def _tensorboard(run: TrackedRun) -> Tracker:
-    # TensorBoard's own writer: torch's does the same and would bring torch along.
+    # TensorBoard's own writer: torch's does the same but imports torch.
     from tensorboard.summary import Writer
 
     writer = Writer(str(run.folder.trackers / "tensorboard"))
@@ -143,7 +147,7 @@ def _wandb(run: TrackedRun) -> Tracker:
         resume="allow",
         config=dict(run.config),
         dir=str(run.folder.trackers),
-        settings=wandb.Settings(console="off"),  # it would catch the live view's screens
+        settings=wandb.Settings(console="off"),  # it would capture the output of the live view
     )
     return Tracker("wandb", lambda step, metrics: opened.log(dict(metrics), step=step), opened.finish)
 

@@ -1,8 +1,8 @@
-"""Where the thinking ends and the answer starts, as masks over response tokens. B rows, T tokens.
+"""Split responses into thinking and answer, as masks over response tokens. B rows, T tokens.
 
 thinking  from the start of the response, or from just after an opening tag, to the first closing tag inclusive
-answer    what follows
-response  everything that the model wrote
+answer    all tokens after it
+response  all tokens that the model wrote
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from egpo.tags import THINK_TAGS, tags_fault
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Boolean masks in response coordinates. Text before an opening tag is in `response` only."""
+    """Boolean masks over response tokens. Text before an opening tag is in `response` only."""
 
     thinking_BT: Tensor
     answer_BT: Tensor
     response_BT: Tensor
 
     def named(self, name: str) -> Tensor:
-        """The mask of a segment: `thinking`, `answer` or `response`, as `entropy_mode` names them."""
+        """Return the mask of `thinking`, `answer` or `response` (the names of `entropy_mode`)."""
         masks = {"thinking": self.thinking_BT, "answer": self.answer_BT, "response": self.response_BT}
         if name not in masks:
             raise InputError(f"unknown segment `{name}`", where="segments", fix=nearest(name, masks))
@@ -41,11 +41,11 @@ def segment_masks(
     *,
     opened_B: Tensor | Sequence[bool] | bool = False,
 ) -> Segments:
-    """Cut each response at its first closing tag.
+    """Split each response at its first closing tag.
 
-    `opened_B` says which prompts ended with the opening tag (`opened_by_prompt` finds out): there a response without
-    any tag is a thought cut off, thinking to its end. Without it, no tag at all means that all is answer. The mask is
-    1 for what the model wrote: padding on either side and tool results are in no segment, and no tag in them counts.
+    `opened_B`: prompts that end with the opening tag (see `opened_by_prompt`). There, a response without any tag is
+    thinking that was truncated; elsewhere, a response without any tag is all answer. The mask is 1 for tokens that the
+    model wrote: padding on either side and tool results are in no segment, and tags in them are ignored.
     """
     _check(response_BT, mask_BT, tags := _pair(tags))
     response_BT, mask_BT = response_BT.long(), mask_BT.bool()
@@ -53,7 +53,7 @@ def segment_masks(
     if not response_BT.numel():
         return Segments(mask_BT, mask_BT.clone(), mask_BT.clone())
     opened_B = _per_row(opened_B, num_rows, response_BT.device)
-    # At least len(tokenizer), which counts 150k words anew each time: tens of milliseconds.
+    # An upper bound of len(tokenizer), which counts 150k words at each call: tens of milliseconds.
     size = tokenizer.vocab_size + len(tokenizer.added_tokens_decoder)
     response_BT = _within_vocabulary(response_BT, mask_BT, size)
     tables = pair_tables(tokenizer, tags, size, int(response_BT.max()) + 1, response_BT.device)
@@ -72,9 +72,9 @@ def segment_masks(
 
 
 def opened_by_prompt(prompt_BT: Tensor, mask_BT: Tensor, tokenizer: Any, tags: Sequence[str] = THINK_TAGS) -> Tensor:
-    """Which prompts end inside a thought: the opening tag is their last word, as in the Qwen3-Thinking template.
+    """Return which prompts end with the opening tag, as in the Qwen3-Thinking template.
 
-    A tag that stands anywhere else, quoted by the user or left in the history, does not count.
+    A tag anywhere else, quoted by the user or left in the history, does not count.
     """
     opening = _pair(tags)[0].strip()
     # A tag has at most one token per byte; white space after it rarely takes more than a token or two.
@@ -87,12 +87,14 @@ def opened_by_prompt(prompt_BT: Tensor, mask_BT: Tensor, tokenizer: Any, tags: S
 
 
 def mean_over(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The mean of each row over its mask, NaN where the mask is empty. What lies outside may be anything, NaN too."""
+    """Return the mean of each row over its mask; NaN if the mask is empty. Values outside may be anything, even NaN."""
     if value_BT.shape != mask_BT.shape:
         raise InputError(
-            f"values {tuple(value_BT.shape)}, mask {tuple(mask_BT.shape)}", where="mean_over", fix="match them"
+            f"values {tuple(value_BT.shape)}, mask {tuple(mask_BT.shape)}",
+            where="mean_over",
+            fix="give both the same shape",
         )
-    # A block of rows at a time on a CPU, so that what lies between stays in its cache: four times as fast.
+    # On a CPU a block of rows at a time, so that temporary values stay in the cache: four times as fast.
     rows = max(1, len(value_BT) if value_BT.is_cuda else 2**18 // max(1, value_BT.shape[-1]))
     blocks = zip(torch.split(value_BT, rows), torch.split(mask_BT.bool(), rows), strict=True)
     return torch.cat([_mean_over_block(*block) for block in blocks])
@@ -118,7 +120,7 @@ def _check(response_BT: Tensor, mask_BT: Tensor, tags: tuple[str, str]) -> None:
 
 def _pair(tags: Sequence[str]) -> tuple[str, str]:
     if isinstance(tags, str) or len(tags) != 2:
-        raise InputError(f"the tags are {tags!r}", where="segments", fix="give the opening and the closing one")
+        raise InputError(f"the tags are {tags!r}", where="segments", fix="give the opening and the closing tag")
     return tags[0], tags[1]
 
 
@@ -130,7 +132,10 @@ def _per_row(opened_B: Tensor | Sequence[bool] | bool, num_rows: int, device: to
 
 
 def _within_vocabulary(response_BT: Tensor, mask_BT: Tensor, size: int) -> Tensor:
-    """Padding may hold any id, -100 or 2**31. A model's own ids reach at most a little past its tokenizer's."""
+    """Replace invalid ids in padding, such as -100 or 2**31; InputError for invalid ids of the model.
+
+    The ids of a model may exceed those of its tokenizer by a little.
+    """
     limit = 2 * size + 65_536
     low, high = (int(bound) for bound in response_BT.aminmax())
     if low < 0 or high >= limit:
@@ -138,9 +143,9 @@ def _within_vocabulary(response_BT: Tensor, mask_BT: Tensor, size: int) -> Tenso
         low, high = (int(bound) for bound in response_BT.aminmax())
     if low < 0 or high >= limit:
         raise InputError(
-            f"responses hold token ids from {low} to {high}",
+            f"responses contain token ids from {low} to {high}",
             where="segments",
-            fix=f"the tokenizer has {size}: give the tokenizer that goes with the model",
+            fix=f"the tokenizer has {size} tokens: give the tokenizer of the model",
         )
     return response_BT
 
@@ -151,5 +156,5 @@ def _warn_of_missing_tags(no_tag_B: Tensor, tags: tuple[str, str]) -> None:
         warn_once(
             "no thinking tags",
             f"{num_missing / len(no_tag_B):.0%} of {len(no_tag_B)} responses have neither `{tags[0]}` nor `{tags[1]}`: "
-            "all of each is taken as answer; if the prompt opens the tag, say so with opened_B",
+            "they are treated as answer only; if the prompt opens the tag, pass opened_B",
         )

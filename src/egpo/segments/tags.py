@@ -1,15 +1,11 @@
-"""How a tokenizer spells: the bytes that each token id adds to a text.
+"""How a tokenizer spells: the bytes of each token, the text of each token of a response, and tags in token ids.
 
-Bytes, because a tag such as `◁think▷` can be cut in mid-character; and what a token adds *in context*, because a
-SentencePiece token's leading space vanishes when it is decoded alone.
+Spellings are bytes, because a tag such as `◁think▷` can be split in mid-character; and they are the bytes that a token
+adds *in context*, because the leading space of a SentencePiece token vanishes when it is decoded alone.
 
-Which token wrote which part of a text.
-
-Finding a tag in token ids, whatever the tokenizer made of it.
-
-A tag may be one token or several, and its ends may be glued to its neighbours (`>\n\n` is one token of Qwen2.5), so
-neither an id nor a fixed run of ids will do. Two tables over the vocabulary answer, without decoding a response:
-in which tokens can the tag end, and how much of it is still to match before a token.
+A tag may be one token or several, and its ends may be joined to its neighbours (`>\\n\\n` is one token of Qwen2.5), so
+searching for ids is not enough. Two tables over the vocabulary find it without decoding a response: in which tokens the
+tag can end, and how many of its bytes remain to be matched before a token.
 B rows, T tokens, V vocabulary, K candidates.
 """
 
@@ -32,7 +28,7 @@ _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def token_spellings(tokenizer: Any) -> list[bytes]:
-    """One spelling per id, up to the highest. Special tokens are spelt out: a tag may be one."""
+    """Return one spelling per id, up to the highest id. Special tokens are included: a tag may be one."""
     piece_of = {i: piece for piece, i in tokenizer.get_vocab().items()}
     pieces = [piece_of.get(i) for i in range(max(piece_of) + 1)]
     if not _is_byte_level(tokenizer):
@@ -66,10 +62,10 @@ def _spell_byte_level(piece: str | None) -> bytes:
 
 
 def _spell_in_context(tokenizer: Any, pieces: list[str | None]) -> list[bytes]:
-    """What decoding adds after an ordinary token."""
+    """Return what decoding each token after an ordinary one adds to the text."""
     anchor = tokenizer.encode("a", add_special_tokens=False)
     lead = tokenizer.decode(anchor, clean_up_tokenization_spaces=False)
-    # An id that stands for nothing is not shown to the tokenizer, which may refuse it.
+    # An unused id is not decoded: the tokenizer may reject it.
     rows = [anchor if piece is None else [*anchor, i] for i, piece in enumerate(pieces)]
     texts = tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return [_spell_one(piece, text, lead) for piece, text in zip(pieces, texts, strict=True)]
@@ -83,9 +79,9 @@ def _spell_one(piece: str | None, text: str, lead: str) -> bytes:
 
 
 class TokenTexts:
-    """The text of a response, cut into the parts that its tokens added. The parts always join to the text.
+    """Splits the text of a response into the parts that its tokens added. The parts always join to the text.
 
-    A character that several tokens spell belongs to the last of them. Special tokens add nothing: the text has none.
+    A character that several tokens spell belongs to the last of them. Special tokens are not in the text.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -101,12 +97,12 @@ class TokenTexts:
         return parts if "".join(parts) == text else self._parts_by_decoding(ids, text)
 
     def _spelling(self, token: int) -> bytes:
-        """A model's ids may reach past its tokenizer's: those decode to nothing."""
+        """Return the bytes of a token; none for an id of the model that its tokenizer does not have."""
         return self._spellings[token] if token < len(self._spellings) else b""
 
     def _parts_by_decoding(self, ids: Sequence[int], text: str) -> list[str]:
-        """For tokenizers that change what stands before (a leading space dropped, spaces cleaned up): by how much of
-        the text each beginning of the response decodes to. Slow, with the square of the length."""
+        """Split by decoding every prefix of the response, for tokenizers that change earlier text (a dropped leading
+        space, cleaned-up spaces). Slow: quadratic in the length."""
         beginnings = [list(ids[: end + 1]) for end in range(len(ids))]
         decoded = self._tokenizer.batch_decode(beginnings, skip_special_tokens=True)
         cuts = [0]
@@ -117,21 +113,21 @@ class TokenTexts:
 
 
 def _num_shared(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Return the length of the common prefix of two texts."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 NO_MATCH = -1
-ROUND_UP = 1024  # table sizes, so that the largest id of a batch does not ask for tables of its own
+ROUND_UP = 1024  # table sizes are rounded up, so that batches with different largest ids use the same tables
 
 
 @dataclass(frozen=True)
 class TagTables:
-    """How one tag can lie in tokens.
+    """How one tag can be spread over tokens.
 
-    `endings_VE`: the ways in which it can end in a token, each by how many of its bytes come before that token (0: it
-    lies inside), `NO_MATCH` for none. `before_VR[v, r]`: with r bytes to match up to the end of v, how many remain.
+    `endings_VE`: the ways in which it can end in a token, each as the number of its bytes before that token (0: the tag
+    is inside the token), else `NO_MATCH`. `before_VR[v, r]`: with r bytes to match up to the end of v, how many remain.
     """
 
     endings_VE: Tensor
@@ -140,7 +136,7 @@ class TagTables:
 
 @dataclass(frozen=True)
 class PairTables:
-    """Both tags, and in which tokens either can end."""
+    """The tables of both tags, and in which tokens either can end."""
 
     ends_V: Tensor
     opening: TagTables
@@ -149,14 +145,15 @@ class PairTables:
 
 @dataclass(frozen=True)
 class TagEnds:
-    """The position of the token in which the first whole tag ends, T where there is none."""
+    """The position of the token in which the first complete tag ends; T if there is none."""
 
     opening_B: Tensor
     closing_B: Tensor
 
 
 def first_tag_ends(tables: PairTables, response_BT: Tensor, mask_BT: Tensor) -> TagEnds:
-    """Masked tokens (padding, tool results) neither hold a tag nor bridge one."""
+    """Find the first opening and closing tag of each row. A tag with masked tokens (padding, tool results) in it does
+    not count."""
     candidate_BT = tables.ends_V.take(response_BT).logical_and_(mask_BT)
     row_K, position_K = candidate_BT.nonzero(as_tuple=True)
     opening_B, closing_B = (
@@ -178,7 +175,7 @@ def _first_end(tag: TagTables, response_BT: Tensor, mask_BT: Tensor, row_K: Tens
 def _matches_backwards(
     tag: TagTables, response_BT: Tensor, mask_BT: Tensor, row_K: Tensor, position_K: Tensor, remaining_K: Tensor
 ) -> Tensor:
-    """Whether the remaining bytes stand right before each candidate: one step to the left per pass."""
+    """Return whether the remaining bytes are directly before each candidate; one token to the left per iteration."""
     remaining_K = remaining_K.clone()
     open_K = (remaining_K > 0).nonzero().squeeze(1)
     steps = 0
@@ -197,11 +194,11 @@ _made: WeakKeyDictionary[Any, dict[Hashable, PairTables]] = WeakKeyDictionary()
 
 
 def pair_tables(tokenizer: Any, tags: tuple[str, str], size: int, num_ids: int, device: torch.device) -> PairTables:
-    """The tables of this tokenizer of `size` words and this pair, made once, for ids up to `num_ids`."""
-    # A model's ids may reach past its tokenizer's.
+    """Return the tables of a tokenizer with `size` tokens and a pair of tags, for ids below `num_ids`. Cached."""
+    # The ids of a model may exceed those of its tokenizer.
     num_rows = -(-max(num_ids, size) // ROUND_UP) * ROUND_UP
     cache = _made.setdefault(tokenizer, {})
-    # The size too: tags that were added to the tokenizer since have ids of their own now.
+    # With the size: tags that were added to the tokenizer later have their own ids.
     key = (tags, num_rows, size, device)
     if key not in cache:
         spellings = token_spellings(tokenizer)
@@ -215,7 +212,8 @@ def pair_tables(tokenizer: Any, tags: tuple[str, str], size: int, num_ids: int, 
 
 
 def _check_can_spell(tokenizer: Any, spellings: list[bytes], tag: str) -> None:
-    """A tag that becomes `unk` would never be found, and every segment would be empty in silence."""
+    """Raise InputError if the tokenizer cannot spell a tag: it would never be found, and every segment would be
+    empty without a warning."""
     ids = tokenizer.encode(tag, add_special_tokens=False) if tag else []
     if not tag or tag.encode() not in b"".join(spellings[i] for i in ids):
         raise InputError(
@@ -226,7 +224,7 @@ def _check_can_spell(tokenizer: Any, spellings: list[bytes], tag: str) -> None:
 
 
 def _build(spellings: list[bytes], tag: bytes, device: torch.device) -> TagTables:
-    """Most tokens have nothing to do with a tag: only those that start or end with one of its bytes are looked at."""
+    """Build the tables of one tag. Only tokens that start or end with one of its bytes need a row."""
     endings = {v: _endings(spelling, tag) for v, spelling in enumerate(spellings) if _may_end(spelling, tag)}
     endings_VE = np.full((len(spellings), max(map(len, endings.values()), default=1) or 1), NO_MATCH, dtype=np.int16)
     before_VR = np.full((len(spellings), len(tag)), NO_MATCH, dtype=np.int16)

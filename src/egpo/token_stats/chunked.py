@@ -1,13 +1,9 @@
-"""The softmax of one slice of logits, how two slices merge, and the gradient of logp in one slice.
+"""Log-probability and entropy of tokens, with the vocabulary processed in slices.
 
-torch on any device; where there are kernels for it (Triton on CUDA, C on CPUs), each pass reads the slice once.
-N tokens, C words in a slice.
-
-The vocabulary is walked in slices.
-
-Forward merges each slice's softmax into what it has, and saves one number per token; backward makes each slice of
-logits again. Four matrix products instead of three is the price: with 150k words the logits of 8,192 tokens would take
-5 GB, several times over. N tokens, V vocabulary, D hidden, C words in a slice.
+Forward merges the softmax of each slice into the result so far, and saves one number per token. Backward computes each
+slice of logits again. This costs four matrix products instead of three; with 150k words the logits of 8,192 tokens
+would take 5 GB, several times over. Each slice is processed by torch, or where possible by a kernel that reads it once
+(Triton on CUDA, C on CPUs). N tokens, V vocabulary, D hidden, C words in a slice.
 """
 
 import math
@@ -23,17 +19,102 @@ from torch.autograd.function import once_differentiable
 from egpo.errors import InputError
 from egpo.native.library import address, kernels, suits
 
+# On a GPU matrix products are faster on wide slices; on a CPU a slice should not be much larger than the cache.
+CHUNK_BYTES = {"cuda": 2**28, "cpu": 2**25}
+
+
+def token_stats(
+    hidden: Tensor, head_weight: Tensor, targets: Tensor, temperature: float = 1.0, *, chunk_bytes: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return for each token, under p = softmax(hidden @ head_weight.T / temperature), in float32:
+
+        logp     log p[target]                 differentiable in hidden and head_weight
+        entropy  -sum_v p[v] log p[v], nats    detached: EGPO uses it in the advantage, not in the loss
+
+    `hidden` is (..., D), `head_weight` (V, D), `targets` (...). Sums are in float32 for any dtype of the weights:
+    bf16 logits would quantise the entropy. `chunk_bytes` bounds one slice of logits.
+    """
+    _check(hidden, head_weight, targets, temperature)
+    hidden_ND, target_N = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1).long()
+    chunk_bytes = chunk_bytes or CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"])
+    words = _even(max(1, chunk_bytes // (4 * max(1, len(hidden_ND)))))
+    apply: Any = _TokenStats.apply
+    # Autocast would round the logits to half precision in forward, but not in backward.
+    with torch.autocast(hidden.device.type, enabled=False):
+        logp_N, entropy_N = apply(hidden_ND, head_weight, target_N, float(temperature), words)
+    return logp_N.view(targets.shape), entropy_N.view(targets.shape)
+
+
+class _TokenStats(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, temperature: float, words: int
+    ) -> tuple[Tensor, Tensor]:
+        chosen_N = hidden_ND.new_zeros(len(hidden_ND), dtype=_wide(hidden_ND))
+        stats = None
+        for start in range(0, len(weight_VD), words):
+            logit_NC = _matmul_wide(hidden_ND, weight_VD[start : start + words].t())
+            _take_targets(chosen_N, logit_NC, target_N - start)
+            here = slice_stats(logit_NC, temperature)
+            stats = here if stats is None else merge(stats, here)
+        assert stats is not None  # the vocabulary is not empty
+        ctx.save_for_backward(hidden_ND, weight_VD, target_N, stats.lse_N)
+        ctx.temperature, ctx.words = temperature, words
+        ctx.mark_non_differentiable(stats.entropy_N)
+        return chosen_N / temperature - stats.lse_N, stats.entropy_N
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_N: Tensor, _: Any) -> Any:
+        hidden_ND, weight_VD, target_N, lse_N = ctx.saved_tensors
+        hidden_grad = torch.zeros_like(hidden_ND, dtype=_wide(hidden_ND)) if ctx.needs_input_grad[0] else None
+        weight_grad = torch.empty_like(weight_VD) if ctx.needs_input_grad[1] else None
+        for start in range(0, len(weight_VD), ctx.words):
+            weight_CD = weight_VD[start : start + ctx.words]
+            logit_NC = _matmul_wide(hidden_ND, weight_CD.t())
+            grad_NC = logp_gradient(logit_NC, lse_N, grad_N, target_N - start, ctx.temperature, weight_VD.dtype)
+            if hidden_grad is not None:
+                hidden_grad += _matmul_wide(grad_NC, weight_CD)
+            if weight_grad is not None:
+                torch.mm(grad_NC.t(), hidden_ND, out=weight_grad[start : start + ctx.words])
+        return hidden_grad if hidden_grad is None else hidden_grad.to(hidden_ND.dtype), weight_grad, None, None, None
+
+
+def _even(words: int) -> int:
+    """Round down to a multiple of 256 if possible: rows of odd length use the slow matrix products of a GPU."""
+    return words - words % 256 if words > 256 else words
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _matmul_wide(a: Tensor, b: Tensor) -> Tensor:
+    """Return a product in float32, also for inputs in half precision. (float64 stays: gradient checks need it.)"""
+    if a.dtype == _wide(a):
+        return a @ b
+    if a.is_cuda:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return a.float() @ b.float()
+
+
+def _take_targets(chosen_N: Tensor, logit_NC: Tensor, index_N: Tensor) -> None:
+    """Copy the logit of the target, for the tokens whose target is in this slice."""
+    here_N = (index_N >= 0) & (index_N < logit_NC.shape[1])
+    picked_N = logit_NC.gather(1, index_N.clamp(0, logit_NC.shape[1] - 1).unsqueeze(1)).squeeze(1)
+    torch.where(here_N, picked_N, chosen_N, out=chosen_N)
+
 
 @dataclass(frozen=True)
 class SliceStats:
-    """log sum exp of the tempered logits, and the entropy of the softmax over these words alone."""
+    """log sum exp of logits / temperature, and the entropy of the softmax over the words of this slice alone."""
 
     lse_N: Tensor
     entropy_N: Tensor
 
 
 def slice_stats(logit_NC: Tensor, temperature: float) -> SliceStats:
-    """Of logits / temperature. Uses up `logit_NC`."""
+    """Return the statistics of one slice of logits. Overwrites `logit_NC`."""
     if _has_triton(logit_NC):
         from egpo.token_stats.kernels import fused_slice_stats
 
@@ -51,7 +132,7 @@ def slice_stats(logit_NC: Tensor, temperature: float) -> SliceStats:
 
 
 def merge(one: SliceStats, other: SliceStats) -> SliceStats:
-    """Two sets of words as one: H = sum_s w_s (H_s - log w_s), where w_s is the share of probability in set s."""
+    """Merge two sets of words: H = sum_s w_s (H_s - log w_s), where w_s is the probability mass of set s."""
     lse_N = torch.logaddexp(one.lse_N, other.lse_N)
     log_share_N, other_log_share_N = one.lse_N - lse_N, other.lse_N - lse_N
     entropy_N = log_share_N.exp() * (one.entropy_N - log_share_N)
@@ -62,9 +143,9 @@ def merge(one: SliceStats, other: SliceStats) -> SliceStats:
 def logp_gradient(
     logit_NC: Tensor, lse_N: Tensor, grad_N: Tensor, target_N: Tensor, temperature: float, dtype: torch.dtype
 ) -> Tensor:
-    """grad * d logp / d logit = grad * (onehot(target) - p) / temperature. Uses up `logit_NC`.
+    """Return grad * d logp / d logit = grad * (onehot(target) - p) / temperature. Overwrites `logit_NC`.
 
-    Targets are counted from the start of the slice: one outside [0, C) is not in it.
+    Targets are relative to the start of the slice: a target outside [0, C) is in another slice.
     """
     scale_N = (grad_N / temperature).to(logit_NC.dtype)
     if _has_triton(logit_NC):
@@ -91,92 +172,6 @@ def _triton_is_installed() -> bool:
     return find_spec("triton") is not None
 
 
-# Matrix products on a GPU want wide slices; on a CPU a slice should not be far larger than the cache.
-CHUNK_BYTES = {"cuda": 2**28, "cpu": 2**25}
-
-
-def token_stats(
-    hidden: Tensor, head_weight: Tensor, targets: Tensor, temperature: float = 1.0, *, chunk_bytes: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """For each token, under p = softmax(hidden @ head_weight.T / temperature), in float32:
-
-        logp     log p[target]                 differentiable in hidden and head_weight
-        entropy  -sum_v p[v] log p[v], nats    detached: EGPO rewards it, no loss term follows it
-
-    `hidden` is (..., D), `head_weight` (V, D), `targets` (...). Sums run in float32 whatever the dtype of the weights:
-    bf16 logits would quantise the entropy. `chunk_bytes` bounds one slice of logits.
-    """
-    _check(hidden, head_weight, targets, temperature)
-    hidden_ND, target_N = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1).long()
-    chunk_bytes = chunk_bytes or CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"])
-    words = _even(max(1, chunk_bytes // (4 * max(1, len(hidden_ND)))))
-    apply: Any = _TokenStats.apply
-    # Autocast would round the logits to halves, in forward and not in backward.
-    with torch.autocast(hidden.device.type, enabled=False):
-        logp_N, entropy_N = apply(hidden_ND, head_weight, target_N, float(temperature), words)
-    return logp_N.view(targets.shape), entropy_N.view(targets.shape)
-
-
-class _TokenStats(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, temperature: float, words: int
-    ) -> tuple[Tensor, Tensor]:
-        chosen_N = hidden_ND.new_zeros(len(hidden_ND), dtype=_wide(hidden_ND))
-        stats = None
-        for start in range(0, len(weight_VD), words):
-            logit_NC = _matmul_wide(hidden_ND, weight_VD[start : start + words].t())
-            _take_targets(chosen_N, logit_NC, target_N - start)
-            here = slice_stats(logit_NC, temperature)
-            stats = here if stats is None else merge(stats, here)
-        assert stats is not None  # a vocabulary has words
-        ctx.save_for_backward(hidden_ND, weight_VD, target_N, stats.lse_N)
-        ctx.temperature, ctx.words = temperature, words
-        ctx.mark_non_differentiable(stats.entropy_N)
-        return chosen_N / temperature - stats.lse_N, stats.entropy_N
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_N: Tensor, _: Any) -> Any:
-        hidden_ND, weight_VD, target_N, lse_N = ctx.saved_tensors
-        hidden_grad = torch.zeros_like(hidden_ND, dtype=_wide(hidden_ND)) if ctx.needs_input_grad[0] else None
-        weight_grad = torch.empty_like(weight_VD) if ctx.needs_input_grad[1] else None
-        for start in range(0, len(weight_VD), ctx.words):
-            weight_CD = weight_VD[start : start + ctx.words]
-            logit_NC = _matmul_wide(hidden_ND, weight_CD.t())
-            grad_NC = logp_gradient(logit_NC, lse_N, grad_N, target_N - start, ctx.temperature, weight_VD.dtype)
-            if hidden_grad is not None:
-                hidden_grad += _matmul_wide(grad_NC, weight_CD)
-            if weight_grad is not None:
-                torch.mm(grad_NC.t(), hidden_ND, out=weight_grad[start : start + ctx.words])
-        return hidden_grad if hidden_grad is None else hidden_grad.to(hidden_ND.dtype), weight_grad, None, None, None
-
-
-def _even(words: int) -> int:
-    """A multiple of 256 where there are as many: rows of an odd length take a GPU's slow products."""
-    return words - words % 256 if words > 256 else words
-
-
-def _wide(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)
-
-
-def _matmul_wide(a: Tensor, b: Tensor) -> Tensor:
-    """A product in float32 even where the inputs are halves. (float64 stays: gradient checks need it.)"""
-    if a.dtype == _wide(a):
-        return a @ b
-    if a.is_cuda:
-        return torch.mm(a, b, out_dtype=torch.float32)
-    return a.float() @ b.float()
-
-
-def _take_targets(chosen_N: Tensor, logit_NC: Tensor, index_N: Tensor) -> None:
-    """The target's logit, for the tokens whose target lies in this slice."""
-    here_N = (index_N >= 0) & (index_N < logit_NC.shape[1])
-    picked_N = logit_NC.gather(1, index_N.clamp(0, logit_NC.shape[1] - 1).unsqueeze(1)).squeeze(1)
-    torch.where(here_N, picked_N, chosen_N, out=chosen_N)
-
-
 def _check(hidden: Tensor, head_weight: Tensor, targets: Tensor, temperature: float) -> None:
     if (
         hidden.shape[:-1] != targets.shape
@@ -193,7 +188,7 @@ def _check(hidden: Tensor, head_weight: Tensor, targets: Tensor, temperature: fl
         raise InputError(
             f"hidden is {hidden.dtype} and head_weight {head_weight.dtype}",
             where="token_stats",
-            fix="cast one to the other's: hidden.to(head_weight.dtype) costs the least",
+            fix="cast one of them; hidden.to(head_weight.dtype) is the cheapest",
         )
     if targets.is_floating_point():
         raise InputError(f"targets are {targets.dtype}", where="token_stats", fix="give token ids")
@@ -201,7 +196,7 @@ def _check(hidden: Tensor, head_weight: Tensor, targets: Tensor, temperature: fl
         raise InputError(f"temperature is {temperature}", where="token_stats", fix="it must be greater than 0")
     if targets.numel() and not (int(targets.min()) >= 0 and int(targets.max()) < len(head_weight)):
         raise InputError(
-            f"targets reach from {int(targets.min())} to {int(targets.max())}",
+            f"targets range from {int(targets.min())} to {int(targets.max())}",
             where="token_stats",
-            fix=f"token ids lie in [0, {len(head_weight)}): leave masked tokens out, or give them any id",
+            fix=f"token ids must be in [0, {len(head_weight)}): leave masked tokens out, or give them any such id",
         )

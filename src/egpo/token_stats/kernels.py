@@ -50,7 +50,7 @@ def _gradient_kernel(logit, out, lse, scale, target, num_words, inverse_temperat
 
 
 def fused_slice_stats(logit_NC: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """lse_N and entropy_N of logits / temperature."""
+    """Return lse_N and entropy_N of logits / temperature."""
     num_tokens, num_words = logit_NC.shape
     lse_N, entropy_N = (torch.empty(num_tokens, device=logit_NC.device) for _ in range(2))
     if num_tokens:
@@ -61,7 +61,7 @@ def fused_slice_stats(logit_NC: Tensor, temperature: float) -> tuple[Tensor, Ten
 def fused_logp_gradient(
     logit_NC: Tensor, lse_N: Tensor, scale_N: Tensor, target_N: Tensor, temperature: float, dtype: torch.dtype
 ) -> Tensor:
-    """scale * (onehot(target) - p), written in `dtype`: over the logits themselves where that is theirs."""
+    """Return scale * (onehot(target) - p) in `dtype`; overwrites the logits if they have this dtype."""
     num_tokens, num_words = logit_NC.shape
     grad_NC = logit_NC if dtype == logit_NC.dtype else torch.empty_like(logit_NC, dtype=dtype)
     block = _block(num_words)

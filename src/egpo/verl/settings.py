@@ -22,6 +22,7 @@ from egpo.config.old_spellings import OLD_KEYS, current_value
 from egpo.config.sections.training import Segments
 from egpo.errors import ConfigError, EgpoError, Fault, nearest, notify_once
 from egpo.sections import PlaceOf, faults_of
+from egpo.support import VERL_VERSION
 
 WHERE = "algorithm.egpo"
 _OLD = {row.old: row.verl.removeprefix("egpo.") for row in OLD_KEYS if row.old != row.verl}
@@ -182,7 +183,7 @@ def is_due(step: int, last: int) -> bool:
     return step in (1, last) or bool(every and step % every == 0)
 
 
-SUPPORTED = "==0.9.1"
+SUPPORTED = f"=={VERL_VERSION}"
 INSTALL = f"pip install 'verl{SUPPORTED}' TransferQueue"
 
 

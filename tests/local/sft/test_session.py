@@ -173,7 +173,7 @@ def test_another_config_or_other_data_is_no_resumption(settings, write_rows):
     with pytest.raises(ConfigError, match=r"update.lr: 0.001 -> 0.002"):
         sft(settings("a", "update.lr=2e-3"), resume=True)
     write_rows(ROWS[:-1])
-    with pytest.raises(InputError, match="the data is not what this run began with"):
+    with pytest.raises(InputError, match="the data has changed since the run started"):
         sft(settings("a"), resume=True)
 
 
@@ -200,7 +200,7 @@ def test_a_save_that_fails_costs_a_warning_and_the_last_one_the_run(settings, mo
     full_at = {4}
     sft(settings("a"))
     assert (
-        "warning: no space left; training goes on, and the newest checkpoint is that of step 2"
+        "warning: no space left; training continues, and the latest checkpoint is from step 2"
         in capsys.readouterr().out
     )
     assert "no space left" in (Path(settings("a").runs) / "a/health.jsonl").read_text()

@@ -109,7 +109,7 @@ def test_a_run_that_is_there_is_refused_or_resumed(tmp_path):
         (checkpoint / name).touch()
     (checkpoint.parent / "latest_checkpointed_iteration.txt").write_text("2")
     (tmp_path / "first" / "config.yaml").write_text("name: first\n")
-    with pytest.raises(InputError, match="already holds a run"):
+    with pytest.raises(InputError, match="already contains a run"):
         dry_run(config)
     assert f"trainer.resume_from_path={checkpoint}" in dry_run(config, resume=True)
     with pytest.raises(InputError, match="no whole checkpoint of step 1"):

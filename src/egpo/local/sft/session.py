@@ -17,9 +17,9 @@ from egpo.local.sft.sft_run import SftRun, evaluate, open_sft_run, sft_step
 from egpo.local.training.interrupts import Interrupts
 from egpo.local.training.session import EngineOpening, Session, SessionContext, complete, engine_launch
 from egpo.runs.ledger import Ledger
-from egpo.runs.live import LiveView, warnings_said_by
+from egpo.runs.live import LiveView, warnings_printed_by
+from egpo.runs.metric_table import LOSS, VALIDATION_LOSS
 from egpo.runs.opening import LaunchProvenance, OpenedRun
-from egpo.runs.readings import LOSS, VALIDATION_LOSS
 
 
 class SftSession(Session):
@@ -86,7 +86,7 @@ class SftOpening(EngineOpening[SftRun]):
         """The view opens here and not earlier: the number of steps is known once the data is read."""
         run, config = opened.loaded, self._config
         title = f"{config.name}: sft of {config.model.path} on {len(run.data.train):,} examples of {config.data.path}"
-        with LiveView(run.num_steps, title) as view, warnings_said_by(view.say):
+        with LiveView(run.num_steps, title) as view, warnings_printed_by(view.say):
             for reason, count in run.data.dropped.most_common():
                 view.say(f"left out {count:,} of {run.data.num_rows:,} rows or answers: {REASONS[reason]}")
             ledger = Ledger(self.folder, view, opened.trackers)
@@ -96,7 +96,7 @@ class SftOpening(EngineOpening[SftRun]):
 
 def open_quietly(config: SftConfig) -> SftRun:
     """Load a run without progress bars, with our warnings as lines on stderr: the live view is not open yet."""
-    with without_progress_bars(), warnings_said_by(partial(print, file=sys.stderr)):
+    with without_progress_bars(), warnings_printed_by(partial(print, file=sys.stderr)):
         return open_sft_run(config)
 
 

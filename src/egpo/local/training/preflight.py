@@ -13,6 +13,7 @@ from egpo.local.models.policy import prompt_tokens, require_room
 from egpo.local.run import Run
 from egpo.local.validate import held_out_problems
 from egpo.rewards.scoring import DATA_SOURCES, require_visible_tags, vanishing_tags
+from egpo.support import optimizer_bytes
 from egpo.tasks import Problem, Task
 from egpo.tasks.loading import sandbox_tier
 from egpo.tasks.protocol import problems_digest
@@ -57,9 +58,8 @@ def checkpoint_bytes(run: Run) -> int:
     """Return the bytes of a checkpoint: weights, AdamW's two averages, and float32 masters of weights in 16 bits."""
     weights: list[Tensor] = list(run.policy.model.parameters())
     trained = [weight for weight in weights if weight.requires_grad]
-    masters = [weight for weight in trained if weight.element_size() < 4]
     sizes = [weight.numel() * weight.element_size() for weight in weights]
-    return sum(sizes) + sum(8 * weight.numel() for weight in trained) + sum(4 * weight.numel() for weight in masters)
+    return sum(sizes) + sum(optimizer_bytes(weight.element_size()) * weight.numel() for weight in trained)
 
 
 def data_digests(run: Run) -> dict[str, str]:

@@ -25,8 +25,8 @@ from egpo.local.validate import source_name, validate
 from egpo.runs.dump import RolloutRecord, TokenSpan, token_spans, write_dump
 from egpo.runs.ledger import Ledger
 from egpo.runs.live import LiveView
+from egpo.runs.metric_table import REWARD, validation_accuracy
 from egpo.runs.opening import LaunchProvenance, OpenedRun
-from egpo.runs.readings import REWARD, validation_accuracy
 from egpo.segments.tags import TokenTexts
 
 

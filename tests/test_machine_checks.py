@@ -8,7 +8,7 @@ from importlib import metadata
 import pytest
 from typer.testing import CliRunner
 
-from egpo import checks
+from egpo import machine_checks as checks
 from egpo.cli.main import app
 
 FIXABLE = {"amber", "red"}
@@ -74,7 +74,7 @@ def test_vllm_by_either_name(monkeypatch, installed, name, state):
 
 def test_the_cpu_platform_is_tried_only_where_all_of_it_is(monkeypatch):
     monkeypatch.setattr(checks, "_version", {"verl": "0.9.1", "vllm": "0.24.0"}.get)
-    monkeypatch.setattr(checks, "_ask", pytest.fail)
+    monkeypatch.setattr(checks, "_ask_child", pytest.fail)
     assert checks.check_verl_on_cpu().state == "amber"
 
 
@@ -95,7 +95,7 @@ def test_a_python_that_is_too_new_is_red(monkeypatch):
 
 
 def test_a_gpu_that_torch_does_not_see_is_amber(monkeypatch):
-    monkeypatch.setattr(checks, "_ask", lambda question: {"gpu": None, "threads": 2, "no_kernels": None})
+    monkeypatch.setattr(checks, "_ask_child", lambda question: {"gpu": None, "threads": 2, "no_kernels": None})
     monkeypatch.setattr(checks.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
     check = checks.check_device()
     assert check.state == "amber"
@@ -105,19 +105,21 @@ def test_a_gpu_that_torch_does_not_see_is_amber(monkeypatch):
 @pytest.mark.parametrize(("triton", "state"), [(True, "green"), (False, "amber")])
 def test_a_gpu_is_named_with_the_models_that_are_fast_on_it(monkeypatch, triton, state):
     answer = {"gpu": "NVIDIA H200", "bytes": 150e9, "threads": 2, "no_kernels": None, "triton": triton}
-    monkeypatch.setattr(checks, "_ask", lambda question: answer)
+    monkeypatch.setattr(checks, "_ask_child", lambda question: answer)
     check = checks.check_device()
     assert check.state == state
     assert "NVIDIA H200, 140 GiB" in check.found
-    assert ("Llama, Qwen2 and Qwen3 take the fused path" in check.found) == triton
+    assert ("fast kernels for Llama, Qwen2, Qwen3;" in check.found) == triton
     assert bool(check.fix) == (not triton)
 
 
 def test_a_cpu_is_named_with_the_models_that_are_fast_on_it(monkeypatch):
-    monkeypatch.setattr(checks, "_ask", lambda question: {"gpu": None, "threads": 2, "no_kernels": None})
+    monkeypatch.setattr(checks, "_ask_child", lambda question: {"gpu": None, "threads": 2, "no_kernels": None})
     monkeypatch.setattr(checks.shutil, "which", lambda name: None)
     assert checks.check_device() == checks.Check(
-        "device", "green", "CPU, 2 threads; Llama, Qwen2 and Qwen3 take compiled kernels, other models the slower path"
+        "device",
+        "green",
+        "CPU, 2 threads; fast kernels for Llama, Qwen2, Qwen3; other models use transformers' own layers",
     )
 
 
@@ -132,17 +134,17 @@ def test_the_doctor_s_shapes_are_those_of_the_fast_path():
 
 def test_a_cpu_without_compiled_kernels_is_amber_with_the_reason(monkeypatch):
     answer = {"gpu": None, "threads": 2, "no_kernels": "no C compiler (cc, gcc or clang)"}
-    monkeypatch.setattr(checks, "_ask", lambda question: answer)
+    monkeypatch.setattr(checks, "_ask_child", lambda question: answer)
     check = checks.check_device()
-    assert (check.state, check.found) == ("amber", "CPU, 2 threads; no kernels: no C compiler (cc, gcc or clang)")
+    assert (check.state, check.found) == ("amber", "CPU, 2 threads; no fast kernels: no C compiler (cc, gcc or clang)")
     assert "C compiler" in check.fix
 
 
-def test_a_verl_that_does_not_know_our_names_is_red(monkeypatch):
+def test_a_verl_without_the_plug_in_is_red(monkeypatch):
     monkeypatch.setattr(checks, "_version", lambda package: "0.9.1")
-    monkeypatch.setattr(checks, "_ask", lambda question: {"estimators": ["egpo"], "trainers": []})
+    monkeypatch.setattr(checks, "_ask_child", lambda question: {"estimators": ["egpo"], "trainers": []})
     check = checks.check_verl_plugin()
-    assert (check.state, check.found) == ("red", "verl 0.9.1 does not know our names")
+    assert (check.state, check.found) == ("red", "verl 0.9.1 has not loaded the plug-in")
     assert "VERL_USE_EXTERNAL_PLUGINS" in check.fix
 
 
