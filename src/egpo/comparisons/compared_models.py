@@ -14,7 +14,7 @@ import yaml
 
 from egpo.data.manifest import data_digest, file_digest
 from egpo.errors import InputError
-from egpo.evals.evaluate import StoredEvaluation
+from egpo.evals.samples import StoredEvaluation
 from egpo.files import ROWS
 from egpo.runs.provenance import Provenance
 from egpo.runs.stored import StoredRun, read_json_object, stored_runs
