@@ -30,7 +30,9 @@ def test_the_published_reproduction_is_not_distinguishable_and_ten_evaluations_w
     )
     assert "detecting 2.0 points on these cases takes 11 evaluations of each." in found.notes[0]
     assert "for other cases like these 200 the difference lies in [-8.6, +9.0] at the widest" in found.notes[1]
-    assert found.notes[-1].startswith("Evaluations of one training run say nothing of training seeds")
+    assert found.notes[-1].startswith(
+        "Evaluations of one training run do not show the variation between training seeds"
+    )
 
 
 def test_so_many_evaluations_see_it_and_one_fewer_do_not():

@@ -128,5 +128,7 @@ def test_an_older_digest_of_bytes_is_compared_by_the_rows_of_its_file(ours, tmp_
 
 def test_without_the_file_it_cannot_be_decided_and_that_is_said(ours, tmp_path):
     runs = two_runs(tmp_path, ["ab" * 32, data_digest(ours)])
-    with pytest.raises(ConfigError, match=r"abababababab \(of bytes of a file that is gone: cannot be decided\)"):
+    with pytest.raises(
+        ConfigError, match=r"abababababab \(of the bytes of a file that no longer exists: cannot be compared\)"
+    ):
         compare_runs(runs)

@@ -48,7 +48,7 @@ def test_failures_are_no_wrong_answers():
 
 
 def test_one_response_a_prompt_is_refused():
-    with pytest.raises(InputError, match="two responses at least"):
+    with pytest.raises(InputError, match="at least two responses"):
         paper_of(4, 1)
 
 
@@ -103,7 +103,9 @@ def test_too_little_variance_is_in_the_way_and_the_advice_depends_on_why(times, 
     assert found.advice.startswith(advice)
 
 
-@pytest.mark.parametrize(("entropy", "advice"), [(0.05, "higher temperature"), (0.5, ""), (2.0, "lower temperature")])
+@pytest.mark.parametrize(
+    ("entropy", "advice"), [(0.05, "higher temperature"), (0.5, ""), (2.0, "lower the temperature")]
+)
 def test_entropy_outside_its_range_is_a_remark_only(entropy, advice):
     found = finding(probed([2, 2], n=4, entropy={"response": entropy}), "entropy")
     assert found.status == ("remark" if advice else "good")

@@ -28,7 +28,7 @@ def test_the_report_of_a_run_that_was_probed_first_shows_its_pass_rates(tmp_path
     with RunFolder.create(run.path, "name: run\nsteps: 10\n"):
         pass
     page = write_report([run.path]).read_text()
-    assert "4 prompts by the share of right samples; 25% solved sometimes" in page
+    assert "4 prompts by their share of correct responses; 25% are solved sometimes" in page
     assert 'id="evaluation"' not in page  # a probe of training problems is no evaluation
 
 
@@ -83,7 +83,7 @@ def test_what_is_said_goes_before_the_recipe():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"), [({}, "give a recipe, or --model and --task"), ({"model": "m"}, "name one with --task")]
+    ("given", "message"), [({}, "give a recipe, or --model and --task"), ({"model": "m"}, "as in --task countdown")]
 )
 def test_too_little_to_go_on(given, message):
     with pytest.raises(InputError, match=message):

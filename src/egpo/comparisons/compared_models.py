@@ -12,9 +12,8 @@ from pathlib import Path
 
 import yaml
 
-from egpo.data.manifest import data_digest, file_digest
 from egpo.errors import InputError
-from egpo.evals.evaluate import StoredEvaluation
+from egpo.evals.samples import StoredEvaluation
 from egpo.files import ROWS
 from egpo.runs.provenance import Provenance
 from egpo.runs.stored import StoredRun, read_json_object, stored_runs
@@ -59,13 +58,12 @@ class ComparedModel:
         An older run recorded the digest of a file's bytes. It is replaced by the digest of the rows if a file with
         these bytes is still where the run read it.
         """
-        found = dict(self.data_digests)
-        for split, digest in self.data_digests.items():
-            if self.run is not None and not digest.startswith(ROWS):
-                files = [path for path in _data_files(self.run, split) if path.is_file()]
-                same = next((path for path in files if file_digest(path) == digest), None)
-                found[split] = digest if same is None else data_digest(same)
-        return found
+        if self.run is None:
+            return {}
+        return {
+            split: digest if digest.startswith(ROWS) else _row_digest(self.run, split, digest)
+            for split, digest in self.data_digests.items()
+        }
 
 
 def read_compared_models(paths: Sequence[Path], exam: str | None = None) -> list[ComparedModel]:
@@ -158,6 +156,15 @@ def _compared_runs(runs: Sequence[StoredRun], exam: str | None) -> list[Compared
 def _is_output(path: Path) -> bool:
     """Return whether egpo wrote this file beside the runs: `egpo compare runs/*` means the runs only."""
     return path.is_file() and any(path.match(pattern) for pattern in _OUTPUTS)
+
+
+def _row_digest(run: StoredRun, split: str, digest: str) -> str:
+    """Return the digest of the rows of the file whose bytes have this digest; the digest itself if it is gone."""
+    from egpo.data.manifest import data_digest, file_digest  # imports pyarrow, which few comparisons need
+
+    files = [path for path in _data_files(run, split) if path.is_file()]
+    same = next((path for path in files if file_digest(path) == digest), None)
+    return digest if same is None else data_digest(same)
 
 
 def _data_files(run: StoredRun, split: str) -> Iterator[Path]:

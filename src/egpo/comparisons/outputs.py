@@ -16,8 +16,9 @@ FORMAT = 1
 _FORMULAS = tuple("=+-@\t\r")
 _MARKUP = str.maketrans({letter: f"\\{letter}" for letter in "\\|`*[]"} | {"<": "&lt;"})
 CONDITION_COLUMNS = ("condition", "metric", "mean", "runs", "evaluations")
-CONTRAST_COLUMNS = ("contrast", "metric", "delta", "95 % interval", "p", "detectable", "finding")
-"""`p` has Holm's correction for multiple tests; `detectable` is the smallest detectable difference (80 % power)."""
+CONTRAST_COLUMNS = ("contrast", "metric", "delta", "95 % interval", "p", "MDE", "finding")
+"""`p` has Holm's correction for multiple tests. `MDE` (minimum detectable effect) is the smallest detectable
+difference; the full name does not fit into a terminal of 80 columns."""
 
 
 def as_json(comparison: Comparison) -> str:

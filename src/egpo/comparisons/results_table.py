@@ -11,8 +11,7 @@ from statistics import fmean
 
 from egpo.comparisons.compared_models import evaluations_of, latest
 from egpo.errors import EgpoError, InputError
-from egpo.evals.evaluate import StoredEvaluation
-from egpo.evals.samples import SampleRecord
+from egpo.evals.samples import SampleRecord, StoredEvaluation
 from egpo.files import ROWS
 from egpo.runs.folder import RunFolder
 from egpo.runs.stored import StoredRun, step_of

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ from egpo.errors import EgpoError, InputError
 from egpo.evals.evaluation import Figures, figures_of
 from egpo.evals.intervals import require_ks
 from egpo.evals.responses import Respondent, Response, Sampling, Watch, watch_nothing
-from egpo.evals.samples import SampleRecord, read_samples, write_samples
+from egpo.evals.samples import SampleRecord, write_samples
+from egpo.evals.samples import StoredEvaluation as StoredEvaluation
 from egpo.files import write_atomically
 from egpo.rewards.verdict import Verdict
 from egpo.runs.provenance import installed_versions
-from egpo.runs.stored import EvaluationFile
 from egpo.tasks import Problem, Task, load_task
 from egpo.tasks.loading import data_source_of, sandbox_tier
 from egpo.tasks.protocol import judge_texts, problems_digest
@@ -134,28 +133,6 @@ class Origin:
 
     model: str
     step: int | None = None
-
-
-@dataclass(frozen=True)
-class StoredEvaluation(EvaluationFile):
-    """An evaluation read from disk: `header` is the JSON with the figures, `samples` are the judged responses."""
-
-    @cached_property
-    def samples(self) -> Sequence[SampleRecord]:
-        """Every judged response. InputError if the file is missing: figures alone cannot be paired by problem."""
-        path = self.path.with_suffix(".jsonl")
-        if not path.is_file():
-            fix = "evaluate again, or compare figures alone with `egpo compare --scores`"
-            raise InputError("the responses of this evaluation are missing", where=str(path), fix=fix)
-        return read_samples(path)
-
-    @property
-    def passes(self) -> list[list[SampleRecord]]:
-        """The first responses to all problems, then the second ones, and so on: each is an evaluation in itself."""
-        found: dict[int, list[SampleRecord]] = {}
-        for sample in self.samples:
-            found.setdefault(sample.sample, []).append(sample)
-        return [found[number] for number in sorted(found)]
 
 
 def as_json_value(evaluation: Evaluation, origin: Origin) -> dict[str, Any]:

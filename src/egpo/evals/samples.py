@@ -6,8 +6,9 @@ Responses gathered by problem. P problems.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from egpo.errors import InputError
 from egpo.evals.intervals import pass_at_k
 from egpo.files import write_atomically
 from egpo.runs.json_lines import encoded, read_lines
+from egpo.runs.stored import EvaluationFile
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,28 @@ def write_samples(path: Path, samples: Iterable[SampleRecord]) -> None:
 def read_samples(path: Path) -> list[SampleRecord]:
     """Every whole line; names that this version does not know are passed over."""
     return [_as_record(line.value, f"{path}, line {line.number}") for line in read_lines(path)]
+
+
+@dataclass(frozen=True)
+class StoredEvaluation(EvaluationFile):
+    """An evaluation read from disk: `header` is the JSON with the figures, `samples` are the judged responses."""
+
+    @cached_property
+    def samples(self) -> Sequence[SampleRecord]:
+        """Every judged response. InputError if the file is missing: figures alone cannot be paired by problem."""
+        path = self.path.with_suffix(".jsonl")
+        if not path.is_file():
+            fix = "evaluate again, or compare figures alone with `egpo compare --scores`"
+            raise InputError("the responses of this evaluation are missing", where=str(path), fix=fix)
+        return tuple(read_samples(path))
+
+    @property
+    def passes(self) -> list[list[SampleRecord]]:
+        """The first responses to all problems, then the second ones, and so on: each is an evaluation in itself."""
+        found: dict[int, list[SampleRecord]] = {}
+        for sample in self.samples:
+            found.setdefault(sample.sample, []).append(sample)
+        return [found[number] for number in sorted(found)]
 
 
 def _as_line(sample: SampleRecord) -> dict[str, Any]:
