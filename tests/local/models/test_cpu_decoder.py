@@ -1,4 +1,4 @@
-"""The lean path computes what `model(input_ids)` of transformers computes: values, and the gradient of every weight."""
+"""The CPU layers compute what `model(input_ids)` of transformers computes: values, and the gradient of every weight."""
 
 import pytest
 import torch
@@ -141,7 +141,7 @@ def test_shared_weights_get_the_sum_of_their_gradients():
 
 @pytest.mark.parametrize("shape", ["queries share keys by three", "a bias on queries and keys"])
 def test_in_bfloat16_both_are_as_far_from_float32(shape):
-    """Rounding differs with the order of operations; the lean path must not round worse than transformers does."""
+    """Rounding differs with the order of operations; the CPU layers must not round worse than transformers does."""
     exact, rounded = policy_of(SHAPES[shape]), policy_of(SHAPES[shape])
     rounded.model.to(torch.bfloat16)
     exact.model.load_state_dict(rounded.model.state_dict())

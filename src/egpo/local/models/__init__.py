@@ -1,1 +1,16 @@
-"""The model as the engine computes it: loading, packs for training, caches for sampling, kernels for CPU and GPU."""
+"""The model: from a folder to a `Policy`, which turns packs of tokens into hidden states and caches into next tokens.
+
+In the order in which data passes through:
+
+    loading.py         a model folder becomes a Policy, checked by self_check.py against transformers' own forward pass
+    policy.py          Policy: hidden states of a pack, one more token per row, logits; prompts of problems as tokens
+    packs.py           sequences side by side in one forward pass; a prompt once for all its responses
+    architectures.py   the table of models that the engine's own layers compute; to add one, add a row
+    cpu_decoder.py     those layers on a CPU, made of cpu_operations.py, or of one C kernel for one token per row
+    cuda/packed.py     those layers on a GPU, made of the Triton kernels in cuda/kernels
+    attention.py       attention for every other model, called from transformers' layers
+    caches.py          key-value caches for sampling
+    lora.py            adapters beside frozen weights
+
+Imports nothing of sampling, updates or training.
+"""

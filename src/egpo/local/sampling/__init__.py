@@ -1,1 +1,9 @@
-"""Responses, one token a row at a time."""
+"""Sampling: from a policy and problems to `Rollouts`, with log-probability and exact entropy of every token.
+
+    sample.py     `sample`: prompts once, then one token per row until all rows have ended; splits rows between cores
+    choose.py     from logits to a token, its log-probability and the entropy; stop tokens and strings; result tables
+    cuda/         the same on a GPU by captured graphs, for models with the engine's own layers
+
+A policy's CUDA decoder is made and owned by `sample.cuda_decoder`. Imports `local/models`; nothing of updates or
+training. To add a rule of truncation: a field of `Sampling`, `choose.kept_tokens`, and `cuda/kernels/truncate.py`.
+"""

@@ -1,1 +1,10 @@
-"""From advantages to weights."""
+"""Updates: from rollouts and advantages to new weights.
+
+    update.py          `update`: epochs, mini-batches, one optimizer step each; the metrics of an update
+    micro_batches.py   rows into forward passes of a bounded number of tokens; smaller ones if memory runs out
+    losses.py          the loss of a micro-batch: clipped surrogate, KL estimators, weights of tokens
+    optimizer.py       AdamW with float32 masters; the learning-rate schedule
+    reference.py       the policy that training started from, and its log-probabilities
+
+Imports `local/models`; nothing of training. To add a KL estimator: a row in `losses.KL_ESTIMATORS`.
+"""

@@ -1,4 +1,4 @@
-"""The fused layers compute what the plain ones do, forward and backward. Run by `make test-gpu`."""
+"""The layers for GPUs compute what the plain ones do, forward and backward. Run by `make test-gpu`."""
 
 import pytest
 import torch

@@ -1,1 +1,1 @@
-"""Fused layers for training on one GPU."""
+"""The engine's own layers on one GPU: `packed` computes a pack with gradients, from the Triton kernels in `kernels`."""

@@ -1,1 +1,1 @@
-"""Triton kernels for sampling one token per row."""
+"""Triton kernels of one token per row: `attention` over prompt and own tokens, `truncate` logits, `draw_tokens`."""
