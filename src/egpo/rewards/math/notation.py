@@ -203,7 +203,7 @@ def _decimal(value: Fraction) -> str:
 
 
 def has_number_in_text(answer: str, gold: str) -> bool:
-    r"""Return whether text changes the number, as in `5\text{ or 6}` and `5\text{ squared}`, which math-verify reads as 5.
+    r"""Return whether text changes the number: `5\text{ or 6}`, `5\text{ squared}`. math-verify reads both as 5.
 
     A base (`101_{\text{two}}`), a power of a unit (`\text{ cm^2}`) and text of the ground truth itself are allowed.
     """
