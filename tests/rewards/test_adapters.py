@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from egpo.errors import EgpoError, EgpoWarning, InputError
 from egpo.rewards import DATA_SOURCES, REWARDS, Verdict, reasons_of, score, score_many, trl_reward
 from egpo.rewards.named import Sample, scorer_named, verdict_of
-from egpo.rewards.sandbox import choose
+from egpo.rewards.sandbox import selection
 from egpo.rewards.sandbox.tiers import Bubblewrap
 from egpo.rewards.scoring import require_visible_tags, vanishing_tags
 from egpo.rewards.trl import completion_text
@@ -99,11 +99,11 @@ def test_a_failure_of_the_checker_is_said_and_counted(tmp_path, monkeypatch):
 def test_no_sandbox_ends_the_run_and_does_not_score_zeros(source, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("EGPO_SANDBOX", raising=False)
-    choose._tried_once.cache_clear()
+    selection._tried_once.cache_clear()
     for _ in range(2):
         with pytest.raises(EgpoError, match=r"not installed.*apt-get"):
             compute_score(source, "```python\n1\n```", '{"assert": "assert f()"}', {"ability": "code"})
-    choose._tried_once.cache_clear()
+    selection._tried_once.cache_clear()
 
 
 def test_the_module_loads_without_verl():

@@ -8,7 +8,7 @@ import pytest
 from egpo.errors import EgpoError, InputError
 from egpo.rewards import code
 from egpo.rewards.code import REASONS, extract_program, judge_code, same_output
-from egpo.rewards.sandbox import Limits, Report, Sandbox, SandboxJob, choose, choose_sandbox, sandbox_status
+from egpo.rewards.sandbox import Limits, Report, Sandbox, SandboxJob, choose_sandbox, sandbox_status, selection
 from egpo.tasks.code import Code
 from egpo.tasks.mixed import Mixed
 from egpo.tasks.protocol import Problem
@@ -166,9 +166,9 @@ def test_a_flood_of_files_is_no_checker_failure(sandbox: Sandbox) -> None:
 def no_sandbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("EGPO_SANDBOX", raising=False)
-    choose._tried_once.cache_clear()
+    selection._tried_once.cache_clear()
     yield
-    choose._tried_once.cache_clear()
+    selection._tried_once.cache_clear()
 
 
 @pytest.mark.parametrize("kind", [Code, Mixed])

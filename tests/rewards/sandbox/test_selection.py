@@ -9,10 +9,10 @@ from egpo.rewards.sandbox import (
     Limits,
     SandboxJob,
     Scripts,
-    choose,
     choose_sandbox,
     require_sandbox,
     sandbox_status,
+    selection,
     working_sandbox,
 )
 
@@ -54,18 +54,18 @@ def test_the_bubblewrap_that_was_tried_is_the_one_that_runs(monkeypatch: pytest.
 
 def test_the_sandbox_is_tried_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    status = choose.SandboxStatus("bubblewrap", False, "does not work", "mend it")
-    monkeypatch.setattr(choose, "_tried", lambda sandbox: tried.append(sandbox) or status)
-    choose._tried_once.cache_clear()
+    status = selection.SandboxStatus("bubblewrap", False, "does not work", "mend it")
+    monkeypatch.setattr(selection, "_tried", lambda sandbox: tried.append(sandbox) or status)
+    selection._tried_once.cache_clear()
     for _ in range(3):
         with pytest.raises(EgpoError, match=r"does not work.*mend it"):
             working_sandbox("bubblewrap")
-    choose._tried_once.cache_clear()
+    selection._tried_once.cache_clear()
     assert len(tried) == 1
 
 
 def test_an_old_bubblewrap_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "bubblewrap_version", lambda executable: (0, 6, 1))
+    monkeypatch.setattr(selection, "bubblewrap_version", lambda executable: (0, 6, 1))
     assert "0.6.1 is too old" in sandbox_status("bubblewrap").detail
 
 

@@ -1,4 +1,11 @@
-"""Runs programs that a model wrote, and tells what they did. The page is docs/sandbox.md."""
+"""Run programs that a model wrote in a sandbox. In: a program with its tests. Out: a report. See docs/sandbox.md.
+
+ground_truth.py  the tests in the ground truth of a row
+jobs.py          the job (limits, program, tests) and the report
+selection.py     which sandbox is used: tiers.py (bubblewrap, or resource limits alone) or http.py (a remote service)
+launch.py        starts the supervisor, sends the job, and enforces time and memory; cgroups.py, seccomp.py: how
+payload.py       packs inside/, the code that runs in the sandbox
+audit.py         runs the programs of escapes.py and memory_attempts.py, which try to get out"""
 
 from egpo.rewards.sandbox.jobs import Checks, Limits, ProgramOutcome, Report, SandboxJob, Scripts
 from egpo.rewards.sandbox.selection import (

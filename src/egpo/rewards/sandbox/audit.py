@@ -1,4 +1,4 @@
-"""Tries to escape from a sandbox, and tells what happened."""
+"""Run programs that try to escape from a sandbox, and report which of them were contained."""
 
 import os
 import secrets
@@ -26,7 +26,7 @@ AUDIT_LIMITS = Limits(cpu_s=1, total_s=20.0, memory_mb=256, processes=8, tmp_mb=
 
 @dataclass(frozen=True)
 class EscapeFinding:
-    """One attempt: what the program or the sandbox said, and whether it was contained."""
+    """The result of one attempt: what the program or the sandbox reported, and whether the program was contained."""
 
     attempt: str
     happened: str
@@ -35,7 +35,7 @@ class EscapeFinding:
 
 @contextmanager
 def laid_out_bait() -> Iterator[dict[str, object]]:
-    """On the host: a file, a process, a listening port, a Unix socket and a variable for the programs to reach."""
+    """Targets on the host that the programs try to reach: a file, a process, a port, a Unix socket and a variable."""
     marker = "egpo-bait-" + secrets.token_hex(8)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="egpo-bait-"))
@@ -78,7 +78,7 @@ def run_attempt(sandbox: Sandbox, attempt: Attempt, bait: dict[str, object]) -> 
 
 
 def judge_attempt(attempt: Attempt, report: Report, marker: str) -> EscapeFinding:
-    """Whether the program was contained. `marker`: what it would leave behind on the host."""
+    """Return whether the program was contained. `marker`: the text that it would leave on the host."""
     happened, end = _told(report)
     if attempt.forges:
         passed = [index for index, outcome in enumerate(report.outcomes) if outcome.status == "ok"]
@@ -93,10 +93,10 @@ def judge_attempt(attempt: Attempt, report: Report, marker: str) -> EscapeFindin
 
 @dataclass(frozen=True)
 class MemoryFinding:
-    """Several copies of one program at once, and the memory that they held.
+    """The memory that several copies of one program held at once.
 
-    `host_mb`: how far the host's available memory fell. `sandbox_mb`: the most that one sandbox held as its cgroup
-    counts it, 0 without one. `bound_mb`: what all copies together may hold.
+    `host_mb`: decrease of the host's available memory. `sandbox_mb`: the peak of one sandbox by its cgroup, 0 without
+    one. `bound_mb`: the limit for all copies together.
     """
 
     attempt: str
@@ -110,12 +110,12 @@ class MemoryFinding:
 def measure_memory(sandbox: Sandbox, num_programs: int) -> Iterator[MemoryFinding]:
     """Run each program that tries to hold too much, several copies at once, and measure the host meanwhile.
 
-    The host's memory is everybody's: nothing else may be running. A program is contained where no copy got through and
-    the host's memory fell by no more than `memory_mb` for each copy.
+    Nothing else may run on the host, whose memory is measured. A program is contained if no copy succeeded and the
+    host's available memory decreased by at most `memory_mb` for each copy.
     """
     bound_mb = float(num_programs * AUDIT_LIMITS.memory_mb)
     with laid_out_bait() as bait, ThreadPoolExecutor(num_programs) as pool:
-        # The first of all pays for what every later one shares.
+        # The first run includes costs that all later runs share.
         list(pool.map(lambda _: sandbox.run(SandboxJob("", Scripts((b"",)))), range(num_programs)))
         for attempt in HOLDS_MEMORY:
             with LowestMemory() as memory:
@@ -130,10 +130,10 @@ def measure_memory(sandbox: Sandbox, num_programs: int) -> Iterator[MemoryFindin
 
 
 class LowestMemory:
-    """Watches the host's available memory every two milliseconds, from a level taken at rest."""
+    """Measures the host's available memory every two milliseconds, relative to the level at the start."""
 
     def __enter__(self) -> "LowestMemory":
-        time.sleep(0.3)  # what ran before gives back its memory
+        time.sleep(0.3)  # until earlier processes have returned their memory
         self.start_mb = self.lowest_mb = max(_available_mb() for _ in range(20))
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._watch)
@@ -164,7 +164,7 @@ def _limits(attempt: Attempt) -> Limits:
 
 
 def _tests_to_forge() -> Checks:
-    """Tests whose expected value is random, written in each of the ways to write one."""
+    """Tests with a random expected value, in each form that a test can have."""
     right = (secrets.randbelow(10**6) + 10**6) * 1000003 + 17
     call = {"fn_name": "f", "args": [1], "kwargs": {}, "expected": [right]}
     snippets = (
@@ -174,7 +174,7 @@ def _tests_to_forge() -> Checks:
         f"def check(g):\n    assert g(1) == {right} and isinstance(g(1), int)\ncheck(f)",
         f"assert {right} in f(1)",
         f"with f(1) as value:\n    assert value == {right}",
-        # What the test itself raises is not the program's to catch.
+        # The program must not be able to catch an exception of the test itself.
         f"value = f(1)\ntry:\n    assert value == {right}\nexcept E:\n    pass",
         f"import contextlib\nvalue = f(1)\nwith contextlib.suppress(E):\n    assert value == {right}",
         f"import asyncio\nassert asyncio.run(f(1)) == {right}",
@@ -185,12 +185,12 @@ def _tests_to_forge() -> Checks:
 
 
 def _broken(report: Report) -> bool:
-    """The sandbox itself gave way, or has nothing to say: no proof that it held."""
+    """Return whether the sandbox itself failed, or reported nothing: then nothing is proved."""
     return bool(report.failure) or not (report.outcomes or report.stopped)
 
 
 def _told(report: Report) -> tuple[str, str]:
-    """What happened in a line, and how the program ended."""
+    """Return one line on what happened and how the program ended."""
     if report.stopped or _broken(report):
         return report.failure or f"stopped: {report.stopped or 'no report'}", report.stopped
     last = report.outcomes[-1]
@@ -200,7 +200,7 @@ def _told(report: Report) -> tuple[str, str]:
 
 
 def _left_behind(marker: str) -> str:
-    """A file in the host's /tmp, or a process of the host, that carries the marker."""
+    """Return a file in the host's /tmp, or a process of the host, that has the marker."""
     if os.path.exists(f"/tmp/{marker}"):
         os.unlink(f"/tmp/{marker}")
         return f"/tmp/{marker} exists on the host"

@@ -1,9 +1,9 @@
 """Memory cgroups: the kernel counts everything that a sandbox holds, and kills in it what goes above its limit.
 
-Counted are the pages of all its processes, shared and dropped ones too, its files in memory, pipes, socket buffers,
-page tables and stacks. A cgroup is a directory below the one that this process is in (v1), or beside it (v2, where a
-cgroup with processes of its own can have no children with limits). Its name tells whose it is, so that those of a
-process which was killed are removed by the next one.
+It counts the pages of all processes, shared and dropped ones too, files in memory, pipes, socket buffers, page tables
+and stacks. A cgroup is a directory below the one of this process (v1), or beside it (v2, where a cgroup with processes
+of its own can have no children with limits). Its name contains its owner, so that the cgroups of a killed process are
+removed by the next one.
 """
 
 import os
@@ -24,13 +24,13 @@ _UNIQUE = count()
 
 @dataclass(frozen=True)
 class CgroupParent:
-    """A directory below which memory cgroups can be made: `version` 1 or 2 of the kernel's interface."""
+    """A directory in which memory cgroups can be made: `version` 1 or 2 of the kernel's interface."""
 
     path: str
     version: int
 
     def make(self, limit_bytes: int | None) -> "Cgroup":
-        """A new cgroup with this limit on memory and swap together; None: it only measures."""
+        """Make a cgroup with this limit on memory and swap together; None: it only measures."""
         cgroup = Cgroup(f"{self.path}/{_PREFIX}-{_owner(os.getpid())}-{next(_UNIQUE)}", self.version)
         os.mkdir(cgroup.path)
         try:
@@ -65,11 +65,11 @@ class Cgroup:
             self._write("memory.memsw.limit_in_bytes", limit_bytes)
 
     def entering(self, command: list[str]) -> list[str]:
-        """`command`, started inside: nothing of it ever runs outside."""
+        """Return the command that starts `command` inside the cgroup, so that no part of it runs outside."""
         return [*_ENTER, f"{self.path}/cgroup.procs", *command]
 
     def killed_for_memory(self) -> bool:
-        """Whether the kernel has killed a process in here because this limit was met, and not one further up."""
+        """Return whether the kernel killed a process because of this cgroup's limit, and not of one above it."""
         if self.version == 2:
             return self._counter("memory.events", "oom") > 0 and self._counter("memory.events", "oom_kill") > 0
         # Linux 6.18 leaves `memory.failcnt` at 0.
@@ -77,11 +77,11 @@ class Cgroup:
         return met and self._counter("memory.oom_control", "oom_kill") > 0
 
     def peak_bytes(self) -> int:
-        """The highest that the kernel has counted; 0 where it does not tell (v2 before Linux 5.19)."""
+        """Return the peak that the kernel has counted; 0 if it does not report it (v2 before Linux 5.19)."""
         return self._number("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes")
 
     def remove(self) -> None:
-        """Kill what is left inside and remove the directory. What cannot be removed yet is left to `remove_stale`."""
+        """Kill the processes left inside and remove the directory. `remove_stale` removes a busy one later."""
         deadline = time.monotonic() + _REMOVE_S
         while True:
             try:
@@ -122,7 +122,7 @@ class Cgroup:
 
 @dataclass(frozen=True)
 class Found:
-    """Where memory cgroups can be made, or in `why_not` the reason that they cannot."""
+    """The directory in which memory cgroups can be made, or in `why_not` the reason why they cannot."""
 
     parent: CgroupParent | None
     why_not: str = ""
@@ -130,7 +130,7 @@ class Found:
 
 @cache
 def find_cgroups() -> Found:
-    """Try it once, with a process that enters one; and remove what earlier processes have left behind."""
+    """Find where cgroups can be made, by starting a process in one; also remove those that earlier processes left."""
     candidates = _candidates(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
     why_not = "no memory controller of cgroups is mounted"
     for parent in candidates:
@@ -143,7 +143,7 @@ def find_cgroups() -> Found:
 
 
 def _problem(parent: CgroupParent) -> str:
-    """Why no cgroup can be made, limited and entered here; nothing where that works."""
+    """Return why a cgroup cannot be made, limited and entered here; "" if it can."""
     try:
         if parent.version == 2 and "memory" not in Path(parent.path, "cgroup.subtree_control").read_text().split():
             return f"{parent.path} does not hand on the memory controller (cgroup.subtree_control)"
@@ -160,7 +160,7 @@ def _problem(parent: CgroupParent) -> str:
 
 
 def _candidates(own: str, mountinfo: str) -> list[CgroupParent]:
-    """Directories to try, from the contents of /proc/self/cgroup and /proc/self/mountinfo."""
+    """Return the directories to try, from the contents of /proc/self/cgroup and /proc/self/mountinfo."""
     paths = {}
     for line in own.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -184,7 +184,7 @@ def _candidates(own: str, mountinfo: str) -> list[CgroupParent]:
 
 
 def _below(mount: str, root: str, path: str) -> str:
-    """Where the cgroup `path` is in the file system, if `root` of the hierarchy is mounted at `mount`."""
+    """Return the directory of the cgroup `path`, if `root` of the hierarchy is mounted at `mount`."""
     inside = path[len(root) :] if root != "/" and (path + "/").startswith(root + "/") else path
     return (mount + "/" + inside.strip("/")).rstrip("/")
 
@@ -199,7 +199,7 @@ def remove_stale(parent: CgroupParent) -> None:
 
 
 def _owner(pid: int) -> str:
-    """A process, so that it is not taken for a later one of the same number or for one of another container."""
+    """Return an identity of a process that no later process of the same number, nor one of another container, has."""
     try:
         # After the command's name, which may hold anything, the 22nd field is the time of the start.
         started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

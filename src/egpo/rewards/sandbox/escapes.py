@@ -1,7 +1,7 @@
 """Programs that try to get out of a sandbox, to use up the machine, or to pass a test that they fail.
 
-Every one must do no harm where nothing contains it and root runs it: bounded, and undone or without effect. BAIT is
-what the audit lays out on the host.
+Each must be harmless even if nothing contains it and root runs it: bounded, and undone or without effect. BAIT are the
+targets that the audit prepares on the host.
 """
 
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ GOT_THROUGH = "GOT THROUGH"
 
 @dataclass(frozen=True)
 class Attempt:
-    """One program. It prints GOT_THROUGH, and how, where it succeeds.
+    """One program. It prints GOT_THROUGH, and how, if it succeeds.
 
-    `ends`: the outcomes that show a limit in force; the program gets through where it meets none of them. `forges`: it
-    is measured against tests that it fails, and gets through where one passes. `wall_s`: its time by the clock, ample
-    but where running out of it is the point.
+    `ends`: the outcomes that show that a limit works; the program succeeds if it meets none of them. `forges`: it is
+    run against tests that it fails, and succeeds if one passes. `wall_s`: its wall-clock limit, ample except where
+    reaching it is the purpose.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Attempt:
 
 
 def _tries(steps: str) -> str:
-    """A program that does `steps`, of which any exception is a failed attempt."""
+    """Return a program that does `steps`; any exception in them is a failed attempt."""
     body = "\n".join("    " + line for line in steps.strip().splitlines())
     return f"try:\n{body}\nexcept BaseException as error:\n    print('refused:', type(error).__name__, error)\n"
 

@@ -1,6 +1,6 @@
-"""Which names a piece of test code takes from the program under test.
+"""The tests of a program, read from the ground truth of a row, and the names that they take from the program.
 
-The tests of a program, out of the ground truth of a row. The forms are on docs/rewards/code.md.
+docs/rewards/code.md lists the forms of a ground truth.
 """
 
 import ast
@@ -31,11 +31,11 @@ class Names:
 
 
 def names_in(snippets: Iterable[str], entry_points: Iterable[str] = ()) -> Names:
-    """The free names of all snippets together, sorted by where they come from.
+    """Return the free names of all snippets together, by where they come from.
 
     - A builtin stays the builtin, whatever the program calls its functions: a program that defines `abs` or `all`
-      must not lend them to its judge. Where the tests use no other name of the program (`assert sum(10, 15) == 6`),
-      the builtins that they call are what is tested, and come from the program. `entry_points` always do.
+      must not provide them to its tests. If the tests use no other name of the program (`assert sum(10, 15) == 6`),
+      the builtins that they call are tested, and come from the program. `entry_points` always do.
     - `math.isclose(...)` without an import means the standard module; `datetime.now()` the class of that name.
     """
     snippets = list(snippets)
@@ -54,7 +54,7 @@ def names_in(snippets: Iterable[str], entry_points: Iterable[str] = ()) -> Names
 
 
 def takes_no_part(snippet: str, names: Names) -> bool:
-    """Whether a snippet uses nothing of the program or of other snippets, and makes nothing that they could use."""
+    """Return whether a snippet uses nothing of the program or of other snippets, and defines nothing for them."""
     table = symtable.symtable(snippet, "test", "exec")
     used = {name for name in _globals(table) if name in names.program or not hasattr(builtins, name)}
     return not used - {module.partition(".")[0] for module in names.modules} and not any(
@@ -63,7 +63,7 @@ def takes_no_part(snippet: str, names: Names) -> bool:
 
 
 def ignores_the_program(test: str, entry_point: str) -> bool:
-    """Whether `test` defines check(candidate) and never uses what it is given, nor the program by its name."""
+    """Return whether `test` defines check(candidate) and uses neither its argument nor the program by name."""
     tree = ast.parse(test)
     checks = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check"]
     given = {argument.arg for node in checks for argument in node.args.args[:1]}
@@ -89,7 +89,7 @@ def _is_base_of_attribute(name: str, snippets: list[str]) -> bool:
 
 
 def _attributes(name: str, snippets: list[str]) -> set[str]:
-    """The attributes of `name` that the snippets use."""
+    """Return the attributes of `name` that the snippets use."""
     nodes = (node for snippet in snippets for node in ast.walk(ast.parse(snippet)))
     attributes = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
     return {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == name}
@@ -107,17 +107,17 @@ _FORMS = "give `inputs` and `outputs`, `assert`, `test` with `entry_point`, or `
 
 @dataclass(frozen=True)
 class Tests:
-    """What to run, and for whole programs the output that each run must print."""
+    """What to run and, for whole programs, the expected output of each run."""
 
     work: Scripts | Checks
     outputs: tuple[str, ...] = ()
 
-    # pytest collects what is called Test*; this is none of its business.
+    # pytest would collect this class as tests, because of its name.
     __test__ = False
 
 
 def read_tests(ground_truth: str | Mapping[str, Any] | Sequence[Any]) -> Tests:
-    """The tests in `ground_truth`, a JSON string or what it holds. InputError where it has no form that we know."""
+    """Return the tests in `ground_truth`, a JSON string or its value. InputError if its form is unknown."""
     if isinstance(ground_truth, str):
         return _read_text(ground_truth)
     return _read(ground_truth)
@@ -125,7 +125,7 @@ def read_tests(ground_truth: str | Mapping[str, Any] | Sequence[Any]) -> Tests:
 
 @lru_cache(maxsize=4096)
 def _read_text(text: str) -> Tests:
-    """Cached: all samples of a problem come with the same text."""
+    """Read the tests in a JSON text. Cached: all samples of a problem have the same text."""
     try:
         return _read(json.loads(text))
     except (json.JSONDecodeError, RecursionError) as error:
@@ -148,7 +148,7 @@ def _filled(value: object) -> bool:
 
 
 def _from_cases(cases: Sequence[Any]) -> dict[str, Any]:
-    """A list of {"input": ..., "output": ...}, as inputs and outputs."""
+    """Split a list of {"input": ..., "output": ...} into inputs and outputs."""
     if not cases or not all(isinstance(case, Mapping) and {"input", "output"} <= set(case) for case in cases):
         raise InputError("a list whose items are not all {input, output}", where=_WHERE, fix=_FORMS)
     return {"inputs": [case["input"] for case in cases], "outputs": [case["output"] for case in cases]}
@@ -167,14 +167,14 @@ def _from_pairs(value: Mapping[str, Any]) -> Tests:
 
 
 def _text(value: Any) -> str:
-    """Standard input or output as text; a list is its lines."""
+    """Return standard input or output as text; a list holds its lines."""
     if isinstance(value, str):
         return value
     return "\n".join(map(str, value)) if isinstance(value, Sequence) else str(value)
 
 
 def _parsed_pair(arguments: Any, expected: Any) -> dict[str, Any]:
-    """Arguments as a list, or as text with one JSON value a line; APPS wraps an expected value in a list of one."""
+    """Read arguments from a list, or from text with one JSON value per line. APPS puts an expected value in a list."""
     if isinstance(arguments, str):
         arguments = [_json_or_text(line) for line in arguments.split("\n") if line.strip()]
     if isinstance(expected, str):
@@ -211,7 +211,7 @@ def _from_asserts(value: Mapping[str, Any]) -> Tests:
 
 
 def _from_check_function(value: Mapping[str, Any]) -> Tests:
-    """HumanEval's form: `test` defines check(candidate), and `entry_point` names the candidate."""
+    """Read HumanEval's form: `test` defines check(candidate), and `entry_point` names the candidate."""
     entry_point = value.get("entry_point")
     if not isinstance(entry_point, str) or not entry_point.isidentifier():
         raise InputError("`test` without the name of the function under `entry_point`", where=_WHERE)

@@ -1,6 +1,6 @@
-"""A sandbox service somewhere else, in the protocol of SandboxFusion's /run_code, which verl speaks too.
+"""A remote sandbox service with the protocol of SandboxFusion's /run_code, which verl uses too.
 
-One request per program: the supervisor travels as the service's program, and the job as its standard input.
+One request per program: the supervisor is sent as the service's program, and the job as its standard input.
 """
 
 import base64
@@ -22,7 +22,7 @@ _LARGEST_ANSWER = 1 << 28
 
 @dataclass(frozen=True)
 class HttpSandbox:
-    """Sends programs to `url`. How well they are contained is the service's affair."""
+    """Sends programs to `url`. The service is responsible for their containment."""
 
     url: str
     limits: Limits = field(default_factory=Limits)
@@ -52,7 +52,7 @@ def _request(job: SandboxJob, seconds: float) -> dict[str, object]:
 
 
 def _post(url: str, content: dict[str, object], timeout_s: float) -> Any:
-    """The service's answer. A busy service is asked again; any other refusal is final."""
+    """Return the service's answer. A request to a busy service is retried; any other refusal is final."""
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
     request = urllib.request.Request(url, json.dumps(content).encode(), headers)
     for attempt in range(_ATTEMPTS):
@@ -67,7 +67,7 @@ def _post(url: str, content: dict[str, object], timeout_s: float) -> Any:
 
 
 def _report(answer: Any) -> Report:
-    """From `status`, `message`, and `run_result` with its `status`, `return_code`, `stdout` and `stderr`."""
+    """Make a report of `status`, `message`, and `run_result` (`status`, `return_code`, `stdout`, `stderr`)."""
     run = answer.get("run_result") if isinstance(answer, dict) else None
     if not isinstance(run, dict) or answer.get("status") == "SandboxError":
         said = answer.get("message") if isinstance(answer, dict) else None

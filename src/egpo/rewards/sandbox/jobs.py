@@ -1,7 +1,4 @@
-"""What one program may use up.
-
-What goes into a sandbox, and what comes out.
-"""
+"""What goes into a sandbox and what comes out: limits, the program with its tests, and the report."""
 
 import marshal
 from collections.abc import Iterable, Mapping
@@ -16,16 +13,16 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """The bounds of one sandboxed program. Every one is a positive number."""
+    """The limits of one sandboxed program, each a positive number."""
 
     wall_s: float = 6.0
-    """Seconds on the clock for one test."""
+    """Wall-clock seconds for one test."""
     cpu_s: int = 5
     """Seconds of processor time for each process of the program."""
     total_s: float = 60.0
-    """Seconds on the clock for all tests of a program together."""
+    """Wall-clock seconds for all tests of a program together."""
     memory_mb: int = 1024
-    """Everything that the sandbox holds: its processes, its files, and what the kernel keeps for them."""
+    """Memory of the whole sandbox: its processes, its files, and what the kernel keeps for them."""
     processes: int = 16
     """Processes and threads alive at once. Without a cgroup a program is one process, and these are its threads."""
     tmp_mb: int = 64
@@ -35,7 +32,7 @@ class Limits:
     files: int = 20_000
     """Files, directories and links in the private file systems: each costs the kernel a kilobyte, empty or not."""
     output_mb: int = 1
-    """Standard output of one test, beyond the length of the longest that is expected."""
+    """Standard output of one test, in addition to the length of the longest expected output."""
     open_files: int = 64
     """File descriptors of one process."""
 
@@ -48,7 +45,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class MemoryShares:
-    """Bytes of `memory_mb` for each part of a sandbox. `supervisor` is 0 where a cgroup holds all parts together."""
+    """Bytes of `memory_mb` for each part of a sandbox. `supervisor` is 0 if a cgroup limits all parts together."""
 
     program: int
     supervisor: int
@@ -56,21 +53,21 @@ class MemoryShares:
 
 
 _KERNEL_BYTES = 64 * MEGABYTE
-"""Without a cgroup, for what no limit counts: page tables (24 MB at most), pipes, sockets, files between two looks."""
+"""Reserve without a cgroup for memory that no limit counts: page tables (at most 24 MB), pipes, sockets, files."""
 _SCRIPT_SUPERVISOR_BYTES = 48 * MEGABYTE
 
 
 def whole_memory(limits: Limits) -> MemoryShares:
-    """With a cgroup: every process may use all of it, and the kernel adds up."""
+    """Return the division with a cgroup: every process may use all of it, and the kernel counts the sum."""
     return MemoryShares(int(limits.memory_mb * MEGABYTE), 0, int(limits.tmp_mb * MEGABYTE))
 
 
 def divided_memory(limits: Limits, tests_run_inside: bool, input_bytes: int) -> MemoryShares:
-    """Without a cgroup: a fixed address space for each part, which together are `memory_mb`.
+    """Return the division without a cgroup: a fixed address space for each part, `memory_mb` in sum.
 
-    The program is a single process, so that its share is divided by one. `tests_run_inside`: the supervisor runs test
-    code on values from the program, and gets a quarter. `input_bytes`: what the supervisor is sent, of which it holds
-    copies. Below 256 MB the program's share is a quarter, and the sum may be more than `memory_mb`.
+    The program is a single process, which gets its part whole. `tests_run_inside`: the supervisor runs test code on
+    values from the program, and gets a quarter. `input_bytes`: size of the supervisor's input, of which it holds
+    copies. Below 256 MB the program's part is a quarter, and the sum may be more than `memory_mb`.
     """
     whole = int(limits.memory_mb * MEGABYTE)
     tmp = min(int(limits.tmp_mb * MEGABYTE), whole // 4)
@@ -99,7 +96,7 @@ class Scripts:
 class Checks:
     """Load the program once and run each check against it: a piece of test code, or a call with its expected values.
 
-    `names` are what the checks take from the program, `modules` the standard modules that they use without an import.
+    `names` are taken from the program, `modules` are standard modules that the checks use without an import.
     """
 
     checks: tuple[str | Mapping[str, Any], ...]
@@ -115,7 +112,7 @@ class Checks:
 
 @dataclass(frozen=True)
 class SandboxJob:
-    """A program and what to do with it. `stop_early`: the first test that has failed for sure is the last one run."""
+    """A program and what to do with it. `stop_early`: stop after the first test that has certainly failed."""
 
     program: str
     work: Scripts | Checks
@@ -125,12 +122,12 @@ class SandboxJob:
 
 @dataclass(frozen=True)
 class Place:
-    """How the supervisor is to behave where it runs.
+    """Settings of the supervisor for the place where it runs.
 
-    `private`: it has a process namespace of its own, where it may kill everyone. `walled`: no process there can look
-    into another. `run_as`: the user id that programs get, 0 for the supervisor's own. `packages`: directories that a
-    program can import from, beside the standard library. `memory`: what each part may use; None: `whole_memory`.
-    `one_process_filter`: a system call filter for the program, where no cgroup bounds its memory.
+    `private`: it has a process namespace of its own, in which it may kill every process. `walled`: no process there can
+    read another. `run_as`: user id of programs, 0 for the supervisor's own. `packages`: directories from which a
+    program can import, beside the standard library. `memory`: limit of each part; None: `whole_memory`.
+    `one_process_filter`: a system call filter for the program, if no cgroup limits its memory.
     """
 
     work_dir: str
@@ -145,7 +142,7 @@ class Place:
 
 @dataclass(frozen=True)
 class ProgramOutcome:
-    """One test, as the supervisor saw it.
+    """The outcome of one test.
 
     status: exit (with its code), signal and output for scripts; ok, wrong, error, load, died, unsupported for checks;
     timeout, files and memory (killed by the kernel at the cgroup's limit) for both.
@@ -159,10 +156,10 @@ class ProgramOutcome:
 
 @dataclass(frozen=True)
 class Report:
-    """All outcomes in order; fewer than tests where the sandbox stopped before the end.
+    """All outcomes in order; fewer than tests if the sandbox stopped before the end.
 
-    `stopped` says why it did: timeout or memory (the program's doing), or nothing. `failure` is the sandbox's own: the
-    supervisor did not start, or died. `peak_bytes` is the most memory that the sandbox held, where a cgroup counts it.
+    `stopped`: why it stopped, timeout or memory (caused by the program), or "". `failure` is the sandbox's own: the
+    supervisor did not start, or died. `peak_bytes`: peak memory of the sandbox, if a cgroup counts it.
     """
 
     outcomes: tuple[ProgramOutcome, ...]
@@ -172,7 +169,7 @@ class Report:
 
 
 def frames(job: SandboxJob, place: Place) -> list[bytes]:
-    """The contents of the frames for the supervisor: the job, then for checks what only it may know."""
+    """Return the frames for the supervisor: the job, then, for checks, the expected values, which only it may have."""
     limits, work = job.limits, job.work
     memory = place.memory or whole_memory(limits)
     settings = {
@@ -213,7 +210,7 @@ def framed(contents: Iterable[bytes]) -> bytes:
 
 
 def read_outcomes(data: bytes) -> tuple[ProgramOutcome, ...]:
-    """The records that the supervisor wrote, one per test. A record that is cut off, or no record, ends the list."""
+    """Read the records that the supervisor wrote, one per test. A record that is cut off or invalid ends the list."""
     outcomes, at = [], 0
     while (end := data.find(b"\n", at)) >= 0:
         try:
@@ -231,5 +228,5 @@ def read_outcomes(data: bytes) -> tuple[ProgramOutcome, ...]:
 
 
 def has_started(data: bytes | bytearray) -> bool:
-    """Whether the supervisor got as far as the program: time that ran out before is not the program's."""
+    """Return whether the supervisor reached the program: a timeout before that is not caused by the program."""
     return data.startswith(b"ready ")

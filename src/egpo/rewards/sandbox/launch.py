@@ -1,8 +1,7 @@
-"""Feeds a process and collects what it says, a slice of time at a time.
+"""Start a local supervisor, send it a job, read its report, and enforce the limits on time and memory.
 
-`Popen.communicate` with a time-out cannot be used for this: called again, it forgets the input that it had not sent.
-
-Starts a local supervisor, feeds it a job, and holds the whole of it to its time and memory.
+Input and output are moved in short intervals. `Popen.communicate` with a timeout cannot be used for this: called again,
+it loses the input that it had not sent.
 """
 
 import os
@@ -24,7 +23,7 @@ _ERROR_TAIL = 4000
 
 
 class Pump:
-    """Moves bytes between us and `process`. Nothing blocks for longer than the time it is given."""
+    """Moves bytes to and from `process`. No call blocks for longer than its time limit."""
 
     def __init__(self, process: subprocess.Popen[bytes], content: bytes) -> None:
         self.process = process
@@ -42,7 +41,7 @@ class Pump:
 
     @property
     def finished(self) -> bool:
-        """The process has closed its output and its errors."""
+        """Whether the process has closed its output and its errors."""
         streams = [key.fileobj for key in self.selector.get_map().values()]
         return self.process.stdout not in streams and self.process.stderr not in streams
 
@@ -79,7 +78,7 @@ class Pump:
         stream.close()
 
     def close(self) -> None:
-        """Let go of everything, sent or not."""
+        """Close all streams, whether their data was sent or not."""
         for key in list(self.selector.get_map().values()):
             self._close(key.fileobj)  # type: ignore[arg-type]
         self.selector.close()
@@ -88,11 +87,11 @@ class Pump:
 _TICK_S = 0.1
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _COUNTED_FRAC = 15 / 16
-"""The cgroup's share of `memory_mb`: the rest is for what the kernel does not count, such as the cgroup itself."""
+"""Fraction of `memory_mb` for the cgroup. The rest is for what the kernel does not count, such as the cgroup itself."""
 _START_S = 60.0
-"""For the start of the sandbox itself: milliseconds, but on a machine that has other things to do."""
+"""Seconds for the start of the sandbox, which takes milliseconds on an idle machine."""
 _SPARE_S = 5.0
-"""For the supervisor's own work, on top of what the program may take; it ends a program that takes longer itself."""
+"""Seconds for the supervisor's own work, in addition to the program's limit, which the supervisor enforces."""
 
 # -B: no .pyc files. -P: nothing of the current directory on the path. -s, -S: no site-packages.
 PYTHON_OPTIONS = ("-B", "-P", "-s", "-S", "-c", BOOTSTRAP)
@@ -116,9 +115,9 @@ def launch(
     pass_fds: Sequence[int] = (),
     cgroups: CgroupParent | None = None,
 ) -> Report:
-    """Run the supervisor by `command`, and read its report. Nothing of it is left when this returns.
+    """Run the supervisor by `command`, and return its report. No process of it is left when this returns.
 
-    With `cgroups` all of it runs in a new cgroup there, limited to `memory_mb` unless the address space bounds it.
+    With `cgroups` it runs in a new cgroup there, limited to `memory_mb` unless the address space is limited instead.
     """
     if cgroups is None:
         # With the filter the program is one process, and its address space the bound.
@@ -160,10 +159,10 @@ def _launch(
 
 
 def _blamed_on_memory(report: Report) -> Report:
-    """The report of a sandbox in which the kernel has killed a process for memory: that process died of it.
+    """Return the report of a sandbox in which the kernel killed a process for memory, with that as the cause.
 
-    Where it was a child that the program did not miss, the last outcome is the one that shows it. (In a cgroup of
-    version 2 the kernel kills all of the sandbox at once.)
+    If it was a child without which the program continued, the last outcome shows it. (In a cgroup of version 2 the
+    kernel kills the whole sandbox at once.)
     """
     outcomes = tuple(
         replace(outcome, status="memory")
@@ -179,7 +178,7 @@ def _blamed_on_memory(report: Report) -> Report:
 
 
 def _watch(pump: Pump, job: SandboxJob, is_over_memory: Callable[[int], bool]) -> str:
-    """Wait for the end of the report. The limit that stopped it before, or nothing."""
+    """Wait for the end of the report. Return the limit that was reached before it, or ""."""
     allowed_s = min(job.limits.total_s, job.limits.wall_s * job.work.size) + _SPARE_S
     next_look, deadline, started = time.monotonic() + _TICK_S, time.monotonic() + _START_S, False
     while not pump.finished:
@@ -196,7 +195,7 @@ def _watch(pump: Pump, job: SandboxJob, is_over_memory: Callable[[int], bool]) -
 
 
 def _failure(process: subprocess.Popen[bytes], err: bytes) -> str:
-    """The supervisor leaves with 0 when it has reported everything; anything else is the sandbox's own failure."""
+    """Return the sandbox's own failure. The supervisor exits with 0 when it has reported everything."""
     try:
         code = process.wait(_SPARE_S)
     except subprocess.TimeoutExpired:
@@ -208,7 +207,7 @@ def _failure(process: subprocess.Popen[bytes], err: bytes) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left: the processes below first, in case that nothing else holds them together."""
+    """Kill what is left: descendants first, in case nothing else ends them together."""
     if process.poll() is None:
         for pid in [*descendants(process.pid), process.pid]:
             try:
@@ -218,7 +217,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory of all processes below `pid`. Pages that a fork shares count once for each."""
+    """Return the resident memory of all descendants of `pid`. Pages that a fork shares count once for each process."""
     total = 0
     for process in descendants(pid):
         try:

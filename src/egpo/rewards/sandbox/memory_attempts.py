@@ -1,7 +1,7 @@
-"""Programs that try to hold more memory than they may, each by another of the ways in which memory can be held.
+"""Programs that try to hold more memory than allowed, each in a different way.
 
-LIMIT is `memory_mb` in bytes. Every program stops at twice that, says how much of what it wrote is still held, and
-keeps it for a moment so that it can be measured from outside.
+LIMIT is `memory_mb` in bytes. Every program stops at twice that, prints how much of what it wrote is still held, and
+holds it for a moment so that it can be measured from outside.
 """
 
 from egpo.rewards.sandbox.escapes import Attempt

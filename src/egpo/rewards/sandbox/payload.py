@@ -1,4 +1,4 @@
-"""The supervisor's code, ready to travel: compiled for an interpreter of this version, or as source for any."""
+"""The supervisor's code, packed for the sandbox: compiled for an interpreter of this version, or as source for any."""
 
 import marshal
 from functools import cache
@@ -28,11 +28,11 @@ for name, code in marshal.loads(read(int(read(16), 16))):
     load(name, code)
 sys.modules["{_PACKAGE}.supervisor"].main()
 """
-"""What a local interpreter gets on its command line: it takes its code from the first frame."""
+"""Program on the command line of a local interpreter: it reads its code from the first frame."""
 
 
 def sources(kind: str) -> list[tuple[str, str]]:
-    """Names and sources of the modules that a job of this kind needs."""
+    """Return names and sources of the modules that a job of this kind needs."""
     folder = resources.files(_PACKAGE)
     names = _FOR_SCRIPTS if kind == "scripts" else (*_FOR_SCRIPTS, *_FOR_CHECKS)
     return [(f"{_PACKAGE}.{name}", (folder / f"{name}.py").read_text("utf-8")) for name in names]
@@ -40,13 +40,13 @@ def sources(kind: str) -> list[tuple[str, str]]:
 
 @cache
 def compiled(kind: str) -> bytes:
-    """The modules as code objects, for BOOTSTRAP. Only for the interpreter that this runs in."""
+    """Return the modules as code objects for BOOTSTRAP. Only for an interpreter of the same version."""
     codes = [(name, compile(text, name, "exec", dont_inherit=True, optimize=2)) for name, text in sources(kind)]
     return marshal.dumps(codes)
 
 
 @cache
 def as_text(kind: str) -> str:
-    """One Python source that does a job from standard input in text: for a service that takes a program."""
+    """Return one Python source that does a job from standard input in text: for a service that takes a program."""
     start = f'sys.modules["{_PACKAGE}.supervisor"].main(True)'
     return f"{_LOAD}\nfor name, code in {sources(kind)!r}:\n    load(name, code)\n{start}\n"

@@ -1,8 +1,8 @@
 """The system calls that no program in the sandbox may make, as a filter for the kernel (classic BPF).
 
-A second wall behind the namespaces: it takes away the calls with which one process reads another, the address families
-that a network namespace does not cover (AF_VSOCK reaches the hypervisor), memory that no limit counts, and the parts
-of the kernel that a program has no use for. A denied call fails with EPERM.
+A second line of defence after the namespaces. It denies the calls with which one process reads another, the address
+families that a network namespace does not cover (AF_VSOCK reaches the hypervisor), memory that no limit counts, and
+parts of the kernel that a program does not need. A denied call fails with EPERM.
 """
 
 import platform
@@ -53,8 +53,8 @@ _MACHINES = {
 }
 _CLONE3 = 435
 
-# What holds memory that a limit on address space does not count: other processes, connections that nobody has accepted,
-# sockets on their way through sockets, pages moved into pipes, attributes of files, watches.
+# Calls whose memory a limit on address space does not count: other processes, connections that were not accepted,
+# sockets sent through sockets, pages moved into pipes, attributes of files, watches.
 _UNCOUNTED = {
     "x86_64": {
         "socket": 41, "sendmsg": 46, "setsockopt": 54, "fork": 57, "vfork": 58, "execve": 59, "setxattr": 188,
@@ -73,14 +73,14 @@ _LOOKED_INTO = {"x86_64": (56, 72, 9, 25), "aarch64": (220, 25, 222, 216)}
 _CLONE_THREAD, _F_SETPIPE_SZ, _MREMAP_FIXED_OR_DONTUNMAP = 0x00010000, 1031, 2 | 4
 _SECOND_ARGUMENT, _FOURTH_ARGUMENT, _FIRST_ARGUMENT_HIGH = 24, 40, 20
 LOWEST_ADDRESS, HIGHEST_ADDRESS = 0xE6B00001, 0xE6B00002
-"""Stand in a filter for the upper halves of the addresses between which a program may map memory."""
+"""Placeholders in a filter for the upper halves of the addresses between which a program may map memory."""
 
 _X32_CALLS_FROM = 0x40000000
 
 
 @cache
 def seccomp_filter(machine: str = "") -> bytes | None:
-    """The filter's bytes, or None on a machine whose call numbers are not known here."""
+    """Return the filter's bytes, or None on an architecture whose call numbers are not in the table."""
     if (machine or platform.machine()) not in _MACHINES:
         return None
     architecture, denied, clone, socket, prlimit = _MACHINES[machine or platform.machine()]
@@ -92,7 +92,7 @@ def seccomp_filter(machine: str = "") -> bytes | None:
         _step(_LOAD, _NUMBER),
         _step(_JUMP_ABOVE, _X32_CALLS_FROM, 0, 1),
         _deny(_EPERM),
-        # Its flags lie in memory, where a filter cannot look: say that it does not exist, and libc calls clone.
+        # Its flags are in memory, which a filter cannot read: report that it does not exist, and libc calls clone.
         *_if_number(_CLONE3, _deny(_ENOSYS)),
         *_if_number(clone, _step(_LOAD, _FIRST_ARGUMENT), _step(_JUMP_BITS, _NEW_NAMESPACE, 0, 1), _deny(_EPERM)),
         *_if_number(socket, _step(_LOAD, _FIRST_ARGUMENT), _step(_JUMP_EQUAL, _AF_UNIX, 1, 0), _deny(_EPERM)),
@@ -105,19 +105,19 @@ def seccomp_filter(machine: str = "") -> bytes | None:
 
 @cache
 def one_process_filter(machine: str = "") -> bytes | None:
-    """A second filter, for the program alone, which keeps all the memory that it can hold within its address space.
+    """Return a second filter, for the program alone, so that its address space bounds all memory that it can hold.
 
-    - It cannot start another process; threads it can.
+    - It cannot start another process; it can start threads.
     - It maps memory within a few gigabytes only: single pages all over the address space would each cost two pages of
-      page tables. The process puts the addresses in that are its own (`containment.keep_to_one_process`).
-    - Pipes keep the size that they are made with, and of sockets there are pairs only.
+      page tables. The process fills in its own addresses (`containment.keep_to_one_process`).
+    - Pipes keep their initial size, and only pairs of sockets are allowed.
     """
     machine = machine or platform.machine()
     if machine not in _UNCOUNTED:
         return None
     clone, fcntl, mmap, mremap = _LOOKED_INTO[machine]
     rules = [
-        # The first filter has seen to the architecture.
+        # The first filter has checked the architecture.
         _step(_LOAD, _NUMBER),
         *_if_number(clone, _step(_LOAD, _FIRST_ARGUMENT), _step(_JUMP_BITS, _CLONE_THREAD, 1, 0), _deny(_EPERM)),
         *_if_number(fcntl, _step(_LOAD, _SECOND_ARGUMENT), _step(_JUMP_EQUAL, _F_SETPIPE_SZ, 0, 1), _deny(_EPERM)),

@@ -1,4 +1,4 @@
-"""Which sandbox is in force, and whether it works here."""
+"""Which sandbox is used, and whether it works on this machine."""
 
 import os
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _FIXES = {
     "http": f"start the service, {_OTHERS}",
     "limits": "see that this interpreter starts, and that the temporary directory can be written",
 }
-# A thread too: it shows that the limit on processes counts the program's own only.
+# With a thread: it shows that the limit on processes counts only those of the program.
 _TRIAL = """\
 import threading
 thread = threading.Thread(target=print, args=("works",))
@@ -42,7 +42,7 @@ thread.join()
 
 
 class Sandbox(Protocol):
-    """Runs a job and reports. Never raises on what a program does; its own failures are in the report."""
+    """Runs a job and returns a report. Never raises on what a program does; its own failures are in the report."""
 
     @property
     def tier(self) -> str: ...
@@ -55,7 +55,7 @@ class Sandbox(Protocol):
 
 @dataclass(frozen=True)
 class SandboxStatus:
-    """Whether a tier works on this machine: `detail` says what was found, `fix` what to do where it does not."""
+    """Whether a tier works on this machine: `detail` is what was found, `fix` what to do if it does not."""
 
     tier: str
     ok: bool
@@ -64,9 +64,9 @@ class SandboxStatus:
 
 
 def choose_sandbox(tier: str | None = None, *, limits: Limits | None = None) -> Sandbox:
-    """The sandbox of `tier`: bubblewrap, limits, or the URL of a service. None: what EGPO_SANDBOX names, or bubblewrap.
+    """Return the sandbox of `tier`: bubblewrap, limits, or a service's URL. Default: EGPO_SANDBOX, else bubblewrap.
 
-    There is no falling back from one to another: a weaker tier is in force only when somebody named it.
+    There is no fallback from one to another: a weaker tier is used only when it was named.
     """
     name = _name(tier)
     limits = limits or Limits()
@@ -92,7 +92,7 @@ def _name(tier: str | None) -> str:
 
 
 def _packages() -> tuple[str, ...]:
-    """The directories in EGPO_SANDBOX_PACKAGES, from which programs may import."""
+    """Return the directories in EGPO_SANDBOX_PACKAGES, from which programs may import."""
     paths = tuple(filter(None, os.environ.get(PACKAGES_VARIABLE, "").split(os.pathsep)))
     for path in paths:
         if not os.path.isdir(path):
@@ -101,7 +101,7 @@ def _packages() -> tuple[str, ...]:
 
 
 def sandbox_status(tier: str | None = None) -> SandboxStatus:
-    """Run a trivial program, and say how that went. Takes a few milliseconds, and never more than a minute or so."""
+    """Run a trivial program, and return whether it worked. Takes a few milliseconds, and at most about a minute."""
     return _tried(choose_sandbox(tier))
 
 
@@ -117,13 +117,13 @@ def _tried(sandbox: Sandbox) -> SandboxStatus:
 
 
 def require_sandbox(tier: str | None = None, *, limits: Limits | None = None) -> Sandbox:
-    """The sandbox of `tier`, once it has run a program. EgpoError where it cannot: before training, not during it."""
+    """Return the sandbox of `tier` after it has run a program; EgpoError if it cannot. For use before training."""
     sandbox = choose_sandbox(tier, limits=limits)
     return _if_it_works(sandbox, _tried(sandbox))
 
 
 def working_sandbox(tier: str | None = None) -> Sandbox:
-    """`require_sandbox`, tried once in the life of the process, whatever came of it."""
+    """Return the result of `require_sandbox`, which is tried once per process, whether it succeeds or not."""
     return _if_it_works(*_tried_once(_name(tier), os.environ.get(PACKAGES_VARIABLE)))
 
 
@@ -151,7 +151,7 @@ def _bubblewrap_missing(sandbox: Bubblewrap) -> SandboxStatus | None:
 
 
 def describe(sandbox: Sandbox) -> str:
-    """What protects the host from the programs in `sandbox`, in a line."""
+    """Return one line on what protects the host from the programs in `sandbox`."""
     if isinstance(sandbox, HttpSandbox):
         return f"sandbox service at {sandbox.url}"
     if isinstance(sandbox, Bubblewrap):
@@ -163,7 +163,7 @@ def describe(sandbox: Sandbox) -> str:
 
 
 def _memory(sandbox: Bubblewrap | LimitsOnly) -> str:
-    """What holds a program to `memory_mb`."""
+    """Return what limits a program to `memory_mb`."""
     divided = isinstance(sandbox, Bubblewrap) and (sandbox.divide_memory or sandbox.cgroups is None)
     if sandbox.cgroups is not None and not divided:
         return f"a cgroup (version {sandbox.cgroups.version})"

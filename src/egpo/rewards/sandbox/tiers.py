@@ -1,10 +1,10 @@
-"""What a sandboxed interpreter can see of the file system: itself, its standard library, and the C libraries.
+"""The two local sandboxes.
 
-The default sandbox: bubblewrap, one start for all tests of a program.
+`Bubblewrap`, the default: namespaces, one start for all tests of a program. Of the file system the interpreter sees
+itself, its standard library and the C libraries.
 
-A subprocess under resource limits. NO SECURITY BOUNDARY: a program reads, writes and connects as you can.
-
-For machines without namespaces, and for programs that are trusted. It runs only when asked for by name.
+The `limits` tier: a subprocess under resource limits. NO SECURITY BOUNDARY: a program reads, writes and connects as you
+can. For machines without namespaces and trusted programs; used only when it is named.
 """
 
 import os
@@ -26,13 +26,13 @@ from egpo.rewards.sandbox.seccomp import one_process_filter, seccomp_filter
 
 @cache
 def interpreter() -> str:
-    """The real executable behind this interpreter, outside of any virtual environment."""
+    """Return the real executable of this interpreter, outside of any virtual environment."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
 @cache
 def root_options(packages: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """bubblewrap's options for a minimal read-only root, with the directories of `packages` in it."""
+    """Return bubblewrap's options for a minimal read-only root, with the directories of `packages` in it."""
     options: list[str] = []
     paths = _needed(packages)
     # bubblewrap would close these as the host has them (/root), and the program's user has to pass through.
@@ -50,21 +50,21 @@ def root_options(packages: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 def _needed(packages: tuple[str, ...]) -> list[str]:
-    """Paths to bind, none inside another."""
+    """Return the paths to bind, none of which is inside another."""
     wanted = [interpreter(), *_libraries(), *_c_libraries(), *packages]
     paths = sorted({path for path in map(os.path.realpath, wanted) if os.path.exists(path)})
     return [path for path in paths if not any(path.startswith(other + "/") for other in paths)]
 
 
 def _libraries() -> list[str]:
-    """The standard library. An interpreter with a prefix of its own (pyenv, conda, uv) keeps libraries beside it."""
+    """Return the directories of the standard library. An interpreter of pyenv, conda or uv has libraries beside it."""
     standard = [sysconfig.get_path("stdlib"), *(path for path in sys.path if path.endswith("lib-dynload"))]
     private = Path(sys.base_prefix) / "lib"
     return standard if sys.base_prefix in ("/", "/usr") else [*standard, str(private)]
 
 
 def _c_libraries() -> list[str]:
-    """The directories of the C library and of the program loader, as this process has them mapped."""
+    """Return the directories of the C library and of the program loader that this process uses."""
     found = {"/usr/lib64"}
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -76,14 +76,14 @@ def _c_libraries() -> list[str]:
 
 
 def _hidden() -> list[str]:
-    """Packages installed beside the interpreter: none of a program's business."""
+    """Return the directories of installed packages, which programs must not see."""
     library = Path(sysconfig.get_path("stdlib"))
     return [str(path) for path in (library / "site-packages", library / "dist-packages") if path.is_dir()]
 
 
 NOT_INSTALLED = "bubblewrap (`bwrap`) is not installed"
 OLDEST = (0, 8, 0)
-"""The first bubblewrap that caps the size of a tmpfs."""
+"""The first version of bubblewrap that can limit the size of a tmpfs."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,13 @@ class Bubblewrap:
 
     limits: Limits = field(default_factory=Limits)
     private_user: bool = True
-    """Each program gets a user id of its own, where we are root. Nobody else can give one."""
+    """Give each program a user id of its own. Possible for root only."""
     packages: tuple[str, ...] = ()
     """Directories of packages that programs may import, read-only. Without any: the standard library alone."""
     executable: str | None = field(default_factory=lambda: shutil.which("bwrap"))
-    """The path of `bwrap`, found once: what was tried is what runs. None where it is not installed."""
+    """The path of `bwrap`, found once, so that the tested program is the one that runs. None if it is not installed."""
     cgroups: CgroupParent | None = field(default_factory=lambda: find_cgroups().parent)
-    """Where the cgroup of each program is made, which bounds its memory. None: its address space is divided instead."""
+    """Where the cgroup of each program is made, which limits its memory. None: the address space is divided instead."""
     divide_memory: bool = False
     """Divide the address space even so; the cgroup then only measures."""
     tier = "bubblewrap"
@@ -125,7 +125,7 @@ class Bubblewrap:
 
 
 def _demands(job: SandboxJob) -> tuple[bool, int]:
-    """Whether the supervisor runs test code, and how many bytes of input it is sent."""
+    """Return whether the supervisor runs test code, and the size of its input in bytes."""
     if isinstance(job.work, Scripts):
         return False, len(job.program) + sum(map(len, job.work.stdins)) + job.work.longest_output
     return True, len(job.program) + len(job.work.setup) + sum(len(str(check)) for check in job.work.checks)
@@ -147,14 +147,14 @@ def _options(job: SandboxJob, place: Place, filter_fd: int | None) -> list[str]:
 
 
 def _privileges(place: Place) -> list[str]:
-    """Root gives each program a user id of its own; an ordinary user gets a user namespace."""
+    """Return the options for users: a user id of its own for each program (root), or a user namespace."""
     if place.run_as:
         return [part for name in ("CAP_SETUID", "CAP_SETGID", "CAP_KILL") for part in ("--cap-add", name)]
     return ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
 
 
 def _writable(job: SandboxJob, place: Place) -> list[str]:
-    """/tmp, capped, and a /dev that holds the program's input as a file; all else is read-only."""
+    """Return the options for a /tmp of limited size and a /dev with the program's input; all else is read-only."""
     stdins = job.work.stdins if isinstance(job.work, Scripts) else ()
     dev_bytes = MEGABYTE + 2 * max(map(len, stdins), default=0)
     tmp_bytes = (place.memory or whole_memory(job.limits)).tmp
@@ -167,7 +167,7 @@ def _writable(job: SandboxJob, place: Place) -> list[str]:
 
 
 def _filter_pipe() -> int | None:
-    """A descriptor from which bubblewrap reads the system call filter."""
+    """Return a descriptor from which bubblewrap reads the system call filter."""
     rules = seccomp_filter()
     if rules is None:
         return None
@@ -178,22 +178,22 @@ def _filter_pipe() -> int | None:
 
 
 def _unused_user_id() -> int:
-    """A user id for one program, random in a range without accounts, so that no two programs share it.
+    """Return a user id for one program, random in a range without accounts, so that no two programs share it.
 
-    Under root's own id the limit on processes would not bind, user namespace or not.
+    Under root's own id the limit on processes would have no effect, even in a user namespace.
     """
     return (1 << 30) + secrets.randbelow(1 << 29)
 
 
 @cache
 def _is_real_root() -> bool:
-    """Root of the machine, and not of a container that has only some user ids to give."""
+    """Return whether this is root of the machine, and not of a container with few user ids."""
     with open("/proc/self/uid_map") as uid_map:
         return os.geteuid() == 0 and uid_map.read().split() == ["0", "0", "4294967295"]
 
 
 def bubblewrap_version(executable: str | None) -> tuple[int, ...] | None:
-    """The version of the `bwrap` at this path, or None where it does not say."""
+    """Return the version of the `bwrap` at this path; None if it is unknown."""
     if executable is None:
         return None
     try:
@@ -205,12 +205,12 @@ def bubblewrap_version(executable: str | None) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class LimitsOnly:
-    """Bounds time, memory, file size and output of a program, and kills what it leaves behind. Nothing more."""
+    """Limits time, memory, file size and output of a program, and kills the processes that it leaves. Nothing more."""
 
     limits: Limits = field(default_factory=Limits)
     packages: tuple[str, ...] = ()
     cgroups: CgroupParent | None = field(default_factory=lambda: find_cgroups().parent)
-    """Where the cgroup of each program is made. None: resident memory is looked at ten times a second."""
+    """Where the cgroup of each program is made. None: resident memory is measured ten times a second."""
     tier = "limits"
 
     def run(self, job: SandboxJob) -> Report:

@@ -1,4 +1,4 @@
-"""Runs test code against a program that lives in another process."""
+"""Run test code against a program that is in another process."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ TICK_S = 0.02
 
 
 class OutOfTime(BaseException):
-    """The time is up. No `except Exception` of a test may swallow it."""
+    """The time limit was reached. Not an `Exception`, so that no test can catch it by `except Exception`."""
 
 
 class TooManyFiles(BaseException):
-    """The program has made more files than it may."""
+    """The program has made more files than allowed."""
 
 
 def run_checks(job: dict[str, Any], tests: dict[str, Any], connection: Connection, report: Record) -> None:
-    """Report every check in order, and stop where the program is past answering.
+    """Report every check in order, and stop if the program can no longer answer.
 
-    Whatever follows a time-out or the program's death has no record, and the host counts it as not passed.
+    Checks after a timeout or the program's death have no record, and the host counts them as not passed.
     """
     scope: dict[str, Any] = {"__name__": "test", "__builtins__": builtins}
     status, error = _timed(job, connection, lambda: connection.answer())
     if status == "ok":
         status, error = _timed(job, connection, lambda: _prepare(tests, connection, scope))
-        # It failed without the program.
+        # The test failed without the program's doing.
         status = "unsupported" if status == "wrong" else status
     if status != "ok":
         report("load" if status == "error" else status, 0, b"", error)
@@ -53,7 +53,7 @@ def run_checks(job: dict[str, Any], tests: dict[str, Any], connection: Connectio
 
 
 def _prepare(tests: dict[str, Any], connection: Connection, scope: dict[str, Any]) -> None:
-    """Bind the names that the tests take from the program, then run what comes before the first test."""
+    """Bind the names that the tests take from the program, then run the code before the first test."""
     for name in tests["modules"]:
         module, _, inside = name.partition(".")
         scope[module] = getattr(__import__(module), inside) if inside else __import__(module)
@@ -69,7 +69,7 @@ def _prepare(tests: dict[str, Any], connection: Connection, scope: dict[str, Any
 
 
 def _let_inspect_ask(connection: Connection) -> None:
-    """`inspect.getsource` of something that stands for a function or class of the program's asks the program."""
+    """Make `inspect.getsource` return the program's source for a stand-in of its function or class."""
     import inspect
 
     own: Callable[[Any], str] = inspect.getsource
@@ -93,7 +93,8 @@ def _run(check: Any, scope: dict[str, Any], connection: Connection) -> None:
 
 
 def _timed(job: dict[str, Any], connection: Connection, work: Callable[[], object]) -> tuple[str, bytes]:
-    """How `work` went: ok, wrong, error (the program raised), timeout, files, died, unsupported (the test's fault)."""
+    """Return the status of `work`: ok, wrong, error (the program raised), timeout, files, died, unsupported (the test's
+    fault)."""
     alarm = Alarm(job)
     try:
         try:
@@ -126,7 +127,7 @@ def _attempt(connection: Connection, work: Callable[[], object]) -> tuple[str, b
 
 
 class Alarm:
-    """Looks at the limits on every tick, and raises in the main thread where one is passed."""
+    """Checks the limits on every tick, and raises in the main thread if one is exceeded."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.job, self.armed = job, True

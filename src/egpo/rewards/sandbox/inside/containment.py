@@ -1,4 +1,4 @@
-"""What the supervisor does to itself and to each child before a program runs, and what it holds the child to."""
+"""Restrictions that the supervisor sets on itself and on each child before a program runs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ WRITABLE = ("/tmp", "/dev")
 
 
 def shield(walled: bool) -> None:
-    """No process of the same user may trace this one, or read its memory and descriptors; nor interrupt it.
+    """Keep processes of the same user from tracing this one, reading its memory and descriptors, or interrupting it.
 
-    `walled` says that the sandbox sees to that already: no /proc, and no system call that looks into a process.
+    `walled`: the sandbox ensures that already, without /proc and without system calls that read another process.
     """
     if not walled:
         prctl(PR_SET_DUMPABLE, 0)
@@ -53,8 +53,8 @@ def _address_of(function: str) -> int:
 def keep_to_one_process(rules: bytes) -> None:
     """Apply a system call filter to this process, for good (`seccomp.one_process_filter`).
 
-    In place of its two marks stand the upper halves of the addresses near the C library, where the kernel puts new
-    mappings too.
+    Its two placeholders are replaced by the upper halves of the addresses near the C library, where the kernel also
+    puts new mappings.
     """
     import sys
 
@@ -110,9 +110,9 @@ def confine(settings: dict[str, Any], num_tests: int, supervisor: int) -> None:
 
 
 def bound_supervisor(memory_bytes: int) -> None:
-    """Where no cgroup does it: values from the program take at most this much address space in this process.
+    """Limit the address space that values from the program can take in this process, if no cgroup does.
 
-    The soft limit only: a child that is to run the program sets its own.
+    Only the soft limit is set: a child that runs the program sets its own.
     """
     if memory_bytes:
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -121,16 +121,16 @@ def bound_supervisor(memory_bytes: int) -> None:
 
 
 def _raise_stack_limit() -> None:
-    """Deep recursion is a fair way to solve a problem: 64 MB of stack, where the hard limit lets us."""
+    """Allow 64 MB of stack, if the hard limit permits: deep recursion is a legitimate way to solve a problem."""
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
     soft = STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, STACK_BYTES)
     resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
 
 
 def too_many_files(settings: dict[str, Any]) -> bool:
-    """Whether the private file systems hold more files than they may, deleted ones that are still open included.
+    """Return whether the private file systems have more files than allowed, deleted ones that are still open included.
 
-    Empty files take none of a file system's size, and bubblewrap cannot cap their number.
+    Empty files take none of a file system's size, and bubblewrap cannot limit their number.
     """
     if not settings["private"]:
         return False
@@ -140,9 +140,9 @@ def too_many_files(settings: dict[str, Any]) -> bool:
 
 
 def kill_everyone_else(private: bool, child: int) -> None:
-    """Kill what a program has left behind, daemons included, and wait for all of it.
+    """Kill the processes that a program has left, daemons included, and wait for all of them.
 
-    `private` says that this process is the first of a process namespace of its own, where "everyone" is the sandbox.
+    `private`: this process is the first of a process namespace of its own, in which all processes are the sandbox's.
     """
     while True:
         if private and os.getpid() == 1:
@@ -166,7 +166,7 @@ def _kill(process: int) -> None:
 
 
 def descendants(process: int) -> list[int]:
-    """All processes below this one, children first. Empty where /proc does not tell."""
+    """Return all descendants of this process, children first. Empty if there is no /proc."""
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{process}/task"):

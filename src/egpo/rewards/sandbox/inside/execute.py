@@ -1,6 +1,6 @@
-"""The one place where source becomes behaviour.
+"""The one place where source is executed.
 
-No `from __future__` here: `exec` would hand it on to the source. And `exec` gets text, not what `compile` makes of it:
+No `from __future__` here: `exec` would apply it to the source. And `exec` gets text, not the result of `compile`:
 `compile` first sets up the hundred types of the syntax tree, which costs a millisecond.
 """
 
@@ -18,7 +18,7 @@ def execute(source: str, scope: "dict[str, object]") -> None:
 
 
 def execute_as_module(source: str, name: str) -> "ModuleType":
-    """A new module of this name with `source` run in it. The file that it says it is from is there."""
+    """Return a new module of this name with `source` run in it. The source is written to the module's file."""
     module = type(sys)(name)
     sys.modules[name] = module
     sys.argv = ["solution.py"]
@@ -26,7 +26,7 @@ def execute_as_module(source: str, name: str) -> "ModuleType":
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
     try:
         module.__file__ = _written(source)
-    except OSError:  # a full or foreign /tmp: it goes without
+    except OSError:  # a full or foreign /tmp: no file then
         module.__file__ = "solution.py"
     if "inspect" in source:
         show_source(source)
@@ -45,7 +45,7 @@ def _written(source: str) -> str:
 
 
 def show_source(source: str) -> None:
-    """Let `inspect` find the source of functions: code that came from `exec` is in a file of this name."""
+    """Write the source to the file that code objects of `exec` name, so that `inspect` finds it."""
     import linecache
 
     lines = [line + "\n" for line in source.split("\n")]

@@ -1,8 +1,8 @@
-"""The test code's side of the wire: the program's functions, classes and objects, without the program.
+"""The test code's side of the connection: stand-ins for the program's functions, classes and objects.
 
-Test code runs in the supervisor, which never runs the program. What the program defines has a stand-in there, and
-calling it sends the arguments out and brings the value back as plain data. So the expected values and the comparison
-stay where the program cannot reach them. What stands for what:
+Test code runs in the supervisor, which never runs the program. What the program defines has a stand-in there. A call of
+it sends the arguments and receives the value as plain data. So the expected values and the comparison stay where the
+program cannot reach them. The stand-ins:
 
 - a class: a class of its own (`RemoteType`), so that `isinstance`, `except` and `type(x) is C` work;
 - an exception: an instance of such a class, which is a real exception here. None is ever one that the test code or the
@@ -35,7 +35,7 @@ _KNOWN_EXCEPTIONS = {
 }  # fmt: skip
 
 LARGEST_VALUE = 16 << 20
-"""Bytes of one value from the program."""
+"""Limit on the bytes of one value from the program."""
 
 
 class ProgramError(Exception):
@@ -43,11 +43,11 @@ class ProgramError(Exception):
 
 
 class Unsupported(BaseException):
-    """The test asks for something that cannot be done between two processes: the test's fault, not the program's."""
+    """The test needs something that cannot be done between two processes: the test's fault, not the program's."""
 
 
 class Connection:
-    """Asks the program, one question at a time, and serves its calls back into the test code meanwhile."""
+    """Sends requests to the program, one at a time, and meanwhile serves its calls back into the test code."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self.requests, self.answers = requests, answers
@@ -59,7 +59,7 @@ class Connection:
         return self.ask_call(operation, *parts)[0]
 
     def ask_call(self, operation: str, *parts: object) -> tuple[Any, Any]:
-        """The value, and the arguments as the call left them (None where it changed nothing)."""
+        """Return the value, and the arguments after the call (None if it changed nothing)."""
         self.send((operation, *parts))
         return self.answer()
 
@@ -79,7 +79,7 @@ class Connection:
             self.call_back(*parts)
 
     def receive(self) -> Any:
-        """The next message, as a tuple of at least three. What cannot be read is the program's failure."""
+        """Return the next message, a tuple of at least three. An unreadable message is the program's failure."""
         try:
             message = decode(read_frame(self.answers, LARGEST_VALUE), self.stand_in, self.mirror)
         except (ValueError, RecursionError, OversizedError, MemoryError) as error:
@@ -108,7 +108,7 @@ class Connection:
         return CALLBACKS_FROM + len(self.functions) - 1
 
     def stand_in(self, number: int) -> Any:
-        """What stands here for object `number` of the program: always the same, so that `is` works."""
+        """Return the stand-in for object `number` of the program: always the same one, so that `is` works."""
         if number >= CALLBACKS_FROM:
             if number - CALLBACKS_FROM >= len(self.functions):
                 raise ValueError("no such function")
@@ -139,7 +139,7 @@ class Connection:
         return _with_number(object.__new__(cls), self, number)
 
     def class_(self, number: int, name: Any, own_name: Any, bases: Any) -> Any:
-        """A class that stands for one of the program's, below those that stand for its bases."""
+        """Return a stand-in for a class of the program, derived from the stand-ins of its bases."""
         known = [_python_class(own_name)] if own_name else [_python_class(base) for base in bases]
         kinds = tuple(kind for kind in known if kind is not None)
         if any(issubclass(kind, BaseException) for kind in kinds):
@@ -160,7 +160,7 @@ class Connection:
         raise ValueError("a class that cannot be made")
 
     def mirror(self, number: int, plain: Any) -> Any:
-        """A plain value with the attributes of the program's object `number`, which is derived from such a value."""
+        """Return a plain value with the attributes of the program's object `number`, which is derived from it."""
         if number not in self.stand_ins:
             cls = self.ask("getattr", _Numbered(number), "__class__")
             base: Any = next((kind for kind in UNCHANGING if isinstance(plain, kind)), None)
@@ -172,7 +172,7 @@ class Connection:
         return known if known == plain and not isinstance(known, Remote) else plain
 
     def exception(self, class_number: Any, name: Any, number: Any, message: Any, args: Any) -> Exception:
-        """The exception that the program raised or made, as one that can be raised here."""
+        """Return an exception that can be raised here, for one that the program raised or made."""
         if isinstance(number, int) and isinstance(known := self.stand_ins.get(number), Exception):
             return known
         cls = self.exception_class(class_number, str(name))
@@ -193,7 +193,7 @@ class Connection:
         return error
 
     def exception_class(self, number: Any, name: str) -> Any:
-        """The class of an exception of the program's. Python's own is itself, unless a name has led to it."""
+        """Return the class of an exception of the program: Python's own, unless a name of the program led to it."""
         module, _, short = name.rpartition(".")
         known = self.stand_ins.get(number)
         if known is None and (module == "builtins" or name in _KNOWN_EXCEPTIONS):
@@ -207,16 +207,16 @@ class Connection:
 
 
 class _Numbered:
-    """An object of the program's, of which nothing but the number is known."""
+    """An object of the program of which only the number is known."""
 
     def __init__(self, number: int) -> None:
         self._egpo = (None, number)
 
 
 def _python_class(base: Any) -> type | None:
-    """A base that stands for one of the program's, or one of Python's own by its name; None for what does not matter.
+    """Return a stand-in for a base class of the program, or Python's own by name; None for a base without effect.
 
-    Exceptions that are no errors would get past the test, and those that end loops would end its own.
+    Exceptions that are no errors would pass through the test, and those that end loops would end its own loops.
     """
     if isinstance(base, RemoteType):
         return base
@@ -234,7 +234,7 @@ def _with_number(stand_in: Any, connection: Connection, number: int) -> Any:
 
 
 def _number(value: object) -> int | None:
-    """The number of the program's object that `value` stands for, if any."""
+    """Return the number of the program's object that `value` stands for, if any."""
     try:
         if isinstance(value, RemoteType):
             return value.__dict__["_egpo_class"][1]  # type: ignore[no-any-return]
@@ -254,7 +254,7 @@ def _refuse_hidden(name: str) -> None:
 
 
 class RemoteType(type):
-    """A class that stands for one of the program's."""
+    """A stand-in for a class of the program."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if "_egpo_class" in cls.__dict__:
@@ -301,9 +301,9 @@ class RemoteType(type):
 
 
 def _call(target: Any, connection: Connection, args: Any, kwargs: Any) -> Any:
-    """The value of a call. One that returns None works in place: its arguments are changed here too.
+    """Return the value of a call. One that returns None works in place: its arguments are changed here too.
 
-    No other does: `assert f(data) == sorted(data)` has to sort what the test had, and not what f made of it.
+    Other calls do not: `assert f(data) == sorted(data)` has to sort the data of the test, not what f made of it.
     """
     value, changed = connection.ask_call("call", target, args, kwargs)
     if value is None and isinstance(changed, tuple) and len(changed) == 2:
@@ -320,7 +320,7 @@ def _asks(operation: str) -> Any:
 
 
 def _attribute(self: Any, name: str) -> Any:
-    """An attribute that is not of this side: the program's."""
+    """Return the program's attribute, for a name that is not defined on this side."""
     _refuse_hidden(name)
     return self._egpo[0].ask("getattr", self, name)
 
@@ -356,9 +356,9 @@ def _operator(name: str, ordering: bool = False) -> Any:
 
 
 class Remote:
-    """An object that lives in the program.
+    """A stand-in for an object of the program.
 
-    It never equals plain data, whatever its own `__eq__` would say, unless it is derived from a list, dict or set:
+    It never equals plain data, whatever its own `__eq__` returns, unless it is derived from a list, dict or set:
     then its content is compared here. Two of them are compared by the program. There is no `__contains__`: `x in
     remote` iterates and compares on this side.
     """
@@ -418,7 +418,7 @@ class Remote:
         return self._egpo[0].ask("enter", self)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Never swallows an exception: it may be the one with which the test fails."""
+        """Never suppress an exception: it may be the one with which the test fails."""
         self._egpo[0].ask("exit", self, error if _number(error) is not None else None)
 
     def __await__(self) -> Any:
@@ -449,7 +449,7 @@ for _name in ("lt", "le", "gt", "ge"):
 
 
 class RemoteCoroutine(Remote):
-    """A coroutine of the program's, in the form that `asyncio` takes: it runs to its end at the first step."""
+    """A stand-in for a coroutine of the program, for `asyncio`: it runs to its end at the first step."""
 
     __slots__ = ()
 
@@ -476,7 +476,7 @@ def _next(connection: Connection, operation: str, iterator: Any, end: type[Excep
 
 
 def iter_remote(connection: Connection, target: Any) -> Any:
-    """An iterator over what the program's object yields, one element a question."""
+    """An iterator over the elements of the program's object, one request per element."""
     iterator = connection.ask("iter", target)
     if not isinstance(iterator, Remote):
         raise TypeError("not an iterator")
@@ -489,7 +489,7 @@ def iter_remote(connection: Connection, target: Any) -> Any:
 
 
 def _update(arguments: list[Any], changed: Any) -> None:
-    """Let lists, dicts and sets that were handed over look as the program left them."""
+    """Change lists, dicts and sets that were arguments to what the program made of them."""
     if not isinstance(changed, (list, tuple)) or len(changed) != len(arguments):
         return
     for argument, now in zip(arguments, changed, strict=True):

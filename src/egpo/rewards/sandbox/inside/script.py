@@ -1,4 +1,4 @@
-"""Runs a program as `python solution.py` would, in the program's own process: nothing here is trusted."""
+"""Run a program as `python solution.py` would, in the program's own process: nothing here is trusted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_script(source: str) -> int:
 
 
 def _leave() -> None:
-    """What an interpreter does at its end, as far as a program sees it: threads, exit functions, globals, flushing."""
+    """Do what an interpreter does at its end, as far as a program notices: threads, exit functions, flushing."""
     if "threading" in sys.modules:
         sys.modules["threading"]._shutdown()
     if "atexit" in sys.modules:

@@ -1,7 +1,7 @@
-"""The program's side of the wire. Runs in the process that also runs the program: nothing here is trusted.
+"""The program's side of the connection. Runs in the process that also runs the program: nothing here is trusted.
 
-A program that rewrites these functions changes the answers it gives, which it could do anyway by computing
-something else. What it is measured against never enters this process.
+A program that rewrites these functions changes its answers, which it could do anyway by computing something else. The
+expected values never enter this process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST_MESSAGE = 1000
 
 
 class Server:
-    """Answers the test code: names, attributes, calls, of a program that was loaded once."""
+    """Answers requests of the test code for names, attributes and calls of a program that was loaded once."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self.requests, self.answers = requests, answers
@@ -35,7 +35,7 @@ class Server:
         self.loop: Any = None
 
     def serve(self, source: str) -> None:
-        """Load the program, say how that went, and answer until the test code is done."""
+        """Load the program, report the result, and answer requests until the test code is done."""
         self.source = source
         self.answer(self.load)
         while True:
@@ -47,7 +47,7 @@ class Server:
         return None, None
 
     def answer(self, work: Callable[[], tuple[object, object]]) -> None:
-        """Do the work and send what it gave, or what it raised."""
+        """Do the work and send its value, or its exception."""
         try:
             value, changed = work()
             content = self.encode(("value", value, changed))
@@ -62,17 +62,17 @@ class Server:
         return work(*parts), None
 
     def call(self, function: Callable[..., object], args: list[Any], kwargs: dict[str, Any]) -> tuple[object, object]:
-        """The value, and the arguments afterwards where the call has changed them (a sort in place)."""
+        """Return the value and, if the call has changed them (a sort in place), the arguments."""
         before = self.encode((args, kwargs))
         value = function(*args, **kwargs)
         return value, ((args, kwargs) if self.encode((args, kwargs)) != before else None)
 
     def on_call_for_data(self, function: Callable[..., object], args: list[Any], kwargs: dict[str, Any]) -> object:
-        """The value without the classes that the program has derived from builtin ones."""
+        """Return the value without the classes that the program has derived from builtin ones."""
         return decode(encode(function(*args, **kwargs), self.hand_over), self.resolve)
 
     def on_name(self, name: str) -> object:
-        """A global of the program, or a method of its `Solution` class, as the practice sites have it."""
+        """Return a global of the program, or a method of its `Solution` class, the form of practice sites."""
         if hasattr(self.module, name):
             return getattr(self.module, name)
         solution = getattr(self.module, "Solution", None)
@@ -81,7 +81,7 @@ class Server:
         raise NameError(f"name {name!r} is not defined by the program")
 
     def on_describe(self, target: Any) -> tuple[object, ...]:
-        """What the test code needs to know to make something that stands for `target`."""
+        """Return the description from which the test code makes a stand-in for `target`."""
         if isinstance(target, type):
             bases = tuple(_builtin_name(base) or base for base in target.__bases__)
             return "class", target.__name__, _builtin_name(target), bases
@@ -135,7 +135,7 @@ class Server:
         return getattr(_operator, name)(*operands)
 
     def on_content(self, target: Any) -> object:
-        """The builtin value that `target` is derived from, as it is now; None where it is no such thing."""
+        """Return the current builtin value that `target` is derived from; None if there is none."""
         return decode(encode(target, self.hand_over), self.resolve) if isinstance(target, CHANGING) else None
 
     def on_source(self, target: Any) -> str:
@@ -166,7 +166,7 @@ class Server:
             return False, None
 
     def on_await(self, awaitable: Any) -> object:
-        """The result of a coroutine, which runs to its end here: one loop serves the whole life of the program."""
+        """Run a coroutine to its end and return its result. One event loop is used for the life of the program."""
         import asyncio
 
         async def result() -> object:
@@ -180,7 +180,7 @@ class Server:
         return encode(value, self.hand_over, 0, self.of_subclass)
 
     def of_subclass(self, value: object) -> bytes:
-        """What is derived from an unchanging value travels with its value; what can change stays here."""
+        """Decide how an object is sent: with its value if derived from an immutable one, otherwise as a reference."""
         if isinstance(value, UNCHANGING):
             return b"m" + self.hand_over(value).to_bytes(4, "big")
         return reference(self.hand_over(value)) if isinstance(value, CHANGING) else b""
@@ -205,12 +205,12 @@ def _message(error: BaseException) -> str:
 
 
 def _builtin_name(kind: type) -> str:
-    """The name of a class that is Python's own; nothing for any other."""
+    """Return the name of a class that is Python's own; "" for any other."""
     return kind.__name__ if getattr(builtins, kind.__name__, None) is kind else ""
 
 
 class Callback:
-    """A function of the test code, as the program sees it: it can be called, and nothing else."""
+    """The program's stand-in for a function of the test code: it can be called, and nothing else."""
 
     def __init__(self, server: Server, number: int) -> None:
         self.server, self.number = server, number
@@ -228,7 +228,7 @@ class Callback:
 
 
 def _rebuilt(error: object, name: str, message: str) -> BaseException:
-    """What the test's function raised: an exception of the program's, a builtin one, or neither."""
+    """Return what the test's function raised: an exception of the program, a builtin one, or neither."""
     if isinstance(error, BaseException):
         return error
     kind = getattr(builtins, name, None)

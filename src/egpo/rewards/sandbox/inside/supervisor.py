@@ -1,7 +1,7 @@
 """The first process inside the sandbox. It starts the program, watches it, and reports; it never runs it.
 
-In: frames on descriptor 0. The first is the job (program, limits, inputs). The second holds the test code with its
-expected values and is read only after the last fork, so that no process with the program in it has ever held them.
+In: frames on descriptor 0. The first is the job (program, limits, inputs). The second has the test code with its
+expected values and is read only after the last fork, so that no process of the program has ever contained them.
 Out: records on the descriptor that was 1: `ready` once the job is read, then one per test. A record is
 `status code size_of_output size_of_error\\n`, then both.
 """
@@ -35,7 +35,7 @@ SIGXCPU = 24
 
 
 def main(armoured: bool = False) -> None:
-    """Do the job on descriptor 0. `armoured` frames and reports are base64, for services that carry text only."""
+    """Do the job on descriptor 0. `armoured`: frames and reports are base64, for services that transfer text only."""
     out = os.dup(1)
     os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
     unarmour = _unarmour if armoured else bytes
@@ -75,7 +75,7 @@ class Reporter:
 
 
 def run_scripts(job: dict[str, Any], report: Reporter) -> None:
-    """One run of the whole program per input. Each is a fresh fork of this clean process."""
+    """Run the whole program once per input, each time in a new fork of this clean process."""
     for index, stdin in enumerate(job["stdins"]):
         outcome = run_one(job, index, stdin)
         report(*outcome)
@@ -140,14 +140,14 @@ def fork(job: dict[str, Any], index: int, streams: tuple[int, ...], work: Callab
 
 
 def _enter_directory(work_dir: str, index: int) -> None:
-    """A fresh directory for each run, so that none trips over the files of the one before."""
+    """Make a new directory for each run, so that files of the previous run do not affect it."""
     os.chdir(work_dir)
     try:
         os.mkdir(str(index), 0o777)
         os.chmod(str(index), 0o777)
         os.chdir(str(index))
     except OSError:
-        # The program has filled /tmp or taken the name: it goes without.
+        # The program has filled /tmp or taken the name: no directory then.
         pass
 
 
@@ -192,7 +192,7 @@ class ProgramWatch:
         return "timeout" if time.monotonic() > self.deadline else ""
 
     def read(self, wait_s: float) -> None:
-        """Take what is there, waiting for the first byte only. Of the errors the tail is kept."""
+        """Read the available output, waiting for the first byte only. Of stderr only the end is kept."""
         ready = self.poller.poll(int(wait_s * 1000))
         while ready:
             for fd, _ in ready:
@@ -230,7 +230,7 @@ def run_functions(job: dict[str, Any], report: Reporter, read_checks: Callable[[
 
 
 def _ran_out_of_processor_time(child: int) -> bool:
-    """Of a child whose pipe has closed: it is gone, or about to be."""
+    """Return the exit status of a child whose pipe has closed: it has ended or is about to."""
     for _ in range(100):
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:

@@ -1,8 +1,8 @@
-"""Plain values as bytes. What comes off the wire is rebuilt from builtin types, whatever the sender had.
+"""Plain values as bytes. A received value is rebuilt from builtin types, whatever classes the sender used.
 
-One tag byte, then the content; sizes are four bytes, big end first. A value that is not plain data travels as a
-reference: a number that its owner can look up. A subclass travels as its builtin base, so an `int` whose `__eq__`
-always says yes arrives as an `int`; beside that it may carry the number of the object.
+One tag byte, then the content; sizes are four bytes, big-endian. A value that is not plain data is sent as a reference:
+a number that its owner can look up. A subclass is sent as its builtin base, so that an `int` whose `__eq__` is always
+true arrives as an `int`; the number of the object may be sent with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _text(value: Any) -> tuple[object, ...]:
 
 
 def _zone(value: Any) -> object:
-    """The time zone of a moment as a fixed offset, or None."""
+    """Return the time zone of a datetime as a fixed offset, or None."""
     offset = value.utcoffset()
     return offset if offset is None else __import__("datetime").timezone(offset, value.tzname())
 
@@ -73,10 +73,10 @@ _EXACT = {type(None), bool, *UNCHANGING, *CHANGING}
 
 
 def encode(value: Value, hand_over: HandOver, depth: int = 0, of_subclass: OfSubclass | None = None) -> bytes:
-    """The bytes of `value`; `hand_over` numbers what is not plain data (or raises TypeError).
+    """Return the bytes of `value`; `hand_over` numbers what is not plain data (or raises TypeError).
 
-    `of_subclass` is asked about what is of no builtin or known class, and gives nothing (it travels as what it is
-    derived from, or is handed over), or a tag with a number: `m` before the plain value, `r` in place of it.
+    `of_subclass` is called for an object of no builtin or known class. It returns None (the object is sent as its base,
+    or handed over), or a tag with a number: `m` before the plain value, `r` in place of it.
     """
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
@@ -122,12 +122,12 @@ def reference(number: int) -> bytes:
 
 
 def class_name(value: object) -> str:
-    """The class of `value` by the name under which it is imported (Python 3.13 keeps paths in a module below)."""
+    """Return the class of `value` by the name under which it is imported (Python 3.13 has paths in a submodule)."""
     return f"{type(value).__module__}.{type(value).__qualname__}".replace("pathlib._local.", "pathlib.")
 
 
 def is_plain(value: object) -> bool:
-    """Whether `value` travels as what it is, and not as a reference."""
+    """Return whether `value` is sent as itself, and not as a reference."""
     plain = (type(None), int, float, complex, str, bytes, bytearray, dict, list, tuple, set, frozenset)
     return isinstance(value, plain) or class_name(value) in _NAMED
 
@@ -141,9 +141,9 @@ def _counted(tag: bytes, parts: list[bytes]) -> bytes:
 
 
 def decode(data: bytes, resolve: Resolve, mirror: Mirror | None = None) -> Value:
-    """The value of `data`, its references turned into objects by `resolve`; ValueError where it is not a value.
+    """Return the value of `data`, with references turned into objects by `resolve`; ValueError if it is not a value.
 
-    `mirror` makes of a number and a plain value what stands for an object that is derived from such a value.
+    `mirror` makes a stand-in from a number and a plain value, for an object that is derived from such a value.
     """
     value, end = _decode(data, 0, resolve, 0, mirror)
     if end != len(data):
@@ -197,7 +197,7 @@ def _decode_scalar(tag: bytes, content: bytes) -> Value:
 
 
 def _rebuilt(parts: Value) -> Value:
-    """An instance of a known class, from its name and what it is built from."""
+    """Return an instance of a known class, from its name and its constructor's arguments."""
     if not isinstance(parts, tuple) or not parts or not isinstance(parts[0], str) or parts[0] not in _NAMED:
         raise ValueError("an unknown class")
     if parts[0] == "collections.defaultdict" and len(parts) == 3:

@@ -1,7 +1,7 @@
 """Frames on file descriptors: a length in sixteen hexadecimal digits, then that many bytes.
 
-A reader takes exactly one frame off the descriptor and never a byte more: what follows may be secret from the
-process that is forked between two frames.
+A reader reads exactly one frame and never a byte more: the next frame may be secret from the process that is forked
+between the two.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ HEADER = 16
 
 
 class Closed(BaseException):
-    """The other side has gone. No `except Exception` of a test may swallow it."""
+    """The other side has ended. Not an `Exception`, so that no test can catch it by `except Exception`."""
 
 
 class OversizedError(Exception):
@@ -31,7 +31,7 @@ def read_exactly(fd: int, size: int) -> bytes:
 
 
 def read_frame(fd: int, limit: int = 1 << 40) -> bytes:
-    """The next frame. What is not a frame counts as a closed channel: the sender is beyond talking to."""
+    """Return the next frame. Invalid data counts as a closed channel: the sender cannot be trusted any more."""
     header = read_exactly(fd, HEADER)
     try:
         size = int(header, 16)
