@@ -128,9 +128,7 @@ def test_a_judgement_that_takes_long_is_named_before_its_limit(monkeypatch, hang
 def test_a_judge_that_hangs_again_and_again_is_an_error(hanging):
     """Its threads cannot be ended. All of a batch at once, or one of each."""
     texts = ["hang"] * 30
-    with pytest.raises(
-        EgpoError, match=r"Hanging: the judge hangs in \d+ threads; the last: no verdict"
-    ):
+    with pytest.raises(EgpoError, match=r"Hanging: the judge hangs in \d+ threads; the last: no verdict"):
         judge_texts(hanging, [PROBLEM] * 30, texts, timeout_s=0.1)
 
 
