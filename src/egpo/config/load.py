@@ -102,7 +102,7 @@ def _parsed(overrides: Sequence[str], faults: list[Fault]) -> Iterator[_Override
             faults.append(Fault("`include` cannot be an override", f"override `{text}`", fix))
             continue
         try:
-            # A shell passes `key=""` as `key=`: that is the empty string, as in Hydra. `key=null` is no value.
+            # A shell passes `key=""` as `key=`: that is the empty string, as in Hydra. `key=null` is null.
             parsed = parse_yaml(value, f"override `{text}`").value if value.strip() else ""
             yield _Override(text, *current_override(path, parsed))
         except ConfigError as error:
