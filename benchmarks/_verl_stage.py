@@ -7,13 +7,13 @@ from egpo.verl.imports import when_imported
 
 def time_both(trainers):
     """In turn, the other one first every other step; what ran last is what the step trains on."""
-    with_plugin = trainers.Fed._compute_advantage
+    with_plugin = trainers.EntropyTrainer._compute_advantage
 
     def stock(self, batch, metrics):
         algorithm, name = self.config.algorithm, self.config.algorithm.adv_estimator
         algorithm.adv_estimator = "grpo"
         try:
-            return super(trainers.Fed, self)._compute_advantage(batch, metrics)
+            return super(trainers.EntropyTrainer, self)._compute_advantage(batch, metrics)
         finally:
             algorithm.adv_estimator = name
 
@@ -25,7 +25,7 @@ def time_both(trainers):
             metrics[f"benchmark/{name}_s"] = time.perf_counter() - start
         return computed
 
-    trainers.Fed._compute_advantage = timed
+    trainers.EntropyTrainer._compute_advantage = timed
 
 
 when_imported("egpo.verl.trainers", time_both)

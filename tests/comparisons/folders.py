@@ -3,7 +3,7 @@
 import numpy as np
 
 from egpo.evals.evaluate import Evaluation, Exam, Origin, write_evaluation
-from egpo.evals.evaluation import figures_of
+from egpo.evals.figures import figures_of
 from egpo.evals.responses import Sampling
 from egpo.evals.samples import SampleRecord
 from egpo.runs.folder import RunFolder

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from egpo.errors import EgpoError, InputError
-from egpo.evals.compare import compare
-from egpo.evals.evaluate import Exam, Origin, evaluate, file_name, read_evaluation, set_paper, write_evaluation
-from egpo.evals.evaluation import UNREADABLE, figures_of
+from egpo.evals.evaluate import Exam, Origin, evaluate, file_name, load_exam, read_evaluation, write_evaluation
+from egpo.evals.figures import UNREADABLE, figures_of
+from egpo.evals.paired import compare
 from egpo.evals.responses import Response, Sampling
 from egpo.evals.samples import SampleRecord, read_samples, write_samples
 from egpo.rewards.scoring import REWARDS
@@ -32,7 +32,7 @@ class Scripted:
 
 
 def exam(count, n, ks=(1,)):
-    return set_paper(Exam(TASK, {"count": count}, sampling=Sampling(n=n), ks=ks))
+    return load_exam(Exam(TASK, {"count": count}, sampling=Sampling(n=n), ks=ks))
 
 
 def examined(texts, ks=(1,), **known):
@@ -135,7 +135,7 @@ def test_a_split_without_problems():
 
 
 def test_only_the_first_problems_when_so_many_are_asked_for():
-    paper = set_paper(Exam(TASK, num_problems=2, sampling=Sampling(n=1)))
+    paper = load_exam(Exam(TASK, num_problems=2, sampling=Sampling(n=1)))
     assert len(paper.problems) == 2
     assert evaluate(Scripted([["1"], ["2"]]), paper).num_left_out == 0
     assert evaluate(Scripted([["1"]]), paper).num_left_out == 1

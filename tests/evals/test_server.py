@@ -7,18 +7,18 @@ from itertools import count
 import pytest
 
 from egpo.errors import EgpoError, InputError
-from egpo.evals.asking import AnswerCache, Patience
-from egpo.evals.evaluate import Exam, evaluate, set_paper
+from egpo.evals.evaluate import Exam, evaluate, load_exam
 from egpo.evals.responses import Sampling
 from egpo.evals.server import ServedModel, Server
+from egpo.evals.server_requests import AnswerCache, RetryPolicy
 from tests.evals.served import completion, served
 
-QUICK = Patience(attempts=3, timeout_s=20, first_wait_s=0.01, longest_wait_s=0.02)
+QUICK = RetryPolicy(attempts=3, timeout_s=20, first_wait_s=0.01, longest_wait_s=0.02)
 TASK = "tests.evals.sum_task:Sums"
 
 
 def exam(n=2, count=6, **sampling):
-    return set_paper(Exam(TASK, {"count": count}, sampling=Sampling(n=n, **sampling), ks=(1,)))
+    return load_exam(Exam(TASK, {"count": count}, sampling=Sampling(n=n, **sampling), ks=(1,)))
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_stalled_question_fails_alone(ask):
         return None if body["messages"][-1]["content"] == "2 + 1" else right(body, attempt)
 
     with served(answer) as server:
-        found = ask(server, patience=Patience(timeout_s=2, first_wait_s=0.01))
+        found = ask(server, patience=RetryPolicy(timeout_s=2, first_wait_s=0.01))
     assert found.figures.failures == {"server_timeout": 2}
     assert found.figures.accuracy.num_problems == 5
 
@@ -245,7 +245,7 @@ def test_a_secret_in_the_address_is_refused_and_not_shown(url):
 
 
 def test_waits_grow_with_jitter_and_heed_the_server():
-    patience = Patience(first_wait_s=1, longest_wait_s=8)
+    patience = RetryPolicy(first_wait_s=1, longest_wait_s=8)
     waits = [[patience.wait_s(attempt) for _ in range(200)] for attempt in range(6)]
     for attempt, found in enumerate(waits):
         longest = min(8, 2**attempt)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import egpo.evals.bfcl.run as bfcl_run
+import egpo.evals.bfcl.evaluate as bfcl_run
 from egpo.assets import resolve_model
 from egpo.data.conversations import INSTRUCTION
 from egpo.errors import ConfigError, InputError
 from egpo.evals.bfcl.environment import VARIABLE as EGPO_BFCL_PYTHON
 from egpo.evals.bfcl.environment import bfcl_python
-from egpo.evals.bfcl.targets import Answering
+from egpo.evals.bfcl.targets import RunningServer
 from egpo.experiments.experiments import run_experiments
 from egpo.experiments.loading import load_experiments
 from egpo.experiments.models import downloaded
@@ -141,14 +141,14 @@ def test_two_recipes_are_asked_by_the_official_evaluator_and_compared(recipe, mo
 
         @contextmanager
         def gold(target, max_model_len=None, *args):
-            yield Answering(url, "gold")
+            yield RunningServer(url, "gold")
 
         monkeypatch.setattr(bfcl_run, "answering", gold)
         run_experiments(experiments, Selection(), plain_screen(said.append))
         asked = len(prompts)
         run_experiments(experiments, Selection(), plain_screen(lambda line: None))
         assert len(prompts) == asked == 3 * 16
-    # Asked as it was trained: where the prompts differ, the line says in what.
+    # BfclSettings as it was trained: where the prompts differ, the line says in what.
     assert said.count("  bfcl: trained: 100.0% over one pass") == 2, said
     assert "  bfcl: base: as in runs/tiny" in said
     exam = bfcl_exam(experiments[0])

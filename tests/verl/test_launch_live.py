@@ -20,10 +20,10 @@ from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import read_metrics
 from egpo.runs.provenance import read_provenance
 from egpo.tasks.load import load_task
+from egpo.verl.dumps import RECORD_VARIABLE as VARIABLE
 from egpo.verl.launch.command import MARK
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.processes import LaunchedProcesses, LaunchRecord, identified
-from egpo.verl.trainers import VARIABLE
 from tests.verl.live import BY_CALIBRATION, BY_EGPO, EVERY_STEP, model_that_opens_the_tag, reasons_of, records_in
 from tests.verl.test_conformance import assert_conforms
 

@@ -7,7 +7,7 @@ from itertools import combinations
 from statistics import fmean
 
 from egpo.demos.plan import BASE
-from egpo.evals.compare import ACCURACY, Judged, PairedDifference, compare, paired_difference
+from egpo.evals.paired import ACCURACY, Judged, PairedDifference, compare, paired_difference
 
 Evaluations = Mapping[str, Mapping[str, Judged]]
 """By manner (`sampled`, `greedy`), then by model."""

@@ -9,10 +9,18 @@ from egpo.config import Config
 from egpo.data.manifest import MANIFEST
 from egpo.demos.plan import BASE, DemoFolder, Plan
 from egpo.errors import RunInterruptedError
-from egpo.evals.candidates import LocalCandidate, local_candidates
-from egpo.evals.evaluate import Exam, Paper, StoredEvaluation, evaluate, read_evaluation, set_paper, write_evaluation
+from egpo.evals.evaluate import (
+    Exam,
+    ExamProblems,
+    StoredEvaluation,
+    evaluate,
+    load_exam,
+    read_evaluation,
+    write_evaluation,
+)
 from egpo.evals.intervals import default_ks
 from egpo.evals.responses import Sampling
+from egpo.evals.targets import LocalTarget, local_targets
 from egpo.experiments.screen import Screen
 from egpo.local.train import train
 from egpo.local.training.opening import run_checkpoints, run_folder
@@ -67,16 +75,18 @@ def evaluate_models(
 ) -> dict[str, dict[str, StoredEvaluation]]:
     """By manner, then by model: the base, and each estimator's."""
     first = next(iter(configs.values()))
-    papers = {manner: set_paper(exam) for manner, exam in exams(first, plan).items()}
+    papers = {manner: load_exam(exam) for manner, exam in exams(first, plan).items()}
     runs = [run_folder(config) for config in configs.values()]
-    base, *trained = local_candidates([BASE, *(str(run.path) for run in runs)])
+    base, *trained = local_targets([BASE, *(str(run.path) for run in runs)])
     # The base belongs to no run: beside the first one's, the report finds its evaluation.
     candidates = {BASE: replace(base, out=runs[0].evals), **dict(zip(configs, trained, strict=True))}
     found = {name: _evaluated(candidate, papers, screen) for name, candidate in candidates.items()}
     return {manner: {name: found[name][manner] for name in found} for manner in papers}
 
 
-def _evaluated(candidate: LocalCandidate, papers: Mapping[str, Paper], screen: Screen) -> dict[str, StoredEvaluation]:
+def _evaluated(
+    candidate: LocalTarget, papers: Mapping[str, ExamProblems], screen: Screen
+) -> dict[str, StoredEvaluation]:
     """By manner."""
     missing = [paper for paper in papers.values() if not _file(candidate, paper).is_file()]
     if missing:
@@ -90,5 +100,5 @@ def _evaluated(candidate: LocalCandidate, papers: Mapping[str, Paper], screen: S
     return found
 
 
-def _file(candidate: LocalCandidate, paper: Paper) -> Path:
+def _file(candidate: LocalTarget, paper: ExamProblems) -> Path:
     return candidate.folder / f"{candidate.file_name(paper.exam)}.json"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from egpo.errors import EgpoError, InputError
-from egpo.evals.evaluation import Figures, figures_of
+from egpo.evals.figures import Figures, figures_of
 from egpo.evals.intervals import require_ks
-from egpo.evals.responses import Respondent, Response, Sampling, Watch, watch_nothing
+from egpo.evals.responses import ProgressCallback, Respondent, Response, Sampling, ignore_progress
 from egpo.evals.samples import SampleRecord, read_samples, write_samples
 from egpo.files import write_atomically
 from egpo.rewards.verdict import Verdict
@@ -38,7 +38,7 @@ class Exam:
 
 
 @dataclass(frozen=True)
-class Paper:
+class ExamProblems:
     """An exam with its problems at hand: the same for every model that sits it."""
 
     exam: Exam
@@ -61,7 +61,7 @@ class Evaluation:
     sandbox: str | None = None
 
 
-def evaluate(model: Respondent, paper: Paper, watch: Watch = watch_nothing) -> Evaluation:
+def evaluate(model: Respondent, paper: ExamProblems, watch: ProgressCallback = ignore_progress) -> Evaluation:
     """Ask, judge, sum up. An error where not one response could be had or judged: there is nothing to sum up then."""
     exam, problems = paper.exam, paper.problems
     responses = model.respond(paper.task, problems, exam.sampling, watch)
@@ -77,7 +77,7 @@ def evaluate(model: Respondent, paper: Paper, watch: Watch = watch_nothing) -> E
     )
 
 
-def set_paper(exam: Exam) -> Paper:
+def load_exam(exam: Exam) -> ExamProblems:
     """An InputError where the exam cannot be held: before any model is loaded or asked."""
     require_ks(exam.ks, exam.sampling.n)
     task = load_task(exam.task, **exam.settings)
@@ -85,7 +85,7 @@ def set_paper(exam: Exam) -> Paper:
     if not problems:
         where = f"task {exam.task}, split `{exam.split}`"
         raise InputError("no problems", where=where, fix="prepare its data with that split, or choose another")
-    return Paper(exam, task, problems, sandbox_tier(task, exam.settings))
+    return ExamProblems(exam, task, problems, sandbox_tier(task, exam.settings))
 
 
 def judge_responses(

@@ -6,7 +6,7 @@ from math import isfinite
 
 from egpo.config.schema import Rollout
 from egpo.errors import InputError
-from egpo.evals.responses import Response, Sampling, Watch
+from egpo.evals.responses import ProgressCallback, Response, Sampling
 from egpo.local.draws import Draws
 from egpo.local.measure import measure
 from egpo.local.models.policy import Policy
@@ -34,7 +34,9 @@ class LocalModel:
     rows_at_once: int = ROWS_AT_ONCE
     max_prompt_tokens: int | None = None
 
-    def respond(self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: Watch) -> list[Response]:
+    def respond(
+        self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: ProgressCallback
+    ) -> list[Response]:
         """The same for the same seed, whatever is sampled together."""
         require_tags_in_text(self.policy.tokenizer, self.tags, task)
         lengths = [len(prompt) for prompt in prompt_tokens(self.policy, task, problems)]

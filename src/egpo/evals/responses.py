@@ -7,11 +7,11 @@ from typing import Protocol
 from egpo.errors import InputError
 from egpo.tasks import Problem, Task
 
-Watch = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Told how many responses are there, out of how many."""
 
 
-def watch_nothing(done: int, total: int) -> None:
+def ignore_progress(done: int, total: int) -> None:
     """For callers without a screen."""
 
 
@@ -76,6 +76,8 @@ class Respondent(Protocol):
         """What tables call it."""
         ...
 
-    def respond(self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: Watch) -> list[Response]:
+    def respond(
+        self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: ProgressCallback
+    ) -> list[Response]:
         """`sampling.n` responses to each problem. A problem whose prompt does not fit the model has none."""
         ...

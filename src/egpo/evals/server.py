@@ -9,17 +9,17 @@ from typing import Any
 import httpx
 
 from egpo.errors import EgpoError, InputError
-from egpo.evals.asking import (
+from egpo.evals.responses import ProgressCallback, Response, Sampling
+from egpo.evals.server_requests import (
     Answer,
     AnswerCache,
-    GarbageError,
-    Patience,
+    InvalidReplyError,
+    RetryPolicy,
     UnansweredError,
     ask,
     question_key,
     read_model_names,
 )
-from egpo.evals.responses import Response, Sampling, Watch
 from egpo.tasks import Problem, Task
 
 _MOST_FAILURES_IN_A_ROW = 8
@@ -33,7 +33,7 @@ class Server:
     url: str
     api_key: str | None = field(default=None, repr=False)
     concurrency: int = 16
-    patience: Patience = field(default_factory=Patience)
+    patience: RetryPolicy = field(default_factory=RetryPolicy)
 
     @classmethod
     def at(cls, url: str, **settings: Any) -> "Server":
@@ -56,7 +56,7 @@ class Server:
             reply = httpx.get(f"{self.url}/models", headers=self.headers, timeout=self.patience.timeout_s)
             reply.raise_for_status()
             return read_model_names(reply.content)
-        except (httpx.HTTPError, httpx.InvalidURL, GarbageError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, InvalidReplyError) as error:
             fix = "is the server up, and this its address? or name the model yourself"
             raise InputError(f"does not say what it serves ({error})", where=f"{self.url}/models", fix=fix) from error
 
@@ -89,7 +89,9 @@ class ServedModel:
     def label(self) -> str:
         return self.model
 
-    def respond(self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: Watch) -> list[Response]:
+    def respond(
+        self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: ProgressCallback
+    ) -> list[Response]:
         questions = list(self._questions(task, problems, sampling))
         failures = asyncio.run(_Session(self, questions, watch).run())
         return [self._response(question, failures.get(question.key)) for question in questions]
@@ -118,7 +120,7 @@ class ServedModel:
 class _Session:
     """The questions of one call that the cache has no answer to, several under way at a time."""
 
-    def __init__(self, model: ServedModel, questions: list[_Question], watch: Watch) -> None:
+    def __init__(self, model: ServedModel, questions: list[_Question], watch: ProgressCallback) -> None:
         self._model, self._watch, self._total = model, watch, len(questions)
         self._open = iter([question for question in questions if model.cache.find(question.key) is None])
         self._done = sum(model.cache.find(question.key) is not None for question in questions)

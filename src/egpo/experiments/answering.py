@@ -8,11 +8,11 @@ from tempfile import TemporaryDirectory
 from egpo.config import Config
 from egpo.config.machine import model_folder, this_machine
 from egpo.errors import InputError
-from egpo.evals.asking import AnswerCache
-from egpo.evals.candidates import LocalCandidate
 from egpo.evals.evaluate import file_name
 from egpo.evals.responses import Respondent
 from egpo.evals.server import ServedModel, Server
+from egpo.evals.server_requests import AnswerCache
+from egpo.evals.targets import LocalTarget
 from egpo.serving.commands import Serving
 from egpo.serving.served import served
 
@@ -20,7 +20,7 @@ _THINKING = "enable_thinking"
 
 
 @contextmanager
-def answering(candidate: LocalCandidate, config: Config, say: Callable[[str], None]) -> Iterator[Respondent]:
+def answering(candidate: LocalTarget, config: Config, say: Callable[[str], None]) -> Iterator[Respondent]:
     """`eval.serve` decides. `say` hears the server's log."""
     if not config.eval.serve:
         with candidate.opened() as model:
@@ -36,7 +36,7 @@ def answering(candidate: LocalCandidate, config: Config, say: Callable[[str], No
         yield ServedModel(Server.at(server.url), server.model_name, cache)
 
 
-def _serving(candidate: LocalCandidate, config: Config) -> Serving:
+def _serving(candidate: LocalTarget, config: Config) -> Serving:
     """Without parsers: the reward reads thoughts and calls as the model writes them."""
     thinking = config.model.template.get(_THINKING)
     return Serving(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from egpo.comparisons.comparison import Wanted, compare_runs
 from egpo.errors import InputError
-from egpo.evals.candidates import exam_name
+from egpo.evals.targets import exam_name
 from egpo.experiments.exams import exams_of
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.screen import Screen

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from egpo.errors import InputError
-from egpo.evals.candidates import ModelPlace, find_model
+from egpo.evals.targets import ModelPlace, find_model
 from egpo.experiments.experiment import Experiment
 
 Which = Literal["base", "trained"]

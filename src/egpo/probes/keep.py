@@ -10,7 +10,7 @@ from egpo.data.manifest import MANIFEST, FileEntry, Manifest
 from egpo.data.output import StagedFiles, refuse_other_data
 from egpo.data.rows import Row, write_parquet
 from egpo.errors import InputError
-from egpo.evals.evaluate import Paper
+from egpo.evals.evaluate import ExamProblems
 from egpo.probes.probe import Probe
 from egpo.tasks import Problem, Task
 from egpo.tasks.load import data_source_of
@@ -60,7 +60,7 @@ def require_room(out: Path, *, force: bool) -> None:
         refuse_other_data(out / name, force=force)
 
 
-def write_kept(probe: Probe, paper: Paper, keep: PassRange, out: Path, *, force: bool = False) -> Kept:
+def write_kept(probe: Probe, paper: ExamProblems, keep: PassRange, out: Path, *, force: bool = False) -> Kept:
     """`out`/kept has the problems whose pass rate lies in the range; `out`/control has as many, drawn at random from
     all that were probed, whatever their rate. Both have the whole test split, so that either is a task's `source`."""
     known = [problem for problem in paper.problems if problem.key in probe.pass_rates]
@@ -75,7 +75,9 @@ def write_kept(probe: Probe, paper: Paper, keep: PassRange, out: Path, *, force:
     return Kept(str(out / KEPT), str(out / CONTROL), len(kept), len(known))
 
 
-def _write(out: Path, problems: Sequence[Problem], paper: Paper, manifest: Mapping[str, Any], force: bool) -> None:
+def _write(
+    out: Path, problems: Sequence[Problem], paper: ExamProblems, manifest: Mapping[str, Any], force: bool
+) -> None:
     splits = {"train": problems, "test": paper.task.problems("test")}
     with StagedFiles(out, force=force) as files:
         entries = {}
@@ -88,7 +90,7 @@ def _write(out: Path, problems: Sequence[Problem], paper: Paper, manifest: Mappi
         files.commit()
 
 
-def _rows(paper: Paper, problems: Iterable[Problem]) -> Iterable[Row]:
+def _rows(paper: ExamProblems, problems: Iterable[Problem]) -> Iterable[Row]:
     source, task = data_source_of(paper.task, paper.exam.task), paper.task
     return (_row(task, problem, source) for problem in problems)
 
@@ -97,7 +99,7 @@ def _row(task: Task, problem: Problem, source: str) -> Row:
     return Row(source, tuple(task.prompt(problem)), problem.ability, problem.ground_truth, problem.extra)
 
 
-def _described(probe: Probe, paper: Paper, keep: PassRange, name: str) -> dict[str, Any]:
+def _described(probe: Probe, paper: ExamProblems, keep: PassRange, name: str) -> dict[str, Any]:
     """All but the files of a manifest. The source's digest is that of the problems that were probed."""
     exam = paper.exam
     return {

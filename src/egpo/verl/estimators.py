@@ -22,7 +22,7 @@ from egpo.verl.settings import ESTIMATORS, Settings
 
 
 @dataclass(frozen=True, eq=False)
-class Feed:
+class EstimatorInputs:
     """What the estimators need besides what verl gives them, and where they write what they did."""
 
     settings: Settings
@@ -51,11 +51,11 @@ class Feed:
         )
 
 
-_feed: ContextVar[Feed | None] = ContextVar("egpo_feed", default=None)
+_feed: ContextVar[EstimatorInputs | None] = ContextVar("egpo_feed", default=None)
 
 
 @contextmanager
-def feeding(feed: Feed) -> Iterator[Feed]:
+def with_inputs(feed: EstimatorInputs) -> Iterator[EstimatorInputs]:
     """Within it, our estimators have what they need."""
     token = _feed.set(feed)
     try:

@@ -17,7 +17,7 @@ from verl.experimental.reward_loop.reward_manager import NaiveRewardManager, reg
 
 from egpo.errors import InputError
 from egpo.rewards.plain_values import fields_of
-from egpo.verl.checks import HYBRID_MANAGER, OUR_REWARD
+from egpo.verl.plugin_checks import HYBRID_MANAGER, OUR_REWARD
 from egpo.verl.reward import compute_score
 from verl import DataProto
 

@@ -57,7 +57,7 @@ def _opened(rows: Rows, tokenizer: Any, tags: tuple[str, str]) -> Tensor:
     return torch.where(asked_B, opened_B, opened_B[first_B])
 
 
-def spellable(tags: tuple[str, str], tokenizer: Any, segment: str | None) -> tuple[str, str] | None:
+def usable_tags(tags: tuple[str, str], tokenizer: Any, segment: str | None) -> tuple[str, str] | None:
     """The tags, or none where the tokenizer cannot spell them and the estimator (`segment`) can do without.
 
     InputError where it cannot: every segment would be empty, in silence.
@@ -77,7 +77,7 @@ def step_metrics(rows: Rows, measures: Measures) -> Metrics:
     return {**_token_entropy(rows), **_entropies(measures), **_verdicts(rows)}
 
 
-def cut_off(tags: Sequence[Mapping[str, Any]], longest: int) -> Metrics:
+def truncated_fraction(tags: Sequence[Mapping[str, Any]], longest: int) -> Metrics:
     """The share of responses that reached the longest length. verl's own figure of this name counts those that are as
     long as the longest of the batch: one at least, always."""
     lengths = [tag["response_len"] for tag in tags if not tag.get("is_padding", False)]

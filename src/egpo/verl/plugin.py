@@ -69,23 +69,23 @@ def _register_estimators(core_algos: ModuleType) -> None:
 
 
 def _register_trainers(v1: ModuleType) -> None:
-    from egpo.verl.checks import refuse_ours
-    from egpo.verl.trainers import Fed, register_trainers
+    from egpo.verl.plugin_checks import refuse_our_estimators
+    from egpo.verl.trainers import EntropyTrainer, register_trainers
 
     register_trainers(v1.trainer_base)
-    refuse_ours(v1.PPOTrainer, USE_V1, fed=Fed)
+    refuse_our_estimators(v1.PPOTrainer, USE_V1, allowed=EntropyTrainer)
 
 
 def _guard_old_trainer(ray_trainer: ModuleType) -> None:
-    from egpo.verl.checks import refuse_ours
+    from egpo.verl.plugin_checks import refuse_our_estimators
 
-    refuse_ours(ray_trainer.RayPPOTrainer, USE_V1)
+    refuse_our_estimators(ray_trainer.RayPPOTrainer, USE_V1)
 
 
 def _guard_separate_trainers(main_ppo: ModuleType) -> None:
-    from egpo.verl.checks import refuse_ours_apart
+    from egpo.verl.plugin_checks import refuse_separate_trainers
 
-    refuse_ours_apart(main_ppo, USE_V1)
+    refuse_separate_trainers(main_ppo, USE_V1)
 
 
 def _accept_our_keys(overrides_parser: ModuleType) -> None:

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from egpo.errors import EgpoError
-from egpo.evals.bfcl.evaluation import read_verdicts, require_asked
 from egpo.evals.bfcl.inside.drive import is_failed
+from egpo.evals.bfcl.verdicts import read_verdicts, require_asked
 
 CASES = {"a_0": "x", "a_1": "y"}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from egpo.verl.launch.hydra_overrides import spelt
+from egpo.verl.launch.hydra_overrides import format_value
 from egpo.verl.launch.schema.known import PATH, VERSION
 
 pytestmark = pytest.mark.verl
@@ -34,6 +34,6 @@ values = st.recursive(
 def test_hydra_reads_back_what_is_spelt(value):
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    (read,) = OverridesParser.create().parse_overrides([f"key={spelt(value)}"])
+    (read,) = OverridesParser.create().parse_overrides([f"key={format_value(value)}"])
     assert read.value() == value
     assert type(read.value()) is type(value)

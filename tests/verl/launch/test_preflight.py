@@ -7,7 +7,7 @@ import pytest
 
 from egpo.errors import InputError
 from egpo.verl.launch.preflight import Installed, require_context, require_devices, require_free_ports
-from egpo.verl.launch.resources import Setting
+from egpo.verl.launch.translation import Setting
 from tests.verl.launch.recipes import small
 
 

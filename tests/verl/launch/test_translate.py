@@ -12,9 +12,8 @@ from egpo.runs.folder import RunFolder
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import planned_files
 from egpo.verl.launch.refusals import OURS_ALONE, refuse_what_verl_lacks
-from egpo.verl.launch.resources import tensor_parallel
 from egpo.verl.launch.schema.known import schema
-from egpo.verl.launch.translation import translate
+from egpo.verl.launch.translation import tensor_parallel, translate
 from egpo.verl.settings import read_settings
 from tests.verl.launch.recipes import small
 

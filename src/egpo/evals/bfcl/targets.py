@@ -18,10 +18,10 @@ import httpx
 
 from egpo.config.machine import model_folder, this_machine
 from egpo.errors import InputError
-from egpo.evals.asking import Patience
-from egpo.evals.candidates import HERE, ModelPlace, find_model
 from egpo.evals.evaluate import Origin
 from egpo.evals.server import Server
+from egpo.evals.server_requests import RetryPolicy
+from egpo.evals.targets import HERE, ModelPlace, find_model
 from egpo.serving.commands import Serving
 from egpo.serving.served import require_weights, served
 
@@ -31,7 +31,7 @@ _LENGTH = re.compile("[0-9]{1,8}")
 
 
 @contextmanager
-def without_key(server: Server) -> Iterator[str]:
+def keyless_address(server: Server) -> Iterator[str]:
     """An address of `server` that asks for no key: its own where it wants none; otherwise one on loopback, for as long
     as the block lasts, that adds the key to what BFCL asks. A word in its path keeps other users of the machine out."""
     if server.api_key is None:
@@ -116,7 +116,7 @@ def _refusal(status: int, why: str) -> httpx.Response:
 
 
 @dataclass(frozen=True)
-class Target:
+class BfclTarget:
     """`tokenizer` is a model folder. `place` where the model lies here, and `url` where it is served already, to those
     who have the `api_key`."""
 
@@ -137,7 +137,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Answering:
+class RunningServer:
     """A server, and the name under which it knows the model."""
 
     url: str
@@ -146,7 +146,7 @@ class Answering:
 
 def find_targets(
     words: Sequence[str], served_name: str | None, tokenizer: str | None, checkpoint: str, api_key: str | None = None
-) -> list[Target]:
+) -> list[BfclTarget]:
     """Labels that two of them share give way to the words themselves: their files are named after them."""
     found = [find_target(word, served_name, tokenizer, checkpoint, api_key) for word in words]
     labels = [target.label for target in found]
@@ -158,16 +158,16 @@ def find_targets(
 
 def find_target(
     word: str, served_name: str | None, tokenizer: str | None, checkpoint: str, api_key: str | None = None
-) -> Target:
+) -> BfclTarget:
     """Nothing is started yet: mistakes come first."""
     if word.startswith(("http://", "https://")):
         return _at_server(Server.at(word, api_key=api_key), served_name, tokenizer)
     place = find_model(word, checkpoint)
     require_weights(model_folder(place.model), word)
-    return Target(place.label, model_folder(tokenizer or place.model), place=place)
+    return BfclTarget(place.label, model_folder(tokenizer or place.model), place=place)
 
 
-def _at_server(server: Server, served_name: str | None, tokenizer: str | None) -> Target:
+def _at_server(server: Server, served_name: str | None, tokenizer: str | None) -> BfclTarget:
     if tokenizer is None:
         fix = "give the model's folder with --tokenizer: it says how long prompts are, and how they are written"
         raise InputError("a server does not show its tokenizer", where=server.url, fix=fix)
@@ -175,7 +175,7 @@ def _at_server(server: Server, served_name: str | None, tokenizer: str | None) -
     name = served_name or server.only_model()
     if name not in names:
         _require_known(server, name, names)
-    return Target(name, model_folder(tokenizer), url=server.url, served_name=name, api_key=server.api_key)
+    return BfclTarget(name, model_folder(tokenizer), url=server.url, served_name=name, api_key=server.api_key)
 
 
 def _require_known(server: Server, name: str, names: Sequence[str]) -> None:
@@ -190,16 +190,18 @@ def _require_known(server: Server, name: str, names: Sequence[str]) -> None:
 
 
 @contextmanager
-def answering(target: Target, max_model_len: int | None = None, timeout_s: float = 3600.0) -> Iterator[Answering]:
+def running_server(
+    target: BfclTarget, max_model_len: int | None = None, timeout_s: float = 3600.0
+) -> Iterator[RunningServer]:
     """The server at its URL, or one of our own for as long as the block lasts."""
     if target.url is not None:
-        patience = Patience(timeout_s=timeout_s)
-        with without_key(Server(target.url, api_key=target.api_key, patience=patience)) as url:
-            yield Answering(url, target.served_name)
+        patience = RetryPolicy(timeout_s=timeout_s)
+        with keyless_address(Server(target.url, api_key=target.api_key, patience=patience)) as url:
+            yield RunningServer(url, target.served_name)
         return
     assert target.place is not None
     model = model_folder(target.place.model)
     # BFCL writes prompts and reads calls by itself: the server has nothing to parse.
     serving = Serving(model, Path(model).name, max_tokens=max_model_len, tool_parser="none", reasoning_parser="none")
     with served(serving, python=this_machine().environments.verl) as server:
-        yield Answering(server.url, server.model_name)
+        yield RunningServer(server.url, server.model_name)

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from egpo.config import Config
-from egpo.evals.candidates import LocalCandidate
-from egpo.evals.evaluate import Exam, evaluate, set_paper, write_evaluation
+from egpo.evals.evaluate import Exam, evaluate, load_exam, write_evaluation
+from egpo.evals.targets import LocalTarget
 from egpo.experiments.answering import answering
 from egpo.experiments.exams import exams_of
 from egpo.experiments.experiment import Experiment
@@ -42,14 +42,14 @@ def _job(experiment: Experiment, which: Which, exams: Sequence[Exam], screen: Sc
     return Job(f"eval: {which}", inputs, lambda: outputs, work, shared=which == "base")
 
 
-def _candidate(experiment: Experiment, which: Which) -> LocalCandidate:
+def _candidate(experiment: Experiment, which: Which) -> LocalTarget:
     """The base belongs to no run: beside this one's evaluations the report finds its own."""
     config, out = experiment.training, experiment.run.evals if which == "base" else None
-    return LocalCandidate(place_of(experiment, which), out, config, config.model.device)
+    return LocalTarget(place_of(experiment, which), out, config, config.model.device)
 
 
-def _evaluated(candidate: LocalCandidate, config: Config, exams: Sequence[Exam], screen: Screen) -> str:
-    papers = [set_paper(exam) for exam in exams]
+def _evaluated(candidate: LocalTarget, config: Config, exams: Sequence[Exam], screen: Screen) -> str:
+    papers = [load_exam(exam) for exam in exams]
     told = []
     with (
         screen.watched(candidate.label) as view,
@@ -65,5 +65,5 @@ def _evaluated(candidate: LocalCandidate, config: Config, exams: Sequence[Exam],
     return ", ".join(told)
 
 
-def _file(candidate: LocalCandidate, exam: Exam) -> Path:
+def _file(candidate: LocalTarget, exam: Exam) -> Path:
     return candidate.folder / f"{candidate.file_name(exam)}.json"

@@ -6,16 +6,14 @@ from textwrap import wrap
 
 from egpo.config import Config
 from egpo.runs.folder import RunFolder
-from egpo.verl.launch.command import MARK, METRICS_VARIABLE, Command, command
-from egpo.verl.launch.hydra_overrides import spelt
+from egpo.verl.launch.command import MARK, METRICS_VARIABLE, Command, command, verl_python
+from egpo.verl.launch.hydra_overrides import format_value
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.mirror import VerlCheckpoints
-from egpo.verl.launch.preflight import verl_python
 from egpo.verl.launch.problems import LIMIT, planned_files
-from egpo.verl.launch.refusals import refuse_what_verl_lacks, unheeded
-from egpo.verl.launch.resources import Setting
+from egpo.verl.launch.refusals import ineffective_settings, refuse_what_verl_lacks
 from egpo.verl.launch.schema.known import VERSION, schema
-from egpo.verl.launch.translation import translate
+from egpo.verl.launch.translation import Setting, translate
 
 _ABSENT = object()
 HEADS = ("key of verl's", "its default", "here", "because of")
@@ -30,7 +28,7 @@ def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = N
     settings = planned_settings(config, start)
     differing = [setting for setting in settings if _differs(setting)]
     kept = f"{len(settings) - len(differing)} more are set to what verl {VERSION} takes by itself."
-    notes = [*_known_at_launch(config, start), *unheeded(config)]
+    notes = [*_known_at_launch(config, start), *ineffective_settings(config)]
     return "\n".join(
         [str(planned_command(config, settings)), "", *notes, "", *_table(differing), "", kept, "Nothing was started."]
     )
@@ -90,7 +88,9 @@ def _table(settings: list[Setting]) -> list[str]:
         lines.append(section)
         for one in held:
             key = one.key.removeprefix(f"{section}.")
-            lines += _row(key, _short(_default(one.key), WIDTHS[1]), _short(spelt(one.value), WIDTHS[2]), one.source)
+            lines += _row(
+                key, _short(_default(one.key), WIDTHS[1]), _short(format_value(one.value), WIDTHS[2]), one.source
+            )
     return lines
 
 
@@ -117,7 +117,7 @@ def _line(*cells: str) -> str:
 
 
 def _default(key: str) -> str:
-    return spelt(schema().defaults[key]) if key in schema().defaults else "-"
+    return format_value(schema().defaults[key]) if key in schema().defaults else "-"
 
 
 def _short(text: str, width: int) -> str:

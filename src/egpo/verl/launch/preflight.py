@@ -9,7 +9,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from egpo.config import Config
-from egpo.config.machine import this_machine
 from egpo.errors import EgpoError, InputError
-from egpo.verl.launch.command import cluster_access
-from egpo.verl.launch.resources import Setting
+from egpo.verl.launch.command import cluster_access, verl_python
 from egpo.verl.launch.schema.known import VERSION
+from egpo.verl.launch.translation import Setting
 
 _LIMIT_S = 180
 _QUESTION = """
@@ -54,11 +52,6 @@ class Installed:
     versions: Mapping[str, str]
     gpus: int
     resources: Mapping[str, float] | None
-
-
-def verl_python(config: Config) -> str:
-    """As the recipe says, as the machine file says, or the one that runs us."""
-    return config.verl.python or this_machine().environments.verl or sys.executable
 
 
 def ask_interpreter(config: Config) -> Installed:

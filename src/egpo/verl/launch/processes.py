@@ -45,13 +45,13 @@ os.execv(words[0], words)
 
 def start(command: Command, log: Path) -> subprocess.Popen[bytes]:
     """In a session of its own; what it says goes to the end of `log`."""
-    python = command.words[0]
+    python = command.arguments[0]
     log.parent.mkdir(parents=True, exist_ok=True)
     pipe, _ = os.pipe()  # the other end stays open as long as we live, and nobody inherits it
     try:
         with log.open("ab") as output:
             return subprocess.Popen(
-                [python, "-c", _ENDS_WITH_LAUNCHER, str(pipe), *command.words],
+                [python, "-c", _ENDS_WITH_LAUNCHER, str(pipe), *command.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -7,11 +7,9 @@ from typing import Any
 
 from egpo.config import Config
 from egpo.errors import ConfigError, Fault
-from egpo.verl.checks import plan_of
-from egpo.verl.launch.resources import Setting, merged, tensor_parallel
-from egpo.verl.launch.schema.known import ignored_keys, schema
-from egpo.verl.launch.schema.snapshot import leaves
-from egpo.verl.launch.translation import algorithm_settings, rollout_settings
+from egpo.verl.launch.schema.known import ignored_keys, leaves, schema
+from egpo.verl.launch.translation import Setting, algorithm_settings, merged, rollout_settings, tensor_parallel
+from egpo.verl.plugin_checks import plugin_plan
 
 _LOCAL = "leave it out, or train with engine=local"
 OURS_ALONE = {
@@ -46,7 +44,7 @@ def refuse_what_verl_lacks(config: Config) -> None:
         raise ConfigError(faults)
 
 
-def unheeded(config: Config) -> list[str]:
+def ineffective_settings(config: Config) -> list[str]:
     """Settings of the recipe that change nothing under verl: not wrong, and so no fault. One line each."""
     return [f"No effect under verl: {setting}: {reason}." for setting, reason in _unheeded(config)]
 
@@ -77,7 +75,7 @@ def _plugin(config: Config) -> list[Fault]:
         ]
     )
     try:
-        plan_of(_tree({**schema().defaults, **{one.key: one.value for one in settings}}))
+        plugin_plan(_tree({**schema().defaults, **{one.key: one.value for one in settings}}))
     except ConfigError as error:
         return [replace(fault, where=f"verl.{fault.where}") for fault in error.faults]
     return []

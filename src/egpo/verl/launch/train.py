@@ -11,8 +11,8 @@ from egpo.verl.launch.command import command
 from egpo.verl.launch.mirror import VerlCheckpoints
 from egpo.verl.launch.opening import Launch, new_launch, resumed_launch
 from egpo.verl.launch.processes import start
-from egpo.verl.launch.refusals import refuse_what_verl_lacks, unheeded
-from egpo.verl.launch.watch import Ending, Stops, Watch, root_cause
+from egpo.verl.launch.refusals import ineffective_settings, refuse_what_verl_lacks
+from egpo.verl.launch.watch import Ending, LaunchMonitor, StopSignals, root_cause
 
 USUAL_PATIENCE_MINUTES = {"cuda": 120.0, "cpu": 10.0}
 
@@ -25,8 +25,8 @@ def train(config: Config, *, resume: bool = False, resume_from: int | None = Non
     """
     refuse_what_verl_lacks(config)
     title = f"{config.name}: {config.algorithm.estimator} on {config.task.name}, from {config.model.path}, with verl"
-    with Stops() as stops, LiveView(config.steps, title) as view, warnings_said_by(view.say):
-        for line in unheeded(config):
+    with StopSignals() as stops, LiveView(config.steps, title) as view, warnings_said_by(view.say):
+        for line in ineffective_settings(config):
             view.say(line)
         if resume or resume_from is not None:
             opened = resumed_launch(config, resume_from, view)
@@ -41,7 +41,7 @@ def train(config: Config, *, resume: bool = False, resume_from: int | None = Non
             return _concluded(launch, ending, stops, view, log_start)
 
 
-def _run(launch: Launch, view: LiveView, stops: Stops) -> Ending:
+def _run(launch: Launch, view: LiveView, stops: StopSignals) -> Ending:
     config, launch_id = launch.config, secrets.token_hex(8)
     metrics = launch.places.metrics_of(launch_id)
     words = command(config, launch.settings, launch.python, metrics, launch_id)
@@ -49,10 +49,10 @@ def _run(launch: Launch, view: LiveView, stops: Stops) -> Ending:
     view.say(f"verl's own log: {launch.places.log}")
     verl = start(words, launch.places.log)
     patience = config.verl.patience_minutes or USUAL_PATIENCE_MINUTES[config.verl.device]
-    return Watch(verl, launch_id, launch.places, launch.mirror, view).until_it_ends(stops, patience * 60)
+    return LaunchMonitor(verl, launch_id, launch.places, launch.mirror, view).until_it_ends(stops, patience * 60)
 
 
-def _concluded(launch: Launch, ending: Ending, stops: Stops, view: LiveView, log_start: int) -> Path:
+def _concluded(launch: Launch, ending: Ending, stops: StopSignals, view: LiveView, log_start: int) -> Path:
     folder = launch.places.folder
     saved = VerlCheckpoints(folder, launch.config.verl.ranks).choose(None)
     newest = f"the newest checkpoint is that of step {saved}" if saved else "there is no checkpoint yet"

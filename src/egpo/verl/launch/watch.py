@@ -22,7 +22,7 @@ from egpo.verl.launch.mirror import MetricFeed, Mirror
 from egpo.verl.launch.processes import LaunchedProcesses, described, identified, remove_shared_memory, shared_memory_of
 
 
-class Stops:
+class StopSignals:
     """Listens while its `with` block lasts. Nothing is raised: the launcher looks here each time round."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Stops:
         """Another one came: nobody is waited for."""
         self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
 
-    def __enter__(self) -> "Stops":
+    def __enter__(self) -> "StopSignals":
         self._before = {signum: signal.signal(signum, self._receive) for signum in stop_signals()}
         return self
 
@@ -133,7 +133,7 @@ class Ending:
     code: int = 0
 
 
-class Watch:
+class LaunchMonitor:
     """One launch of verl. However the block ends, no process of it is left, and no shared memory."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Watch:
         self._logged_is_all = False
         """Whether every checkpoint had its figures when verl was told to end: what it saves after that has none."""
 
-    def until_it_ends(self, stops: Stops, patience_s: float) -> Ending:
+    def until_it_ends(self, stops: StopSignals, patience_s: float) -> Ending:
         """Blocks. Everything that verl wrote is taken over by then."""
         last_step = time.monotonic()
         try:
@@ -170,7 +170,7 @@ class Watch:
     def _ending(self, kind: Literal["exited", "stopped", "stalled"], code: int = 0) -> Ending:
         return Ending(kind, self._places.log.stat().st_size, code)
 
-    def _may_stop(self, stops: Stops) -> bool:
+    def _may_stop(self, stops: StopSignals) -> bool:
         if stops.signum is None:
             return False
         if not self._mirror.awaits_figures:
@@ -183,7 +183,7 @@ class Watch:
             )
         return stops.hurried or time.monotonic() - self._asked > _FIGURES_S
 
-    def _is_hurried(self, stops: Stops) -> bool:
+    def _is_hurried(self, stops: StopSignals) -> bool:
         """Asked again and again while verl ends: weights under way take new shared memory to the last."""
         self._shared |= shared_memory_of(self._processes.look())
         return stops.hurried
@@ -198,7 +198,7 @@ class Watch:
             self._shared |= shared_memory_of(alive)
             described(self._launch_id, alive, self._shared).write(self._places.launch)
 
-    def _clean_up(self, stops: Stops) -> None:
+    def _clean_up(self, stops: StopSignals) -> None:
         self._view.stage("stop verl")
         self._processes.end(lambda: self._is_hurried(stops))
         self._verl.wait()

@@ -1,7 +1,7 @@
 """`python drive.py job.json`: one model through BFCL's generation and BFCL's checker, in BFCL's environment.
 
-What a job asks for is in `bfcl/job.py`. A case that could not be generated is stored by BFCL as an answer that begins
-with "Error during inference" and scored 0: such cases are asked again, and the caller fails over those that remain.
+`bfcl/passes.py` writes the job. BFCL stores a case whose generation failed as an answer that begins with "Error during
+inference" and scores it 0: such cases are generated again, and the caller reports an error if some remain.
 """
 
 import json

@@ -27,7 +27,7 @@ MISSING = (
 )
 
 
-def enclosed(command: Sequence[str], work: Path, readable: Sequence[Path]) -> list[str]:
+def in_bubblewrap(command: Sequence[str], work: Path, readable: Sequence[Path]) -> list[str]:
     """The command, able to write in `work` alone, and to read `readable` wherever it lies."""
     bwrap = shutil.which("bwrap")
     if bwrap is None or not _works(bwrap):
@@ -81,7 +81,7 @@ _LOCKS = ".file_locks"
 
 
 @dataclass(frozen=True)
-class Asked:
+class BfclSettings:
     """Who is asked and how. `url` is the server's, up to `/v1`; `tokenizer` a model folder, whose context also bounds
     the answers, as does `context`, the server's, where that is shorter. `cases` are ids by category; a category without
     any is asked whole. `max_tokens` bounds an answer; None: BFCL's own 4,096. `timeout_s` is the longest that one
@@ -107,7 +107,7 @@ class Asked:
         return None if self.max_tokens == BFCLS_MAX_TOKENS else self.max_tokens
 
 
-def run_pass(python: Path, asked: Asked, work: Path, hear: Callable[[str], None]) -> None:
+def run_pass(python: Path, asked: BfclSettings, work: Path, hear: Callable[[str], None]) -> None:
     """Results and scores in `work`, which must be new: BFCL takes answers that lie there for those of this model."""
     work.mkdir(parents=True)
     job = {
@@ -126,7 +126,7 @@ def run_pass(python: Path, asked: Asked, work: Path, hear: Callable[[str], None]
     drive(python, job, asked, work, hear)
 
 
-def built_prompt(python: Path, asked: Asked, work: Path, messages: Sequence[Any], tools: Sequence[Any]) -> str:
+def built_prompt(python: Path, asked: BfclSettings, work: Path, messages: Sequence[Any], tools: Sequence[Any]) -> str:
     """What BFCL sends for these messages and tools."""
     work.mkdir(parents=True)
     job = {
@@ -141,7 +141,7 @@ def built_prompt(python: Path, asked: Asked, work: Path, messages: Sequence[Any]
     return (work / "prompt.txt").read_text(encoding="utf-8")
 
 
-def drive(python: Path, job: Mapping[str, Any], asked: Asked, work: Path, hear: Callable[[str], None]) -> None:
+def drive(python: Path, job: Mapping[str, Any], asked: BfclSettings, work: Path, hear: Callable[[str], None]) -> None:
     """Run the driver to its end; `hear` is called with each line that it prints.
 
     An EgpoError where it fails, and where it prints nothing for longer than any answer may take.
@@ -149,7 +149,7 @@ def drive(python: Path, job: Mapping[str, Any], asked: Asked, work: Path, hear: 
     file = work / "job.json"
     file.write_text(json.dumps(job), encoding="utf-8")
     readable = [_DRIVER.parent, python.parent.parent, _base(python), *_folder(asked.tokenizer)]
-    command = enclosed([str(python), "-B", str(_DRIVER), str(file.resolve())], work, readable)
+    command = in_bubblewrap([str(python), "-B", str(_DRIVER), str(file.resolve())], work, readable)
     process = subprocess.Popen(
         command,
         env=_environment(asked, work),
@@ -203,14 +203,14 @@ def _lines_within(output: IO[str], silence_s: float) -> Iterator[str]:
         yield line
 
 
-def _environment(asked: Asked, work: Path) -> dict[str, str]:
+def _environment(asked: BfclSettings, work: Path) -> dict[str, str]:
     """Nothing of ours that could steer it, such as a key of some vendor; BFCL's own settings are variables."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE") if name in os.environ}
     return kept | {
         "HOME": str(work.resolve()),
         "BFCL_PROJECT_ROOT": str(work.resolve()),
         "REMOTE_OPENAI_BASE_URL": asked.url,
-        "REMOTE_OPENAI_API_KEY": "EMPTY",  # a key stays outside, with `without_key`; the client wants some word
+        "REMOTE_OPENAI_API_KEY": "EMPTY",  # a key stays outside, with `keyless_address`; the client wants some word
         # BFCL works in a folder of its own: a path from here would lead nowhere.
         "REMOTE_OPENAI_TOKENIZER_PATH": next(
             (str(path.absolute()) for path in _folder(asked.tokenizer)), asked.tokenizer

@@ -14,10 +14,10 @@ from typing import Literal
 from egpo.config import Config, load_recipe
 from egpo.config.machine import require_model_place
 from egpo.errors import InputError
-from egpo.evals.asking import AnswerCache
 from egpo.evals.evaluate import Exam, Origin, file_name
 from egpo.evals.responses import Respondent
 from egpo.evals.server import ServedModel, Server
+from egpo.evals.server_requests import AnswerCache
 from egpo.local.checkpoints.manifest import read_manifest
 from egpo.runs.folder import RunFolder
 
@@ -111,7 +111,7 @@ ANSWERS = "server_answers.jsonl"
 HERE = Path("evals")
 
 
-class Candidate(ABC):
+class EvaluationTarget(ABC):
     """A model to be examined; `out` is where the user wants evaluations, if he says so."""
 
     out: Path | None
@@ -140,7 +140,7 @@ class Candidate(ABC):
 
 
 @dataclass(frozen=True)
-class LocalCandidate(Candidate):
+class LocalTarget(EvaluationTarget):
     """`recipe` says how to talk to it: template variables, thinking tags, stops."""
 
     place: ModelPlace
@@ -179,7 +179,7 @@ class LocalCandidate(Candidate):
 
 
 @dataclass(frozen=True)
-class ServedCandidate(Candidate):
+class ServedTarget(EvaluationTarget):
     """A model that a server knows by this name."""
 
     server: Server
@@ -208,9 +208,9 @@ class ServedCandidate(Candidate):
             yield ServedModel(self.server, self.model, cache)
 
 
-def local_candidates(
+def local_targets(
     words: Sequence[str], checkpoint: str = "latest", out: Path | None = None, device: Device = "auto"
-) -> list[LocalCandidate]:
+) -> list[LocalTarget]:
     """All are talked to in one way, that of the first run among them: else their figures could not be compared. Labels
     that two of them share give way to the words themselves."""
     places = [find_model(word, checkpoint) for word in words]
@@ -220,12 +220,12 @@ def local_candidates(
         replace(place, label=word) if labels.count(place.label) > 1 else place
         for word, place in zip(words, places, strict=True)
     ]
-    return [LocalCandidate(place, out, recipe, device) for place in named]
+    return [LocalTarget(place, out, recipe, device) for place in named]
 
 
-def served_candidates(server: Server, names: Sequence[str], out: Path | None = None) -> list[ServedCandidate]:
+def served_targets(server: Server, names: Sequence[str], out: Path | None = None) -> list[ServedTarget]:
     """Without a name: the one model that it serves."""
-    return [ServedCandidate(server, name, out) for name in names or (server.only_model(),)]
+    return [ServedTarget(server, name, out) for name in names or (server.only_model(),)]
 
 
 def exam_name(exam: Exam) -> str:

@@ -88,7 +88,7 @@ def _lock(handle: int, path: Path) -> None:
         raise InputError("another process keeps its answers there", where=str(path), fix=fix) from error
 
 
-class GarbageError(Exception):
+class InvalidReplyError(Exception):
     """The server answered, and not with a chat completion."""
 
 
@@ -98,7 +98,7 @@ def read_reply(body: bytes) -> Answer:
     reply = _mapping(_parsed(body))
     choices = reply.get("choices")
     if not isinstance(choices, list) or not choices:
-        raise GarbageError("no `choices`")
+        raise InvalidReplyError("no `choices`")
     choice = _mapping(choices[0])
     return Answer(
         text=_text(_mapping(choice.get("message"))),
@@ -111,7 +111,7 @@ def read_model_names(body: bytes) -> list[str]:
     """Of `/v1/models`."""
     models = _mapping(_parsed(body)).get("data")
     if not isinstance(models, list):
-        raise GarbageError("no `data`")
+        raise InvalidReplyError("no `data`")
     names = [model.get("id") for model in models if isinstance(model, dict)]
     return [name for name in names if isinstance(name, str)]
 
@@ -120,12 +120,12 @@ def _parsed(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise GarbageError(f"no JSON: {body[:60]!r}") from error
+        raise InvalidReplyError(f"no JSON: {body[:60]!r}") from error
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise GarbageError(f"{value!r:.60} where an object should be")
+        raise InvalidReplyError(f"{value!r:.60} where an object should be")
     return value
 
 
@@ -137,7 +137,7 @@ def _text(message: Mapping[str, Any]) -> str:
         closed = f"{THINK_TAGS[1]}\n\n{content}" if isinstance(content, str) and content else ""
         return f"{THINK_TAGS[0]}\n{thinking}{closed}"
     if not isinstance(content, str):
-        raise GarbageError("no text in the message")
+        raise InvalidReplyError("no text in the message")
     return content
 
 
@@ -162,7 +162,7 @@ _MOST_TIMEOUTS = 2  # each has cost the whole of `timeout_s` already
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """Up to `attempts` at a question, each of `timeout_s` at most; waits of `first_wait_s` that double, up to
     `longest_wait_s`. A question that timed out is asked once more only."""
 
@@ -185,7 +185,7 @@ class UnansweredError(Exception):
         self.reason, self.retry_after_s = reason, retry_after_s
 
 
-async def ask(client: httpx.AsyncClient, body: Mapping[str, Any], patience: Patience) -> Answer:
+async def ask(client: httpx.AsyncClient, body: Mapping[str, Any], patience: RetryPolicy) -> Answer:
     """The answer, or UnansweredError. An InputError where asking again, or asking anything, is pointless: a wrong key,
     a model that is not served."""
     num_timeouts = 0
@@ -221,7 +221,7 @@ async def _ask_once(client: httpx.AsyncClient, body: Mapping[str, Any]) -> Answe
         raise _refusal(reply, received)
     try:
         return read_reply(received)
-    except GarbageError as error:
+    except InvalidReplyError as error:
         raise UnansweredError("server_garbage", str(error)) from error
 
 

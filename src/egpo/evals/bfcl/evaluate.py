@@ -19,16 +19,16 @@ from typing import Any
 from egpo.chat_templates import render
 from egpo.errors import InputError, warn_once
 from egpo.evals.bfcl.environment import bfcl_python
-from egpo.evals.bfcl.evaluation import (
+from egpo.evals.bfcl.passes import BfclSettings, built_prompt, run_pass
+from egpo.evals.bfcl.targets import BfclTarget, running_server
+from egpo.evals.bfcl.verdicts import (
     CaseVerdict,
-    as_more,
+    category_figures,
     evaluation_of,
     read_verdicts,
     require_asked,
     require_generated,
 )
-from egpo.evals.bfcl.job import Asked, built_prompt, run_pass
-from egpo.evals.bfcl.targets import Target, answering
 from egpo.evals.evaluate import Evaluation, file_name, write_evaluation
 from egpo.tasks import Problem, Task, load_task
 
@@ -37,7 +37,7 @@ _LOOKED_AT = 64
 
 
 @dataclass(frozen=True)
-class Mismatch:
+class PromptMismatch:
     """One part of the prompt that differs: `instruction`, `tools`, `conversation` or `thinking tag`."""
 
     part: str
@@ -75,10 +75,10 @@ def training_instruction(task: Task) -> str | None:
     return str(first["content"]).partition(_TOOLS)[0].strip() if first["role"] == "system" else ""
 
 
-def mismatches(training: str, bfcl: str, open_tag: str) -> list[Mismatch]:
+def mismatches(training: str, bfcl: str, open_tag: str) -> list[PromptMismatch]:
     """Between two prompts for the same question. No difference, no mismatch."""
     ours, theirs = _parts(training, open_tag), _parts(bfcl, open_tag)
-    return [Mismatch(name, *_apart(ours[name], theirs[name])) for name in ours if ours[name] != theirs[name]]
+    return [PromptMismatch(name, *_apart(ours[name], theirs[name])) for name in ours if ours[name] != theirs[name]]
 
 
 def _parts(prompt: str, open_tag: str) -> dict[str, str]:
@@ -114,7 +114,7 @@ def _excerpt(text: str, start: int) -> str:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class BfclOptions:
     """`max_model_len` is the context of a server that we start ourselves; None: the model's own."""
 
     num_passes: int = 1
@@ -125,16 +125,18 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BfclOutcome:
     evaluation: Evaluation
     path: Path
     raw: Path
     """BFCL's own files, a folder for each pass."""
-    mismatches: tuple[Mismatch, ...] | None
+    mismatches: tuple[PromptMismatch, ...] | None
     """None where there is no training prompt to compare with."""
 
 
-def evaluate_bfcl(target: Target, asked: Asked, wanted: Wanted, say: Callable[[str], None]) -> Outcome:
+def evaluate_bfcl(
+    target: BfclTarget, asked: BfclSettings, wanted: BfclOptions, say: Callable[[str], None]
+) -> BfclOutcome:
     """`asked` lacks the server, which is known once it runs. After each pass the evaluation so far is on the disk."""
     python = bfcl_python(offline=wanted.offline, say=say)
     folder = wanted.out or target.folder
@@ -143,7 +145,7 @@ def evaluate_bfcl(target: Target, asked: Asked, wanted: Wanted, say: Callable[[s
     found = prompt_mismatches(target, asked, python, raw / "prompt")
     passes: list[list[CaseVerdict]] = []
     path = folder / f"{name}.json"
-    with answering(target, wanted.max_model_len, asked.timeout_s) as server:
+    with running_server(target, wanted.max_model_len, asked.timeout_s) as server:
         whole = replace(asked, url=server.url, served_name=server.served_name, context=wanted.max_model_len)
         for number in range(1, wanted.num_passes + 1):
             work = raw / f"pass_{number}"
@@ -154,11 +156,13 @@ def evaluate_bfcl(target: Target, asked: Asked, wanted: Wanted, say: Callable[[s
             if not wanted.allow_failed:
                 require_generated(passes[-1:], str(work))
             evaluation = evaluation_of(target.label, whole, passes)
-            path = write_evaluation(folder, name, evaluation, target.origin, as_more(evaluation.samples))
-    return Outcome(evaluation, path, raw, found)
+            path = write_evaluation(folder, name, evaluation, target.origin, category_figures(evaluation.samples))
+    return BfclOutcome(evaluation, path, raw, found)
 
 
-def prompt_mismatches(target: Target, asked: Asked, python: Path, work: Path) -> tuple[Mismatch, ...] | None:
+def prompt_mismatches(
+    target: BfclTarget, asked: BfclSettings, python: Path, work: Path
+) -> tuple[PromptMismatch, ...] | None:
     """BFCL's prompt for the run's first training problem with tools, against the one it was trained with."""
     from transformers import AutoTokenizer
 
@@ -182,14 +186,14 @@ def prompt_mismatches(target: Target, asked: Asked, python: Path, work: Path) ->
     return tuple(mismatches(training, built, recipe.segments.tags[0]))
 
 
-def evaluation_name(target: Target, asked: Asked, wanted: Wanted) -> str:
+def evaluation_name(target: BfclTarget, asked: BfclSettings, wanted: BfclOptions) -> str:
     """What was asked, then whom: a few cases to try it out do not replace an evaluation, nor does a server's model a
     local one of its name."""
     of_run = wanted.out is None and target.place is not None and target.place.run is not None
     step = f"step{target.place.step}" if of_run and target.place else target.label
     categories = "-".join(asked.categories) if len(asked.categories) < 4 else f"{len(asked.categories)}categories"
     few = f"first{max(map(len, asked.cases.values()))}" if asked.cases else ""
-    warm = "" if asked.temperature == Asked.temperature else f"t{asked.temperature:g}"
+    warm = "" if asked.temperature == BfclSettings.temperature else f"t{asked.temperature:g}"
     bound = f"max{asked.other_max_tokens}" if asked.other_max_tokens else ""
     served = "served" if target.url is not None else ""
     return file_name("bfcl", categories, asked.prompt_format, few, warm, bound, served, step)

@@ -12,9 +12,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from egpo.errors import EgpoError
-from egpo.evals.bfcl.job import Asked
+from egpo.evals.bfcl.passes import BfclSettings
 from egpo.evals.evaluate import Evaluation, Exam
-from egpo.evals.evaluation import figures_of
+from egpo.evals.figures import figures_of
 from egpo.evals.intervals import SHARES, Estimate, default_ks, mean_with_interval
 from egpo.evals.responses import Sampling
 from egpo.evals.samples import SampleRecord, pass_at_k_by_problem, tally_problems
@@ -143,7 +143,7 @@ class CategoryFigures:
         return stdev(self.by_pass) if len(self.by_pass) > 1 else None
 
 
-def evaluation_of(label: str, asked: Asked, passes: Sequence[Sequence[CaseVerdict]]) -> Evaluation:
+def evaluation_of(label: str, asked: BfclSettings, passes: Sequence[Sequence[CaseVerdict]]) -> Evaluation:
     """Of one pass or several over the same cases. Failed generations are no answers: no figure counts them."""
     samples = tuple(_record(verdict, number) for number, verdicts in enumerate(passes) for verdict in verdicts)
     exam = Exam(
@@ -167,7 +167,7 @@ def figures_by_category(samples: Sequence[SampleRecord]) -> list[CategoryFigures
     return [figures for name in names if (figures := _category(name, [s for s in samples if s.ability == name]))]
 
 
-def as_more(samples: Sequence[SampleRecord]) -> dict[str, Any]:
+def category_figures(samples: Sequence[SampleRecord]) -> dict[str, Any]:
     """What the JSON of a BFCL evaluation has besides the usual."""
     return {"categories": [asdict(part) | {"spread": part.spread} for part in figures_by_category(samples)]}
 
