@@ -8,8 +8,7 @@ from egpo.errors import EgpoError, InputError
 from egpo.evals.evaluate import Exam, Origin, evaluate, file_name, load_exam, read_evaluation, write_evaluation
 from egpo.evals.figures import UNREADABLE, figures_of
 from egpo.evals.paired import compare
-from egpo.evals.responses import Response, Sampling
-from egpo.evals.samples import SampleRecord, read_samples, write_samples
+from egpo.evals.responses import Response, SampleRecord, Sampling, read_samples, write_samples
 from egpo.rewards.scoring import REWARDS
 
 TASK = "tests.evals.sum_task:Sums"
@@ -60,7 +59,7 @@ def test_failures_of_server_and_judge_count_in_no_figure():
 
 
 def test_nothing_to_sum_up_is_an_error():
-    with pytest.raises(EgpoError, match="not one of 2 responses could be had: server_error"):
+    with pytest.raises(EgpoError, match="none of 2 responses could be obtained: server_error"):
         examined([[None], [None]])
     with pytest.raises(EgpoError, match="the judge failed on all 2 responses"):
         examined([["boom"], ["boom"]])

@@ -86,7 +86,7 @@ def test_models_of_one_name_are_told_apart(tmp_path):
 def test_a_checkpoint_in_shards_is_to_be_merged_first_and_then_is_the_run_s_model(run):
     (run / "checkpoints/global_step_10/actor/model_world_size_2_rank_0.pt").touch()
     with pytest.raises(
-        InputError, match=f"in shards; make a model of it first: egpo merge {run} --step 10 --out "
+        InputError, match=f"in shards; merge it into a model first: egpo merge {run} --step 10 --out "
     ) as told:
         find_model(str(run))
     merged = Path(str(told.value).rpartition(" ")[2])

@@ -97,7 +97,7 @@ def _server(url: str, concurrency: int, timeout: float, api_key_env: str | None)
     from egpo.evals.server import Server
     from egpo.evals.server_requests import RetryPolicy
 
-    return Server.at(url, api_key=key_in(api_key_env), concurrency=concurrency, patience=RetryPolicy(timeout_s=timeout))
+    return Server.at(url, api_key=key_in(api_key_env), concurrency=concurrency, retries=RetryPolicy(timeout_s=timeout))
 
 
 def key_in(variable: str | None) -> str | None:

@@ -17,7 +17,7 @@ import yaml
 
 from egpo.data.manifest import data_digest, file_digest
 from egpo.errors import InputError
-from egpo.evals.samples import SampleRecord, read_samples
+from egpo.evals.responses import SampleRecord, read_samples
 from egpo.files import ROWS
 from egpo.runs.folder import RunFolder
 from egpo.runs.provenance import Provenance, read_provenance

@@ -13,7 +13,7 @@ import yaml
 
 from egpo.comparisons.entrants import Sitting, latest, read_sittings
 from egpo.errors import EgpoError, InputError
-from egpo.evals.samples import SampleRecord
+from egpo.evals.responses import SampleRecord
 from egpo.files import ROWS
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import read_metrics

@@ -1,6 +1,7 @@
-"""What MODEL means on the command line: a model folder, a run, or a checkpoint inside one.
+"""Finds the models that a command names, and where their evaluations are written.
 
-From the words of a command to models that can be asked: what each is, and where its evaluation belongs.
+`find_model`: a MODEL argument (model folder, run, checkpoint in a run, name on the hub) -> `ModelPlace`.
+`local_targets`, `served_targets`: arguments -> `EvaluationTarget`s, which can be opened and evaluated.
 """
 
 import re
@@ -26,7 +27,7 @@ _STEP = re.compile(r"global_step_(\d+)")
 
 @dataclass(frozen=True)
 class ModelPlace:
-    """`model` is what loads: a folder, or a name of the hub. `run` and `step` where it is a run's checkpoint."""
+    """A model that can be loaded: a folder, or a name on the hub; with `run` and `step` if it is a checkpoint."""
 
     model: str
     label: str
@@ -35,7 +36,7 @@ class ModelPlace:
 
     @property
     def recipe(self) -> Config | None:
-        """What the run was trained by, where it was by reinforcement: its task and its sampling are known then."""
+        """The recipe of the run, with its task and sampling; None without a run, or for a run of `egpo sft`."""
         if self.run is None:
             return None
         recipe = load_recipe(self.run.config)
@@ -43,7 +44,7 @@ class ModelPlace:
 
 
 def find_model(word: str, checkpoint: str = "latest") -> ModelPlace:
-    """`checkpoint` says which one of a run: `latest`, `best`, or the number of its step."""
+    """Return the model that a MODEL argument names. `checkpoint` of a run: `latest`, `best`, or a step."""
     path = Path(word).expanduser()
     if path.is_dir():
         run = RunFolder(path)
@@ -58,7 +59,7 @@ def find_model(word: str, checkpoint: str = "latest") -> ModelPlace:
 def _checkpoint_of(run: RunFolder, wanted: str) -> ModelPlace:
     steps = sorted(int(match[1]) for path in run.checkpoints.glob("global_step_*") if (match := _step(path)))
     if not steps:
-        raise InputError("the run has no checkpoint yet", where=str(run.path), fix="let it train, or give a model")
+        raise InputError("the run has no checkpoint yet", where=str(run.path), fix="train it further, or give a model")
     if wanted not in ("latest", "best", *map(str, steps)):
         held = ", ".join(["latest", "best", *map(str, steps)])
         raise InputError(f"no checkpoint `{wanted}`", where=str(run.path), fix=f"there are: {held}")
@@ -67,7 +68,7 @@ def _checkpoint_of(run: RunFolder, wanted: str) -> ModelPlace:
 
 
 def _best(run: RunFolder, steps: list[int]) -> int:
-    """By validation, as the checkpoints' manifests have it; of equals the later."""
+    """Return the step with the best validation score in the checkpoints' manifests; the later of equal ones."""
     scores = {step: read_manifest(run.checkpoint_of(step) / "actor").score for step in steps}
     scored = [(score, step) for step, score in scores.items() if score is not None]
     if not scored:
@@ -77,7 +78,7 @@ def _best(run: RunFolder, steps: list[int]) -> int:
 
 
 def _inside_run(path: Path) -> ModelPlace | None:
-    """`global_step_N` of a run, or its `actor`, or the `huggingface` in that."""
+    """Return the checkpoint if `path` is `global_step_N` of a run, or `actor` or `actor/huggingface` in it."""
     whole = path.resolve()
     for folder in (whole, *whole.parents[:2]):
         run = RunFolder(folder.parent.parent)
@@ -92,12 +93,12 @@ def _place(run: RunFolder, step: int) -> ModelPlace:
 
 
 def _weights(run: RunFolder, step: int) -> Path:
-    """A checkpoint of verl's is in shards: the model is what was merged of it, in the run."""
+    """Return the model folder of a checkpoint. verl writes shards: then it is the merged model in the run folder."""
     actor, merged = run.checkpoint_of(step) / "actor", run.merged_of(step)
     if not any(actor.glob("model_world_size_*")):
         return actor / "huggingface"
     if not (merged / "config.json").is_file():
-        fix = f"make a model of it first: egpo merge {run.path} --step {step} --out {merged}"
+        fix = f"merge it into a model first: egpo merge {run.path} --step {step} --out {merged}"
         raise InputError(f"the checkpoint of step {step} is in shards", where=str(run.path), fix=fix)
     return merged
 
@@ -112,14 +113,14 @@ HERE = Path("evals")
 
 
 class EvaluationTarget(ABC):
-    """A model to be examined; `out` is where the user wants evaluations, if he says so."""
+    """A model to evaluate. `out` is the output folder, if given."""
 
     out: Path | None
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """What tables call it."""
+        """The model's name in tables."""
 
     @property
     @abstractmethod
@@ -128,20 +129,20 @@ class EvaluationTarget(ABC):
     @property
     @abstractmethod
     def folder(self) -> Path:
-        """Where its evaluation is written."""
+        """The folder to which its evaluation is written."""
 
     @abstractmethod
     def file_name(self, exam: Exam) -> str:
-        """Without the suffix."""
+        """Return the file name of its evaluation, without the suffix."""
 
     @abstractmethod
     def opened(self) -> AbstractContextManager[Respondent]:
-        """Loads what it takes to ask, and frees it at the end of the block."""
+        """Load the model or connect to it, for the duration of a `with` block."""
 
 
 @dataclass(frozen=True)
 class LocalTarget(EvaluationTarget):
-    """`recipe` says how to talk to it: template variables, thinking tags, stops."""
+    """A model loaded here. `recipe` gives template variables, thinking tags and stops."""
 
     place: ModelPlace
     out: Path | None
@@ -180,7 +181,7 @@ class LocalTarget(EvaluationTarget):
 
 @dataclass(frozen=True)
 class ServedTarget(EvaluationTarget):
-    """A model that a server knows by this name."""
+    """A model behind a server, under the name `model`."""
 
     server: Server
     model: str
@@ -199,7 +200,7 @@ class ServedTarget(EvaluationTarget):
         return self.out or HERE
 
     def file_name(self, exam: Exam) -> str:
-        # A local model may have the same name: the two are other evaluations.
+        # A local model may have the same name, and its evaluation must not be overwritten.
         return file_name(self.model, "served", _described(exam))
 
     @contextmanager
@@ -209,29 +210,32 @@ class ServedTarget(EvaluationTarget):
 
 
 def local_targets(
-    words: Sequence[str], checkpoint: str = "latest", out: Path | None = None, device: Device = "auto"
+    models: Sequence[str], checkpoint: str = "latest", out: Path | None = None, device: Device = "auto"
 ) -> list[LocalTarget]:
-    """All are talked to in one way, that of the first run among them: else their figures could not be compared. Labels
-    that two of them share give way to the words themselves."""
-    places = [find_model(word, checkpoint) for word in words]
+    """Return the models that the arguments name.
+
+    All use the template, tags and stops of the first run among them; otherwise their figures could not be compared.
+    Models with equal labels are labelled by their arguments.
+    """
+    places = [find_model(model, checkpoint) for model in models]
     recipe = next((recipe for place in places if (recipe := place.recipe)), None)
     labels = [place.label for place in places]
     named = [
-        replace(place, label=word) if labels.count(place.label) > 1 else place
-        for word, place in zip(words, places, strict=True)
+        replace(place, label=model) if labels.count(place.label) > 1 else place
+        for model, place in zip(models, places, strict=True)
     ]
     return [LocalTarget(place, out, recipe, device) for place in named]
 
 
 def served_targets(server: Server, names: Sequence[str], out: Path | None = None) -> list[ServedTarget]:
-    """Without a name: the one model that it serves."""
+    """Return the served models of these names; without a name, the one model that the server lists."""
     return [ServedTarget(server, name, out) for name in names or (server.only_model(),)]
 
 
 def exam_name(exam: Exam) -> str:
-    """What the evaluations of an exam are called, whoever sat it, and how often."""
+    """Return the part of a file name that describes the exam, without model and seed."""
     split = "" if exam.split == "test" else exam.split
-    few = f"first{exam.num_problems}" if exam.num_problems else ""  # a trial does not replace the whole
+    few = f"first{exam.num_problems}" if exam.num_problems else ""  # a short trial must not overwrite the whole
     return file_name(exam.task.rpartition(":")[2], split, few, exam.sampling.described)
 
 

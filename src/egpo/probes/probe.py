@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from egpo.errors import InputError
 from egpo.evals.evaluate import Evaluation, Exam, ExamProblems, evaluate
+from egpo.evals.figures import tally_problems
 from egpo.evals.intervals import Estimate, mean_with_interval, require_ks
 from egpo.evals.responses import ProgressCallback, Respondent, ignore_progress
-from egpo.evals.samples import tally_problems
 from egpo.probes.findings import Finding, Recommendation, find_faults, recommend
 from egpo.probes.forecast import Forecast, count_rewards, forecast, reward_variances
 from egpo.tasks import Problem, load_task

@@ -23,10 +23,10 @@ def fault(word, name=None, tokenizer="egpo-tiny"):
 
 
 def test_a_server_that_is_down_or_no_address():
-    assert "does not say what it serves" in fault("http://127.0.0.1:9/v1")
-    assert "does not say what it serves" in fault("http://127.0.0.1:9/v1", name="m")
-    assert "is no address" in fault("http://a:b")
-    assert "a server does not show its tokenizer" in fault("http://127.0.0.1:9", tokenizer=None)
+    assert "does not list its models" in fault("http://127.0.0.1:9/v1")
+    assert "does not list its models" in fault("http://127.0.0.1:9/v1", name="m")
+    assert "is not an address" in fault("http://a:b")
+    assert "the tokenizer of a served model is not known" in fault("http://127.0.0.1:9", tokenizer=None)
 
 
 def test_a_server_of_another_model_names_its_own():
@@ -92,7 +92,7 @@ def test_a_run_without_tools_or_without_its_data_has_no_prompt_to_compare(tmp_pa
     run.config.write_text(RUN.replace("TASK", task))
     target = BfclTarget("m", TINY, place=ModelPlace(TINY, "m", run, 1))
     if "source" in task:
-        with pytest.warns(UserWarning, match="the prompt is not compared with the training's"):
+        with pytest.warns(UserWarning, match="the prompt is not compared with the training prompt"):
             assert prompt_mismatches(target, BfclSettings("", "", TINY, ()), tmp_path, tmp_path) is None
     else:
         assert prompt_mismatches(target, BfclSettings("", "", TINY, ()), tmp_path, tmp_path) is None

@@ -1,9 +1,7 @@
-"""Is the model asked as it was trained? The prompt that BFCL builds against the training prompt, part by part.
+"""Evaluates a model with BFCL: passes, each in a new folder; figures; and a check of the prompt.
 
-A model trained with one instruction, thinking tag or spelling of tools, and evaluated with another, is measured on the
-difference as well.
-
-BFCL from a target to an evaluation: passes, each in a fresh folder; figures; the check of the prompt.
+The check compares the prompt that BFCL builds with the training prompt, part by part. If instruction, thinking tag or
+format of the tools differ, the evaluation also measures that difference.
 """
 
 import json
@@ -38,7 +36,7 @@ _LOOKED_AT = 64
 
 @dataclass(frozen=True)
 class PromptMismatch:
-    """One part of the prompt that differs: `instruction`, `tools`, `conversation` or `thinking tag`."""
+    """A part of the prompt that differs: `instruction`, `tools`, `conversation` or `thinking tag`."""
 
     part: str
     training: str
@@ -47,14 +45,14 @@ class PromptMismatch:
 
 @dataclass(frozen=True)
 class Question:
-    """A training problem as BFCL would pose it: the turns without the system's, and the bare functions."""
+    """A training problem in BFCL's form: the turns without the system turn, and the functions."""
 
     messages: tuple[dict[str, str], ...]
     tools: tuple[dict[str, Any], ...]
 
 
 def as_question(problem: Problem) -> Question | None:
-    """None for a problem without tools: there is nothing of BFCL in it."""
+    """Return a problem in BFCL's form; None for a problem without tools."""
     tools = json.loads(str(problem.extra.get("tools") or "[]"))
     if not isinstance(tools, list) or not tools:
         return None
@@ -63,10 +61,7 @@ def as_question(problem: Problem) -> Question | None:
 
 
 def training_instruction(task: Task) -> str | None:
-    """What stands before the tools in the prompt of a training problem; None where the training has no tools.
-
-    A task whose first problems have no tools has none at all.
-    """
+    """Return the text before the tools in a training prompt; None if the first 64 problems have no tools."""
     posed = (problem for problem in islice(task.problems("train"), _LOOKED_AT) if as_question(problem))
     problem = next(posed, None)
     if problem is None:
@@ -76,13 +71,13 @@ def training_instruction(task: Task) -> str | None:
 
 
 def mismatches(training: str, bfcl: str, open_tag: str) -> list[PromptMismatch]:
-    """Between two prompts for the same question. No difference, no mismatch."""
+    """Return the parts in which two prompts for the same question differ."""
     ours, theirs = _parts(training, open_tag), _parts(bfcl, open_tag)
     return [PromptMismatch(name, *_apart(ours[name], theirs[name])) for name in ours if ours[name] != theirs[name]]
 
 
 def _parts(prompt: str, open_tag: str) -> dict[str, str]:
-    """The system turn up to the tools, the tools, the turns after them, and whether the thinking is opened."""
+    """Split a prompt: system turn up to the tools, tools, turns after them, and whether it opens the thinking."""
     body = prompt.rstrip()
     opened = body.endswith(open_tag)
     body = body.removesuffix(open_tag).rstrip()
@@ -97,13 +92,13 @@ def _parts(prompt: str, open_tag: str) -> dict[str, str]:
 
 
 def _system_text(before: str) -> str:
-    """Without the template's own marks, such as `<|im_start|>system`."""
+    """Return the text without lines of the template, such as `<|im_start|>system`."""
     lines: Sequence[str] = before.splitlines()
     return "\n".join(line for line in lines if not line.startswith("<|")).strip() or "none"
 
 
 def _apart(one: str, other: str) -> tuple[str, str]:
-    """Both from a little before the place where they part."""
+    """Return excerpts of both texts that start shortly before the first difference."""
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
     start = max(0, same - 30)
     return _excerpt(one, start), _excerpt(other, start)
@@ -115,7 +110,7 @@ def _excerpt(text: str, start: int) -> str:
 
 @dataclass(frozen=True)
 class BfclOptions:
-    """`max_model_len` is the context of a server that we start ourselves; None: the model's own."""
+    """How BFCL is run. `max_model_len` is the context of a server that we start; None: the model's own."""
 
     num_passes: int = 1
     allow_failed: bool = False
@@ -126,18 +121,23 @@ class BfclOptions:
 
 @dataclass(frozen=True)
 class BfclOutcome:
+    """An evaluation, its file, BFCL's own files, and the differences from the training prompt."""
+
     evaluation: Evaluation
     path: Path
     raw: Path
-    """BFCL's own files, a folder for each pass."""
+    """BFCL's own files, one folder per pass."""
     mismatches: tuple[PromptMismatch, ...] | None
-    """None where there is no training prompt to compare with."""
+    """None if there is no training prompt to compare with."""
 
 
 def evaluate_bfcl(
     target: BfclTarget, asked: BfclSettings, wanted: BfclOptions, say: Callable[[str], None]
 ) -> BfclOutcome:
-    """`asked` lacks the server, which is known once it runs. After each pass the evaluation so far is on the disk."""
+    """Run all passes. `asked` lacks the server's address, which is known once it runs.
+
+    After each pass the evaluation so far is written.
+    """
     python = bfcl_python(offline=wanted.offline, say=say)
     folder = wanted.out or target.folder
     name = evaluation_name(target, asked, wanted)
@@ -163,7 +163,7 @@ def evaluate_bfcl(
 def prompt_mismatches(
     target: BfclTarget, asked: BfclSettings, python: Path, work: Path
 ) -> tuple[PromptMismatch, ...] | None:
-    """BFCL's prompt for the run's first training problem with tools, against the one it was trained with."""
+    """Compare BFCL's prompt for the run's first training problem with tools with its training prompt."""
     from transformers import AutoTokenizer
 
     recipe = target.place.recipe if target.place else None
@@ -173,8 +173,8 @@ def prompt_mismatches(
         task = load_task(recipe.task.name, **recipe.task.settings)
         posed = ((problem, question) for problem in task.problems("train") if (question := as_question(problem)))
         found = next(posed, None)
-    except InputError as error:  # a model is evaluated on machines that have no data of its training
-        warn_once("bfcl parity", f"the prompt is not compared with the training's: {error}")
+    except InputError as error:  # the training data may be missing on this machine
+        warn_once("bfcl parity", f"the prompt is not compared with the training prompt: {error}")
         return None
     if found is None:
         return None
@@ -187,8 +187,11 @@ def prompt_mismatches(
 
 
 def evaluation_name(target: BfclTarget, asked: BfclSettings, wanted: BfclOptions) -> str:
-    """What was asked, then whom: a few cases to try it out do not replace an evaluation, nor does a server's model a
-    local one of its name."""
+    """Return the file name of the evaluation: settings, then model.
+
+    Trials with a few cases, and served models with the name of a local one, get other names, so that they do not
+    overwrite an evaluation.
+    """
     of_run = wanted.out is None and target.place is not None and target.place.run is not None
     step = f"step{target.place.step}" if of_run and target.place else target.label
     categories = "-".join(asked.categories) if len(asked.categories) < 4 else f"{len(asked.categories)}categories"
@@ -200,7 +203,7 @@ def evaluation_name(target: BfclTarget, asked: BfclSettings, wanted: BfclOptions
 
 
 def _heard(say: Callable[[str], None]) -> Callable[[str], None]:
-    """BFCL prints a page for every case; what a user waits for is its bar, and what went wrong."""
+    """Return a callback that passes on only errors and completed steps: BFCL prints a page per case."""
 
     def hear(line: str) -> None:
         with suppress(StopIteration):

@@ -1,8 +1,8 @@
 """Turns verl's configuration into a recipe: the inverse of `translate`.
 
-`recipe_sections.py` reads the sections of the recipe, which is then translated forward again. A setting of the file that
-does not come out goes below `verl:`, where verl reads it unchanged. What cannot stand there is listed with the reason.
-So no setting is lost silently.
+`recipe_sections.py` reads the sections of the recipe, which is then translated forward again. A setting of the file
+that does not come out goes below `verl:`, where verl reads it unchanged. What cannot stand there is listed with the
+reason. So no setting is lost silently.
 """
 
 from collections.abc import Mapping

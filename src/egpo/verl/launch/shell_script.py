@@ -75,7 +75,7 @@ class _Reader:
         return True
 
     def assigned(self, current: list[Word]) -> bool:
-        """Evaluate `NAME=value` or `NAME=( ... )` at the start of a command or after `export`; False if there is none."""
+        """Evaluate `NAME=value` or `NAME=( ... )` at the start of a command or after `export`; else False."""
         if not self.assigns or (current and current[0].text not in _DECLARATIONS):
             return False
         start = _ASSIGNED.match(self.text, self.at)
