@@ -106,7 +106,7 @@ def resumed(runs, tmp_path_factory):
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=240) == 130, screen_of(runs, "resumed")
     nobody_is_left(record)
-    assert re.search(r"newest checkpoint is that of step [24]; go on with: egpo train", screen_of(runs, "resumed"))
+    assert re.search(r"newest checkpoint is that of step [24]; continue with: egpo train", screen_of(runs, "resumed"))
     process = launched(runs, "resumed", *words, "--resume")
     assert process.wait(timeout=LIMIT_S) == 0, screen_of(runs, "resumed")
     left = {path.name for path in set(SHARED_MEMORY.iterdir()) - left_before}
@@ -249,7 +249,7 @@ def test_a_cluster_that_is_joined_trains_on_programs_and_is_left_running(runs, c
     words += ["--address", cluster]
     process = launched(runs, "asked", *words, "verl.gpus=2")
     assert process.wait(timeout=LIMIT_S) == 2
-    assert "2 GPUs are asked for (verl.gpus x verl.nodes), and the cluster has 1" in screen_of(runs, "asked")
+    assert "2 GPUs are needed (verl.gpus x verl.nodes), and the cluster has 1" in screen_of(runs, "asked")
     process = launched(runs, "joined", *words)
     assert process.wait(timeout=LIMIT_S) == 0, screen_of(runs, "joined")
     with socket.create_connection(cluster.split(":"), timeout=5):

@@ -112,7 +112,7 @@ def test_a_run_that_is_there_is_refused_or_resumed(tmp_path):
     with pytest.raises(InputError, match="already holds a run"):
         dry_run(config)
     assert f"trainer.resume_from_path={checkpoint}" in dry_run(config, resume=True)
-    with pytest.raises(InputError, match="no whole checkpoint of step 1"):
+    with pytest.raises(InputError, match="no complete checkpoint of step 1"):
         dry_run(config, resume_from=1)
 
 

@@ -1,12 +1,11 @@
-"""verl's process: it ends with its launcher, and a terminal's Ctrl-C does not reach it first.
-
-The processes of a launch: who they are, and that none is left.
+"""Starts verl's process, finds all processes that it leads to, and ends them.
 
 verl starts Ray, which starts workers, which start vLLM; some change their session, some outlive their parent. A process
-belongs to a launch if it carries the launch's mark in its environment, is in the session of the living driver, or
-descends from one that belongs. They are ended by id, and never by name; who started us never belongs.
+belongs to a launch if it has the launch's mark in its environment, is in the session of the living driver, or descends
+from one that belongs. Processes are ended by id, never by name; our own ancestors never belong.
 
-`verl/launch.json`: which processes work on a run, for whoever comes after a launcher that was killed.
+verl ends with its launcher, and a terminal's Ctrl-C does not reach it directly. `verl/launch.json` lists the processes
+of a run, so that the next launch can end them after a launcher was killed.
 """
 
 import json
@@ -44,7 +43,7 @@ os.execv(words[0], words)
 
 
 def start(command: Command, log: Path) -> subprocess.Popen[bytes]:
-    """In a session of its own; what it says goes to the end of `log`."""
+    """Start the command in a new session; its output is appended to `log`."""
     python = command.arguments[0]
     log.parent.mkdir(parents=True, exist_ok=True)
     pipe, _ = os.pipe()  # the other end stays open as long as we live, and nobody inherits it
@@ -74,7 +73,7 @@ _START = 19
 
 @dataclass(frozen=True, order=True)
 class ProcessId:
-    """The start time, in the kernel's ticks, tells a process from a later one of the same number."""
+    """A process id with its start time, in the kernel's ticks: a later process may get the same number."""
 
     pid: int
     start: int
@@ -88,19 +87,19 @@ class _Seen:
 
 
 class LaunchedProcesses:
-    """All that belong to the launch `mark`, as far as they were ever seen, and are alive.
+    """The living processes of the launch `mark`, as far as they were seen.
 
-    The session counts while its leader, the driver, is alive: later its number may be another's.
+    The session counts only while its leader, the driver, is alive: later the number may be reused.
     """
 
     def __init__(self, mark: str, known: Iterable[ProcessId] = (), driver: ProcessId | None = None) -> None:
         if not mark:
-            raise ValueError("without a mark nobody can be told apart")
+            raise ValueError("an empty mark would match every process")
         self._mark, self._driver = mark, driver
         self._known = {*known, *([driver] if driver else [])}
 
     def look(self) -> set[ProcessId]:
-        """Those alive now. To be called often: a process whose parent ends before it was seen has to carry the mark."""
+        """Return those alive now. Call it often: a process whose parent ended before it was seen needs the mark."""
         seen = {one.id.pid: one for one in _running()}
         alive = {one.id for one in seen.values()}
         self._known &= alive
@@ -116,8 +115,10 @@ class LaunchedProcesses:
         return {one.pid for one in self._known}
 
     def end(self, hurried: Callable[[], bool] = lambda: False) -> None:
-        """The driver is interrupted, which lets Ray end its own; then all are asked; then all are killed. Nobody is
-        waited for once `hurried` says so."""
+        """End all processes: interrupt the driver, so that Ray ends its own; then SIGTERM; then SIGKILL.
+
+        Nothing is waited for once `hurried` returns True.
+        """
         driver = self.look() & {self._driver}
         _send(driver, signal.SIGINT)
         _wait_until(lambda: hurried() or not self.look() & driver, _DRIVER_S)
@@ -134,12 +135,12 @@ def _wait_until(over: Callable[[], bool], limit_s: float) -> None:
 
 
 def identified(pid: int) -> ProcessId:
-    """A process that was just started by us, and so is there."""
+    """Return the id with the start time of a living process."""
     return ProcessId(pid, int(_stat(pid)[_START]))
 
 
 def _line_of(seen: Mapping[int, _Seen], pid: int) -> set[ProcessId]:
-    """A process and all that it descends from: the launcher, its shell, and so on up."""
+    """Return a process and its ancestors: the launcher, its shell, and so on."""
     line: set[ProcessId] = set()
     while pid in seen and seen[pid].id not in line:
         line.add(seen[pid].id)
@@ -148,7 +149,7 @@ def _line_of(seen: Mapping[int, _Seen], pid: int) -> set[ProcessId]:
 
 
 def _send(processes: Collection[ProcessId], signum: signal.Signals) -> int:
-    """To how many it was to be sent."""
+    """Send a signal to the processes, and return their number."""
     for one in processes:
         # Between the look and the signal another process may have taken the number.
         with suppress(ProcessLookupError, FileNotFoundError):
@@ -158,7 +159,7 @@ def _send(processes: Collection[ProcessId], signum: signal.Signals) -> int:
 
 
 def _running() -> Iterator[_Seen]:
-    """Zombies are over, and wait only for their parents."""
+    """Yield the running processes, without zombies."""
     for entry in _PROC.iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):
@@ -168,7 +169,7 @@ def _running() -> Iterator[_Seen]:
 
 
 def _stat(pid: int) -> list[str]:
-    """From the state on: the name before it may hold anything."""
+    """Return the fields of /proc/PID/stat from the state on. The name before them may contain any character."""
     text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     return text.rpartition(")")[2].split()
 
@@ -182,7 +183,7 @@ def _is_marked(pid: int, mark: str) -> bool:
 
 
 def shared_memory_of(processes: Iterable[ProcessId]) -> set[str]:
-    """Files under /dev/shm that these processes have mapped or open."""
+    """Return the files under /dev/shm that these processes have mapped or open."""
     found: set[str] = set()
     for one in processes:
         with suppress(OSError):
@@ -195,7 +196,7 @@ def shared_memory_of(processes: Iterable[ProcessId]) -> set[str]:
 
 
 def remove_shared_memory(paths: Iterable[str]) -> None:
-    """Those that nobody uses any more: a killed run leaves them to fill the memory."""
+    """Remove the files that no process uses any more: a killed run would leave them in memory."""
     in_use = shared_memory_of(one.id for one in _running())
     for path in set(paths) - in_use:
         with suppress(OSError):
@@ -207,7 +208,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class LaunchRecord:
-    """`boot`: process numbers mean nothing after the machine was started again."""
+    """The content of `launch.json`. `boot`: process ids are meaningless after a reboot."""
 
     launch_id: str
     boot: str
@@ -227,7 +228,7 @@ class LaunchRecord:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """How many processes were still at work, and where the figures lie that nobody has taken over yet."""
+    """How many processes were still running, and the file with metrics that are not recorded yet."""
 
     num_processes: int
     metrics: Path
@@ -238,9 +239,9 @@ def boot_id() -> str:
 
 
 def end_leftovers(places: VerlPlaces) -> Leftovers | None:
-    """Ends what a killed launcher of this run left at work, and frees its memory; None where none was killed.
+    """End the processes that a killed launcher of this run left, and free its memory; None if none was killed.
 
-    The run's lock is held by now: no launcher of it is alive.
+    Call it with the run's lock held: then no launcher of the run is alive.
     """
     if not places.launch.exists():
         return None

@@ -1,4 +1,4 @@
-"""A recipe on verl: started, watched, and ended without a trace."""
+"""Trains a recipe with verl: starts verl, follows it, and leaves no process behind."""
 
 import secrets
 import shlex
@@ -18,10 +18,10 @@ USUAL_PATIENCE_MINUTES = {"cuda": 120.0, "cpu": 10.0}
 
 
 def train(config: Config, *, resume: bool = False, resume_from: int | None = None) -> Path:
-    """To `config.steps` steps. Returns the folder of the last checkpoint, which `egpo merge` makes a model of.
+    """Train for `config.steps` steps, and return the folder of the last checkpoint, for `egpo merge`.
 
-    `resume` goes on from the newest checkpoint, or from the beginning where there is none; `resume_from` from that of
-    a step. Ended by a signal it raises RunInterruptedError; where verl fails or hangs, an EgpoError that says why.
+    `resume` continues from the newest checkpoint, or from the start if there is none; `resume_from` continues from the
+    checkpoint of that step. RunInterruptedError after a signal; EgpoError with the reason if verl fails or hangs.
     """
     refuse_what_verl_lacks(config)
     title = f"{config.name}: {config.algorithm.estimator} on {config.task.name}, from {config.model.path}, with verl"
@@ -34,7 +34,7 @@ def train(config: Config, *, resume: bool = False, resume_from: int | None = Non
             opened = new_launch(config, view)
         with opened as launch:
             if launch.start >= config.steps:
-                view.say(f"all {config.steps} steps were done before, and nothing is left to do")
+                view.say(f"all {config.steps} steps are already done")
                 return launch.places.folder.checkpoint_of(launch.start)
             log_start = launch.places.log.stat().st_size if launch.places.log.exists() else 0
             ending = _run(launch, view, stops)
@@ -56,7 +56,7 @@ def _concluded(launch: Launch, ending: Ending, stops: StopSignals, view: LiveVie
     folder = launch.places.folder
     saved = VerlCheckpoints(folder, launch.config.verl.ranks).choose(None)
     newest = f"the newest checkpoint is that of step {saved}" if saved else "there is no checkpoint yet"
-    again = f"go on with: egpo train {shlex.quote(str(folder.config))} --resume"
+    again = f"continue with: egpo train {shlex.quote(str(folder.config))} --resume"
     if view.failure is not None:
         what = f"standard output cannot be written ({view.failure}): stopped after step {launch.mirror.done}; {newest}"
         raise EgpoError(what, fix=again)
@@ -75,5 +75,5 @@ def _failure(launch: Launch, ending: Ending) -> str:
     done = launch.mirror.done
     if ending.kind == "stalled":
         minutes = launch.config.verl.patience_minutes or USUAL_PATIENCE_MINUTES[launch.config.verl.device]
-        return f"verl took no step for {minutes:g} minutes after step {done}, and was ended (verl.patience_minutes)"
+        return f"verl was stopped: no step for {minutes:g} minutes after step {done} (verl.patience_minutes)"
     return f"verl {how_it_ended(ending.code)} after step {done} of {launch.config.steps}"
