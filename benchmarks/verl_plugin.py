@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 VERL_PYTHON = HERE.parent / ".env-verl" / "bin" / "python"
 sys.path.insert(0, str(HERE.parent))
 
-from egpo.verl.cpu.settings import ENVIRONMENT  # noqa: E402
+from egpo.verl.cpu.launch_settings import ENVIRONMENT  # noqa: E402
 from tests.verl.live import ONE_CALL, model_that_opens_the_tag, run_verl, write_data  # noqa: E402
 
 

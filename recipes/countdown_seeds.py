@@ -16,7 +16,7 @@ import numpy as np
 from egpo.comparisons.outcome import ALPHA
 from egpo.comparisons.seeds import compare_over_seeds
 from egpo.evals.evaluate import read_evaluation
-from egpo.evals.samples import pass_at_k_by_problem, tally_problems
+from egpo.evals.figures import pass_at_k_by_problem, tally_problems
 
 ESTIMATORS = ("grpo", "egpo", "egpo_calibrated")
 BASE = "egpo-tiny"

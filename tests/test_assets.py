@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from egpo.assets import MODELS, resolve_model
 from egpo.config.schema import Model
-from egpo.evals.evaluate import Exam, evaluate, set_paper
+from egpo.evals.evaluate import Exam, evaluate, load_exam
 from egpo.evals.local_model import LocalModel
 from egpo.evals.responses import Sampling
 from egpo.local.models.loading import load_policy
@@ -67,7 +67,7 @@ def test_its_template_closes_an_empty_thought_where_thinking_is_off():
 def test_reinforcement_has_something_to_do():
     policy = load_policy(Model(path="egpo-tiny", device="cpu"))
     exam = Exam("countdown", COUNTDOWN, num_problems=48, sampling=Sampling(n=4, max_tokens=136))
-    evaluation = evaluate(LocalModel("egpo-tiny", policy), set_paper(exam))
+    evaluation = evaluate(LocalModel("egpo-tiny", policy), load_exam(exam))
     assert 0.1 < evaluation.figures.accuracy.value < 0.8
     assert evaluation.figures.readable_frac > 0.5
 

@@ -153,7 +153,7 @@ def check_ray() -> Check:
 
 _CPU_PLATFORM_QUESTION = """
 import importlib, json, os
-from egpo.verl.cpu.settings import ENVIRONMENT
+from egpo.verl.cpu.launch_settings import ENVIRONMENT
 os.environ.update(ENVIRONMENT)
 import verl
 from egpo.verl.cpu.register import PATCHES

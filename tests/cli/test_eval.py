@@ -96,13 +96,13 @@ def test_a_local_model_that_writes_nothing_readable_is_told_so_with_examples(egp
         ([], "egpo: egpo eval: no model"),
         (["base"], "egpo: egpo eval: no task; name one with --task"),
         (["base", "--task", "cuontdown"], "did you mean `countdown`?"),
-        (["base", "--task", TASK, "--k", "1,16"], "pass@16 out of 8 responses a problem; k can be 1 to 8"),
+        (["base", "--task", TASK, "--k", "1,16"], "pass@16 out of 8 responses per problem; k can be 1 to 8"),
         (["base", "--task", TASK, "--k", "one"], "whole numbers, as in 1,2,4"),
         (["base", "--task", TASK, "--set", "count"], "write key=value"),
         (["base", "--task", TASK, "--set", "size=3"], "unknown setting `size`"),
         (["base", "--task", TASK, "--temperature", "0"], "greedy responses are all the same"),
         (["./nowhere", "--task", TASK], "egpo: model ./nowhere: no such folder"),
-        (["m", "--url", "nowhere", "--task", TASK], "is no address"),
+        (["m", "--url", "nowhere", "--task", TASK], "is not an address"),
         (["m", "--url", "http://x", "--task", TASK, "--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
     ],
 )
@@ -118,4 +118,4 @@ def test_a_server_that_answers_nothing_ends_with_code_1_and_the_way_on(egpo_eval
     assert code == 1
     assert "gave up after 0 of 6 responses" in said
     assert "not today" in said
-    assert "the same command goes on" in said
+    assert "run the same command again" in said

@@ -3,9 +3,8 @@
 import numpy as np
 
 from egpo.evals.evaluate import Evaluation, Exam, Origin, write_evaluation
-from egpo.evals.evaluation import figures_of
-from egpo.evals.responses import Sampling
-from egpo.evals.samples import SampleRecord
+from egpo.evals.figures import figures_of
+from egpo.evals.responses import SampleRecord, Sampling
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import MetricStream
 from egpo.runs.provenance import Provenance, describe_launch, write_provenance

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from egpo.comparisons.mcnemar import Discordance, mid_p
-from egpo.evals.compare import mcnemar
+from egpo.evals.paired import mcnemar
 
 
 def test_half_of_the_split_that_was_seen_is_taken_off_the_exact_p():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from egpo.demos.findings import against_base, between_estimators, gains
-from egpo.evals.samples import SampleRecord
+from egpo.evals.responses import SampleRecord
 
 NUM_PROBLEMS = 40
 

@@ -5,11 +5,10 @@ import math
 import pytest
 
 from egpo.errors import EgpoError, InputError
-from egpo.evals.compare import compare
-from egpo.evals.evaluate import Exam, Origin, evaluate, file_name, read_evaluation, set_paper, write_evaluation
-from egpo.evals.evaluation import UNREADABLE, figures_of
-from egpo.evals.responses import Response, Sampling
-from egpo.evals.samples import SampleRecord, read_samples, write_samples
+from egpo.evals.evaluate import Exam, Origin, evaluate, file_name, load_exam, read_evaluation, write_evaluation
+from egpo.evals.figures import UNREADABLE, figures_of
+from egpo.evals.paired import compare
+from egpo.evals.responses import Response, SampleRecord, Sampling, read_samples, write_samples
 from egpo.rewards.scoring import REWARDS
 
 TASK = "tests.evals.sum_task:Sums"
@@ -32,7 +31,7 @@ class Scripted:
 
 
 def exam(count, n, ks=(1,)):
-    return set_paper(Exam(TASK, {"count": count}, sampling=Sampling(n=n), ks=ks))
+    return load_exam(Exam(TASK, {"count": count}, sampling=Sampling(n=n), ks=ks))
 
 
 def examined(texts, ks=(1,), **known):
@@ -60,7 +59,7 @@ def test_failures_of_server_and_judge_count_in_no_figure():
 
 
 def test_nothing_to_sum_up_is_an_error():
-    with pytest.raises(EgpoError, match="not one of 2 responses could be had: server_error"):
+    with pytest.raises(EgpoError, match="none of 2 responses could be obtained: server_error"):
         examined([[None], [None]])
     with pytest.raises(EgpoError, match="the judge failed on all 2 responses"):
         examined([["boom"], ["boom"]])
@@ -135,7 +134,7 @@ def test_a_split_without_problems():
 
 
 def test_only_the_first_problems_when_so_many_are_asked_for():
-    paper = set_paper(Exam(TASK, num_problems=2, sampling=Sampling(n=1)))
+    paper = load_exam(Exam(TASK, num_problems=2, sampling=Sampling(n=1)))
     assert len(paper.problems) == 2
     assert evaluate(Scripted([["1"], ["2"]]), paper).num_left_out == 0
     assert evaluate(Scripted([["1"]]), paper).num_left_out == 1

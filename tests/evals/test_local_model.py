@@ -3,7 +3,7 @@
 import pytest
 
 from egpo.errors import InputError
-from egpo.evals.evaluate import Exam, evaluate, set_paper
+from egpo.evals.evaluate import Exam, evaluate, load_exam
 from egpo.evals.local_model import LocalModel
 from egpo.evals.responses import Sampling
 from tests.local.conftest import load, model_folder  # noqa: F401  (fixtures)
@@ -20,7 +20,7 @@ def model(load):  # noqa: F811
 
 def exam(count=5, n=2, max_tokens=6, **sampling):
     sampled = Sampling(n=n, max_tokens=max_tokens, **sampling)
-    return set_paper(Exam(TASK, {"count": count}, sampling=sampled, ks=(1, n)))
+    return load_exam(Exam(TASK, {"count": count}, sampling=sampled, ks=(1, n)))
 
 
 def test_figures_of_a_local_model_have_entropy_and_length(model):
@@ -71,7 +71,7 @@ def test_prompts_that_do_not_fit_are_left_out_and_counted(model):
     found = evaluate(model(), exam(count=12, n=1, max_tokens=room))
     assert found.num_left_out == 2
     assert found.figures.num_problems == 10
-    with pytest.raises(InputError, match=r"there is room for \d+ in the model's context of 256"):
+    with pytest.raises(InputError, match=r"leaves \d+ tokens of the model's context of 256"):
         evaluate(model(), exam(count=12, n=1, max_tokens=room + 1))
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpo.errors import InputError
-from egpo.evals.compare import mcnemar, paired_difference
 from egpo.evals.intervals import SHARES
+from egpo.evals.paired import mcnemar, paired_difference
 
 
 def by_key(values):

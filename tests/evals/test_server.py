@@ -7,30 +7,28 @@ from itertools import count
 import pytest
 
 from egpo.errors import EgpoError, InputError
-from egpo.evals.asking import AnswerCache, Patience
-from egpo.evals.evaluate import Exam, evaluate, set_paper
+from egpo.evals.evaluate import Exam, evaluate, load_exam
 from egpo.evals.responses import Sampling
 from egpo.evals.server import ServedModel, Server
+from egpo.evals.server_requests import AnswerCache, RetryPolicy
 from tests.evals.served import completion, served
 
-QUICK = Patience(attempts=3, timeout_s=20, first_wait_s=0.01, longest_wait_s=0.02)
+QUICK = RetryPolicy(attempts=3, timeout_s=20, first_wait_s=0.01, longest_wait_s=0.02)
 TASK = "tests.evals.sum_task:Sums"
 
 
 def exam(n=2, count=6, **sampling):
-    return set_paper(Exam(TASK, {"count": count}, sampling=Sampling(n=n, **sampling), ks=(1,)))
+    return load_exam(Exam(TASK, {"count": count}, sampling=Sampling(n=n, **sampling), ks=(1,)))
 
 
 @pytest.fixture
 def ask(tmp_path):
     """Evaluates the server's model, with one cache a test."""
 
-    def call(server, asked=None, patience=QUICK, concurrency=4, **settings):
+    def call(server, asked=None, retries=QUICK, concurrency=4, **settings):
         watched = []
         with AnswerCache.open(tmp_path / "answers.jsonl") as cache:
-            model = ServedModel(
-                Server.at(server.url, patience=patience, concurrency=concurrency, **settings), "m", cache
-            )
+            model = ServedModel(Server.at(server.url, retries=retries, concurrency=concurrency, **settings), "m", cache)
             found = evaluate(model, asked or exam(), lambda *place: watched.append(place))
         assert watched[-1][1] == found.figures.num_responses
         return found
@@ -127,7 +125,7 @@ def test_a_stalled_question_fails_alone(ask):
         return None if body["messages"][-1]["content"] == "2 + 1" else right(body, attempt)
 
     with served(answer) as server:
-        found = ask(server, patience=Patience(timeout_s=2, first_wait_s=0.01))
+        found = ask(server, retries=RetryPolicy(timeout_s=2, first_wait_s=0.01))
     assert found.figures.failures == {"server_timeout": 2}
     assert found.figures.accuracy.num_problems == 5
 
@@ -177,7 +175,7 @@ def test_a_server_that_dies_loses_nothing_and_the_same_command_goes_on(ask, tmp_
     with served(answer) as server:
         with pytest.raises(EgpoError, match=r"gave up after \d+ of 12 responses") as raised:
             ask(server, concurrency=1)
-        assert "the same command goes on" in str(raised.value)
+        assert "run the same command again" in str(raised.value)
         kept = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
         assert len(kept) >= 5
         port = server.http.server_address[1]
@@ -227,13 +225,13 @@ def test_the_model_is_asked_for_when_there_is_one():
     with served(right) as server:
         assert Server.at(f"{server.url}/v1/").only_model() == "tiny"
         server.models = ["a", "b"]
-        with pytest.raises(InputError, match="serves 2 models; name one of: a, b"):
+        with pytest.raises(InputError, match="the server lists 2 models; name one of: a, b"):
             Server.at(server.url).only_model()
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "http://", "http://host:port", "ftp://host", ""])
 def test_what_is_no_address(url):
-    with pytest.raises(InputError, match="is no address"):
+    with pytest.raises(InputError, match="is not an address"):
         Server.at(url)
 
 
@@ -245,13 +243,13 @@ def test_a_secret_in_the_address_is_refused_and_not_shown(url):
 
 
 def test_waits_grow_with_jitter_and_heed_the_server():
-    patience = Patience(first_wait_s=1, longest_wait_s=8)
-    waits = [[patience.wait_s(attempt) for _ in range(200)] for attempt in range(6)]
+    retries = RetryPolicy(first_wait_s=1, longest_wait_s=8)
+    waits = [[retries.wait_s(attempt) for _ in range(200)] for attempt in range(6)]
     for attempt, found in enumerate(waits):
         longest = min(8, 2**attempt)
         assert longest / 2 <= min(found) < max(found) <= longest
-    assert patience.wait_s(0, asked_for_s=5) == 5
-    assert patience.wait_s(0, asked_for_s=500) == 8
+    assert retries.wait_s(0, asked_for_s=5) == 5
+    assert retries.wait_s(0, asked_for_s=500) == 8
 
 
 def test_a_cut_last_line_of_the_cache_is_forgotten(ask, tmp_path):

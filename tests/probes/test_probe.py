@@ -6,7 +6,7 @@ import pytest
 
 from egpo.errors import EgpoError, InputError
 from egpo.evals.intervals import Estimate
-from egpo.evals.samples import SampleRecord
+from egpo.evals.responses import SampleRecord
 from egpo.probes.findings import FILTER, HARDER, SFT_FIRST, find_faults, recommend
 from egpo.probes.forecast import Forecast, count_rewards, reward_variances
 from egpo.probes.probe import probe
@@ -43,7 +43,7 @@ def test_failures_are_no_wrong_answers():
     assert finding(outcome, "failures").value == 0.25
     only_first = Scripted(lambda problem, sample: problem.ground_truth if problem.key == "train 0" else None)
     assert list(probe(only_first, paper_of(4, 4)).pass_rates) == ["train 0"]
-    with pytest.raises(EgpoError, match="not one of 16 responses could be had"):
+    with pytest.raises(EgpoError, match="none of 16 responses could be obtained"):
         probe(Scripted(lambda problem, sample: None), paper_of(4, 4))
 
 

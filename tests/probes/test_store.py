@@ -11,7 +11,7 @@ from egpo.config import Config, config_to_yaml
 from egpo.config.schema import Model, Task
 from egpo.errors import InputError
 from egpo.evals.evaluate import Origin
-from egpo.evals.samples import read_samples
+from egpo.evals.responses import read_samples
 from egpo.probes.store import picture, write_probe
 from egpo.probes.subject import find_subject
 from egpo.reports import write_report

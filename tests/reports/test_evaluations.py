@@ -14,9 +14,8 @@ def write_evaluation(run, name, label, step, accuracy, **sampling):
     """Through the real writer: the figures of 20 problems, of which so many are right."""
     from egpo.evals.evaluate import Evaluation, Exam, Origin
     from egpo.evals.evaluate import write_evaluation as write
-    from egpo.evals.evaluation import figures_of
-    from egpo.evals.responses import Sampling
-    from egpo.evals.samples import SampleRecord
+    from egpo.evals.figures import figures_of
+    from egpo.evals.responses import SampleRecord, Sampling
 
     right = [number < 20 * accuracy for number in range(20)]
     samples = tuple(

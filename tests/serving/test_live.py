@@ -4,14 +4,14 @@ import re
 
 import httpx
 import pytest
+from egpo.local.models.load import load_policy
 
 from egpo.config.schema import Model
-from egpo.evals.asking import AnswerCache
-from egpo.evals.evaluate import Exam, evaluate, set_paper
+from egpo.evals.evaluate import Exam, evaluate, load_exam
 from egpo.evals.local_model import LocalModel
 from egpo.evals.responses import Sampling
 from egpo.evals.server import ServedModel, Server
-from egpo.local.models.loading import load_policy
+from egpo.evals.server_requests import AnswerCache
 from egpo.serving.commands import Serving
 from egpo.serving.served import served
 
@@ -28,12 +28,12 @@ WEATHER = {
 @pytest.fixture(scope="module")
 def paper():
     sampling = Sampling(n=1, temperature=0.0, max_tokens=96)
-    return set_paper(Exam("countdown", {}, split="test", num_problems=24, sampling=sampling, ks=(1,)))
+    return load_exam(Exam("countdown", {}, split="test", num_problems=24, sampling=sampling, ks=(1,)))
 
 
 @pytest.fixture(scope="module")
 def many():
-    return set_paper(Exam("countdown", num_problems=64, sampling=Sampling(n=2, max_tokens=8)))
+    return load_exam(Exam("countdown", num_problems=64, sampling=Sampling(n=2, max_tokens=8)))
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import torch
 
-from egpo.verl.estimators import Feed
+from egpo.verl.estimators import EstimatorInputs
 from egpo.verl.measures import Measures
 from egpo.verl.rows import Rows, find_responses
 from egpo.verl.settings import read_settings
@@ -45,4 +45,4 @@ def feed_for(keys, tags=None, *, estimator="egpo", failed=(), seed=0, **settings
     names = ("thinking", "answer", "response")
     measures = Measures(dict.fromkeys(names, entropy_B), dict.fromkeys(names, nll_B), None)
     algorithm = {"adv_estimator": estimator, "egpo": settings}
-    return Feed(read_settings(algorithm), responses, rows, measures)
+    return EstimatorInputs(read_settings(algorithm), responses, rows, measures)

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from egpo.tasks.load import load_task
+from egpo.tasks.prepare import prepare
+
 from egpo.assets import resolve_model
-from egpo.tasks.loading import load_task
-from egpo.tasks.preparation import prepare
-from egpo.verl.cpu.settings import ENVIRONMENT, OVERRIDES
-from egpo.verl.trainers import Recorded, read_record
+from egpo.verl.cpu.launch_settings import ENVIRONMENT, OVERRIDES
+from egpo.verl.dumps import Recorded, read_record
 
 TIME_LIMIT_S = 400
 ONE_CALL = {"max_turns": 1, "max_calls": 1, "max_tools": 2, "describe_tools": False, "instruction": ""}

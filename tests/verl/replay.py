@@ -11,7 +11,7 @@ from egpo.local.models.loading import load_policy
 from egpo.local.rollouts import Rollouts
 from egpo.rewards.verdict import Verdict
 from egpo.tasks import Problem
-from egpo.verl.trainers import Recorded
+from egpo.verl.dumps import Recorded
 
 
 def replay(recorded: Recorded) -> Estimate:

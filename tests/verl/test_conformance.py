@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from egpo.assets import resolve_model
-from egpo.verl.trainers import read_record
+from egpo.verl.dumps import read_record
 from tests.verl.replay import replay
 
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.npz"))

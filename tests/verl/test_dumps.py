@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 from egpo.assets import resolve_model
 from egpo.runs.dump import read_dump, write_dump
 from egpo.segments.tags import TokenTexts
-from egpo.verl.dumps import Dumped, rollout_records
-from egpo.verl.measures import cut_off, measure
+from egpo.verl.dumps import DumpSettings, rollout_records
+from egpo.verl.measures import measure, truncated_fraction
 from egpo.verl.rows import Rows
 from egpo.verl.settings import VARIABLE, is_due
 from tests.verl.batches import feed_for
@@ -65,7 +65,7 @@ def data_of(feed):
 
 
 def dumped(tokenizer, feed, longest=99):
-    return list(rollout_records(feed, data_of(feed), 5, Dumped(tokenizer, TokenTexts(tokenizer), TAGS, longest)))
+    return list(rollout_records(feed, data_of(feed), 5, DumpSettings(tokenizer, TokenTexts(tokenizer), TAGS, longest)))
 
 
 def test_every_response_comes_back_as_it_was_judged_and_measured(tokenizer, tmp_path):
@@ -119,9 +119,9 @@ def test_an_empty_response_is_a_record_too(tokenizer):
 
 def test_cut_off_counts_those_that_reached_the_limit_and_not_the_longest_of_the_batch():
     tags = [{"response_len": 3}, {"response_len": 9}, {"response_len": 1, "is_padding": True}]
-    assert cut_off(tags, longest=10) == {"response_length/clip_ratio": 0.0}
-    assert cut_off(tags, longest=9) == {"response_length/clip_ratio": 0.5}
-    assert cut_off([], longest=9) == {}
+    assert truncated_fraction(tags, longest=10) == {"response_length/clip_ratio": 0.0}
+    assert truncated_fraction(tags, longest=9) == {"response_length/clip_ratio": 0.5}
+    assert truncated_fraction([], longest=9) == {}
 
 
 @pytest.mark.parametrize(("every", "due"), [("0", [1, 7]), ("3", [1, 3, 6, 7]), (None, [1, 2, 3, 4, 5, 6, 7])])

@@ -8,7 +8,7 @@ import torch
 from egpo.advantages import ESTIMATORS as FORMULAS
 from egpo.advantages import Signals
 from egpo.errors import InputError
-from egpo.verl.estimators import feeding, register_estimators
+from egpo.verl.estimators import register_estimators, with_inputs
 from tests.verl.batches import LENGTH, feed_for, keys_of
 
 TABLE = {}
@@ -29,7 +29,7 @@ def token_rewards(reward_N):
 
 def advantages(feed, reward_N, mask_NT=None):
     mask_NT = torch.ones(len(reward_N), LENGTH) if mask_NT is None else mask_NT
-    with feeding(feed):
+    with with_inputs(feed):
         advantage_NT, returns_NT = registered(feed.settings.estimator)(
             token_level_rewards=token_rewards(reward_N), response_mask=mask_NT, index=None, config=None
         )

@@ -13,19 +13,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from egpo.tasks.load import load_task
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from egpo.processes.launches import LaunchedProcesses
-from egpo.processes.table import process_id
 from egpo.runs.dump import read_dump
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import read_metrics
 from egpo.runs.provenance import read_provenance
-from egpo.tasks.loading import load_task
+from egpo.verl.dumps import RECORD_VARIABLE as VARIABLE
 from egpo.verl.launch.command import MARK
 from egpo.verl.launch.layout import VerlPlaces
-from egpo.verl.launch.processes import LaunchRecord
-from egpo.verl.trainers import VARIABLE
+from egpo.verl.launch.processes import LaunchedProcesses, LaunchRecord, identified
 from tests.verl.live import BY_CALIBRATION, BY_EGPO, EVERY_STEP, model_that_opens_the_tag, reasons_of, records_in
 from tests.verl.test_conformance import assert_conforms
 
@@ -108,7 +106,7 @@ def resumed(runs, tmp_path_factory):
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=240) == 130, screen_of(runs, "resumed")
     nobody_is_left(record)
-    assert re.search(r"newest checkpoint is that of step [24]; go on with: egpo train", screen_of(runs, "resumed"))
+    assert re.search(r"newest checkpoint is that of step [24]; continue with: egpo train", screen_of(runs, "resumed"))
     process = launched(runs, "resumed", *words, "--resume")
     assert process.wait(timeout=LIMIT_S) == 0, screen_of(runs, "resumed")
     left = {path.name for path in set(SHARED_MEMORY.iterdir()) - left_before}
@@ -222,7 +220,7 @@ def cluster(tmp_path):
         ray = subprocess.Popen(
             words, stdout=screen, stderr=screen, start_new_session=True, env=os.environ | {MARK: mark}
         )
-    processes = LaunchedProcesses(mark, driver=process_id(ray.pid))
+    processes = LaunchedProcesses(mark, driver=identified(ray.pid))
     deadline = time.monotonic() + 120
     try:
         # Ray puts the node's own address in the place of 127.0.0.1: it says which.
@@ -251,7 +249,7 @@ def test_a_cluster_that_is_joined_trains_on_programs_and_is_left_running(runs, c
     words += ["--address", cluster]
     process = launched(runs, "asked", *words, "verl.gpus=2")
     assert process.wait(timeout=LIMIT_S) == 2
-    assert "2 GPUs are asked for (verl.gpus x verl.nodes), and the cluster has 1" in screen_of(runs, "asked")
+    assert "2 GPUs are needed (verl.gpus x verl.nodes), and the cluster has 1" in screen_of(runs, "asked")
     process = launched(runs, "joined", *words)
     assert process.wait(timeout=LIMIT_S) == 0, screen_of(runs, "joined")
     with socket.create_connection(cluster.split(":"), timeout=5):

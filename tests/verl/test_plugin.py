@@ -9,14 +9,13 @@ import pytest
 from egpo.errors import ConfigError, EgpoError
 from egpo.support import VERL_VERSION
 from egpo.verl import settings
-from egpo.verl.checks import refuse_ours, refuse_ours_apart
-from egpo.verl.trainers import end_on_failures
+from egpo.verl.plugin_checks import end_on_failures, refuse_our_estimators, refuse_separate_trainers
 
 # What verl does with a plug-in: import it, and drop what it raises.
 AS_VERL_DOES = """
 import sys
-from egpo.verl import versions
-versions.installed_version = lambda: {version!r}
+from egpo.verl import settings
+settings.installed_version = lambda: {version!r}
 sys.argv[1:] = {arguments!r}
 try:
     import egpo.verl.plugin
@@ -71,17 +70,17 @@ def test_a_trainer_that_feeds_nobody_refuses_our_estimators_as_it_is_made():
     class Derived(Stock):
         pass
 
-    class Fed:
+    class EntropyTrainer:
         pass
 
-    class FedStock(Fed, Stock):
+    class FedStock(EntropyTrainer, Stock):
         pass
 
-    refuse_ours(Stock, "take another", fed=Fed)
+    refuse_our_estimators(Stock, "take another", allowed=EntropyTrainer)
     assert Stock(config_of("grpo"), more=3).more == 3
     assert FedStock(config=config_of("egpo"), more=3).more == 3
     for trainer in (Stock, Derived):
-        message = f"`{trainer.__name__}` does not feed `egpo_calibrated` the entropy it needs; take another"
+        message = f"`{trainer.__name__}` does not pass `egpo_calibrated` the entropy it needs; take another"
         with pytest.raises(ConfigError, match=message):
             trainer(config=config_of("egpo_calibrated"))
 
@@ -89,7 +88,7 @@ def test_a_trainer_that_feeds_nobody_refuses_our_estimators_as_it_is_made():
 def test_trainers_apart_from_their_rollouts_are_refused_before_ray_starts():
     started = []
     main_ppo = SimpleNamespace(run_ppo=lambda config, task_runner_class: started.append(task_runner_class))
-    refuse_ours_apart(main_ppo, "take another")
+    refuse_separate_trainers(main_ppo, "take another")
 
     def run(estimator, hybrid):
         config = config_of(estimator)
@@ -98,7 +97,7 @@ def test_trainers_apart_from_their_rollouts_are_refused_before_ray_starts():
 
     run("grpo", False)
     run("egpo", True)
-    with pytest.raises(ConfigError, match=r"hybrid_engine=False.*does not feed `egpo` the entropy.*take another"):
+    with pytest.raises(ConfigError, match=r"hybrid_engine=False.*does not pass `egpo` the entropy.*take another"):
         run("egpo", False)
     assert started == ["grpo", "egpo"]
 
@@ -115,6 +114,6 @@ def test_a_failed_prompt_ends_the_run():
     end_on_failures(buffer)
     buffer._sync_metadata_from_transfer_queue()
     buffer.failure_keys["train"] = {"uid"}
-    with pytest.raises(EgpoError, match="the rollout or the reward of 1 prompt raised; the traceback stands above"):
+    with pytest.raises(EgpoError, match="the rollout or the reward of 1 prompt raised; see the traceback above"):
         buffer._sync_metadata_from_transfer_queue()
     assert buffer.polled == 2

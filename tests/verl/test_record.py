@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from egpo.verl.trainers import read_record, write_record
+from egpo.verl.dumps import read_record, write_record
 from tests.verl.batches import LENGTH, feed_for, keys_of
 
 

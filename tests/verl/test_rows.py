@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from egpo.assets import resolve_model
 from egpo.errors import EgpoWarning, InputError
 from egpo.segments import opened_by_prompt
-from egpo.verl.measures import measure, spellable, step_metrics
+from egpo.verl.measures import measure, step_metrics, usable_tags
 from egpo.verl.rows import FIELDS, rows_of
 from tests.local.conftest import build_tokenizer
 from tests.verl.batches import rows_for
@@ -136,12 +136,12 @@ def test_a_group_with_one_judged_response_has_nothing_to_compare():
 
 def test_a_tokenizer_without_the_tags_is_refused_where_the_estimator_needs_them():
     tokenizer, tags = build_tokenizer(), ("<think>", "</think>")
-    assert spellable(tags, tokenizer, "thinking") == tags
+    assert usable_tags(tags, tokenizer, "thinking") == tags
     blind = TokenizerOfDigits()
     with pytest.raises(InputError, match="the tokenizer cannot spell the tag `<think>`"):
-        spellable(tags, blind, "thinking")
+        usable_tags(tags, blind, "thinking")
     with pytest.warns(EgpoWarning, match="entropy is logged for whole responses only"):
-        assert spellable(tags, blind, "response") is None
+        assert usable_tags(tags, blind, "response") is None
 
 
 class TokenizerOfDigits:

@@ -18,7 +18,7 @@ from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base  # noqa: E402
 
 from egpo.advantages import Signals, grpo  # noqa: E402
 from egpo.errors import ConfigError  # noqa: E402
-from egpo.verl.trainers import Fed, FedColocateAsync, FedSync  # noqa: E402
+from egpo.verl.trainers import EgpoColocateAsync, EgpoSync, EntropyTrainer  # noqa: E402
 
 
 def config_of(*overrides):
@@ -29,9 +29,9 @@ def config_of(*overrides):
 def test_verl_knows_our_names_and_keeps_its_own():
     assert {"egpo", "egpo_calibrated", "grpo", "gae"} <= set(core_algos.ADV_ESTIMATOR_REGISTRY)
     assert core_algos.get_adv_estimator_fn("grpo") is core_algos.compute_grpo_outcome_advantage
-    assert get_trainer_cls("sync") is get_trainer_cls("egpo_sync") is FedSync
-    assert get_trainer_cls("colocate_async") is get_trainer_cls("egpo_colocate_async") is FedColocateAsync
-    assert not issubclass(get_trainer_cls("separate_async"), Fed)
+    assert get_trainer_cls("sync") is get_trainer_cls("egpo_sync") is EgpoSync
+    assert get_trainer_cls("colocate_async") is get_trainer_cls("egpo_colocate_async") is EgpoColocateAsync
+    assert not issubclass(get_trainer_cls("separate_async"), EntropyTrainer)
 
 
 REFUSALS = [
@@ -46,7 +46,7 @@ REFUSALS = [
 @pytest.mark.parametrize(("overrides", "message"), REFUSALS)
 def test_a_trainer_of_ours_refuses_before_it_is_built(overrides, message):
     with pytest.raises(ConfigError, match=message):
-        FedSync(config_of("algorithm.adv_estimator=egpo", *overrides))
+        EgpoSync(config_of("algorithm.adv_estimator=egpo", *overrides))
 
 
 SEPARATE = [
@@ -58,7 +58,7 @@ SEPARATE = [
 
 
 def test_trainers_that_are_not_hooked_refuse_too():
-    message = r"does not feed `egpo` the entropy it needs; run verl's main_ppo with trainer\.use_v1=True"
+    message = r"does not pass `egpo` the entropy it needs; run verl's main_ppo with trainer\.use_v1=True"
     with pytest.raises(ConfigError, match=message):
         get_trainer_cls("separate_async")(config_of("algorithm.adv_estimator=egpo", *SEPARATE))
     with pytest.raises(ConfigError, match=message):
@@ -69,7 +69,7 @@ def test_the_experimental_mains_refuse_before_ray_starts():
     """They import `run_ppo` from `main_ppo`, as here."""
     from verl.trainer.main_ppo import run_ppo
 
-    with pytest.raises(ConfigError, match=r"hybrid_engine=False.*does not feed `egpo`"):
+    with pytest.raises(ConfigError, match=r"hybrid_engine=False.*does not pass `egpo`"):
         run_ppo(config_of("algorithm.adv_estimator=egpo", "actor_rollout_ref.hybrid_engine=False"), None)
 
 
@@ -133,5 +133,5 @@ def test_a_trainer_from_outside_is_refused_as_well():
     class Outside(trainer_base.PPOTrainer):
         on_step_end = on_sample_end = lambda self: None
 
-    with pytest.raises(ConfigError, match="`Outside` does not feed `egpo`"):
+    with pytest.raises(ConfigError, match="`Outside` does not pass `egpo`"):
         Outside(config_of("algorithm.adv_estimator=egpo"))

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from egpo.config import Config
-    from egpo.evals.candidates import Candidate
-    from egpo.evals.evaluate import Evaluation, Exam, Origin, Paper
+    from egpo.evals.evaluate import Evaluation, Exam, ExamProblems, Origin
     from egpo.evals.server import Server
+    from egpo.evals.targets import EvaluationTarget
 
 MODEL_HELP = (
     "Model folder, run folder, checkpoint folder, or model name on the hub. With --url: name of a model on the server."
@@ -76,17 +76,17 @@ def eval_models(
 
     Example: [cyan]egpo eval egpo-tiny runs/first --task countdown --n 8 --problems 128[/]
     """
-    from egpo.evals.candidates import local_candidates, served_candidates
-    from egpo.evals.evaluate import set_paper
+    from egpo.evals.evaluate import load_exam
     from egpo.evals.responses import Sampling
+    from egpo.evals.targets import local_targets, served_targets
 
-    found: Sequence[Candidate]
+    found: Sequence[EvaluationTarget]
     recipe = None
     if url is None:
-        local = local_candidates(_required(models), checkpoint, out, device)
+        local = local_targets(_required(models), checkpoint, out, device)
         found, recipe = local, local[0].recipe
     else:
-        found = served_candidates(_server(url, concurrency, timeout, api_key_env), models or (), out)
+        found = served_targets(_server(url, concurrency, timeout, api_key_env), models or (), out)
     if max_tokens is None and recipe is not None:
         max_tokens = recipe.rollout.max_response_tokens
     sampling = Sampling(
@@ -95,7 +95,7 @@ def eval_models(
     exam = _exam(
         task, settings or (), recipe, split=split, num_problems=problems, sampling=sampling, ks=_ks(k, sampling.n)
     )
-    paper = set_paper(exam)  # a mistake in the task is found before a model is loaded
+    paper = load_exam(exam)  # a mistake in the task is found before a model is loaded
     _report([_examined(candidate, paper) for candidate in found], as_json)
 
 
@@ -108,10 +108,10 @@ def _required(models: list[str] | None) -> list[str]:
 
 
 def _server(url: str, concurrency: int, timeout: float, api_key_env: str | None) -> "Server":
-    from egpo.evals.asking import Patience
     from egpo.evals.server import Server
+    from egpo.evals.server_requests import RetryPolicy
 
-    return Server.at(url, api_key=key_in(api_key_env), concurrency=concurrency, patience=Patience(timeout_s=timeout))
+    return Server.at(url, api_key=key_in(api_key_env), concurrency=concurrency, retries=RetryPolicy(timeout_s=timeout))
 
 
 def key_in(variable: str | None) -> str | None:
@@ -179,7 +179,7 @@ class _Examined:
     path: Path
 
 
-def _examined(candidate: "Candidate", paper: "Paper") -> _Examined:
+def _examined(candidate: "EvaluationTarget", paper: "ExamProblems") -> _Examined:
     from egpo.cli.progress import shown_progress
     from egpo.evals.evaluate import evaluate, write_evaluation
     from egpo.runs.live import warnings_printed_by
@@ -192,8 +192,8 @@ def _examined(candidate: "Candidate", paper: "Paper") -> _Examined:
 
 def _report(examined: list[_Examined], as_json: bool) -> None:
     from egpo.cli.eval_tables import print_comparison, print_evaluation
-    from egpo.evals.compare import compare
     from egpo.evals.evaluate import as_json_value
+    from egpo.evals.paired import compare
 
     base = examined[0].evaluation
     comparisons = [compare(base, one.evaluation, base.exam.ks, base.exam.sampling.seed) for one in examined[1:]]

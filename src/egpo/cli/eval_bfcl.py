@@ -9,9 +9,9 @@ import typer
 from egpo.cli.eval import KEY_HELP, key_in
 
 if TYPE_CHECKING:
-    from egpo.evals.bfcl.job import Asked
-    from egpo.evals.bfcl.run import Outcome
-    from egpo.evals.bfcl.targets import Target
+    from egpo.evals.bfcl.evaluate import BfclOutcome
+    from egpo.evals.bfcl.passes import BfclSettings
+    from egpo.evals.bfcl.targets import BfclTarget
 
 TARGET_HELP = "Model folder, run folder, checkpoint folder, or URL of a server."
 CATEGORIES_HELP = "BFCL categories, separated by commas. Groups: live, non_live, single_turn, multi_turn, all."
@@ -67,18 +67,18 @@ def bfcl(
 
     from egpo.evals.bfcl.categories import first_cases, parse_categories
     from egpo.evals.bfcl.environment import bfcl_python
-    from egpo.evals.bfcl.job import Asked
-    from egpo.evals.bfcl.run import Wanted, evaluate_bfcl
+    from egpo.evals.bfcl.evaluate import BfclOptions, evaluate_bfcl
+    from egpo.evals.bfcl.passes import BfclSettings
     from egpo.evals.bfcl.targets import find_targets
 
     chosen = parse_categories(categories)
     found = find_targets(targets, model, tokenizer, checkpoint, key_in(api_key_env))
     say = partial(typer.echo, err=True)
-    wanted = Wanted(runs, allow_failed, offline, max_model_len, out)
+    wanted = BfclOptions(runs, allow_failed, offline, max_model_len, out)
     ids = first_cases(bfcl_python(offline=offline, say=say), chosen, cases) if cases else {}
     outcomes = []
     for target in found:
-        asked = Asked(
+        asked = BfclSettings(
             "",
             "",
             target.tokenizer,
@@ -94,7 +94,7 @@ def bfcl(
     _report(outcomes, as_json)
 
 
-def _as_trained(asked: "Asked", target: "Target", instruction: str) -> "Asked":
+def _as_trained(asked: "BfclSettings", target: "BfclTarget", instruction: str) -> "BfclSettings":
     """Add the instruction and the run's variables of the chat template."""
     from dataclasses import replace
 
@@ -103,9 +103,9 @@ def _as_trained(asked: "Asked", target: "Target", instruction: str) -> "Asked":
     return replace(asked, template=template, instruction=instruction)
 
 
-def _report(outcomes: "list[Outcome]", as_json: bool) -> None:
+def _report(outcomes: "list[BfclOutcome]", as_json: bool) -> None:
     from egpo.cli.eval_tables import as_json_value, print_bfcl, print_comparison
-    from egpo.evals.compare import compare
+    from egpo.evals.paired import compare
 
     base = outcomes[0].evaluation
     comparisons = [compare(base, one.evaluation, base.exam.ks, 0) for one in outcomes[1:]]

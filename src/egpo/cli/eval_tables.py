@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from egpo.cli.tables import cell, excerpt, safe_table
-from egpo.evals.asking import FAILURES
-from egpo.evals.bfcl.evaluation import VERSION, CategoryFigures, figures_by_category
-from egpo.evals.bfcl.run import Mismatch, Outcome
-from egpo.evals.compare import SCORE, Comparison, PairedDifference
+from egpo.evals.bfcl.evaluate import BfclOutcome, PromptMismatch
+from egpo.evals.bfcl.verdicts import VERSION, CategoryFigures, figures_by_category
 from egpo.evals.evaluate import Evaluation
-from egpo.evals.evaluation import Figures
+from egpo.evals.figures import Figures
 from egpo.evals.intervals import Estimate
+from egpo.evals.paired import SCORE, Comparison, PairedDifference
+from egpo.evals.server_requests import FAILURES
 from egpo.rewards.batch import meaning_of
 
 _NUM_EXAMPLES = 3
@@ -132,7 +132,7 @@ def _difference_row(name: str, row: PairedDifference) -> Sequence[str]:
     return name, f"{base} -> {other} ({sign}{change})", interval, row.verdict
 
 
-def print_bfcl(outcome: Outcome) -> None:
+def print_bfcl(outcome: BfclOutcome) -> None:
     console, evaluation = Console(highlight=False), outcome.evaluation
     passes = evaluation.exam.sampling.n
     title = f"{evaluation.label}: {VERSION}, {passes} {'pass' if passes == 1 else 'passes'}"
@@ -145,7 +145,7 @@ def print_bfcl(outcome: Outcome) -> None:
     console.print(f"written to {escape(str(outcome.path))}; BFCL's own files in {escape(str(outcome.raw))}\n")
 
 
-def as_json_value(outcomes: Sequence[Outcome], comparisons: Sequence[Comparison]) -> dict[str, Any]:
+def as_json_value(outcomes: Sequence[BfclOutcome], comparisons: Sequence[Comparison]) -> dict[str, Any]:
     told = []
     for outcome in outcomes:
         found = None if outcome.mismatches is None else [asdict(one) for one in outcome.mismatches]
@@ -165,7 +165,7 @@ def _row(figures: CategoryFigures) -> tuple[str, ...]:
     return (figures.category, f"{figures.num_cases:,}", f"{accuracy.value:.1%}", interval, passes, spread)
 
 
-def _print_parity(console: Console, found: Sequence[Mismatch] | None) -> None:
+def _print_parity(console: Console, found: Sequence[PromptMismatch] | None) -> None:
     if found is None:
         console.print("The training prompt is unknown: it was not compared with BFCL's.")
         return

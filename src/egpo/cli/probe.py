@@ -11,7 +11,7 @@ from egpo.cli.config import Recipe
 
 if TYPE_CHECKING:
     from egpo.config import Config
-    from egpo.evals.evaluate import Exam, Paper
+    from egpo.evals.evaluate import Exam, ExamProblems
     from egpo.evals.responses import Sampling
     from egpo.probes.keep import PassRange
     from egpo.probes.probe import Probe
@@ -138,7 +138,7 @@ def _sampling(
     )
 
 
-def _probed(subject: "Subject", paper: "Paper") -> "Probe":
+def _probed(subject: "Subject", paper: "ExamProblems") -> "Probe":
     from egpo.cli.progress import shown_progress
     from egpo.probes.probe import probe as probe_model
     from egpo.runs.live import warnings_printed_by

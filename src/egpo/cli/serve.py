@@ -44,7 +44,7 @@ def serve(
 
     Example: [cyan]egpo serve runs/first --port 8000[/]
     """
-    from egpo.evals.candidates import find_model
+    from egpo.evals.targets import find_model
     from egpo.serving.commands import Serving
     from egpo.serving.served import served
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from egpo.errors import InputError
-from egpo.evals.samples import StoredEvaluation
+from egpo.evals.responses import StoredEvaluation
 from egpo.files import ROWS
 from egpo.runs.provenance import Provenance
 from egpo.runs.stored import StoredRun, read_json_object, stored_runs

@@ -11,7 +11,7 @@ from egpo.comparisons.compared_models import ComparedModel
 from egpo.comparisons.conditions import FACTOR, Condition, is_under, setting_differences
 from egpo.comparisons.values import ComparedMetric, RunFigures
 from egpo.errors import ConfigError, Fault
-from egpo.evals.samples import StoredEvaluation
+from egpo.evals.responses import StoredEvaluation
 from egpo.files import ROWS
 
 Kind = Literal["setting", "reward", "data", "evaluation", "seed"]

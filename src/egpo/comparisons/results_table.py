@@ -11,7 +11,7 @@ from statistics import fmean
 
 from egpo.comparisons.compared_models import evaluations_of, latest
 from egpo.errors import EgpoError, InputError
-from egpo.evals.samples import SampleRecord, StoredEvaluation
+from egpo.evals.responses import SampleRecord, StoredEvaluation
 from egpo.files import ROWS
 from egpo.runs.folder import RunFolder
 from egpo.runs.stored import StoredRun, step_of

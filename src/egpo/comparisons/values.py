@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from egpo.comparisons.compared_models import ComparedModel
 from egpo.comparisons.conditions import Condition
 from egpo.errors import InputError, nearest
+from egpo.evals.figures import pass_at_k_by_problem, scores_by_problem, tally_problems
 from egpo.evals.intervals import SHARES
-from egpo.evals.samples import SampleRecord, pass_at_k_by_problem, scores_by_problem, tally_problems
+from egpo.evals.responses import SampleRecord
 
 Floats = NDArray[np.float64]
 ACCURACY, SCORE = "accuracy", "score"

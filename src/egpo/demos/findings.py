@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
-from egpo.evals.compare import ACCURACY, Judged, PairedDifference, compare, paired_difference
+from egpo.evals.paired import ACCURACY, Judged, PairedDifference, compare, paired_difference
 
 BASE = "egpo-tiny"
 Evaluations = Mapping[str, Mapping[str, Judged]]

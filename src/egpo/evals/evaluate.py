@@ -1,6 +1,8 @@
-"""One model on one task: ask, judge, sum up.
+"""Evaluates one model on one task: sample responses, judge them, compute figures, store both.
 
-`evals/<name>.json`, the figures, and beside it `<name>.jsonl`, the responses that they were made of.
+    Exam -> load_exam -> ExamProblems -> evaluate -> Evaluation -> write_evaluation
+
+`evals/<name>.json` holds the figures, `evals/<name>.jsonl` the responses that they were computed from.
 """
 
 import json
@@ -12,11 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from egpo.errors import EgpoError, InputError
-from egpo.evals.evaluation import Figures, figures_of
+from egpo.evals.figures import Figures, figures_of
 from egpo.evals.intervals import require_ks
-from egpo.evals.responses import Respondent, Response, Sampling, Watch, watch_nothing
-from egpo.evals.samples import SampleRecord, write_samples
-from egpo.evals.samples import StoredEvaluation as StoredEvaluation
+from egpo.evals.responses import (
+    ProgressCallback,
+    Respondent,
+    Response,
+    SampleRecord,
+    Sampling,
+    ignore_progress,
+    write_samples,
+)
+from egpo.evals.responses import (
+    StoredEvaluation as StoredEvaluation,
+)
 from egpo.files import write_atomically
 from egpo.rewards.verdict import Verdict
 from egpo.runs.provenance import installed_versions
@@ -27,7 +38,7 @@ from egpo.tasks.protocol import judge_texts, problems_digest
 
 @dataclass(frozen=True)
 class Exam:
-    """What a model is asked: the first `num_problems` of a split of a task (None: all), and how."""
+    """What is evaluated: the first `num_problems` of a split of a task (None: all), how it is sampled, pass@k."""
 
     task: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -38,8 +49,8 @@ class Exam:
 
 
 @dataclass(frozen=True)
-class Paper:
-    """An exam with its problems at hand: the same for every model that sits it."""
+class ExamProblems:
+    """An exam with its task and problems loaded, shared by all models that are evaluated on it."""
 
     exam: Exam
     task: Task
@@ -49,8 +60,11 @@ class Paper:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came of it. `num_left_out`: problems whose prompts do not fit the model. `data` is a digest of the problems:
-    equal digests, equal problems. `sandbox` is the tier that programs ran in, where responses are programs."""
+    """The result of one model. `num_left_out` counts the problems whose prompts do not fit the model.
+
+    `data` is a digest of the problems: equal digests mean equal problems. `sandbox` is the sandbox tier in which
+    programs ran, None for tasks without programs.
+    """
 
     label: str
     exam: Exam
@@ -61,11 +75,11 @@ class Evaluation:
     sandbox: str | None = None
 
 
-def evaluate(model: Respondent, paper: Paper, watch: Watch = watch_nothing) -> Evaluation:
-    """Ask, judge, sum up. An error where not one response could be had or judged: there is nothing to sum up then."""
-    exam, problems = paper.exam, paper.problems
-    responses = model.respond(paper.task, problems, exam.sampling, watch)
-    samples = judge_responses(paper.task, problems, responses, data_source_of(paper.task, exam.task))
+def evaluate(model: Respondent, loaded: ExamProblems, watch: ProgressCallback = ignore_progress) -> Evaluation:
+    """Sample, judge and compute figures. EgpoError if no response at all could be obtained."""
+    exam, problems = loaded.exam, loaded.problems
+    responses = model.respond(loaded.task, problems, exam.sampling, watch)
+    samples = judge_responses(loaded.task, problems, responses, data_source_of(loaded.task, exam.task))
     return Evaluation(
         label=model.label,
         exam=exam,
@@ -73,29 +87,30 @@ def evaluate(model: Respondent, paper: Paper, watch: Watch = watch_nothing) -> E
         samples=samples,
         num_left_out=len(problems) - len({response.problem for response in responses}),
         data=problems_digest(problems),
-        sandbox=paper.sandbox,
+        sandbox=loaded.sandbox,
     )
 
 
-def set_paper(exam: Exam) -> Paper:
-    """An InputError where the exam cannot be held: before any model is loaded or asked."""
+def load_exam(exam: Exam) -> ExamProblems:
+    """Load the task and its problems. InputError if that fails, before any model is loaded."""
     require_ks(exam.ks, exam.sampling.n)
     task = load_task(exam.task, **exam.settings)
     problems = tuple(islice(task.problems(exam.split), exam.num_problems))
     if not problems:
         where = f"task {exam.task}, split `{exam.split}`"
         raise InputError("no problems", where=where, fix="prepare its data with that split, or choose another")
-    return Paper(exam, task, problems, sandbox_tier(task, exam.settings))
+    return ExamProblems(exam, task, problems, sandbox_tier(task, exam.settings))
 
 
 def judge_responses(
     task: Task, problems: Sequence[Problem], responses: Iterable[Response], data_source: str
 ) -> tuple[SampleRecord, ...]:
-    """In the order of problems and samples. A response that a server failed to give is not judged."""
+    """Return the judged responses, by problem and sample. Responses that a server failed to give are not judged."""
     ordered = sorted(responses, key=lambda response: (response.problem, response.sample))
     answered = [response for response in ordered if response.failure is None]
     if ordered and not answered:
-        raise EgpoError(f"not one of {len(ordered)} responses could be had: {ordered[0].failure}", where="evaluation")
+        what = f"none of {len(ordered)} responses could be obtained: {ordered[0].failure}"
+        raise EgpoError(what, where="evaluation")
     verdicts = iter(judge_texts(task, [problems[r.problem] for r in answered], [r.text for r in answered]))
     return tuple(_record(problems[r.problem], r, _failed(r) or next(verdicts), data_source) for r in ordered)
 
@@ -129,14 +144,14 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Origin:
-    """What was evaluated: a model's folder or a server's address, and the checkpoint's step where it has one."""
+    """What was evaluated: a model folder or a server's address, and the step if it is a checkpoint."""
 
     model: str
     step: int | None = None
 
 
 def as_json_value(evaluation: Evaluation, origin: Origin) -> dict[str, Any]:
-    """Estimates are `{value, low, high, num_problems}`; what is not known is null, or not there."""
+    """Return the evaluation as JSON. Estimates are `{value, low, high, num_problems}`; unknown values are null."""
     exam = evaluation.exam
     return {
         "format": FORMAT,
@@ -159,7 +174,10 @@ def as_json_value(evaluation: Evaluation, origin: Origin) -> dict[str, Any]:
 def write_evaluation(
     folder: Path, name: str, evaluation: Evaluation, origin: Origin, more: Mapping[str, Any] | None = None
 ) -> Path:
-    """The responses first: figures without them would be hearsay. `more` stands beside them."""
+    """Write responses and figures, and return the path of the figures. `more` is added to the figures.
+
+    Responses are written first, so that figures never exist without them.
+    """
     path = folder / f"{name}.json"
     value = as_json_value(evaluation, origin) | dict(more or {})
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str, allow_nan=False)
@@ -168,7 +186,7 @@ def write_evaluation(
         write_samples(path.with_suffix(".jsonl"), evaluation.samples)
         write_atomically(path, text + "\n")
     except OSError as error:
-        fix = "free some space or mend the permissions, or choose another --out"
+        fix = "free disk space, fix the permissions, or choose another --out"
         raise EgpoError(f"cannot be written ({error.strerror or error})", where=str(path), fix=fix) from error
     return path
 
@@ -179,17 +197,22 @@ def read_evaluation(path: Path) -> StoredEvaluation:
         value = json.loads(path.read_text(encoding="utf-8"))
         value["label"]
         if value["format"] != FORMAT:
-            raise InputError(f"format {value['format']}, and this version reads {FORMAT}", where=str(path))
+            raise InputError(
+                f"format {value['format']} is not supported; this version reads format {FORMAT}", where=str(path)
+            )
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
             raise
         fix = "give an `evals/<name>.json` that `egpo eval` wrote"
-        raise InputError(f"no evaluation ({error!r:.80})", where=str(path), fix=fix) from error
+        raise InputError(f"not an evaluation ({error!r:.80})", where=str(path), fix=fix) from error
     stored = StoredEvaluation(path, value)
     stored.samples  # noqa: B018  read now, so that a missing file is an error here
     return stored
 
 
 def file_name(*parts: str) -> str:
-    """Of letters, digits, `.`, `_` and `-`: a label may be a path, and a model's name may hold anything."""
+    """Join the parts with `-` and replace every character but letters, digits, `.`, `_` and `-`.
+
+    A label may be a path, and a model's name may contain any character.
+    """
     return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(part for part in parts if part)).strip("._-")[:150] or "evaluation"

@@ -1,9 +1,7 @@
-"""95 % intervals for means over problems, by resampling problems. P problems.
+"""95 % intervals of means over problems, by a bootstrap over problems; and the unbiased pass@k. P problems.
 
-Problems are the clusters: responses to one problem are not independent, so they are drawn together, as the mean that
-they have. What is then resampled is one value a problem, and only how often each value occurs matters.
-
-pass@k without bias: the chance that one at least of k responses is right, judged by n >= k of them. P problems.
+Responses to one problem are not independent, so problems are the unit that is resampled: each contributes the mean of
+its responses. Only how often each value occurs matters, so the draws are multinomial.
 """
 
 import math
@@ -19,7 +17,7 @@ from egpo.errors import InputError
 LEVEL = 0.95
 NUM_RESAMPLES = 10_000
 SHARES = (0.0, 1.0)
-"""The bounds of a value that is a share."""
+"""Bounds of a value that is a fraction."""
 
 Floats = NDArray[np.float64]
 _NORMAL = NormalDist()
@@ -27,7 +25,7 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over `num_problems` problems and its 95 % interval; the ends are None where nothing can be said."""
+    """A mean over `num_problems` problems with its 95 % interval; `low` and `high` are None if it is unknown."""
 
     value: float
     low: float | None
@@ -42,12 +40,12 @@ def mean_with_interval(
     bounds: tuple[float, float] | None = None,
     num_resamples: int = NUM_RESAMPLES,
 ) -> Estimate | None:
-    """The mean of one value a problem. NaN is no value; None where there is none at all.
+    """Return the mean of one value per problem, with its interval. NaN is ignored; None if no value is left.
 
     The interval is the bootstrap's percentile interval, expanded to the width of Student's t (Hesterberg 2015), and
-    read off the mid-distribution: means of shares lie on a lattice, and a plain quantile would jump from point to
-    point. Chosen for its coverage over percentile and BCa (docs/evaluation.md). Where all problems agree resampling
-    says nothing: see `_agreed`.
+    read off the mid-distribution: means of fractions lie on a lattice, where a plain quantile would jump from point to
+    point. Its coverage is better than that of percentile and BCa intervals (docs/evaluation.md). If all values are
+    equal, resampling gives no interval: see `_agreed`.
     """
     value_P = np.asarray(list(values), dtype=np.float64)
     value_P = value_P[~np.isnan(value_P)]
@@ -61,7 +59,7 @@ def mean_with_interval(
 
 
 def resampled_means(value_P: Floats, seed: int, num_resamples: int = NUM_RESAMPLES) -> Floats:
-    """Means of as many problems, drawn with replacement: by how often each distinct value is drawn."""
+    """Return means of P values drawn with replacement, by drawing how often each distinct value occurs."""
     distinct, counts = np.unique(value_P, return_counts=True)
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(value_P.size, counts / value_P.size, size=num_resamples)
@@ -70,7 +68,7 @@ def resampled_means(value_P: Floats, seed: int, num_resamples: int = NUM_RESAMPL
 
 
 def mid_quantiles(means: Floats, shares: tuple[float, float]) -> tuple[float, float]:
-    """Where P(X < x) + P(X = x) / 2, drawn as a line between the values that occur, passes each share."""
+    """Return where P(X < x) + P(X = x) / 2, interpolated between the values that occur, reaches each share."""
     # Equal sums in another order differ in their last bits.
     distinct, counts = np.unique(means.round(12), return_counts=True)
     below = (np.cumsum(counts) - counts / 2) / means.size
@@ -79,7 +77,7 @@ def mid_quantiles(means: Floats, shares: tuple[float, float]) -> tuple[float, fl
 
 
 def student_t(share: float, freedom: int) -> float:
-    """Quantile of Student's t, by the Cornish-Fisher expansion: to 0.2 % from 5 degrees of freedom on."""
+    """Return a quantile of Student's t by the Cornish-Fisher expansion: within 0.2 % from 5 degrees of freedom."""
     z = _NORMAL.inv_cdf(share)
     terms = (
         z,
@@ -91,15 +89,17 @@ def student_t(share: float, freedom: int) -> float:
 
 
 def percentile_tails(num_problems: int) -> tuple[float, float]:
-    """The shares at which the percentile interval has the width that Student's t and an unbiased variance give."""
+    """Return the tail probabilities at which the percentile interval is as wide as Student's t interval."""
     width = math.sqrt(num_problems / (num_problems - 1)) * student_t((1 + LEVEL) / 2, num_problems - 1)
     tail = _NORMAL.cdf(-width)
     return tail, 1 - tail
 
 
 def _agreed(value: float, num_problems: int, bounds: tuple[float, float] | None) -> tuple[float | None, float | None]:
-    """Where every problem has one value: no certainty, only few exceptions. A share u of problems may differ,
-    (1 - u)^P = 2.5 %, by as much as the bounds allow. Without bounds nothing can be said."""
+    """Return the interval if all problems have the same value; (None, None) without bounds.
+
+    A fraction u of unseen problems may still differ by as much as the bounds allow, where (1 - u)^P = 2.5 %.
+    """
     if bounds is None:
         return None, None
     share = 1 - ((1 - LEVEL) / 2) ** (1 / num_problems)
@@ -108,12 +108,12 @@ def _agreed(value: float, num_problems: int, bounds: tuple[float, float] | None)
 
 
 def pass_at_k(num_samples_P: Iterable[int], num_correct_P: Iterable[int], k: int) -> Floats:
-    """For each problem with n responses, c of them right, the share of its subsets of k that hold a right one:
+    """Return, for each problem with n responses of which c are correct, the fraction of k-subsets with a correct one:
 
         1 - C(n - c, k) / C(n, k)  =  1 - prod over i = n-c+1 ... n of (1 - k / i)
 
-    The product never overflows, and is exact at its ends: 0 where c = 0, 1 where fewer than k are wrong. At k = 1 it is
-    c / n. NaN for a problem with fewer than k responses. (Chen et al. 2021, arXiv:2107.03374)
+    The product never overflows and is exact at its ends: 0 if c = 0, 1 if fewer than k are wrong. At k = 1 it is c / n.
+    NaN for a problem with fewer than k responses. (Chen et al. 2021, arXiv:2107.03374)
     """
     n_P, c_P = np.asarray(num_samples_P, dtype=np.int64), np.asarray(num_correct_P, dtype=np.int64)
     if k < 1 or (c_P < 0).any() or (c_P > n_P).any():
@@ -124,16 +124,22 @@ def pass_at_k(num_samples_P: Iterable[int], num_correct_P: Iterable[int], k: int
 
 
 def require_ks(ks: Iterable[int], n: int) -> tuple[int, ...]:
-    """Those k, in order and once each; an InputError where n responses cannot tell."""
+    """Return each k once, in order. InputError if n responses per problem are too few for one of them."""
     wanted = tuple(sorted(set(ks)))
     impossible = [k for k in wanted if not 1 <= k <= n]
     if impossible:
         possible = "k can only be 1" if n == 1 else f"k can be 1 to {n}"
         fix = f"{possible}; for more, sample more: --n {max(impossible)}" if max(impossible) > n else possible
-        raise InputError(f"pass@{impossible[0]} out of {n} response{'s' * (n > 1)} a problem", where="--k", fix=fix)
+        raise InputError(
+            f"pass@{impossible[0]} needs more than {n} response{'s' * (n > 1)} per problem"
+            if max(impossible) > n
+            else f"pass@{impossible[0]}",
+            where="--k",
+            fix=fix,
+        )
     return wanted
 
 
 def default_ks(n: int) -> tuple[int, ...]:
-    """The powers of two up to n."""
+    """Return the powers of two up to n."""
     return tuple(2**power for power in range(n.bit_length()))

@@ -1,4 +1,4 @@
-"""A model folder under evaluation, sampled by the embedded engine in batches. B rows."""
+"""Evaluates a model loaded here: it is sampled by the embedded engine, in batches. B rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from math import isfinite
 
 from egpo.config.schema import Rollout
 from egpo.errors import InputError
-from egpo.evals.responses import Response, Sampling, Watch
+from egpo.evals.responses import ProgressCallback, Response, Sampling
 from egpo.local.draws import Draws
 from egpo.local.measure import measure
 from egpo.local.models.policy import Policy, prompt_tokens
@@ -22,8 +22,10 @@ _USUAL_MAX_TOKENS = 1024
 
 @dataclass(frozen=True, eq=False)
 class LocalModel:
-    """`tags` open and close the thinking; `stop` and `stop_tokens` end a response, besides the model's own end.
-    Problems with longer prompts than `max_prompt_tokens` are left out."""
+    """`tags` open and close the thinking; `stop` and `stop_tokens` end a response, as does the model's own end token.
+
+    Problems whose prompts are longer than `max_prompt_tokens` are left out.
+    """
 
     label: str
     policy: Policy
@@ -33,8 +35,10 @@ class LocalModel:
     rows_at_once: int = ROWS_AT_ONCE
     max_prompt_tokens: int | None = None
 
-    def respond(self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: Watch) -> list[Response]:
-        """The same for the same seed, whatever is sampled together."""
+    def respond(
+        self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: ProgressCallback
+    ) -> list[Response]:
+        """Sample the responses. They depend on the seed, not on which problems share a batch."""
         require_tags_in_text(self.policy.tokenizer, self.tags, task)
         lengths = [len(prompt) for prompt in prompt_tokens(self.policy, task, problems)]
         rollout = self._rollout(sampling, lengths)
@@ -65,19 +69,22 @@ class LocalModel:
             stop=self.stop,
             stop_tokens=self.stop_tokens,
         )
-        # Rollouts of training are never greedy, and their section refuses a temperature of 0.
+        # The section of training rollouts refuses a temperature of 0, which an evaluation may have.
         return rollout.model_copy(update={"temperature": float(sampling.temperature)})
 
     def _max_tokens(self, wanted: int | None, prompt_lengths: list[int]) -> int:
-        """As wanted, and then prompts that leave less room are left out; or as many as every prompt leaves room for."""
+        """Return the longest response in tokens: `wanted`, or what the longest prompt leaves of the context.
+
+        With `wanted`, problems whose prompts leave less are left out later; InputError if all do.
+        """
         length = max(prompt_lengths) if wanted is None else min(prompt_lengths)
         room = self.policy.context - length
         if room < (wanted or 1):
             raise InputError(
-                f"beside a prompt of {length} tokens there is room for {max(room, 0)} in the model's context of "
+                f"a prompt of {length} tokens leaves {max(room, 0)} tokens of the model's context of "
                 f"{self.policy.context}",
                 where=f"model {self.label}",
-                fix="set --max-tokens to what the prompts leave: those that leave less are left out",
+                fix="lower --max-tokens; problems whose prompts leave less are left out",
             )
         return wanted or min(_USUAL_MAX_TOKENS, room)
 

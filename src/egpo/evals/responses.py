@@ -1,24 +1,37 @@
-"""What is asked of a model under evaluation, and what it answers."""
+"""Responses of an evaluated model: how they are sampled, the protocol that models implement, and the stored records.
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+`evals/<name>.jsonl` holds every response with its verdict, one JSON object per line. Field names are verl's where verl
+has one, as in `rollouts/`; so `egpo audit rewards` reads these files, too.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
 
 from egpo.errors import InputError
+from egpo.files import write_atomically
+from egpo.runs.json_lines import encoded, read_lines
+from egpo.runs.stored import EvaluationFile
 from egpo.tasks import Problem, Task
 
-Watch = Callable[[int, int], None]
-"""Told how many responses are there, out of how many."""
+ProgressCallback = Callable[[int, int], None]
+"""Called with the number of responses so far and their total number."""
 
 
-def watch_nothing(done: int, total: int) -> None:
-    """For callers without a screen."""
+def ignore_progress(done: int, total: int) -> None:
+    """A callback that does nothing, for callers without a progress display."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """`n` responses to each problem; temperature 0 is greedy, and then one says all. `max_tokens` of None: 1,024, or
-    as many as fit the model's context; a served model decides for itself."""
+    """How responses are sampled: `n` per problem. Temperature 0 is greedy and needs `n` = 1.
+
+    `max_tokens` of None: 1,024, or as many as fit the model's context; a server uses its own default. `top_k` of 0 and
+    `min_p` of 0 are off.
+    """
 
     n: int = 8
     temperature: float = 1.0
@@ -41,21 +54,21 @@ class Sampling:
         }
         for name, is_wrong in faults.items():
             if is_wrong:
-                fix = "greedy responses are all the same: n=1" if "greedy" in name else "see `egpo eval --help`"
+                fix = "greedy responses are all equal: set n=1" if "greedy" in name else "see `egpo eval --help`"
                 raise InputError(name, where="sampling", fix=fix)
 
     @property
     def described(self) -> str:
-        """`greedy`, or `n8-t0.7`: part of a file's name."""
+        """The settings as a part of a file name: `greedy`, or `n8-t0.7`."""
         return "greedy" if self.temperature == 0 else f"n{self.n}-t{self.temperature:g}"
 
 
 @dataclass(frozen=True)
 class Response:
-    """The `sample`-th response to `problems[problem]`.
+    """Response number `sample` (from 0) to `problems[problem]`.
 
-    `num_tokens`, `finished` and `entropy` (a mean in nats by segment) are known or None, or not there: a server does
-    not tell entropy. `failure` says why there is no text: nothing was learnt about the model.
+    `entropy` is the mean per segment in nats. Unknown values are None or missing: a server reports no entropy.
+    `failure` is the reason why there is no text; such a response says nothing about the model.
     """
 
     problem: int
@@ -69,13 +82,95 @@ class Response:
 
 
 class Respondent(Protocol):
-    """A model, wherever it runs."""
+    """A model that can be evaluated: loaded here, or behind a server."""
 
     @property
     def label(self) -> str:
-        """What tables call it."""
+        """The model's name in tables."""
         ...
 
-    def respond(self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: Watch) -> list[Response]:
-        """`sampling.n` responses to each problem. A problem whose prompt does not fit the model has none."""
+    def respond(
+        self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: ProgressCallback
+    ) -> list[Response]:
+        """Return `sampling.n` responses per problem; none for a problem whose prompt does not fit the model."""
         ...
+
+
+@dataclass(frozen=True)
+class SampleRecord:
+    """One judged response. Unknown values are None or missing."""
+
+    problem: str
+    """Key of the problem."""
+    sample: int
+    """Which of the problem's responses, counted from 0."""
+    input: str
+    """The prompt, as text."""
+    output: str
+    """The response, as the judge read it."""
+    gts: Any
+    """The ground truth."""
+    score: float
+    """The reward."""
+    acc: bool
+    """Fully correct."""
+    reason: str
+    """Reason of the score or of the failure: a name from the reward's list, or from the server's (`FAILURES`)."""
+    failed: bool = False
+    """Whether the checker or the server failed: then score and acc say nothing about the model."""
+    num_tokens: int | None = None
+    finished: bool | None = None
+    """Whether it ended by itself and was not truncated."""
+    segments: Mapping[str, float] = field(default_factory=dict)
+    """Mean entropy of `thinking`, `answer` and `response` in nats; an empty segment is missing."""
+    data_source: str = ""
+    ability: str = ""
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_samples(path: Path, samples: Iterable[SampleRecord]) -> None:
+    write_atomically(path, b"".join(encoded(_as_line(sample)) for sample in samples))
+
+
+def read_samples(path: Path) -> list[SampleRecord]:
+    """Return the records of every complete line. Fields that this version does not know are ignored."""
+    return [_as_record(line.value, f"{path}, line {line.number}") for line in read_lines(path)]
+
+
+@dataclass(frozen=True)
+class StoredEvaluation(EvaluationFile):
+    """An evaluation read from disk: `header` is the JSON with the figures, `samples` are the judged responses."""
+
+    @cached_property
+    def samples(self) -> Sequence[SampleRecord]:
+        """Every judged response. InputError if the file is missing: figures alone cannot be paired by problem."""
+        path = self.path.with_suffix(".jsonl")
+        if not path.is_file():
+            fix = "evaluate again, or compare figures alone with `egpo compare --scores`"
+            raise InputError("the responses of this evaluation are missing", where=str(path), fix=fix)
+        return tuple(read_samples(path))
+
+    @property
+    def passes(self) -> list[list[SampleRecord]]:
+        """The first responses to all problems, then the second ones, and so on: each is an evaluation in itself."""
+        found: dict[int, list[SampleRecord]] = {}
+        for sample in self.samples:
+            found.setdefault(sample.sample, []).append(sample)
+        return [found[number] for number in sorted(found)]
+
+
+def _as_line(sample: SampleRecord) -> dict[str, Any]:
+    line = {item.name: getattr(sample, item.name) for item in fields(sample)}
+    # A custom reward may be NaN, which JSON does not have.
+    return line | {"score": sample.score if math.isfinite(sample.score) else None}
+
+
+def _as_record(line: Mapping[str, Any], where: str) -> SampleRecord:
+    known = {item.name: line[item.name] for item in fields(SampleRecord) if item.name in line}
+    if known.get("score", 0.0) is None:
+        known["score"] = math.nan
+    try:
+        return SampleRecord(**known)
+    except TypeError as error:
+        fix = "give a file that `egpo eval` wrote"
+        raise InputError(f"not a stored response ({error})", where=where, fix=fix) from error

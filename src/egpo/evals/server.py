@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible server under evaluation. Its entropies are unknown: absent, not zero."""
+"""Evaluates a model behind an OpenAI-compatible server. Its entropies are unknown, and so missing, not zero."""
 
 import asyncio
 import hashlib
@@ -9,40 +9,40 @@ from typing import Any
 import httpx
 
 from egpo.errors import EgpoError, InputError
-from egpo.evals.asking import (
+from egpo.evals.responses import ProgressCallback, Response, Sampling
+from egpo.evals.server_requests import (
     Answer,
     AnswerCache,
-    GarbageError,
-    Patience,
+    InvalidReplyError,
+    RetryPolicy,
     UnansweredError,
     ask,
     question_key,
     read_model_names,
 )
-from egpo.evals.responses import Response, Sampling, Watch
 from egpo.tasks import Problem, Task
 
 _MOST_FAILURES_IN_A_ROW = 8
-"""So many questions one after another without an answer: the server is not there any more, or not well."""
+"""Consecutive failures after which the evaluation stops: the server is down or broken."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """`url` up to and with `/v1`; `api_key` where it wants one."""
+    """`url` ends with `/v1`; `api_key` is None for a server without one; `concurrency` questions run at a time."""
 
     url: str
     api_key: str | None = field(default=None, repr=False)
     concurrency: int = 16
-    patience: Patience = field(default_factory=Patience)
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
 
     @classmethod
     def at(cls, url: str, **settings: Any) -> "Server":
-        """`http://host:8000`, with or without `/v1`."""
+        """Return the server at an address such as `http://host:8000`, with or without `/v1`."""
         if not _is_address(url):
-            raise InputError(f"`{url}` is no address", where="--url", fix="as in http://localhost:8000/v1")
+            raise InputError(f"`{url}` is not an address", where="--url", fix="as in http://localhost:8000/v1")
         if _holds_more(url):
-            fix = "give the key with --api-key-env: an address is shown and written down"
-            raise InputError("there is a name, a password or a query in the address", where="--url", fix=fix)
+            fix = "give the key with --api-key-env: an address is displayed and stored"
+            raise InputError("the address contains a user name, a password or a query", where="--url", fix=fix)
         plain = url.rstrip("/")
         return cls(plain if plain.endswith("/v1") else f"{plain}/v1", **settings)
 
@@ -51,20 +51,23 @@ class Server:
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     def model_names(self) -> list[str]:
-        """Those that it serves."""
+        """Return the names of the models that the server lists."""
         try:
-            reply = httpx.get(f"{self.url}/models", headers=self.headers, timeout=self.patience.timeout_s)
+            reply = httpx.get(f"{self.url}/models", headers=self.headers, timeout=self.retries.timeout_s)
             reply.raise_for_status()
             return read_model_names(reply.content)
-        except (httpx.HTTPError, httpx.InvalidURL, GarbageError) as error:
-            fix = "is the server up, and this its address? or name the model yourself"
-            raise InputError(f"does not say what it serves ({error})", where=f"{self.url}/models", fix=fix) from error
+        except (httpx.HTTPError, httpx.InvalidURL, InvalidReplyError) as error:
+            fix = "check that the server is up and the address is right, or name the model"
+            raise InputError(
+                f"the server does not list its models ({error})", where=f"{self.url}/models", fix=fix
+            ) from error
 
     def only_model(self) -> str:
+        """Return the one model that the server lists. InputError if it lists none or several."""
         names = self.model_names()
         if len(names) != 1:
-            fix = f"name one of: {', '.join(names)}" if names else "name the model yourself"
-            raise InputError(f"serves {len(names)} models", where=self.url, fix=fix)
+            fix = f"name one of: {', '.join(names)}" if names else "name the model"
+            raise InputError(f"the server lists {len(names)} models", where=self.url, fix=fix)
         return names[0]
 
 
@@ -79,7 +82,7 @@ class _Question:
 
 @dataclass(eq=False)
 class ServedModel:
-    """What was answered lies in the cache the moment it arrives; a second call asks for the rest only."""
+    """A served model. Each answer is cached when it arrives, so that a second call sends only the rest."""
 
     server: Server
     model: str
@@ -89,7 +92,9 @@ class ServedModel:
     def label(self) -> str:
         return self.model
 
-    def respond(self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: Watch) -> list[Response]:
+    def respond(
+        self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: ProgressCallback
+    ) -> list[Response]:
         questions = list(self._questions(task, problems, sampling))
         failures = asyncio.run(_Session(self, questions, watch).run())
         return [self._response(question, failures.get(question.key)) for question in questions]
@@ -116,9 +121,9 @@ class ServedModel:
 
 
 class _Session:
-    """The questions of one call that the cache has no answer to, several under way at a time."""
+    """Sends the questions of one call that are not in the cache, several at a time."""
 
-    def __init__(self, model: ServedModel, questions: list[_Question], watch: Watch) -> None:
+    def __init__(self, model: ServedModel, questions: list[_Question], watch: ProgressCallback) -> None:
         self._model, self._watch, self._total = model, watch, len(questions)
         self._open = iter([question for question in questions if model.cache.find(question.key) is None])
         self._done = sum(model.cache.find(question.key) is not None for question in questions)
@@ -126,7 +131,7 @@ class _Session:
         self._failed_in_a_row = 0
 
     async def run(self) -> dict[str, str]:
-        """The reasons of those that stayed without an answer, by key."""
+        """Send all questions. Return the reasons of those without an answer, by key."""
         server = self._model.server
         limits = httpx.Limits(max_connections=server.concurrency)
         self._watch(self._done, self._total)
@@ -144,7 +149,7 @@ class _Session:
     async def _work(self, client: httpx.AsyncClient) -> None:
         for question in self._open:
             try:
-                answer = await ask(client, question.body, self._model.server.patience)
+                answer = await ask(client, question.body, self._model.server.retries)
             except UnansweredError as error:
                 self._note(question, error)
             else:
@@ -154,7 +159,7 @@ class _Session:
             self._watch(self._done, self._total)
 
     def _note(self, question: _Question, error: UnansweredError) -> None:
-        """One question without an answer is a failure of that question; many in a row are the server's end."""
+        """Record one failed question; EgpoError if the server is gone or too many failed in a row."""
         self._failures[question.key] = error.reason
         self._failed_in_a_row += error.reason != "server_refused"
         none_yet = not self._done and len(self._failures) == self._total
@@ -162,7 +167,7 @@ class _Session:
             raise EgpoError(
                 f"gave up after {self._done:,} of {self._total:,} responses ({error})",
                 where=self._model.server.url,
-                fix=f"those are kept in {self._model.cache.path}: mend the server, and the same command goes on",
+                fix=f"fix the server, then run the same command again (answers kept: {self._model.cache.path})",
             ) from error
 
 
@@ -180,8 +185,10 @@ def _holds_more(url: str) -> bool:
 
 
 def _sent(sampling: Sampling, key: str, sample: int) -> dict[str, Any]:
-    """The settings as the protocol names them; what is not set is left to the server. The seed is the sample's own:
-    with one for all, a server that honours it would say the same n times."""
+    """Return the sampling settings under the protocol's names; unset ones are left to the server.
+
+    Each sample has its own seed: with a common one, a server that uses it would return the same response n times.
+    """
     name = f"{sampling.seed}\n{key}\n{sample}".encode("utf-8", "backslashreplace")
     settings: dict[str, Any] = {
         "temperature": sampling.temperature,
@@ -189,7 +196,7 @@ def _sent(sampling: Sampling, key: str, sample: int) -> dict[str, Any]:
     }
     if sampling.top_p < 1:
         settings["top_p"] = sampling.top_p
-    # Not of OpenAI's protocol, but vLLM, SGLang and llama.cpp read them under these names.
+    # Not in OpenAI's protocol, but vLLM, SGLang and llama.cpp read them under these names.
     if sampling.top_k:
         settings["top_k"] = sampling.top_k
     if sampling.min_p:

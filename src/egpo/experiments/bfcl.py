@@ -10,9 +10,9 @@ from egpo.config.machine import model_folder
 from egpo.config.schema import Bfcl
 from egpo.errors import InputError
 from egpo.evals.bfcl.categories import parse_categories
-from egpo.evals.bfcl.job import Asked, PromptFormat
-from egpo.evals.bfcl.run import Outcome, Wanted, evaluate_bfcl, evaluation_name, training_instruction
-from egpo.evals.bfcl.targets import Target
+from egpo.evals.bfcl.evaluate import BfclOptions, BfclOutcome, evaluate_bfcl, evaluation_name, training_instruction
+from egpo.evals.bfcl.passes import BfclSettings, PromptFormat
+from egpo.evals.bfcl.targets import BfclTarget
 from egpo.experiments.evaluations import Which, find_evaluated
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.screen import Screen
@@ -25,9 +25,9 @@ from egpo.tasks import load_task
 class _Call:
     """The arguments of `evaluate_bfcl`."""
 
-    target: Target
-    asked: Asked
-    wanted: Wanted
+    target: BfclTarget
+    asked: BfclSettings
+    wanted: BfclOptions
 
     @property
     def name(self) -> str:
@@ -74,7 +74,7 @@ def _call(experiment: Experiment, chosen: Bfcl, which: Which) -> _Call:
     default: PromptFormat = "qwen_fc" if trained is None and chosen.instruction is None else "template"
     prompt_format = chosen.format or default
     instruction = chosen.instruction if chosen.instruction is not None else trained or ""
-    asked = Asked(
+    asked = BfclSettings(
         "",
         "",
         folder,
@@ -88,7 +88,7 @@ def _call(experiment: Experiment, chosen: Bfcl, which: Which) -> _Call:
     )
     # The evaluation of a checkpoint goes to its run; for the base the folder must be given.
     out = experiment.run.evals if which == "base" else None
-    return _Call(Target(place.label, folder, place=place), asked, Wanted(num_passes=chosen.runs, out=out))
+    return _Call(BfclTarget(place.label, folder, place=place), asked, BfclOptions(num_passes=chosen.runs, out=out))
 
 
 def _trained_instruction(config: Config) -> str | None:
@@ -107,7 +107,7 @@ def _evaluate(call: _Call, screen: Screen) -> str:
     return _described(evaluate_bfcl(target, replace(call.asked, tokenizer=folder), call.wanted, screen.say))
 
 
-def _described(outcome: Outcome) -> str:
+def _described(outcome: BfclOutcome) -> str:
     accuracy, passes = outcome.evaluation.figures.accuracy, outcome.evaluation.exam.sampling.n
     over = f"{passes} passes" if passes > 1 else "one pass"
     figure = "no response could be judged" if accuracy is None else f"{accuracy.value:.1%} over {over}"

@@ -14,11 +14,11 @@ from typing import Literal
 from egpo.config import Config
 from egpo.config.machine import model_folder, this_machine
 from egpo.errors import InputError
-from egpo.evals.asking import AnswerCache
-from egpo.evals.candidates import LocalCandidate, ModelPlace, find_model
-from egpo.evals.evaluate import Exam, evaluate, file_name, set_paper, write_evaluation
+from egpo.evals.evaluate import Exam, evaluate, file_name, load_exam, write_evaluation
 from egpo.evals.responses import Respondent
 from egpo.evals.server import ServedModel, Server
+from egpo.evals.server_requests import AnswerCache
+from egpo.evals.targets import LocalTarget, ModelPlace, find_model
 from egpo.experiments.exams import THINKING, exams_of, require_servable
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.screen import Screen
@@ -69,18 +69,18 @@ def _job(experiment: Experiment, which: Which, exams: Sequence[Exam], screen: Sc
     return StageJob(f"eval: {which}", inputs, lambda: outputs, work, shared=which == "base")
 
 
-def _candidate(experiment: Experiment, which: Which) -> LocalCandidate:
+def _candidate(experiment: Experiment, which: Which) -> LocalTarget:
     """Return the model to evaluate. The base has no run of its own: its files go to this run's `evals`."""
     config, out = experiment.training, experiment.run.evals if which == "base" else None
-    return LocalCandidate(find_evaluated(experiment, which), out, config, config.model.device)
+    return LocalTarget(find_evaluated(experiment, which), out, config, config.model.device)
 
 
-def _figures_file(candidate: LocalCandidate, exam: Exam) -> Path:
+def _figures_file(candidate: LocalTarget, exam: Exam) -> Path:
     return candidate.folder / f"{candidate.file_name(exam)}.json"
 
 
-def _evaluate(candidate: LocalCandidate, config: Config, exams: Sequence[Exam], screen: Screen) -> str:
-    papers = [set_paper(exam) for exam in exams]
+def _evaluate(candidate: LocalTarget, config: Config, exams: Sequence[Exam], screen: Screen) -> str:
+    papers = [load_exam(exam) for exam in exams]
     results = []
     with (
         screen.watched(candidate.label) as view,
@@ -97,7 +97,7 @@ def _evaluate(candidate: LocalCandidate, config: Config, exams: Sequence[Exam], 
 
 
 @contextmanager
-def _opened(candidate: LocalCandidate, config: Config, say: Callable[[str], None]) -> Iterator[Respondent]:
+def _opened(candidate: LocalTarget, config: Config, say: Callable[[str], None]) -> Iterator[Respondent]:
     """Load the model, or start a server for it (`eval.serve`), until the block ends. `say` gets the server's log."""
     if not config.eval.serve:
         with candidate.opened() as model:
@@ -113,7 +113,7 @@ def _opened(candidate: LocalCandidate, config: Config, say: Callable[[str], None
         yield ServedModel(Server.at(server.url), server.model_name, cache)
 
 
-def _serving(candidate: LocalCandidate, config: Config) -> Serving:
+def _serving(candidate: LocalTarget, config: Config) -> Serving:
     """Return the server's settings. No parsers: the reward reads thinking and tool calls as the model writes them."""
     thinking = config.model.template.get(THINKING)
     return Serving(

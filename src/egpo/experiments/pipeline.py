@@ -9,7 +9,7 @@ from pathlib import Path
 from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.config import config_to_yaml
 from egpo.errors import EgpoError, Fault, InputError, RunInterruptedError
-from egpo.evals.candidates import exam_name
+from egpo.evals.targets import exam_name
 from egpo.experiments.bfcl import bfcl_exam
 from egpo.experiments.exams import exams_of
 from egpo.experiments.experiment import Experiment

@@ -5,14 +5,14 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from egpo.evals.responses import Watch, watch_nothing
+from egpo.evals.responses import ProgressCallback, ignore_progress
 
 
 class ProgressBar(Protocol):
     """A progress bar: `watch` moves it, `say` writes a line above it."""
 
     @property
-    def watch(self) -> Watch: ...
+    def watch(self) -> ProgressCallback: ...
     @property
     def say(self) -> Callable[[str], None]: ...
 
@@ -28,7 +28,7 @@ class Screen:
 @dataclass(frozen=True)
 class _NoBar:
     say: Callable[[str], None]
-    watch: Watch = watch_nothing
+    watch: ProgressCallback = ignore_progress
 
 
 def plain_screen(say: Callable[[str], None]) -> Screen:

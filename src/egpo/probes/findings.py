@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from egpo.evals.evaluation import Figures
+from egpo.evals.figures import Figures
 from egpo.evals.intervals import Estimate
 from egpo.probes.forecast import Forecast
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from egpo.evals.intervals import SHARES, Estimate, mean_with_interval, mid_quantiles, pass_at_k, percentile_tails
-from egpo.evals.samples import SampleRecord
+from egpo.evals.responses import SampleRecord
 
 Rewards = Mapping[str, Counter[float]]
 """For each prompt's key, how many of its responses earned each reward."""

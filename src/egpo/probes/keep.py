@@ -10,7 +10,7 @@ from egpo.data.manifest import MANIFEST, FileEntry, Manifest
 from egpo.data.output import StagedFiles, refuse_other_data
 from egpo.data.rows import Row, write_parquet
 from egpo.errors import InputError
-from egpo.evals.evaluate import Paper
+from egpo.evals.evaluate import ExamProblems
 from egpo.probes.probe import Probe
 from egpo.tasks import Problem, Task
 from egpo.tasks.loading import data_source_of
@@ -62,7 +62,7 @@ def require_free_folders(out: Path, *, force: bool) -> None:
         refuse_other_data(out / name, force=force)
 
 
-def write_kept(probe: Probe, paper: Paper, keep: PassRange, out: Path, *, force: bool = False) -> Kept:
+def write_kept(probe: Probe, paper: ExamProblems, keep: PassRange, out: Path, *, force: bool = False) -> Kept:
     """Write `out`/kept with the problems whose pass rate lies in the range, and `out`/control with as many drawn at
     random from all probed problems. Both have the whole test split, so that either can be a task's `source`."""
     known = [problem for problem in paper.problems if problem.key in probe.pass_rates]
@@ -77,7 +77,9 @@ def write_kept(probe: Probe, paper: Paper, keep: PassRange, out: Path, *, force:
     return Kept(str(out / KEPT), str(out / CONTROL), len(kept), len(known))
 
 
-def _write(out: Path, problems: Sequence[Problem], paper: Paper, manifest: Mapping[str, Any], force: bool) -> None:
+def _write(
+    out: Path, problems: Sequence[Problem], paper: ExamProblems, manifest: Mapping[str, Any], force: bool
+) -> None:
     splits = {"train": problems, "test": paper.task.problems("test")}
     with StagedFiles(out, force=force) as files:
         entries = {}
@@ -90,7 +92,7 @@ def _write(out: Path, problems: Sequence[Problem], paper: Paper, manifest: Mappi
         files.commit()
 
 
-def _rows(paper: Paper, problems: Iterable[Problem]) -> Iterable[Row]:
+def _rows(paper: ExamProblems, problems: Iterable[Problem]) -> Iterable[Row]:
     source, task = data_source_of(paper.task, paper.exam.task), paper.task
     return (_row(task, problem, source) for problem in problems)
 
@@ -99,7 +101,7 @@ def _row(task: Task, problem: Problem, source: str) -> Row:
     return Row(source, tuple(task.prompt(problem)), problem.ability, problem.ground_truth, problem.extra)
 
 
-def _described(probe: Probe, paper: Paper, keep: PassRange, name: str) -> dict[str, Any]:
+def _described(probe: Probe, paper: ExamProblems, keep: PassRange, name: str) -> dict[str, Any]:
     """Return the manifest without its files. `source_sha256` is the digest of the probed problems."""
     exam = paper.exam
     return {

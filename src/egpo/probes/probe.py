@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from egpo.errors import InputError
-from egpo.evals.evaluate import Evaluation, Exam, Paper, evaluate
+from egpo.evals.evaluate import Evaluation, Exam, ExamProblems, evaluate
+from egpo.evals.figures import tally_problems
 from egpo.evals.intervals import Estimate, mean_with_interval, require_ks
-from egpo.evals.responses import Respondent, Watch, watch_nothing
-from egpo.evals.samples import tally_problems
+from egpo.evals.responses import ProgressCallback, Respondent, ignore_progress
 from egpo.probes.findings import ProbeFinding, Recommendation, find_faults, recommend
 from egpo.probes.forecast import Forecast, count_rewards, forecast, reward_variances
 from egpo.tasks import Problem, load_task
@@ -28,7 +28,7 @@ class Probe:
     findings: tuple[ProbeFinding, ...]
 
 
-def draw_exam(exam: Exam) -> Paper:
+def draw_exam(exam: Exam) -> ExamProblems:
     """Load the exam's task with `num_problems` problems of its split, drawn at random, in the order of the split.
 
     At random, because a file may be sorted and training shuffles. Problems with equal keys are drawn once.
@@ -43,10 +43,10 @@ def draw_exam(exam: Exam) -> Paper:
     if not problems:
         where = f"task {exam.task}, split `{exam.split}`"
         raise InputError("no problems", where=where, fix="prepare its data with that split")
-    return Paper(exam, task, problems, sandbox_tier(task, exam.settings))
+    return ExamProblems(exam, task, problems, sandbox_tier(task, exam.settings))
 
 
-def probe(model: Respondent, paper: Paper, watch: Watch = watch_nothing) -> Probe:
+def probe(model: Respondent, paper: ExamProblems, watch: ProgressCallback = ignore_progress) -> Probe:
     return sum_up(evaluate(model, paper, watch))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from egpo.errors import EgpoError
 from egpo.evals.evaluate import Origin
 from egpo.evals.evaluate import as_json_value as evaluation_as_json
-from egpo.evals.samples import write_samples
+from egpo.evals.responses import write_samples
 from egpo.files import write_atomically
 from egpo.probes.findings import ENOUGH
 from egpo.probes.forecast import Forecast

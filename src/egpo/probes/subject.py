@@ -8,9 +8,9 @@ from typing import Any
 from egpo.config import Config
 from egpo.config.schema import Model, Task
 from egpo.errors import InputError
-from egpo.evals.candidates import HERE, Device, ModelPlace, find_model
 from egpo.evals.evaluate import Origin
 from egpo.evals.local_model import ROWS_AT_ONCE, LocalModel
+from egpo.evals.targets import HERE, Device, ModelPlace, find_model
 from egpo.local.models.loading import load_policy
 from egpo.runs import RunFolder
 

@@ -1,28 +1,36 @@
-"""A step's responses as every engine of ours keeps them: text, verdict, entropy of each token. B rows, T tokens.
+"""What a step under verl writes to disk: its responses, and, if asked for, its batch.
 
-verl's own dump has the text and the score alone.
+`rollout_records` makes the same records as the embedded engine: text, verdict, entropy of each token. (verl's own dump
+has only text and score.) `write_record` stores a batch with the advantages that verl used; the conformance test replays
+it. B responses, S prompt tokens, T response tokens. Needs torch, not verl.
 """
 
+import io
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from egpo.files import write_atomically
 from egpo.runs.dump import RolloutRecord, TokenSpan, token_spans
 from egpo.segments import segment_masks
 from egpo.segments.tags import TokenTexts
-from egpo.verl.estimators import Feed
+from egpo.verl.estimators import EstimatorInputs
 
 FIELDS = ["reward_model", "data_source", "extra_info", "advantages"]
-"""What a record needs of verl's batch besides what the estimators were fed with."""
+"""Fields of verl's batch that a record needs besides those in `EstimatorInputs`."""
 _SET_BY_VERL = ("num_turns", "rollout_reward_scores", "split", "index")
 
 
 @dataclass(frozen=True, eq=False)
-class Dumped:
-    """`texts` cuts a response into its tokens' parts; `longest` is the length at which responses are cut off."""
+class DumpSettings:
+    """`texts` splits a response into the texts of its tokens; `longest` is the maximum response length in tokens."""
 
     tokenizer: Any
     texts: TokenTexts
@@ -30,50 +38,50 @@ class Dumped:
     longest: int
 
 
-def rollout_records(feed: Feed, data: Any, step: int, dumped: Dumped) -> Iterator[RolloutRecord]:
-    """One for each response; `data` is a TensorDict that holds `FIELDS`, one row a response."""
-    rows, tokenizer = feed.rows, dumped.tokenizer
+def rollout_records(inputs: EstimatorInputs, data: Any, step: int, dump: DumpSettings) -> Iterator[RolloutRecord]:
+    """Yield one record per response. `data` is a TensorDict with `FIELDS`, one row per response."""
+    rows, tokenizer = inputs.rows, dump.tokenizer
     length_B = [int(mask_T.nonzero()[-1]) + 1 if bool(mask_T.any()) else 0 for mask_T in rows.mask_BT]
     prompts = [ids[mask].tolist() for ids, mask in zip(rows.prompt_BS, rows.prompt_mask_BS, strict=True)]
-    names_B = _segment_names(feed, dumped)
+    names_B = _segment_names(inputs, dump)
     advantages = data["advantages"].to_padded_tensor(0) if data["advantages"].is_nested else data["advantages"]
     truths, sources, extras = (_listed(data, name, len(length_B)) for name in FIELDS[:3])
     seen: Counter[str] = Counter()
-    # verl reorders a batch to balance its ranks: groups stand together here.
+    # verl reorders a batch to balance its ranks; here the responses of a group follow each other.
     for row in sorted(range(len(length_B)), key=rows.group_B.tolist().__getitem__):
         length = length_B[row]
         ids = rows.response_BT[row, :length].tolist()
         output = tokenizer.decode(ids, skip_special_tokens=True)
-        said, extra = rows.information[row], _mapping(extras[row])
+        judged, extra = rows.information[row], _mapping(extras[row])
         yield RolloutRecord(
             input=tokenizer.decode(prompts[row]),
             output=output,
             gts=_mapping(truths[row]).get("ground_truth"),
             score=float(rows.score_B[row]),
             step=step,
-            acc=bool(said.get("acc", False)),
-            reason=str(said.get("reason", "")),
+            acc=bool(judged.get("acc", False)),
+            reason=str(judged.get("reason", "")),
             problem=_problem(extra, rows.groups[row]),
             sample=seen[rows.groups[row]],
             advantage=_first_where(advantages[row], rows.mask_BT[row]),
-            failed=bool(said.get("failed", False)),
-            finished=length < dumped.longest,
+            failed=bool(judged.get("failed", False)),
+            finished=length < dump.longest,
             data_source=str(sources[row] or ""),
             extra_info={name: value for name, value in extra.items() if name not in _SET_BY_VERL},
-            segments={name: float(entropy_B[row]) for name, entropy_B in feed.measures.entropy.items()},
-            tokens=dumped.texts.parts(ids, output),
+            segments={name: float(entropy_B[row]) for name, entropy_B in inputs.measures.entropy.items()},
+            tokens=dump.texts.parts(ids, output),
             token_entropy=_where(rows.entropy_BT[row, :length], rows.mask_BT[row, :length]),
             token_segment=_spans(names_B, row, length),
         )
         seen[rows.groups[row]] += 1
 
 
-def _segment_names(feed: Feed, dumped: Dumped) -> dict[str, Tensor]:
-    opened_B = feed.measures.opened_B
-    if dumped.tags is None or opened_B is None:
+def _segment_names(inputs: EstimatorInputs, dump: DumpSettings) -> dict[str, Tensor]:
+    opened_B = inputs.measures.opened_B
+    if dump.tags is None or opened_B is None:
         return {}
-    rows = feed.rows
-    segments = segment_masks(rows.response_BT, rows.mask_BT, dumped.tokenizer, dumped.tags, opened_B=opened_B)
+    rows = inputs.rows
+    segments = segment_masks(rows.response_BT, rows.mask_BT, dump.tokenizer, dump.tags, opened_B=opened_B)
     return {name: segments.named(name) for name in ("thinking", "answer")}
 
 
@@ -83,18 +91,18 @@ def _spans(names_B: Mapping[str, Tensor], row: int, length: int) -> tuple[TokenS
 
 
 def _where(value_T: Tensor, mask_T: Tensor) -> list[float | None]:
-    """None where somebody else wrote: a tool, in the middle of a response."""
+    """Return the values as a list, with None for tokens that the model did not write (a tool's output)."""
     return [value if own else None for value, own in zip(value_T.tolist(), mask_T.tolist(), strict=True)]
 
 
 def _first_where(value_T: Tensor, mask_T: Tensor) -> float | None:
-    """A response's advantage is the same at each of its tokens."""
+    """Return a response's advantage, which is the same at each of its tokens; None if it has none."""
     own = value_T[: len(mask_T)][mask_T[: len(value_T)]]
     return float(own[0]) if len(own) else None
 
 
 def _problem(extra: Mapping[str, Any], group: str) -> str:
-    """As our files number it, the same at every step; verl's own id, new each time, in those of others."""
+    """Return the problem's key: `split index` in our data files, else verl's uid, which is new at every step."""
     return f"{extra['split']} {extra['index']}" if "split" in extra and "index" in extra else group
 
 
@@ -105,3 +113,67 @@ def _listed(data: Any, name: str, count: int) -> Sequence[Any]:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+RECORD_VARIABLE = "EGPO_VERL_RECORD"
+"""Environment variable that names the folder of the records if `algorithm.egpo.record` does not."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """One step's batch: `reward_B` is what the estimator received, `advantage_BT` what verl's loss received.
+
+    `about` holds the estimator, its arguments, its segment and the tags.
+    """
+
+    groups: NDArray[np.str_]
+    prompt_BS: NDArray[np.int64]
+    prompt_mask_BS: NDArray[np.bool_]
+    response_BT: NDArray[np.int64]
+    mask_BT: NDArray[np.bool_]
+    entropy_BT: NDArray[np.float32]
+    logp_BT: NDArray[np.float32]
+    opened_B: NDArray[np.bool_]
+    failed_B: NDArray[np.bool_]
+    correct_B: NDArray[np.bool_]
+    reward_B: NDArray[np.float32]
+    advantage_BT: NDArray[np.float32]
+    about: Mapping[str, Any]
+
+
+def write_record(folder: Path, step: int, inputs: EstimatorInputs, reward_B: Any, advantage_BT: Any) -> Path:
+    """Write `step_<N>.npz` (arrays and one JSON text, nothing pickled) and return its path."""
+    rows, settings, opened_B = inputs.rows, inputs.settings, inputs.measures.opened_B
+    correct_B = rows.correct_B
+    about = {
+        "estimator": settings.estimator,
+        "segment": settings.segment,
+        "arguments": settings.arguments,
+        "tags": settings.tags,
+    }
+    tables = {
+        "groups": np.array(rows.groups),
+        "prompt_BS": rows.prompt_BS.numpy(),
+        "prompt_mask_BS": rows.prompt_mask_BS.numpy(),
+        "response_BT": rows.response_BT.numpy(),
+        "mask_BT": rows.mask_BT.numpy(),
+        "entropy_BT": rows.entropy_BT.numpy(),
+        "logp_BT": rows.logp_BT.numpy(),
+        "opened_B": np.zeros(len(rows.groups), bool) if opened_B is None else opened_B.numpy(),
+        "failed_B": rows.failed_B.numpy(),
+        "correct_B": np.zeros(len(rows.groups), bool) if correct_B is None else correct_B.numpy(),
+        "reward_B": reward_B.numpy(),
+        "advantage_BT": advantage_BT.numpy(),
+    }
+    content = io.BytesIO()
+    np.savez_compressed(content, about=np.array(json.dumps(about)), **tables)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step_{step}.npz"
+    write_atomically(path, content.getvalue())
+    return path
+
+
+def read_record(path: Path) -> Recorded:
+    with np.load(path, allow_pickle=False) as stored:
+        tables = {name: stored[name] for name in stored.files if name != "about"}
+        return Recorded(**tables, about=json.loads(str(stored["about"])))

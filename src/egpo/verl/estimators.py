@@ -1,6 +1,7 @@
-"""`egpo` and `egpo_calibrated` as verl calls estimators. N rows of the batch, B responses, T tokens.
+"""Our estimators in the form in which verl calls them. N rows of the batch, B responses, T tokens.
 
-verl hands an estimator rewards, mask and uids, and no entropy. The trainer that does have it lays it beside the call.
+verl passes an estimator rewards, mask and uids, but no entropy. The trainer therefore provides `EstimatorInputs` in a
+context variable around the call (`with_inputs`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,8 +23,8 @@ from egpo.verl.settings import ESTIMATORS, Settings
 
 
 @dataclass(frozen=True, eq=False)
-class Feed:
-    """What the estimators need besides what verl gives them, and where they write what they did."""
+class EstimatorInputs:
+    """What the estimators need besides verl's arguments, and `metrics`, to which they add."""
 
     settings: Settings
     responses: Responses
@@ -32,7 +33,7 @@ class Feed:
     metrics: Metrics = field(default_factory=dict)
 
     def advantages(self, estimator: str, reward_B: Tensor, **arguments: Any) -> Tensor:
-        """0 for a response that the checker could not judge, which its group is compared without."""
+        """Return the advantages; 0 for responses that could not be judged, which are left out of their groups."""
         kept_B = self.rows.comparable_B
         advantage_B = torch.zeros_like(reward_B)
         if bool(kept_B.any()):
@@ -51,31 +52,31 @@ class Feed:
         )
 
 
-_feed: ContextVar[Feed | None] = ContextVar("egpo_feed", default=None)
+_inputs: ContextVar[EstimatorInputs | None] = ContextVar("egpo_estimator_inputs", default=None)
 
 
 @contextmanager
-def feeding(feed: Feed) -> Iterator[Feed]:
-    """Within it, our estimators have what they need."""
-    token = _feed.set(feed)
+def with_inputs(inputs: EstimatorInputs) -> Iterator[EstimatorInputs]:
+    """Provide our estimators with `inputs` for the duration of the block."""
+    token = _inputs.set(inputs)
     try:
-        yield feed
+        yield inputs
     finally:
-        _feed.reset(token)
+        _inputs.reset(token)
 
 
 def _as_verl_calls_it(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
     def advantage_and_returns(token_level_rewards: Tensor, response_mask: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
-        feed = _feed.get()
-        if feed is None:
+        inputs = _inputs.get()
+        if inputs is None:
             raise InputError(
                 f"`{name}` was called without the batch's entropy",
                 where="algorithm.adv_estimator",
                 fix="run verl's main_ppo with trainer.use_v1=True and trainer.v1.trainer_mode=sync",
             )
-        reward_B = token_level_rewards.sum(-1)[feed.responses.row_B]
-        advantage_B = feed.advantages(name, reward_B, **feed.settings.arguments)
-        advantage_NT = over_tokens(feed.responses.to_rows(advantage_B), response_mask)
+        reward_B = token_level_rewards.sum(-1)[inputs.responses.row_B]
+        advantage_B = inputs.advantages(name, reward_B, **inputs.settings.arguments)
+        advantage_NT = over_tokens(inputs.responses.to_rows(advantage_B), response_mask)
         return advantage_NT, advantage_NT
 
     advantage_and_returns.__name__ = name

@@ -1,12 +1,12 @@
-"""The reward manager `hybrid` of verl's reward loop: mathematics and code in one data set.
+"""The reward manager `hybrid` for verl's reward loop: mathematics and code in one data set.
 
     reward.reward_manager.name=hybrid
 
-Every row is judged by the reward that its `ability` names (`math` or `code`), whatever its data source is called. The
-column `ability` wins over `extra_info.ability`. Settings of the reward (`mode`, `tags`, `reasons`) are read from
-`reward.custom_reward_function.reward_kwargs`, as they are for `egpo.verl.reward`.
+Each row is judged by the reward that its `ability` names (`math` or `code`), independent of its data source. The column
+`ability` has precedence over `extra_info.ability`. Settings of the reward (`mode`, `tags`, `reasons`) are read from
+`reward.custom_reward_function.reward_kwargs`, as for `egpo.verl.reward`.
 
-Imported once verl has imported its own reward managers.
+This module is imported after verl has imported its own reward managers.
 """
 
 from functools import partial
@@ -17,16 +17,16 @@ from verl.experimental.reward_loop.reward_manager import NaiveRewardManager, reg
 
 from egpo.errors import InputError
 from egpo.rewards.plain_values import fields_of
-from egpo.verl.checks import HYBRID_MANAGER, OUR_REWARD
+from egpo.verl.plugin_checks import HYBRID_MANAGER, OUR_REWARD
 from egpo.verl.reward import compute_score
 from verl import DataProto
 
 HYBRID_SOURCE = "mixed"
-"""The data source whose reward is `hybrid`: what a response is recorded as judged by."""
+"""The data source of the hybrid reward; it is recorded as `judged_by`."""
 
 
 class HybridReward(NaiveRewardManager):  # type: ignore[misc]
-    """verl's `naive` manager, with our hybrid reward in place of the one that verl chooses by data source."""
+    """verl's `naive` manager with our hybrid reward, in place of the reward that verl chooses by data source."""
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, **more: Any) -> None:
         chosen = config.reward.get("custom_reward_function") or {}
@@ -39,8 +39,8 @@ class HybridReward(NaiveRewardManager):  # type: ignore[misc]
         super().__init__(config, tokenizer, partial(_judge, dict(chosen.get("reward_kwargs") or {})), **more)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """`reward_score`, and everything else that `egpo.verl.reward` returns as `reward_extra_info`."""
-        data = data[-1:]  # as verl: of a conversation in several sequences the last is judged
+        """Return `reward_score`, and as `reward_extra_info` everything else that `egpo.verl.reward` returns."""
+        data = data[-1:]  # as verl does: of a conversation in several sequences, the last is judged
         columns = data.non_tensor_batch
         extra = dict(fields_of(columns["extra_info"][0], "extra_info")) if "extra_info" in columns else {}
         if "ability" in columns:

@@ -1,4 +1,4 @@
-"""Work that waits until verl, or vLLM, has imported the module it is for."""
+"""Runs a function on a module right after it is imported, without importing it earlier."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ Patch = Callable[[ModuleType], None]
 
 
 def when_imported(name: str, patch: Patch) -> None:
-    """`patch(module)` once: now if the module is loaded, else as the last act of its import."""
+    """Call `patch(module)` once: now if the module is loaded, else at the end of its import."""
     if name in sys.modules:
         patch(sys.modules[name])
         return
@@ -24,7 +24,7 @@ def when_imported(name: str, patch: Patch) -> None:
 
 
 class _Waiting(MetaPathFinder):
-    """Finds modules where the other finders do, and has them patched after they have run."""
+    """A finder that uses the other finders, and applies the patches after a module has been executed."""
 
     def __init__(self) -> None:
         self.patches: dict[str, list[Patch]] = {}

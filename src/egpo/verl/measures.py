@@ -1,6 +1,6 @@
-"""Entropy by segment, of the rows of verl's batch. B responses, T tokens.
+"""Measures entropy per segment on verl's batch, and computes our metrics of a step. B responses, T tokens, P groups.
 
-What a step logs besides verl's own metrics, under the names that every engine of ours uses. B responses.
+Metric names are the same under both engines.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,9 @@ SEGMENTS = ("thinking", "answer", "response")
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """Means over a segment of each response, by its name; NaN where it is empty. `opened_B`: the prompt opens the tag.
+    """Means per response by segment name; NaN for an empty segment. `opened_B`: the prompt opens the thinking tag.
 
-    Without tags (a tokenizer that cannot spell them) there is `response` alone, and no `opened_B`.
+    Without tags (the tokenizer cannot express them) there is only `response`, and `opened_B` is None.
     """
 
     entropy: dict[str, Tensor]
@@ -32,6 +32,7 @@ class Measures:
 
 
 def measure(rows: Rows, tokenizer: Any, tags: tuple[str, str] | None) -> Measures:
+    """Return mean entropy and mean NLL per segment of each response."""
     masks, opened_B = {"response": rows.mask_BT}, None
     if tags is not None:
         opened_B = _opened(rows, tokenizer, tags)
@@ -45,7 +46,7 @@ def measure(rows: Rows, tokenizer: Any, tags: tuple[str, str] | None) -> Measure
 
 
 def _opened(rows: Rows, tokenizer: Any, tags: tuple[str, str]) -> Tensor:
-    """Which prompts open the tag. A group nearly always shares its prompt, which is decoded once."""
+    """Return which prompts open the tag. A group nearly always shares its prompt, which is decoded only once."""
     row_B, group_B = torch.arange(len(rows.groups)), rows.group_B
     first_P = torch.full((int(group_B.max()) + 1,), len(row_B)).scatter_reduce_(0, group_B, row_B, "amin")
     first_B = first_P[group_B]
@@ -57,10 +58,10 @@ def _opened(rows: Rows, tokenizer: Any, tags: tuple[str, str]) -> Tensor:
     return torch.where(asked_B, opened_B, opened_B[first_B])
 
 
-def spellable(tags: tuple[str, str], tokenizer: Any, segment: str | None) -> tuple[str, str] | None:
-    """The tags, or none where the tokenizer cannot spell them and the estimator (`segment`) can do without.
+def usable_tags(tags: tuple[str, str], tokenizer: Any, segment: str | None) -> tuple[str, str] | None:
+    """Return the tags; None, with a warning, if the tokenizer cannot express them and the estimator needs none.
 
-    InputError where it cannot: every segment would be empty, in silence.
+    InputError if the estimator's `segment` needs them: every segment would be empty, without any other sign.
     """
     try:
         segment_masks(torch.zeros(1, 1).long(), torch.ones(1, 1), tokenizer, tags, opened_B=True)
@@ -73,13 +74,15 @@ def spellable(tags: tuple[str, str], tokenizer: Any, segment: str | None) -> tup
 
 
 def step_metrics(rows: Rows, measures: Measures) -> Metrics:
-    """Entropy by segment, and what the reward said. A figure without data is left out."""
+    """Return entropy per segment and the reward's verdicts. A metric without data is left out."""
     return {**_token_entropy(rows), **_entropies(measures), **_verdicts(rows)}
 
 
-def cut_off(tags: Sequence[Mapping[str, Any]], longest: int) -> Metrics:
-    """The share of responses that reached the longest length. verl's own figure of this name counts those that are as
-    long as the longest of the batch: one at least, always."""
+def truncated_fraction(tags: Sequence[Mapping[str, Any]], longest: int) -> Metrics:
+    """Return the fraction of responses that reached the maximum length, `longest` tokens.
+
+    verl's own metric of this name counts responses as long as the longest of the batch: always at least one.
+    """
     lengths = [tag["response_len"] for tag in tags if not tag.get("is_padding", False)]
     return (
         {"response_length/clip_ratio": sum(length >= longest for length in lengths) / len(lengths)} if lengths else {}
@@ -87,20 +90,23 @@ def cut_off(tags: Sequence[Mapping[str, Any]], longest: int) -> Metrics:
 
 
 def _token_entropy(rows: Rows) -> Metrics:
-    """Over all tokens alike. verl's own figure of this name follows `loss_agg_mode`: under `seq-mean-token-sum-norm` it
-    falls when responses become shorter."""
+    """Return the mean entropy over all tokens, each with the same weight.
+
+    verl's own metric of this name follows `loss_agg_mode`: under `seq-mean-token-sum-norm` it falls when responses
+    become shorter.
+    """
     entropy_M = rows.entropy_BT[rows.mask_BT]
     return {"actor/entropy": float(entropy_M.mean())} if len(entropy_M) else {}
 
 
 def _entropies(measures: Measures) -> Metrics:
-    """The mean of the responses that have the segment."""
+    """Return the mean over the responses that have the segment."""
     means = {name: entropy_B.nanmean() for name, entropy_B in measures.entropy.items()}
     return {f"entropy/{name}": float(mean) for name, mean in means.items() if not bool(mean.isnan())}
 
 
 def _verdicts(rows: Rows) -> Metrics:
-    """Accuracy over what could be judged: a checker's own failure is no wrong answer."""
+    """Return accuracy and reasons over the judged responses. A failure of the checker is not a wrong answer."""
     judged_B, correct_B = ~rows.failed_B, rows.correct_B
     metrics: Metrics = {"reward/error_frac": 1 - float(judged_B.double().mean())}
     if correct_B is not None and bool(judged_B.any()):
@@ -111,7 +117,7 @@ def _verdicts(rows: Rows) -> Metrics:
 
 
 def _groups(rows: Rows, judged_B: Tensor, correct_B: Tensor) -> Metrics:
-    """Over the groups in which something was judged."""
+    """Return the fractions of groups with all and with no responses correct, among groups with a judged response."""
     right: dict[str, list[bool]] = {}
     for group, judged, correct in zip(rows.groups, judged_B.tolist(), correct_B.tolist(), strict=True):
         if judged:

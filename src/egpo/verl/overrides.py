@@ -1,9 +1,9 @@
-"""`algorithm.egpo.*` on verl's command line without a `+`.
+"""Lets `algorithm.egpo.*` be set on verl's command line without a `+`.
 
 verl's configuration files do not declare these keys, and Hydra refuses an override of an undeclared key. Declaring
-them in a file of ours would put a copy of every default into each run, and a misspelt key would get Hydra's message
-instead of ours, which names the nearest key. So an override of one of our keys is read as if it began with `++`: add
-the key, or change it.
+them in a file of ours would copy every default into each run, and a misspelled key would get Hydra's message instead of
+ours, which names the nearest key. So an override of one of our keys is read as if it began with `++`: add the key, or
+change it.
 """
 
 import functools

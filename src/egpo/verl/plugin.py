@@ -1,11 +1,11 @@
-"""What verl imports in every one of its processes (entry point group `verl.plugins`).
+"""The plug-in's entry point: verl imports this module in each of its processes (entry point group `verl.plugins`).
 
-Nothing heavy happens here: estimators and trainers are registered once verl itself has imported the modules that hold
-its tables, which most of its processes never do.
+`HOOKS` is the table: module of verl or Hydra -> function that is called after its import. So estimators and trainers
+are registered only in processes that use them, and importing this module is cheap.
 
-verl drops what a plug-in raises while it is imported, at debug level. So the complaint is printed here, and a command
-line that names us ends at once (by `SystemExit`, which verl does not catch). What fails later, in a hook, is outside
-verl's `try` and ends the run before its first step.
+verl catches an exception of a plug-in and logs it at debug level. Therefore errors are printed here, and a command line
+that uses the plug-in ends at once (by `SystemExit`, which verl does not catch). An error in a hook is outside verl's
+`try`, and ends the run before its first step.
 """
 
 import platform
@@ -16,47 +16,48 @@ from types import ModuleType
 
 USE_V1 = "run verl's main_ppo with trainer.use_v1=True and trainer.v1.trainer_mode=sync or colocate_async"
 NAMES_US = re.compile(r"(adv_estimator|trainer_mode)=.?egpo|algorithm\.egpo|reward_manager\.name=.?hybrid")
-"""In an argument of verl's command line; a path may hold our name and mean nothing by it."""
+"""Matches arguments of verl's command line that use the plug-in; `egpo` in a path does not count."""
 
 
 def load() -> None:
+    """Register the hooks. On an error, print it; exit with code 2 if the command line uses the plug-in."""
     try:
-        _wait_for_verl()
-    except Exception as error:  # the boundary: verl would drop it in silence
-        _complain(error)
+        _register_hooks()
+    except Exception as error:  # boundary: verl would drop it silently
+        _print_error(error)
         if any(map(NAMES_US.search, sys.argv[1:])):
             raise SystemExit(2) from error
 
 
-def _wait_for_verl() -> None:
+def _register_hooks() -> None:
     from egpo.verl.imports import when_imported
     from egpo.verl.settings import installed_version, require_supported
 
     require_supported(installed_version())
     for name, hook in HOOKS.items():
-        when_imported(name, _loudly(hook))
+        when_imported(name, _with_printed_errors(hook))
 
 
-def _loudly(hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-    def complain_and_raise(module: ModuleType) -> None:
+def _with_printed_errors(hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+    def print_and_raise(module: ModuleType) -> None:
         try:
             hook(module)
         except Exception as error:
-            _complain(error)
+            _print_error(error)
             raise
 
-    return complain_and_raise
+    return print_and_raise
 
 
-def _complain(error: Exception) -> None:
+def _print_error(error: Exception) -> None:
     from egpo.verl.settings import SUPPORTED, installed_version
     from egpo.version import __version__
 
     versions = f"egpo {__version__}, verl {installed_version()} ({SUPPORTED} is supported)"
     print(
         f"egpo: the plug-in for verl could not be loaded: {type(error).__name__}: {error}\n"
-        f"{versions}, Python {platform.python_version()}; `egpo doctor` tells more, "
-        "and VERL_USE_EXTERNAL_PLUGINS=none has verl run without the plug-in",
+        f"{versions}, Python {platform.python_version()}; run `egpo doctor` for details, "
+        "or set VERL_USE_EXTERNAL_PLUGINS=none to run verl without the plug-in",
         file=sys.stderr,
         flush=True,
     )
@@ -69,23 +70,23 @@ def _register_estimators(core_algos: ModuleType) -> None:
 
 
 def _register_trainers(v1: ModuleType) -> None:
-    from egpo.verl.checks import refuse_ours
-    from egpo.verl.trainers import Fed, register_trainers
+    from egpo.verl.plugin_checks import refuse_our_estimators
+    from egpo.verl.trainers import EntropyTrainer, register_trainers
 
     register_trainers(v1.trainer_base)
-    refuse_ours(v1.PPOTrainer, USE_V1, fed=Fed)
+    refuse_our_estimators(v1.PPOTrainer, USE_V1, allowed=EntropyTrainer)
 
 
 def _guard_old_trainer(ray_trainer: ModuleType) -> None:
-    from egpo.verl.checks import refuse_ours
+    from egpo.verl.plugin_checks import refuse_our_estimators
 
-    refuse_ours(ray_trainer.RayPPOTrainer, USE_V1)
+    refuse_our_estimators(ray_trainer.RayPPOTrainer, USE_V1)
 
 
 def _guard_separate_trainers(main_ppo: ModuleType) -> None:
-    from egpo.verl.checks import refuse_ours_apart
+    from egpo.verl.plugin_checks import refuse_separate_trainers
 
-    refuse_ours_apart(main_ppo, USE_V1)
+    refuse_separate_trainers(main_ppo, USE_V1)
 
 
 def _accept_our_keys(overrides_parser: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""The rewards as verl calls them.
+"""Our rewards in the form in which verl calls them. In verl's configuration:
 
 reward.custom_reward_function.path=pkg://egpo.verl.reward
 reward.custom_reward_function.name=compute_score
@@ -26,24 +26,24 @@ def compute_score(
     reasons: str | Iterable[str] = "all",
     **kwargs: Any,
 ) -> dict[str, float | str]:
-    """`score`, `acc`, `failed`, a 0 or 1 as `reason/<name>` for each reason; as text, `reason` and `judged_by`.
+    """Return `score`, `acc`, `failed`, 0 or 1 as `reason/<name>` for each reason, and as text `reason`, `judged_by`.
 
-    `mode` and `tags` in `kwargs` hold for rows whose `extra_info` sets none and whose reward takes them; what else verl
-    passes is ignored.
+    `mode` and `tags` in `kwargs` are defaults for rows whose `extra_info` does not set them and whose reward has them;
+    other arguments of verl are ignored.
 
-    verl takes the keys of the first response of a batch for those of all, so every response has the same, whatever
-    its data source. Where validation samples a prompt more than once, verl bootstraps every number among them, which
-    takes milliseconds per prompt and key: `reasons` narrows them to those of the data sources in use, or to none ([]).
-    Text it writes to its rollout files, and leaves out of the metrics.
+    verl uses the keys of the first response for the whole batch, so every response has the same keys for any data
+    source. If validation samples a prompt more than once, verl bootstraps every number, which takes milliseconds per
+    prompt and key: `reasons` limits them to those of the data sources in use, or to none ([]). Text is written to
+    verl's rollout files and left out of its metrics.
 
-    verl cannot leave a response out: where the checker failed the score is 0, `failed` is 1, and a warning says so.
-    Where there is no sandbox for programs that would be so for all of them: it is an EgpoError, with the fix.
+    verl cannot leave a response out: if the checker failed, the score is 0, `failed` is 1, and a warning is given. If
+    there is no sandbox for programs, this would hold for all of them: that is an EgpoError, with the fix.
     """
     defaults = _defaults(data_source, kwargs)
     extra = with_defaults(fields_of(extra_info, "extra_info"), defaults)
     verdict = score(data_source, solution_str, ground_truth, extra)
     if verdict.reason == "no_sandbox":
-        # Raises what the reward found when it tried.
+        # Raises the error that the reward met.
         working_sandbox()
     if verdict.failed:
         warn_once(
@@ -61,7 +61,7 @@ def compute_score(
 
 
 def _defaults(data_source: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What is set for the whole run, as far as it is meant for this row: one run may hold several rewards."""
+    """Return the settings of the run that apply to this row: one run may use several rewards."""
     made = {name: kwargs[name] for name in SETTINGS if name in kwargs}
     check_settings(made, REWARDS.values(), "reward_kwargs")
     kind = kind_of(data_source)
@@ -70,7 +70,7 @@ def _defaults(data_source: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def reason_names(data_sources: str | tuple[str, ...]) -> tuple[str, ...]:
-    """The reasons of these data sources, or of every reward ("all"), each once."""
+    """Return the names of the reasons of these data sources, or of every reward ("all"), each once."""
     if data_sources == "all":
         found: Iterable[Mapping[str, str]] = (kind.reasons for kind in REWARDS.values())
     else:

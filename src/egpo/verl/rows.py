@@ -1,8 +1,7 @@
-"""Which rows of verl's batch are responses. N rows of the batch, B responses.
+"""Reads verl's batch, one row per response. N rows of the batch, B responses, S prompt tokens, T response tokens.
 
-An agent loop may put several outputs of one session into the batch, and verl fills it up with padding rows.
-
-What the plug-in reads of verl's batch, one row a response. B responses, S prompt tokens, T response tokens.
+N may be greater than B: an agent loop may put several outputs of one session into the batch, and verl adds padding
+rows. `find_responses` selects the rows; `rows_of` reads their tensors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,20 +14,25 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Responses:
-    """`row_B`: where in the batch the last output of each session stands, which is judged. `groups`: its prompt's uid.
-    `response_N`: which response a row of the batch belongs to, -1 for padding."""
+    """`row_B`: the row of each session's last output, which is judged. `groups`: the uid of its prompt.
+
+    `response_N`: the response that a row of the batch belongs to, -1 for padding.
+    """
 
     row_B: Tensor
     groups: tuple[str, ...]
     response_N: Tensor
 
     def to_rows(self, value_B: Tensor) -> Tensor:
-        """Each response's value at each of its rows; 0 at padding."""
+        """Return each response's value at each of its rows; 0 at padding."""
         return torch.cat([value_B, value_B.new_zeros(1)])[self.response_N]
 
 
 def find_responses(keys: Sequence[str], tags: Sequence[Mapping[str, Any]]) -> Responses:
-    """verl's keys are `uid_session_index`; as in its own GRPO, the output of the highest index speaks for a session."""
+    """Select the rows that are responses. As in verl's GRPO, the output with the highest index represents a session.
+
+    verl's keys are `uid_session_index`.
+    """
     last: dict[str, tuple[int, int]] = {}
     session_of: list[str | None] = []
     for row, (key, tag) in enumerate(zip(keys, tags, strict=True)):
@@ -46,9 +50,9 @@ def find_responses(keys: Sequence[str], tags: Sequence[Mapping[str, Any]]) -> Re
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """On the CPU. `logp_BT` and `entropy_BT` are of the policy before the update, at the sampling temperature.
+    """Tensors on the CPU. `logp_BT` and `entropy_BT` are of the policy before the update, at the sampling temperature.
 
-    `mask_BT`: what the model wrote, without tool results. `information`: what the reward said besides its score.
+    `mask_BT`: tokens that the model wrote, not tool results. `information`: what the reward returned besides its score.
     """
 
     groups: tuple[str, ...]
@@ -69,18 +73,18 @@ class Rows:
 
     @property
     def failed_B(self) -> Tensor:
-        """Responses that the checker could not judge: nothing is known of them."""
+        """Responses that the checker could not judge."""
         return torch.tensor([bool(known.get("failed", False)) for known in self.information], dtype=torch.bool)
 
     @property
     def correct_B(self) -> Tensor | None:
-        """None where the reward does not say `acc`, or says a shaped score under that name."""
+        """Whether each response is correct; None if the reward returns no `acc`, or one that is not 0 or 1."""
         said = [known.get("acc") for known in self.information]
         return torch.tensor([bool(one) for one in said]) if all(one in (0, 1) for one in said) else None
 
     @property
     def comparable_B(self) -> Tensor:
-        """Judged, and with another judged response in the group, unless groups are of one."""
+        """Judged responses with another judged response in their group; in groups of one, all judged responses."""
         judged_B, group_B = ~self.failed_B, self.group_B
         size_P = torch.bincount(group_B)
         judged_P = torch.bincount(group_B[judged_B], minlength=len(size_P))
@@ -91,7 +95,7 @@ FIELDS = ["prompts", "responses", "response_mask", "entropy", "old_log_probs", "
 
 
 def rows_of(data: Any, groups: Sequence[str]) -> Rows:
-    """Of a TensorDict that holds `FIELDS`: jagged tensors, and a dictionary a row."""
+    """Return the rows of a TensorDict with `FIELDS`: jagged tensors, and one dictionary per row."""
     extra = data.get("extra_fields")
     prompt_BS = _padded(data["prompts"])
     return Rows(
@@ -112,7 +116,7 @@ def _padded(jagged: Tensor) -> Tensor:
 
 
 def _lengths(jagged: Tensor) -> Tensor:
-    """Rows of one length may come as a plain tensor."""
+    """Return the lengths of the rows. Rows of equal length may come as a plain tensor."""
     if not jagged.is_nested:
         return torch.full((len(jagged),), jagged.shape[1])
     length_B: Tensor = jagged.offsets().diff()  # type: ignore[attr-defined]

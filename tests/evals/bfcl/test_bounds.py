@@ -10,9 +10,9 @@ from transformers import AutoTokenizer
 from egpo.assets import resolve_model
 from egpo.comparisons.comparison import compare_runs
 from egpo.errors import ConfigError
-from egpo.evals.bfcl.evaluation import CaseVerdict, evaluation_of
 from egpo.evals.bfcl.inside.bounded_answers import bounded
-from egpo.evals.bfcl.job import Asked, run_pass
+from egpo.evals.bfcl.passes import BfclSettings, run_pass
+from egpo.evals.bfcl.verdicts import CaseVerdict, evaluation_of
 from egpo.evals.evaluate import Origin, write_evaluation
 from tests.evals.bfcl.gold_server import serving
 from tests.evals.bfcl.test_official import PYTHON, needs_bfcl
@@ -79,7 +79,7 @@ def long_sighted(tmp_path_factory):
 def test_what_the_official_evaluator_asks_for_in_each_format(prompt_format, max_tokens, long_sighted, tmp_path):
     cases, bodies = {"simple_python": ["simple_python_0", "simple_python_1"]}, []
     with serving(lambda prompt: "No.", bodies=bodies) as (url, _):
-        asked = Asked(url, "gold", long_sighted, tuple(cases), cases, prompt_format, max_tokens=max_tokens)
+        asked = BfclSettings(url, "gold", long_sighted, tuple(cases), cases, prompt_format, max_tokens=max_tokens)
         run_pass(PYTHON, asked, tmp_path / "pass", lambda line: None)
     assert len(bodies) == 2
     tokenizer = AutoTokenizer.from_pretrained(long_sighted)
@@ -90,7 +90,7 @@ def test_what_the_official_evaluator_asks_for_in_each_format(prompt_format, max_
 
 def written(folder, max_tokens):
     cases = [CaseVerdict(f"a_{place}", "a", place > 0, "x", False, "p", "t", 1) for place in range(4)]
-    evaluation = evaluation_of(f"m{max_tokens}", Asked("", "m", "t", ("a",), max_tokens=max_tokens), [cases])
+    evaluation = evaluation_of(f"m{max_tokens}", BfclSettings("", "m", "t", ("a",), max_tokens=max_tokens), [cases])
     return write_evaluation(folder, f"bfcl-a-{max_tokens}", evaluation, Origin(f"m{max_tokens}"))
 
 

@@ -38,7 +38,7 @@ def test_an_environment_that_cannot_be_made_says_what_pip_said(monkeypatch, tmp_
     said = []
     with pytest.raises(EgpoError, match="no-such-package-of-anyone"):
         bfcl_python(say=said.append)
-    assert "making BFCL's environment" in said[0]
+    assert "creating BFCL's environment" in said[0]
     # What is half made is not taken for whole.
     with pytest.raises(InputError):
         bfcl_python(offline=True)
@@ -65,4 +65,4 @@ def test_two_first_calls_make_it_once_and_what_was_half_made_is_made_anew(monkey
     assert first == second
     assert first.exists()
     assert not half.exists()
-    assert sum("making BFCL's environment" in line for line in said) == 1
+    assert sum("creating BFCL's environment" in line for line in said) == 1

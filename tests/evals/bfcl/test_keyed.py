@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from egpo.cli.main import app
 from egpo.evals.bfcl.environment import VARIABLE
-from egpo.evals.bfcl.targets import find_target, without_key
+from egpo.evals.bfcl.targets import find_target, keyless_address
 from egpo.evals.server import Server
 from tests.evals.bfcl.gold_server import serving
 from tests.evals.bfcl.test_official import PYTHON, needs_bfcl
@@ -58,12 +58,15 @@ def test_a_model_that_is_not_listed_is_asked_for_with_the_key():
 
 
 def test_a_server_without_a_key_is_asked_where_it_is():
-    with without_key(Server.at("http://x")) as url:
+    with keyless_address(Server.at("http://x")) as url:
         assert url == "http://x/v1"
 
 
 def test_only_who_knows_the_way_passes_and_only_to_what_bfcl_asks():
-    with serving(lambda prompt: 429, key=KEY) as (upstream, _), without_key(Server.at(upstream, api_key=KEY)) as url:
+    with (
+        serving(lambda prompt: 429, key=KEY) as (upstream, _),
+        keyless_address(Server.at(upstream, api_key=KEY)) as url,
+    ):
         assert httpx.get(f"{url}/models").json()["data"][0]["id"] == "gold"
         assert httpx.post(f"{url}/completions", json={"prompt": "p", "model": "m"}).status_code == 429
         bare = url.rsplit("/", 2)[0]
@@ -86,7 +89,7 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key, tmp_path, m
 @pytest.mark.parametrize("length", ["-1", "x", "4000000000", "9" * 5000])
 @pytest.mark.parametrize(("place", "status"), [("completions", b"413"), ("files", b"404")])
 def test_a_caller_cannot_make_it_wait_for_a_body_or_hold_one_of_any_size(length, place, status, capfd):
-    with without_key(Server.at("http://127.0.0.1:9", api_key=KEY)) as url:
+    with keyless_address(Server.at("http://127.0.0.1:9", api_key=KEY)) as url:
         head = f"POST {httpx.URL(url).path}/{place} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n"
         assert _said_to(url, head).split()[1] == status
     assert capfd.readouterr().err == ""
@@ -94,7 +97,7 @@ def test_a_caller_cannot_make_it_wait_for_a_body_or_hold_one_of_any_size(length,
 
 def test_callers_that_leave_are_not_told_on_the_screen(capfd):
     """BFCL's process is killed where a user interrupts it."""
-    with without_key(Server.at("http://127.0.0.1:9", api_key=KEY)) as url:
+    with keyless_address(Server.at("http://127.0.0.1:9", api_key=KEY)) as url:
         for words in ("GET /", f"POST {httpx.URL(url).path}/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{{"):
             _said_to(url, words, leaves=True)
         assert httpx.get(f"{url}/models").status_code == 502
@@ -112,5 +115,5 @@ def _said_to(url, words, *, leaves=False):
 
 
 def test_a_server_that_is_gone_is_an_answer_that_bfcls_client_tries_again():
-    with without_key(Server.at("http://127.0.0.1:9", api_key=KEY)) as url:
+    with keyless_address(Server.at("http://127.0.0.1:9", api_key=KEY)) as url:
         assert httpx.get(f"{url}/models").status_code == 502

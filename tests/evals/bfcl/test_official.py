@@ -8,10 +8,10 @@ import pytest
 from egpo.assets import resolve_model
 from egpo.errors import EgpoError
 from egpo.evals.bfcl.categories import first_cases
-from egpo.evals.bfcl.evaluation import evaluation_of, figures_by_category, read_verdicts, require_generated
-from egpo.evals.bfcl.job import Asked, built_prompt, run_pass
-from egpo.evals.bfcl.run import Wanted, evaluate_bfcl
+from egpo.evals.bfcl.evaluate import BfclOptions, evaluate_bfcl
+from egpo.evals.bfcl.passes import BfclSettings, built_prompt, run_pass
 from egpo.evals.bfcl.targets import find_target
+from egpo.evals.bfcl.verdicts import evaluation_of, figures_by_category, read_verdicts, require_generated
 from egpo.evals.evaluate import read_evaluation
 from tests.evals.bfcl.gold_server import Golds, serving
 
@@ -31,7 +31,7 @@ def golds():
 
 def asked(url, number, categories=CATEGORIES, **settings):
     cases = first_cases(PYTHON, categories, number)
-    return Asked(url, "gold", TINY, categories, cases, threads=2, **settings)
+    return BfclSettings(url, "gold", TINY, categories, cases, threads=2, **settings)
 
 
 def passed(answer, tmp_path, number=3, **settings):
@@ -60,7 +60,7 @@ def test_gold_calls_score_everything_in_single_and_multi_turn(golds, tmp_path, m
     monkeypatch.setenv("EGPO_BFCL_PYTHON", str(PYTHON))
     with serving(golds.answer) as (url, prompts):
         target = find_target(url, None, "egpo-tiny", "latest")
-        outcome = evaluate_bfcl(target, asked("", 3), Wanted(num_passes=2, out=tmp_path), lambda line: None)
+        outcome = evaluate_bfcl(target, asked("", 3), BfclOptions(num_passes=2, out=tmp_path), lambda line: None)
     parts = figures_by_category(outcome.evaluation.samples)
     assert [(part.category, part.accuracy.value, part.by_pass, part.num_cases) for part in parts] == [
         ("multi_turn_base", 1.0, (1.0, 1.0), 3),
@@ -128,11 +128,13 @@ def test_the_prompt_of_each_format(tmp_path):
     messages = [{"role": "user", "content": "What is 2 + 2?"}]
     tools = [{"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}]
     prompts = {
-        name: built_prompt(PYTHON, Asked("", "m", TINY, (), prompt_format=name), tmp_path / name, messages, tools)
+        name: built_prompt(
+            PYTHON, BfclSettings("", "m", TINY, (), prompt_format=name), tmp_path / name, messages, tools
+        )
         for name in ("qwen_fc", "qwen", "llama", "template")
     }
     assert all("What is 2 + 2?" in prompt and "add" in prompt for prompt in prompts.values())
     assert prompts["qwen_fc"].endswith("<|im_start|>assistant\n")
     assert "<|start_header_id|>" in prompts["llama"]
-    instructed = Asked("", "m", TINY, (), prompt_format="template", instruction="Be brief.")
+    instructed = BfclSettings("", "m", TINY, (), prompt_format="template", instruction="Be brief.")
     assert "Be brief." in built_prompt(PYTHON, instructed, tmp_path / "instructed", messages, tools)

@@ -6,10 +6,10 @@ import pytest
 
 from egpo.assets import resolve_model
 from egpo.errors import InputError
-from egpo.evals.bfcl.job import Asked
-from egpo.evals.bfcl.run import Wanted, evaluation_name, prompt_mismatches
-from egpo.evals.bfcl.targets import Target, find_target, find_targets
-from egpo.evals.candidates import ModelPlace
+from egpo.evals.bfcl.evaluate import BfclOptions, evaluation_name, prompt_mismatches
+from egpo.evals.bfcl.passes import BfclSettings
+from egpo.evals.bfcl.targets import BfclTarget, find_target, find_targets
+from egpo.evals.targets import ModelPlace
 from egpo.runs.folder import RunFolder
 from tests.evals.bfcl.gold_server import serving
 
@@ -23,10 +23,10 @@ def fault(word, name=None, tokenizer="egpo-tiny"):
 
 
 def test_a_server_that_is_down_or_no_address():
-    assert "does not say what it serves" in fault("http://127.0.0.1:9/v1")
-    assert "does not say what it serves" in fault("http://127.0.0.1:9/v1", name="m")
-    assert "is no address" in fault("http://a:b")
-    assert "a server does not show its tokenizer" in fault("http://127.0.0.1:9", tokenizer=None)
+    assert "does not list its models" in fault("http://127.0.0.1:9/v1")
+    assert "does not list its models" in fault("http://127.0.0.1:9/v1", name="m")
+    assert "is not an address" in fault("http://a:b")
+    assert "the tokenizer of a served model is not known" in fault("http://127.0.0.1:9", tokenizer=None)
 
 
 def test_a_server_of_another_model_names_its_own():
@@ -59,19 +59,21 @@ def test_models_of_one_name_have_files_of_their_own(tmp_path):
         (tmp_path / place / "m").symlink_to(TINY)
         words.append(str(tmp_path / place / "m"))
     targets = find_targets(words, None, None, "latest")
-    assert len({evaluation_name(target, Asked("", "", TINY, ("a",)), Wanted()) for target in targets}) == 2
+    assert len({evaluation_name(target, BfclSettings("", "", TINY, ("a",)), BfclOptions()) for target in targets}) == 2
 
 
 def test_a_trial_of_a_few_cases_and_a_served_model_replace_nothing():
-    asked = Asked("", "", TINY, ("simple_python",))
-    few = Asked("", "", TINY, ("simple_python",), {"simple_python": ["a", "b"]})
-    local, served = Target("m", TINY), Target("m", TINY, url="http://x/v1")
-    assert evaluation_name(local, asked, Wanted()) == "bfcl-simple_python-qwen_fc-m"
-    assert evaluation_name(local, few, Wanted()) == "bfcl-simple_python-qwen_fc-first2-m"
-    assert evaluation_name(served, asked, Wanted()) == "bfcl-simple_python-qwen_fc-served-m"
+    asked = BfclSettings("", "", TINY, ("simple_python",))
+    few = BfclSettings("", "", TINY, ("simple_python",), {"simple_python": ["a", "b"]})
+    local, served = BfclTarget("m", TINY), BfclTarget("m", TINY, url="http://x/v1")
+    assert evaluation_name(local, asked, BfclOptions()) == "bfcl-simple_python-qwen_fc-m"
+    assert evaluation_name(local, few, BfclOptions()) == "bfcl-simple_python-qwen_fc-first2-m"
+    assert evaluation_name(served, asked, BfclOptions()) == "bfcl-simple_python-qwen_fc-served-m"
     long = replace(asked, max_tokens=16384)
-    assert evaluation_name(local, long, Wanted()) == "bfcl-simple_python-qwen_fc-max16384-m"
-    assert evaluation_name(local, replace(asked, max_tokens=4096), Wanted()) == evaluation_name(local, asked, Wanted())
+    assert evaluation_name(local, long, BfclOptions()) == "bfcl-simple_python-qwen_fc-max16384-m"
+    assert evaluation_name(local, replace(asked, max_tokens=4096), BfclOptions()) == evaluation_name(
+        local, asked, BfclOptions()
+    )
 
 
 RUN = """\
@@ -88,9 +90,9 @@ task: TASK
 def test_a_run_without_tools_or_without_its_data_has_no_prompt_to_compare(tmp_path, task):
     run = RunFolder(tmp_path)
     run.config.write_text(RUN.replace("TASK", task))
-    target = Target("m", TINY, place=ModelPlace(TINY, "m", run, 1))
+    target = BfclTarget("m", TINY, place=ModelPlace(TINY, "m", run, 1))
     if "source" in task:
-        with pytest.warns(UserWarning, match="the prompt is not compared with the training's"):
-            assert prompt_mismatches(target, Asked("", "", TINY, ()), tmp_path, tmp_path) is None
+        with pytest.warns(UserWarning, match="the prompt is not compared with the training prompt"):
+            assert prompt_mismatches(target, BfclSettings("", "", TINY, ()), tmp_path, tmp_path) is None
     else:
-        assert prompt_mismatches(target, Asked("", "", TINY, ()), tmp_path, tmp_path) is None
+        assert prompt_mismatches(target, BfclSettings("", "", TINY, ()), tmp_path, tmp_path) is None

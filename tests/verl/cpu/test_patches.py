@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from egpo.verl.cpu.settings import ENVIRONMENT
+from egpo.verl.cpu.launch_settings import ENVIRONMENT
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl")
@@ -105,7 +105,7 @@ def test_a_weight_that_cannot_be_loaded_ends_the_run_with_the_reason(on_a_cpu):
 
 
 def test_a_server_that_is_gone_ends_the_run_in_time(on_a_cpu):
-    assert on_a_cpu["nobody there"].startswith("vLLM took no weights for 2 s; ")
+    assert on_a_cpu["nobody there"].startswith("vLLM accepted no weights for 2 s; ")
     assert "EGPO_WEIGHTS_TIMEOUT_S=600" in on_a_cpu["nobody there"]
 
 

@@ -15,5 +15,5 @@ def test_the_environment_sets_the_limit(monkeypatch, text, seconds):
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
 def test_what_is_no_time_is_refused_with_its_place(monkeypatch, text):
     monkeypatch.setenv("EGPO_WEIGHTS_TIMEOUT_S", text)
-    with pytest.raises(InputError, match=f"EGPO_WEIGHTS_TIMEOUT_S: `{text}` is no number of seconds"):
+    with pytest.raises(InputError, match=f"EGPO_WEIGHTS_TIMEOUT_S: `{text}` is not a number of seconds"):
         timeout_s()

@@ -19,7 +19,7 @@ def folder(tmp_path):
 def test_the_newest_by_number_unless_one_is_named(folder):
     checkpoints = VerlCheckpoints(folder, 2)
     assert (checkpoints.choose(None), checkpoints.choose(4)) == (10, 4)
-    with pytest.raises(InputError, match="no whole checkpoint of step 3; there are those of steps 2, 4, 10"):
+    with pytest.raises(InputError, match="no complete checkpoint of step 3; available steps: 2, 4, 10"):
         checkpoints.choose(3)
 
 

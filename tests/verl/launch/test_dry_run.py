@@ -39,16 +39,16 @@ def test_every_word_reaches_the_process_as_it_is_shown():
     """The shell's reading of what is shown, against the words that are started."""
     config = small('segments.tags=["<a b>", "</a\'b>"]', "name=x")
     command = planned_command(config, planned_settings(config))
-    shown = f"env {command}".replace(str(command.words[0]), sys.executable, 1)
+    shown = f"env {command}".replace(str(command.arguments[0]), sys.executable, 1)
     code = "import sys; print(chr(10).join(sys.argv[1:]))"
     shown = shown.replace(" -m verl.trainer.main_ppo", f" -c '{code}'", 1)
     said = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, check=True).stdout
-    assert tuple(said.splitlines()) == command.words[3:]
+    assert tuple(said.splitlines()) == command.arguments[3:]
 
 
 def test_a_cluster_hands_the_environment_to_its_workers():
     config = small("verl.address=head:6379")
-    words = planned_command(config, planned_settings(config)).words
+    words = planned_command(config, planned_settings(config)).arguments
     handed = [word for word in words if word.startswith("+ray_kwargs.ray_init.runtime_env.env_vars.")]
     assert any("VERL_PLATFORM=cpu" in word for word in handed)
 
@@ -70,7 +70,7 @@ def test_a_key_that_verl_ignores_ends_with_code_2(tmp_path):
 REFUSED_BY_THE_PLUGIN = [
     ("verl.algorithm.rollout_correction.bypass_mode=true", "bypass_mode skips the pass that computes the entropy"),
     ("verl.trainer.use_v1=false", "needs the entropy that this deprecated trainer drops"),
-    ("verl.trainer.v1.trainer_mode=separate_async", "trainer mode `separate_async` does not feed `egpo`"),
+    ("verl.trainer.v1.trainer_mode=separate_async", "trainer mode `separate_async` does not pass `egpo`"),
     ("verl.actor_rollout_ref.rollout.temperature=0", "the entropy of greedy sampling is 0 everywhere"),
     ("verl.algorithm.egpo.lamm=0.4", "did you mean `lam`"),
     ("verl.algorithm.lam=0.9", "that is GAE's lambda, which `egpo` does not have"),
@@ -112,7 +112,7 @@ def test_a_run_that_is_there_is_refused_or_resumed(tmp_path):
     with pytest.raises(InputError, match="already contains a run"):
         dry_run(config)
     assert f"trainer.resume_from_path={checkpoint}" in dry_run(config, resume=True)
-    with pytest.raises(InputError, match="no whole checkpoint of step 1"):
+    with pytest.raises(InputError, match="no complete checkpoint of step 1"):
         dry_run(config, resume_from=1)
 
 
@@ -166,7 +166,7 @@ def test_the_command_that_is_shown_is_the_one_that_is_started(limit, tmp_path, m
     monkeypatch.setattr(train_module, "start", capture)
     with pytest.raises(StartedError):
         train_module.train(config)
-    differing = {*commands[0].words} ^ {*planned.words}
+    differing = {*commands[0].arguments} ^ {*planned.arguments}
     assumed = shown.partition("sets it): ")[2].partition(".\n")[0].split(", ") if limit == "null" else []
     assert {word.partition("=")[0] for word in differing} <= {*assumed}
     assert bool(differing) == (limit == "null")

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from egpo.config import Config, load_config, load_recipe
 from egpo.errors import InputError
 from egpo.verl.launch.dry_run import planned_command, planned_settings
-from egpo.verl.launch.hydra_overrides import spelt
-from egpo.verl.launch.override_files import VerlWords, parse_value, read_verl_file
+from egpo.verl.launch.hydra_overrides import format_value, parse_value
+from egpo.verl.launch.override_files import VerlSettings, read_verl_file
 from egpo.verl.launch.recipe_import import import_verl
 from egpo.verl.launch.schema.known import schema
-from egpo.verl.launch.shell_words import commands
+from egpo.verl.launch.shell_script import simple_commands
 from tests.verl.launch.recipes import small
 
 REPOSITORY = Path(__file__).parents[3]
@@ -121,7 +121,7 @@ def test_what_a_recipe_tells_verl_is_imported_as_the_same_settings(recipe, words
 def test_other_settings_come_back_too(overrides, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = small(*overrides)
-    imported = import_verl(VerlWords(settings_of(config)))
+    imported = import_verl(VerlSettings(settings_of(config)))
     assert (imported.left_out, imported.below_verl) == ([], [])
     again = load_config(None, [f"{key}={json.dumps(value)}" for key, value in imported.recipe.items()])
     assert told(again) == told(config)
@@ -149,23 +149,24 @@ def test_a_script_of_verls_own_kind_is_carried_over_or_listed(tmp_path):
         "val_kwargs.n=$(nproc): a command or a sum",
         "$UNSET: the shell variable UNSET is not set",
         "$@: an argument of the script",
-        "--config-name=mine: an option of Hydra's",
+        "--config-name=mine: an option of Hydra",
         "data.custom_cls.path=${oc.env:HOME}/x.py: an interpolation that only Hydra resolves",
         "trainer.foo=3: verl has no `trainer.foo`",
         "trainer.default_local_dir=ckpts: the launcher sets it itself",
-        "reward.custom_reward_function.path=mine.py: a reward of yours is a task",
+        "reward.custom_reward_function.path=mine.py: in a recipe a custom reward is a task",
     ):
         assert any(part in line for line in left_out), (part, left_out)
     assert len(left_out) == 10
     assert any("mlflow" in note for note in imported.notes)
-    assert any("`qwen-3b` stands for `qwen 3b`" in note for note in imported.notes)
+    assert any("`qwen-3b` replaces `qwen 3b`" in note for note in imported.notes)
 
 
 def test_every_given_key_is_carried_or_listed(tmp_path):
     """verl's whole configuration: nothing of it is lost."""
     values = {key: value for key, value in schema().defaults.items() if value != "???"}
     values |= {f"{ACTOR}.ppo_epochs": 3, "trainer.balance_batch": False, "algorithm.gamma": 0.9, "nothing.known": 1}
-    imported = import_verl(VerlWords(dict(values)))
+    values["actor_rollout_ref.model.path"] = "Qwen/Qwen2.5-3B"  # that of verl's defaults is no folder here
+    imported = import_verl(VerlSettings(dict(values)))
     config = load_config(None, [f"{key}={json.dumps(value)}" for key, value in imported.recipe.items()])
     out = {one.key: one.value for one in planned_settings(config.model_copy(update={"steps": 9}))}
     listed = {one.text.partition("=")[0] for one in imported.left_out}
@@ -210,20 +211,20 @@ def test_a_task_from_outside_comes_back():
         f"{reward}.reward_kwargs.task": "mine:Task",
         f"{reward}.reward_kwargs.settings": '{"level": 3}',
     }
-    imported = import_verl(VerlWords(words))
+    imported = import_verl(VerlSettings(words))
     assert imported.recipe["task"] == {"name": "mine:Task", "settings": {"level": 3}}
     assert imported.left_out == []
 
 
 def test_an_estimator_that_is_not_ours_goes_to_verl_as_it_is():
-    imported = import_verl(VerlWords({"algorithm.adv_estimator": "rloo", "algorithm.egpo.lam": 0.3}))
+    imported = import_verl(VerlSettings({"algorithm.adv_estimator": "rloo", "algorithm.egpo.lam": 0.3}))
     assert imported.recipe["verl"]["algorithm"] == {"adv_estimator": "rloo"}
     assert [one.reason for one in imported.left_out] == ["not a setting of the estimator `rloo`"]
-    assert import_verl(VerlWords({"trainer.nnodes": 1})).recipe["verl"]["algorithm"] == {"adv_estimator": "gae"}
+    assert import_verl(VerlSettings({"trainer.nnodes": 1})).recipe["verl"]["algorithm"] == {"adv_estimator": "gae"}
 
 
 def test_a_value_that_a_recipe_cannot_have_goes_to_verl_as_it_is():
-    imported = import_verl(VerlWords({f"{ROLLOUT}.temperature": 0.0, f"{ACTOR}.optim.lr_scheduler_type": "wsd"}))
+    imported = import_verl(VerlSettings({f"{ROLLOUT}.temperature": 0.0, f"{ACTOR}.optim.lr_scheduler_type": "wsd"}))
     assert "temperature" not in imported.recipe.get("rollout", {})
     assert {f"{ROLLOUT}.temperature", f"{ACTOR}.optim.lr_scheduler_type"} <= set(imported.below_verl)
 
@@ -232,12 +233,12 @@ def test_a_value_that_a_recipe_cannot_have_goes_to_verl_as_it_is():
     ("name", "content", "said"),
     [
         ("none.sh", None, "no such file"),
-        ("empty.sh", b"", "no settings of verl's"),
-        ("words.txt", b"hello world", "no settings of verl's"),
+        ("empty.sh", b"", "no settings of verl"),
+        ("words.txt", b"hello world", "no settings of verl"),
         ("other.sh", b"python train.py --lr=3\n", "no command runs verl.trainer.main_ppo"),
-        ("binary", b"\0\1\2", "not a configuration of verl's"),
+        ("binary", b"\0\1\2", "not a configuration of verl"),
         ("latin.sh", b"a.b=\xe9", "not UTF-8"),
-        ("large.sh", b"a.b=1\n" * 100_000, "not a configuration of verl's"),
+        ("large.sh", b"a.b=1\n" * 100_000, "not a configuration of verl"),
         ("list.yaml", b"- 1\n", "not a section of keys and values"),
         ("broken.yaml", b"a: [1\n", "not YAML"),
         ("quote.sh", b"x\npython -m verl.trainer.main_ppo a.b='1\n", "quote.sh:2: a quote or a bracket is not closed"),
@@ -262,7 +263,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_values_are_read_as_the_launcher_writes_them(value):
-    assert parse_value(spelt(value)) == value
+    assert parse_value(format_value(value)) == value
 
 
 @pytest.mark.parametrize(
@@ -285,7 +286,7 @@ def test_what_is_no_single_value_is_refused(text):
 
 def test_shell_words():
     text = "A=1; export B='two words' C=\"$A-${B}\"\nrun $A \"$B\" ${C} '$A' \\$A x\\\ny ${D-d} # no\n> out 2>&1"
-    words = [word.text for command in commands(text, "x.sh") for word in command]
+    words = [word.text for command in simple_commands(text, "x.sh") for word in command]
     assert words == [
         "export",
         "run", "1", "two words", "1-two", "words", "$A", "$A", "xy", "d",
@@ -328,7 +329,7 @@ KEYS = sorted(
 
 @given(st.dictionaries(st.sampled_from(KEYS), SIMPLE | st.lists(SIMPLE, max_size=2), max_size=8))
 def test_no_setting_whatever_its_value_is_lost_or_ends_in_a_traceback(values):
-    imported = import_verl(VerlWords(dict(values)))
+    imported = import_verl(VerlSettings(dict(values)))
     config = Config.model_validate_json(json.dumps({"task": {"name": "a:B"}} | imported.recipe))
     listed = {one.text.partition("=")[0] for one in imported.left_out}
     assert set(imported.below_verl).isdisjoint(listed)

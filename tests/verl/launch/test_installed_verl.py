@@ -6,9 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from egpo.support import VERL_VERSION
-from egpo.verl.launch.hydra_overrides import spelt
-from egpo.verl.launch.schema.known import PATH
+from egpo.verl.launch.hydra_overrides import format_value
+from egpo.verl.launch.schema.known import PATH, VERSION
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl")
@@ -18,7 +17,7 @@ def test_the_snapshot_is_that_of_the_installed_verl():
     from egpo.verl.launch.schema.snapshot import snapshot
 
     held = json.loads(PATH.read_text(encoding="utf-8"))
-    assert held["version"] == VERL_VERSION
+    assert held["version"] == VERSION
     assert json.loads(json.dumps(snapshot())) == held
 
 
@@ -35,6 +34,6 @@ values = st.recursive(
 def test_hydra_reads_back_what_is_spelt(value):
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    (read,) = OverridesParser.create().parse_overrides([f"key={spelt(value)}"])
+    (read,) = OverridesParser.create().parse_overrides([f"key={format_value(value)}"])
     assert read.value() == value
     assert type(read.value()) is type(value)

@@ -7,13 +7,13 @@ import pytest
 
 from egpo.errors import InputError
 from egpo.verl.launch.preflight import Installed, require_context, require_devices, require_free_ports
-from egpo.verl.launch.resources import Setting
+from egpo.verl.launch.translation import Setting
 from tests.verl.launch.recipes import small
 
 
 def test_a_cluster_that_lacks_gpus_says_what_was_asked_and_what_is_there():
     config = small("verl.address=head:6379", "verl.gpus=8", "verl.nodes=2", "rollout.prompts=16")
-    with pytest.raises(InputError, match=r"head:6379: 16 GPUs are asked for .* and the cluster has 8"):
+    with pytest.raises(InputError, match=r"head:6379: 16 GPUs are needed .* and the cluster has 8"):
         require_devices(config, Installed("python", {}, 0, {"CPU": 96.0, "GPU": 8.0}))
     require_devices(config, Installed("python", {}, 0, {"CPU": 96.0, "GPU": 16.0}))
 
@@ -31,7 +31,7 @@ def test_a_port_in_use_is_named_with_its_key():
 
 def test_a_context_that_is_too_short(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 100}))
-    with pytest.raises(InputError, match="take up to 101 tokens, and the model reads 100"):
+    with pytest.raises(InputError, match="take up to 101 tokens, and the model's context is 100"):
         require_context(str(tmp_path), 101)
     require_context(str(tmp_path), 100)
     require_context("owner/name", 10**9)

@@ -105,7 +105,7 @@ def test_a_task_from_outside_judges_itself(tmp_path, tokenizer, monkeypatch):
 
 
 def test_too_few_problems_for_a_step(tmp_path, tokenizer):
-    with pytest.raises(InputError, match="32 problems are fewer than a step takes"):
+    with pytest.raises(InputError, match="32 problems are fewer than one step needs"):
         written(small("rollout.prompts=64"), tmp_path, tokenizer)
 
 

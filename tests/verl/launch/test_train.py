@@ -137,7 +137,7 @@ def test_a_signal_ends_it_with_nobody_left(overrides, tmp_path, signum, code):
     process.send_signal(signum)
     assert process.wait(timeout=LIMIT_S) == code
     said = (tmp_path / "screen.txt").read_text()
-    assert "stopped after step 3; the newest checkpoint is that of step 2; go on with: egpo train" in said
+    assert "stopped after step 3; the newest checkpoint is that of step 2; continue with: egpo train" in said
     assert LaunchedProcesses(record.launch_id, record.processes).look() == set()
 
 
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_is_there_gets_its_figures_before_the_end(overrides, t
     assert 4 not in steps_of(folder)
     process.send_signal(signal.SIGINT)
     screen = tmp_path / "screen.txt"
-    assert becomes_true(lambda: "its figures are waited for" in screen.read_text())
+    assert becomes_true(lambda: "waiting for its metrics" in screen.read_text())
     folder.checkpoint_of(4).with_name("log-it").touch()
     assert process.wait(timeout=LIMIT_S) == 130
     assert steps_of(folder)[:5] == [0, 1, 2, 3, 4]
@@ -195,7 +195,7 @@ def test_another_config_is_refused_and_its_differences_shown(overrides, monkeypa
     monkeypatch.setenv("STAND_IN", "")
     with pytest.raises(InputError, match=r"update.lr: 1.0e-06 -> 0.5"):
         train(small(*overrides, "update.lr=0.5"), resume=True)
-    with pytest.raises(InputError, match="no whole checkpoint of step 3; there are those of steps 2"):
+    with pytest.raises(InputError, match="no complete checkpoint of step 3; available steps: 2"):
         train(small(*overrides), resume_from=3)
     train(small(*overrides, "verl.patience_minutes=5"), resume=True)
 
@@ -217,7 +217,7 @@ def test_the_wrong_verl_is_refused_before_anything_is_written(overrides, monkeyp
 
 
 def test_no_gpu_is_told_with_the_way_out(overrides):
-    with pytest.raises(InputError, match=r"2 GPUs are asked for.*none.*verl\.device=cpu"):
+    with pytest.raises(InputError, match=r"2 GPUs are needed.*none.*verl\.device=cpu"):
         train(small(*overrides, "verl.device=cuda", "verl.gpus=2"))
 
 

@@ -12,9 +12,8 @@ from egpo.runs.folder import RunFolder
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import planned_files
 from egpo.verl.launch.refusals import OURS_ALONE, refuse_what_verl_lacks
-from egpo.verl.launch.resources import tensor_parallel
 from egpo.verl.launch.schema.known import schema
-from egpo.verl.launch.translation import translate
+from egpo.verl.launch.translation import tensor_parallel, translate
 from egpo.verl.settings import read_settings
 from tests.verl.launch.recipes import small
 
@@ -148,12 +147,12 @@ def test_the_split_of_the_model_follows_from_its_size(model, gpus, parallel):
         ('rollout.stop=["x"]', "rollout.stop: verl's sampling has no stop strings"),
         ("rollout.stop_tokens=[3]", "generation_config.json"),
         ("update.schedule=linear", "update.schedule: verl's schedules are constant and cosine"),
-        ("algorithm.constant_groups=drop", "algorithm.constant_groups: verl counts every group"),
+        ("algorithm.constant_groups=drop", "algorithm.constant_groups: verl's loss averages over every group"),
         ("model.init=random", "model.init: verl trains pretrained weights only"),
         ("model.deterministic=true", "model.deterministic: two runs of verl differ"),
-        ("update.mini_batch=3", "4 problems do not divide into parts of 3; one of 1, 2, 4"),
-        ("verl.gpus=5", "16 responses per update do not divide among 5 ranks"),
-        ("verl.tensor_parallel=2", "1 GPUs do not divide into groups of 2"),
+        ("update.mini_batch=3", "4 problems cannot be divided into mini-batches of 3; one of 1, 2, 4"),
+        ("verl.gpus=5", "16 responses per update cannot be divided among 5 ranks"),
+        ("verl.tensor_parallel=2", "1 GPUs cannot be divided into groups of 2"),
         ("verl.trainer.max_checkpoint_limit=3", "would ignore it; write `trainer.max_actor_ckpt_to_keep`"),
         ("verl.trainer.total_training_step=3", "did you mean `trainer.total_training_steps`?"),
         ("verl.trainer.n_gpus_per_node=8", "the launcher sets `trainer.n_gpus_per_node` itself; set verl.gpus"),
@@ -222,7 +221,7 @@ def test_a_batch_is_let_through_exactly_when_the_ranks_share_it_equally(prompts,
 
 def test_a_large_count_does_not_hang_the_launcher():
     """Divisors of the batch and of the GPUs are listed in messages: not by trying every number up to them."""
-    with pytest.raises(ConfigError, match="do not divide into parts of 3; one of 1, 2, 4"):
+    with pytest.raises(ConfigError, match="cannot be divided into mini-batches of 3; one of 1, 2, 4"):
         refuse_what_verl_lacks(small("rollout.prompts=1048576", "rollout.n=1", "update.mini_batch=3"))
     with pytest.raises(ConfigError, match="it must be less than or equal to 1024"):
         small("verl.gpus=2000000000")

@@ -1,7 +1,4 @@
-"""The cases of a category, as BFCL's package has them.
-
-BFCL's categories by name, and what it calls collections of them.
-"""
+"""BFCL's categories and collections of categories by name, and the cases in each."""
 
 import json
 import subprocess
@@ -16,12 +13,13 @@ _ANSWER_S = 120.0
 
 
 def first_cases(python: Path, categories: Iterable[str], number: int) -> dict[str, list[str]]:
-    """The ids of the first `number` of each, in BFCL's order."""
+    """Return the ids of the first `number` cases of each category, in BFCL's order."""
     folder = data_folder(python)
     return {name: _ids(folder / f"BFCL_v4_{name}.json")[:number] for name in categories}
 
 
 def data_folder(python: Path) -> Path:
+    """Return the folder with BFCL's cases in the environment of this interpreter."""
     try:
         done = subprocess.run([str(python), "-c", _WHERE], capture_output=True, text=True, timeout=_ANSWER_S)
     except subprocess.TimeoutExpired as error:
@@ -64,15 +62,18 @@ COLLECTIONS = {
 }
 ELSEWHERE = {
     "memory": "it needs an embedding model and a vector store",
-    "web_search": "it needs a search engine's key and the web of the day: two runs never see the same",
-    "format_sensitivity": "it varies BFCL's own prompt, which is not how a function-calling model is asked",
+    "web_search": "it needs a search engine's key and the live web, so that no two runs see the same",
+    "format_sensitivity": "it varies BFCL's own prompt, which function-calling models do not use",
 }
-"""What BFCL has besides, and why it is not offered."""
+"""Further categories of BFCL, and why they are not offered."""
 
 
-def parse_categories(words: str) -> tuple[str, ...]:
-    """`multi_turn_base,live`: each once, in BFCL's order. An InputError names what does not exist, with the list."""
-    wanted = [word.strip() for word in words.split(",") if word.strip()]
+def parse_categories(text: str) -> tuple[str, ...]:
+    """Return the categories of a list such as `multi_turn_base,live`, each once, in BFCL's order.
+
+    InputError, with the list of all names, if one does not exist.
+    """
+    wanted = [word.strip() for word in text.split(",") if word.strip()]
     for word in wanted:
         if word not in CATEGORIES and word not in COLLECTIONS:
             raise _unknown(word)
@@ -87,10 +88,10 @@ def _unknown(word: str) -> InputError:
         if word.startswith(family):
             return InputError(f"`{word}` is not offered: {reason}", where="--categories", fix=_list())
     near = nearest(word, (*CATEGORIES, *COLLECTIONS))
-    # Without a near one it is a list, and sorted: BFCL's order says more.
+    # Without a close match `nearest` returns a sorted list; BFCL's own order is more useful.
     fix = f"{near}; {_list()}" if near.startswith("did you mean") else _list()
     return InputError(f"no category `{word}`", where="--categories", fix=fix)
 
 
 def _list() -> str:
-    return f"there are {', '.join(CATEGORIES)}; and together: {', '.join(COLLECTIONS)}"
+    return f"categories: {', '.join(CATEGORIES)}; collections: {', '.join(COLLECTIONS)}"

@@ -1,4 +1,4 @@
-"""The interpreter that BFCL runs under: an environment of its own, made the first time it is asked for."""
+"""Finds the Python environment of BFCL, and creates it when it is first needed."""
 
 import fcntl
 import hashlib
@@ -17,14 +17,17 @@ from egpo.files import write_atomically
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 VARIABLE = "EGPO_BFCL_PYTHON"
 CHECKOUT = Path(".env-bfcl")
-"""Where `make` puts it."""
+"""The environment that `make` creates in a checkout."""
 _READY = ".ready"
 _MAKING_S = 3600.0
-"""Seconds for installing the packages, here or in another process that this one waits for."""
+"""Limit in seconds for installing the packages, here or in another process that this one waits for."""
 
 
 def bfcl_python(*, offline: bool = False, say: Callable[[str], None] = print) -> Path:
-    """$EGPO_BFCL_PYTHON; the machine file's; that of a checkout's `make`; or our own, made where it is missing."""
+    """Return BFCL's interpreter: $EGPO_BFCL_PYTHON, the machine file's, that of `make`, or our own in the cache.
+
+    Our own is created if it is missing. InputError if `offline` and none exists.
+    """
     if named := os.environ.get(VARIABLE):
         return _named(Path(named).expanduser())
     if python := this_machine().environments.bfcl:
@@ -39,7 +42,7 @@ def bfcl_python(*, offline: bool = False, say: Callable[[str], None] = print) ->
 
 
 def digest() -> str:
-    """Of the packages: another list, another environment."""
+    """Return a digest of the list of packages: another list needs another environment."""
     return hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]
 
 
@@ -55,12 +58,12 @@ def _is_ready(folder: Path) -> bool:
 
 def _named(python: Path) -> Path:
     if not os.access(python, os.X_OK):
-        raise InputError(f"no interpreter at `{python}`", where=VARIABLE, fix="mend it, or unset it")
+        raise InputError(f"no interpreter at `{python}`", where=VARIABLE, fix="correct the path, or unset it")
     return python.absolute()
 
 
 def _made(folder: Path, say: Callable[[str], None]) -> Path:
-    """By one process at a time. What an interrupted call left half made is made anew."""
+    """Create the environment, one process at a time. An incomplete one is created again."""
     with _alone(folder, say):
         if not _is_ready(folder):  # another call may have made it meanwhile
             _make(folder, say)
@@ -68,7 +71,7 @@ def _made(folder: Path, say: Callable[[str], None]) -> Path:
 
 
 def _make(folder: Path, say: Callable[[str], None]) -> None:
-    say(f"making BFCL's environment in {folder} (once; 0.4 GB)")
+    say(f"creating BFCL's environment in {folder} (once; 0.4 GB)")
     python = folder / "bin" / "python"
     install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r", str(REQUIREMENTS)]
     for command in ([sys.executable, "-m", "venv", "--clear", str(folder)], [str(python), *install]):
@@ -81,26 +84,26 @@ def _make(folder: Path, say: Callable[[str], None]) -> None:
         if done.returncode:
             told = (done.stderr or done.stdout).strip().splitlines()[-5:]
             said = "\n".join(told) or f"{command[0]} {how_it_ended(done.returncode)}"
-            fix = f"mend that, and call again; or set {VARIABLE} to an interpreter that has the packages"
-            raise EgpoError(f"the environment could not be made: {said}", where=str(folder), fix=fix)
+            fix = f"fix this and retry; or set {VARIABLE} to an interpreter that has the packages"
+            raise EgpoError(f"the environment could not be created: {said}", where=str(folder), fix=fix)
     write_atomically(folder / _READY, digest() + "\n")
 
 
 @contextmanager
 def _alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """The lock lies beside the folder, and ends with its process, however that ends."""
+    """Hold a lock file beside the folder. The kernel releases it when the process ends."""
     lock = folder.with_name(f"{folder.name}.lock")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        fix = f"mend its permissions, or set {VARIABLE} to an interpreter that has the packages"
+        fix = f"fix its permissions, or set {VARIABLE} to an interpreter that has the packages"
         raise EgpoError(f"cannot be written ({error.strerror})", where=str(lock), fix=fix) from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"another process makes BFCL's environment in {folder}: waiting for it")
+            say(f"waiting for another process that creates BFCL's environment in {folder}")
             _lock_within(handle, lock)
         yield
     finally:
@@ -108,7 +111,7 @@ def _alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 
 def _lock_within(handle: int, lock: Path) -> None:
-    deadline = time.monotonic() + 2 * _MAKING_S  # the other has two commands
+    deadline = time.monotonic() + 2 * _MAKING_S  # the other process runs two commands
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,5 +119,5 @@ def _lock_within(handle: int, lock: Path) -> None:
         except BlockingIOError as error:
             if time.monotonic() > deadline:
                 what = f"another process has held the lock for {2 * _MAKING_S:.0f} s"
-                raise EgpoError(what, where=str(lock), fix="end that process, and call again") from error
+                raise EgpoError(what, where=str(lock), fix="end that process, then retry") from error
             time.sleep(1)

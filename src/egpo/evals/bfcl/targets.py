@@ -1,7 +1,7 @@
-"""A server that wants a key, for a client that must not know it: BFCL executes what the model wrote, and the network
-is open to it.
+"""Finds or starts the server of a model for BFCL, and keeps the server's API key away from BFCL.
 
-MODEL or URL on the command line: a server that answers for it, and where its evaluation belongs.
+`find_targets`: MODEL or URL arguments -> `BfclTarget`s. `running_server`: the server of a target. BFCL executes what
+the model wrote and can use the network, so it must not have the key: `keyless_address` runs a local proxy that adds it.
 """
 
 import json
@@ -18,63 +18,67 @@ import httpx
 
 from egpo.config.machine import model_folder, this_machine
 from egpo.errors import InputError
-from egpo.evals.asking import Patience
-from egpo.evals.candidates import HERE, ModelPlace, find_model
 from egpo.evals.evaluate import Origin
 from egpo.evals.server import Server
+from egpo.evals.server_requests import RetryPolicy
+from egpo.evals.targets import HERE, ModelPlace, find_model
 from egpo.serving.commands import Serving
 from egpo.serving.served import require_weights, served
 
 _PASSED_BACK = ("Content-Type", "Retry-After")
 _LENGTH = re.compile("[0-9]{1,8}")
-"""Of a question: under 100 MB."""
+"""Content length of a request: below 100 MB."""
 
 
 @contextmanager
-def without_key(server: Server) -> Iterator[str]:
-    """An address of `server` that asks for no key: its own where it wants none; otherwise one on loopback, for as long
-    as the block lasts, that adds the key to what BFCL asks. A word in its path keeps other users of the machine out."""
+def keyless_address(server: Server) -> Iterator[str]:
+    """Yield an address of `server` that needs no key: its own, or that of a proxy on this machine that adds the key.
+
+    The proxy runs for the duration of the block. A random part of its path keeps other users of the machine out.
+    """
     if server.api_key is None:
         yield server.url
         return
-    with _client(server) as client, _Doorkeeper(client, secrets.token_urlsafe(16)) as door:
-        threading.Thread(target=door.serve_forever, daemon=True).start()
+    with _client(server) as client, _KeyProxy(client, secrets.token_urlsafe(16)) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
         try:
-            yield f"http://127.0.0.1:{door.server_port}{door.prefix}"
+            yield f"http://127.0.0.1:{proxy.server_port}{proxy.prefix}"
         finally:
-            door.shutdown()
+            proxy.shutdown()
 
 
 def _client(server: Server) -> httpx.Client:
-    """BFCL decides how many questions are under way. It waits for an answer as long as `patience` says."""
+    """Return a client without a limit on connections: BFCL decides how many requests run at a time."""
     limits = httpx.Limits(max_connections=None)
-    timeout_s = server.patience.timeout_s
+    timeout_s = server.retries.timeout_s
     return httpx.Client(base_url=f"{server.url}/", headers=server.headers, limits=limits, timeout=timeout_s)
 
 
-class _Doorkeeper(ThreadingHTTPServer):
+class _KeyProxy(ThreadingHTTPServer):
+    """Forwards the two requests that BFCL makes, and nothing else."""
+
     request_queue_size = 128
 
-    def __init__(self, client: httpx.Client, word: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Caller)
+    def __init__(self, client: httpx.Client, secret: str) -> None:
+        super().__init__(("127.0.0.1", 0), _ProxyRequest)
         self.client = client
-        self.prefix = f"/{word}/v1"
-        # What BFCL asks for, and nothing else that the key would open.
-        self.open_to = {
+        self.prefix = f"/{secret}/v1"
+        # The key may open more than this.
+        self.allowed = {
             ("GET", f"{self.prefix}/models"): "models",
             ("POST", f"{self.prefix}/completions"): "completions",
         }
 
 
-class _Caller(BaseHTTPRequestHandler):
-    """Of the callers one may be what the model wrote: none gets more of this process than a thread for a while."""
+class _ProxyRequest(BaseHTTPRequestHandler):
+    """One request. It may come from code that the model wrote, so time and size are limited."""
 
-    server: _Doorkeeper
+    server: _KeyProxy
     timeout = 60
-    """Seconds in which no byte comes or goes; how long the server takes to answer does not count."""
+    """Seconds without a byte read or written; the time that the server takes to answer does not count."""
 
     def handle(self) -> None:
-        with suppress(ConnectionError):  # BFCL was ended meanwhile
+        with suppress(ConnectionError):  # BFCL may have been stopped meanwhile
             super().handle()
 
     def do_GET(self) -> None:
@@ -83,7 +87,7 @@ class _Caller(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def log_message(self, format: str, *args: object) -> None:
-        """The screen belongs to the evaluation."""
+        """Print nothing: the terminal shows the evaluation."""
 
     def _answer(self) -> None:
         reply = self._asked()
@@ -96,13 +100,13 @@ class _Caller(BaseHTTPRequestHandler):
         self.wfile.write(reply.content)
 
     def _asked(self) -> httpx.Response:
-        """The server's reply, or 502 where it has none: BFCL's client tries that again, as it would without us."""
-        place = self.server.open_to.get((self.command, self.path))
+        """Return the server's reply, or 502 if there is none: BFCL's client retries a 502."""
+        place = self.server.allowed.get((self.command, self.path))
         if place is None:
-            return _refusal(404, "not open")
+            return _refusal(404, "not allowed")
         length = self.headers.get("Content-Length", "0")
         if not _LENGTH.fullmatch(length):
-            return _refusal(413, "no length of a question")
+            return _refusal(413, "invalid content length")
         try:
             body = self.rfile.read(int(length))
             headers = {"Content-Type": "application/json"}
@@ -116,9 +120,11 @@ def _refusal(status: int, why: str) -> httpx.Response:
 
 
 @dataclass(frozen=True)
-class Target:
-    """`tokenizer` is a model folder. `place` where the model lies here, and `url` where it is served already, to those
-    who have the `api_key`."""
+class BfclTarget:
+    """A model to evaluate: `place` if it is stored here, `url` and `api_key` if it is served already.
+
+    `tokenizer` is a model folder.
+    """
 
     label: str
     tokenizer: str
@@ -137,8 +143,8 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Answering:
-    """A server, and the name under which it knows the model."""
+class RunningServer:
+    """A server's address, and the name under which it serves the model."""
 
     url: str
     served_name: str
@@ -146,8 +152,8 @@ class Answering:
 
 def find_targets(
     words: Sequence[str], served_name: str | None, tokenizer: str | None, checkpoint: str, api_key: str | None = None
-) -> list[Target]:
-    """Labels that two of them share give way to the words themselves: their files are named after them."""
+) -> list[BfclTarget]:
+    """Return the models that the arguments name. Models with equal labels are labelled by their arguments."""
     found = [find_target(word, served_name, tokenizer, checkpoint, api_key) for word in words]
     labels = [target.label for target in found]
     return [
@@ -158,29 +164,29 @@ def find_targets(
 
 def find_target(
     word: str, served_name: str | None, tokenizer: str | None, checkpoint: str, api_key: str | None = None
-) -> Target:
-    """Nothing is started yet: mistakes come first."""
+) -> BfclTarget:
+    """Return the model that the argument names. Nothing is started, so that mistakes are found first."""
     if word.startswith(("http://", "https://")):
         return _at_server(Server.at(word, api_key=api_key), served_name, tokenizer)
     place = find_model(word, checkpoint)
     require_weights(model_folder(place.model), word)
-    return Target(place.label, model_folder(tokenizer or place.model), place=place)
+    return BfclTarget(place.label, model_folder(tokenizer or place.model), place=place)
 
 
-def _at_server(server: Server, served_name: str | None, tokenizer: str | None) -> Target:
+def _at_server(server: Server, served_name: str | None, tokenizer: str | None) -> BfclTarget:
     if tokenizer is None:
-        fix = "give the model's folder with --tokenizer: it says how long prompts are, and how they are written"
-        raise InputError("a server does not show its tokenizer", where=server.url, fix=fix)
+        fix = "give the model's folder with --tokenizer: BFCL counts and formats prompts with it"
+        raise InputError("the tokenizer of a served model is not known", where=server.url, fix=fix)
     names = server.model_names()
     name = served_name or server.only_model()
     if name not in names:
         _require_known(server, name, names)
-    return Target(name, model_folder(tokenizer), url=server.url, served_name=name, api_key=server.api_key)
+    return BfclTarget(name, model_folder(tokenizer), url=server.url, served_name=name, api_key=server.api_key)
 
 
 def _require_known(server: Server, name: str, names: Sequence[str]) -> None:
-    """Some servers list a cache and not what they serve: then one token tells."""
-    body, timeout = {"model": name, "prompt": "?", "max_tokens": 1}, server.patience.timeout_s
+    """Request one token: some servers do not list the models that they serve."""
+    body, timeout = {"model": name, "prompt": "?", "max_tokens": 1}, server.retries.timeout_s
     try:
         reply = httpx.post(f"{server.url}/completions", json=body, headers=server.headers, timeout=timeout)
         reply.raise_for_status()
@@ -190,16 +196,18 @@ def _require_known(server: Server, name: str, names: Sequence[str]) -> None:
 
 
 @contextmanager
-def answering(target: Target, max_model_len: int | None = None, timeout_s: float = 3600.0) -> Iterator[Answering]:
-    """The server at its URL, or one of our own for as long as the block lasts."""
+def running_server(
+    target: BfclTarget, max_model_len: int | None = None, timeout_s: float = 3600.0
+) -> Iterator[RunningServer]:
+    """Yield the server at the target's URL, or one that we start for the duration of the block."""
     if target.url is not None:
-        patience = Patience(timeout_s=timeout_s)
-        with without_key(Server(target.url, api_key=target.api_key, patience=patience)) as url:
-            yield Answering(url, target.served_name)
+        retries = RetryPolicy(timeout_s=timeout_s)
+        with keyless_address(Server(target.url, api_key=target.api_key, retries=retries)) as url:
+            yield RunningServer(url, target.served_name)
         return
     assert target.place is not None
     model = model_folder(target.place.model)
-    # BFCL writes prompts and reads calls by itself: the server has nothing to parse.
+    # BFCL builds prompts and parses calls itself, so the server needs no parsers.
     serving = Serving(model, Path(model).name, max_tokens=max_model_len, tool_parser="none", reasoning_parser="none")
     with served(serving, python=this_machine().environments.verl) as server:
-        yield Answering(server.url, server.model_name)
+        yield RunningServer(server.url, server.model_name)

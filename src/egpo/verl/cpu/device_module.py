@@ -1,6 +1,6 @@
-"""What verl calls on `torch.cuda`, for a CPU: `torch.cpu`, and plain answers where it has none.
+"""Replaces `torch.cuda` for verl on a CPU: `torch.cpu`, and simple implementations of what it lacks.
 
-Memory is that of this process, and of the machine. A name that neither has is an AttributeError, as on any module.
+Memory figures are those of this process and of the machine. Unknown names raise AttributeError, as on any module.
 """
 
 import os
@@ -28,7 +28,7 @@ def current_device() -> torch.device:
 
 
 def get_device_name(device: Any = None) -> str:
-    """By it verl finds the peak rate of floating-point operations (utils/flops_counter.py)."""
+    """Return the name by which verl looks up the peak FLOPS (utils/flops_counter.py)."""
     return "CPU"
 
 
@@ -61,12 +61,12 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Bytes that this process has in memory."""
+    """Return the resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """The most that it ever had."""
+    """Return the peak resident memory of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -74,7 +74,7 @@ memory_reserved, max_memory_reserved = memory_allocated, max_memory_allocated
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Free and total bytes of the machine."""
+    """Return the free and total memory of the machine, in bytes."""
     page = os.sysconf("SC_PAGE_SIZE")
     return os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
 

@@ -14,12 +14,12 @@ NAME = "cpu"
 
 
 def register_platform() -> None:
-    """VERL_PLATFORM=cpu finds it from here on. Again is harmless: verl keeps the class by name."""
+    """Register the platform for VERL_PLATFORM=cpu. A second call is harmless: verl stores the class by name."""
     PlatformRegistry.register(platform=NAME)(PlatformCPU)
 
 
 class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl has no types
-    """One device called "cpu" in every process, gloo between them. What only an accelerator has does nothing."""
+    """One device called "cpu" per process, with gloo between processes. Accelerator-only methods do nothing."""
 
     @property
     def device_name(self) -> str:
@@ -37,11 +37,11 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl has no types
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        """Never by detection, only by name: a machine with a GPU must not train on its CPU by accident."""
+        """Return False: this platform is chosen only by name, so that no machine trains on its CPU by accident."""
         return False
 
     def current_device(self) -> torch.device:
-        """A device, where the interface says an index: verl passes it to `.to()`, and 0 would be cuda:0."""
+        """Return a device, not an index as in the interface: verl passes it to `.to()`, where 0 means cuda:0."""
         return device_module.current_device()
 
     def device_count(self) -> int:
@@ -72,7 +72,7 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl has no types
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        """Ray numbers the logical GPUs in it, and verl reads the numbers back."""
+        """Return the variable in which Ray numbers its logical GPUs; verl reads the numbers from it."""
         return "CUDA_VISIBLE_DEVICES"
 
     @contextmanager
@@ -86,14 +86,14 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl has no types
         pass
 
     def ray_resource_name(self) -> str:
-        """A logical GPU of Ray for each rank: `ray.init(num_gpus=ranks)`, whatever the machine has."""
+        """Return Ray's resource for a rank: a logical GPU (`ray.init(num_gpus=ranks)`, on any machine)."""
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:
         return ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"]
 
     def is_ipc_supported(self) -> bool:
-        """False sends the weights to vLLM through POSIX shared memory."""
+        """Return False: weights then go to vLLM through POSIX shared memory."""
         return False
 
     def cudart(self) -> Any:

@@ -1,52 +1,46 @@
-"""A Ray cluster that is joined may ask for a token: `ray start` turns that on by itself, and `ray.init` does not.
-
-The process that trains: its words and its environment.
-"""
+"""The command that trains: interpreter, arguments and environment of verl's process."""
 
 import os
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from egpo.config import Config
-from egpo.processes.launches import MARK
+from egpo.config.machine import this_machine
 from egpo.rewards.sandbox.selection import VARIABLE as SANDBOX_VARIABLE
-from egpo.verl.cpu import settings as cpu
-from egpo.verl.launch.hydra_overrides import word
-from egpo.verl.launch.resources import Setting
+from egpo.verl.cpu import launch_settings as cpu
+from egpo.verl.launch.hydra_overrides import format_override
+from egpo.verl.launch.translation import Setting
 from egpo.verl.settings import VARIABLE as DUMPS_VARIABLE
 
-_MODE = "RAY_AUTH_MODE"
-_TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-
-
-def cluster_access(address: str | None) -> Mapping[str, str]:
-    """What joining adds to the environment: the token's mode, where there is a token and nobody chose the mode."""
-    if address is None or _MODE in os.environ:
-        return {}
-    has_token = any(name in os.environ for name in _TOKENS) or (Path.home() / ".ray" / "auth_token").is_file()
-    return {_MODE: "token"} if has_token else {}
-
-
+MARK = "EGPO_LAUNCH"
+"""Environment variable with the launch id: it identifies the processes of a launch, even if their parent has ended."""
 METRICS_VARIABLE = "VERL_FILE_LOGGER_PATH"
+"""Environment variable that tells verl's file logger where to write."""
+
+
+def verl_python(config: Config) -> str:
+    """Return the interpreter that runs verl: the recipe's, the machine file's, or the one that runs this process."""
+    return config.verl.python or this_machine().environments.verl or sys.executable
 
 
 @dataclass(frozen=True)
 class Command:
-    """`environment` holds what is added to this process' own."""
+    """A command line. `environment` is added to the environment of this process."""
 
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     environment: Mapping[str, str]
 
     def __str__(self) -> str:
-        """As it can be pasted into a shell."""
+        """Return the command as text for a shell, one setting per line."""
         added = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
-        return " \\\n  ".join([*added, shlex.join(self.words[:3]), *map(shlex.quote, self.words[3:])])
+        return " \\\n  ".join([*added, shlex.join(self.arguments[:3]), *map(shlex.quote, self.arguments[3:])])
 
 
 def command(config: Config, settings: Sequence[Setting], python: str, metrics: Path, launch_id: str) -> Command:
-    """A cluster that is joined has environments of its own: Ray hands ours to its workers there."""
+    """Return the command that trains. Workers of a joined cluster get our environment from Ray, by a setting."""
     environment = _environment(config, metrics) | {MARK: launch_id}
     if config.verl.address is not None:
         handed = [
@@ -54,8 +48,9 @@ def command(config: Config, settings: Sequence[Setting], python: str, metrics: P
             for name, value in environment.items()
         ]
         settings = [*settings, *handed]
-    words = (python, "-m", "verl.trainer.main_ppo", *map(word, settings))
-    return Command(words, {**environment, **cluster_access(config.verl.address)})
+    overrides = [format_override(setting.key, setting.value) for setting in settings]
+    arguments = (python, "-m", "verl.trainer.main_ppo", *overrides)
+    return Command(arguments, {**environment, **cluster_access(config.verl.address)})
 
 
 def _environment(config: Config, metrics: Path) -> dict[str, str]:
@@ -65,12 +60,27 @@ def _environment(config: Config, metrics: Path) -> dict[str, str]:
         DUMPS_VARIABLE: str(config.watch.rollouts_every),
         "HYDRA_FULL_ERROR": "1",
         "PYTHONUNBUFFERED": "1",
-        # Every line is kept: Ray would fold those that look alike, tracebacks of several ranks among them.
+        # Otherwise Ray merges similar lines, for example the tracebacks of several ranks.
         "RAY_DEDUP_LOGS": "0",
         "RAY_COLOR_PREFIX": "0",
-        # Tasks from outside lie where the command was given; Ray's workers do not.
+        # A user's task is imported from the current folder, and Ray's workers start in another one.
         "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])),
     }
     if sandbox := config.task.settings.get("sandbox"):
         environment[SANDBOX_VARIABLE] = str(sandbox)
     return environment | (cpu.ENVIRONMENT if config.verl.device == "cpu" else {})
+
+
+_MODE = "RAY_AUTH_MODE"
+_TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+def cluster_access(address: str | None) -> Mapping[str, str]:
+    """Return what a process needs in its environment to join a Ray cluster: the token mode, if there is a token.
+
+    `ray start` turns token authentication on by itself, and `ray.init` does not. A mode that the user set is kept.
+    """
+    if address is None or _MODE in os.environ:
+        return {}
+    has_token = any(name in os.environ for name in _TOKENS) or (Path.home() / ".ray" / "auth_token").is_file()
+    return {_MODE: "token"} if has_token else {}

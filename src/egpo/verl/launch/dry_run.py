@@ -1,38 +1,40 @@
-"""What would be started, and every value in which it differs from stock verl. Needs no GPU, Ray, verl or weights."""
+"""Prints the command that a launch would run, and every setting that differs from verl's default.
+
+Needs no GPU, Ray, verl or weights.
+"""
 
 from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 
 from egpo.config import Config
-from egpo.processes.launches import MARK
 from egpo.runs.folder import RunFolder
 from egpo.support import VERL_VERSION
-from egpo.verl.launch.command import METRICS_VARIABLE, Command, command
-from egpo.verl.launch.hydra_overrides import spelt
+from egpo.verl.launch.command import MARK, METRICS_VARIABLE, Command, command, verl_python
+from egpo.verl.launch.hydra_overrides import format_value
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.mirror import VerlCheckpoints
-from egpo.verl.launch.preflight import verl_python
 from egpo.verl.launch.problems import LIMIT, planned_files
-from egpo.verl.launch.refusals import refuse_what_verl_lacks, unheeded
-from egpo.verl.launch.resources import Setting
+from egpo.verl.launch.refusals import ineffective_settings, refuse_what_verl_lacks
 from egpo.verl.launch.schema.known import schema
-from egpo.verl.launch.translation import translate
+from egpo.verl.launch.translation import Setting, translate
 
 _ABSENT = object()
-HEADS = ("key of verl's", "its default", "here", "because of")
+HEADS = ("key of verl", "default", "here", "because of")
 WIDTHS = (40, 14, 24, 34)
-"""Columns of the table: with the spaces between, and those before a key, 120 characters."""
+"""Widths of the columns: 120 characters with the spaces between them and before a key."""
 
 
 def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = None) -> str:
-    """As text: the command, the words of it that are known only at launch, what verl takes no notice of, and a table
-    of what differs from stock verl. Refuses what a launch would refuse, as far as it can be known here."""
+    """Return as text: the command, settings known only at launch, settings without effect, and a table.
+
+    The table lists what differs from verl's defaults. What a launch would refuse is refused here, if it can be known.
+    """
     start = _start(config, resume=resume, resume_from=resume_from)
     settings = planned_settings(config, start)
     differing = [setting for setting in settings if _differs(setting)]
-    kept = f"{len(settings) - len(differing)} more are set to what verl {VERL_VERSION} takes by itself."
-    notes = [*_known_at_launch(config, start), *unheeded(config)]
+    kept = f"{len(settings) - len(differing)} more settings equal the defaults of verl {VERL_VERSION}."
+    notes = [*_known_at_launch(config, start), *ineffective_settings(config)]
     return "\n".join(
         [str(planned_command(config, settings)), "", *notes, "", *_table(differing), "", kept, "Nothing was started."]
     )
@@ -49,7 +51,7 @@ def planned_command(config: Config, settings: list[Setting]) -> Command:
 
 
 def _start(config: Config, *, resume: bool, resume_from: int | None) -> int:
-    """The step whose checkpoint the run would continue from; 0 for a new run, whose folder must be free."""
+    """Return the step from which the run would resume; 0 for a new run, whose folder must be free."""
     folder = _places(config).folder
     if resume or resume_from is not None:
         return VerlCheckpoints(folder, config.verl.ranks).choose(resume_from)
@@ -58,8 +60,8 @@ def _start(config: Config, *, resume: bool, resume_from: int | None) -> int:
 
 
 def _known_at_launch(config: Config, start: int) -> list[str]:
-    """What the command shows with a value that the launch may replace."""
-    lines = [f"{MARK} and the name in {METRICS_VARIABLE} are drawn anew at every launch."]
+    """Return a line for each group of settings whose value may differ at launch."""
+    lines = [f"{MARK} and the name in {METRICS_VARIABLE} are new at every launch."]
     places = _places(config)
     files = planned_files(config, places)
     if files.longest_prompt_source != LIMIT:
@@ -83,7 +85,7 @@ def _differs(setting: Setting) -> bool:
 
 
 def _table(settings: list[Setting]) -> list[str]:
-    """By verl's sections, in the order in which they first come."""
+    """Return the lines of the table, by verl's sections, in order of first appearance."""
     sections: dict[str, list[Setting]] = {}
     for setting in settings:
         sections.setdefault(_section(setting.key), []).append(setting)
@@ -92,12 +94,15 @@ def _table(settings: list[Setting]) -> list[str]:
         lines.append(section)
         for one in held:
             key = one.key.removeprefix(f"{section}.")
-            lines += _row(key, _short(_default(one.key), WIDTHS[1]), _short(spelt(one.value), WIDTHS[2]), one.source)
+            lines += _row(
+                key, _short(_default(one.key), WIDTHS[1]), _short(format_value(one.value), WIDTHS[2]), one.source
+            )
     return lines
 
 
 def _section(key: str) -> str:
-    """
+    """Return the section of a key under which the table lists it.
+
     >>> _section("actor_rollout_ref.actor.optim.lr"), _section("trainer.v1.trainer_mode")
     ('actor_rollout_ref.actor', 'trainer')
     """
@@ -106,7 +111,7 @@ def _section(key: str) -> str:
 
 
 def _row(key: str, default: str, here: str, source: str) -> list[str]:
-    """A key that is too long has a line of its own; the source takes as many as it needs."""
+    """Return the lines of one row. A long key has its own line; a long source is wrapped."""
     first, *more = wrap(source, WIDTHS[3])
     alone = len(key) > WIDTHS[0]
     lines = [f"  {key}"] if alone else []
@@ -119,9 +124,9 @@ def _line(*cells: str) -> str:
 
 
 def _default(key: str) -> str:
-    return spelt(schema().defaults[key]) if key in schema().defaults else "-"
+    return format_value(schema().defaults[key]) if key in schema().defaults else "-"
 
 
 def _short(text: str, width: int) -> str:
-    """The end of it tells more: of a path, the file."""
+    """Shorten a text at its start: the end of a path is the informative part."""
     return text if len(text) <= width else f"…{text[1 - width :]}"

@@ -1,4 +1,4 @@
-"""Where a verl run keeps what only verl writes: `verl/` in the run folder."""
+"""Paths of the files in a run folder that only a run under verl has: `verl/` and `verl.log`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from egpo.runs.folder import RunFolder
 
 @dataclass(frozen=True)
 class VerlPlaces:
-    """Absolute: Ray's workers have working directories of their own."""
+    """Absolute paths, because Ray's workers run in other working directories."""
 
     folder: RunFolder
 
@@ -18,12 +18,12 @@ class VerlPlaces:
 
     @property
     def log(self) -> Path:
-        """All that verl, Ray and vLLM said, of every launch."""
+        """The output of verl, Ray and vLLM, of every launch."""
         return self.folder.path.absolute() / "verl.log"
 
     @property
     def rollouts(self) -> Path:
-        """verl's own dumps, `N.jsonl`."""
+        """Dumps of step N, `N.jsonl`, before they are moved into the run folder."""
         return self.root / "rollouts"
 
     @property
@@ -36,14 +36,14 @@ class VerlPlaces:
 
     @property
     def data(self) -> Path:
-        """The task's problems as verl reads them."""
+        """The task's problems as parquet files for verl."""
         return self.root / "data"
 
     @property
     def launch(self) -> Path:
-        """Which processes are at work, for whoever comes after a launcher that was killed."""
+        """The running processes, so that the next launch can end them if this launcher is killed."""
         return self.root / "launch.json"
 
     def metrics_of(self, launch_id: str) -> Path:
-        """verl's file logger begins its file anew each time: one for each launch."""
+        """The metrics of one launch: verl's file logger overwrites its file at every start."""
         return self.root / f"metrics_{launch_id}.jsonl"

@@ -1,8 +1,7 @@
-"""verl's figures of a step, as its file logger writes them: `{"step": N, "data": {name: figure}}` a line.
+"""Copies a run of verl into our run folder, step by step: metrics, rollouts, and which checkpoints are kept.
 
-verl's checkpoints in our run folder: which are whole, and which one a run goes on from.
-
-A verl run in our run folder, step by step: metrics, health, rollouts, and which checkpoints stay.
+`MetricFeed` reads verl's file logger, one line per step: `{"step": N, "data": {name: value}}`. `VerlCheckpoints` finds
+complete checkpoints. `Mirror` records the metrics and removes old checkpoints.
 """
 
 import json
@@ -25,13 +24,13 @@ from egpo.runs.metrics import MetricStream, read_metrics
 from egpo.verl.launch.layout import VerlPlaces
 
 RENAMED = {"actor/kl_loss": "actor/kl", "actor/reward_kl_penalty": "actor/kl"}
-"""verl's names for what every engine of ours calls otherwise."""
+"""verl's names of metrics that have another name under both of our engines."""
 _NO_CLOCK = ("perf/total_num_tokens",)
 
 
 @dataclass(frozen=True)
 class StepFigures:
-    """What the clock says has a file of its own, as under the local engine."""
+    """The metrics of one step. Timings are kept apart, in `timings.jsonl`, as under the embedded engine."""
 
     step: int
     metrics: Mapping[str, float]
@@ -39,7 +38,7 @@ class StepFigures:
 
 
 class MetricFeed:
-    """New lines of the file, each once. A line counts once its newline is there."""
+    """Reads new lines of the file, each once. A line counts when its newline is written."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._position = path, 0
@@ -57,7 +56,7 @@ class MetricFeed:
 
 
 def _figures(line: Mapping[str, Any]) -> StepFigures:
-    """Numbers only: what is not finite comes as null."""
+    """Split the finite numbers of a line into metrics and timings. (verl writes other values as null.)"""
     known = {RENAMED.get(name, name): value for name, value in line["data"].items() if _is_number(value)}
     timings = {name: value for name, value in known.items() if _depends_on_the_machine(name)}
     metrics = {name: value for name, value in known.items() if name not in timings}
@@ -65,7 +64,7 @@ def _figures(line: Mapping[str, Any]) -> StepFigures:
 
 
 def _depends_on_the_machine(name: str) -> bool:
-    """Seconds, throughput, memory: `timing_s/step`, `perf/throughput`, `actor/perf/cpu_memory_used_gb`."""
+    """Return whether the metric is a time, a throughput or memory: `timing_s/step`, `perf/throughput`."""
     return name.startswith("timing_") or ("perf/" in name and name not in _NO_CLOCK)
 
 
@@ -75,33 +74,36 @@ def _is_number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class VerlCheckpoints:
-    """`global_step_N/actor/model_world_size_W_rank_R.pt` for each of `ranks`; verl writes the latest's number last."""
+    """verl's checkpoints: `global_step_N/actor/model_world_size_W_rank_R.pt` for each of `ranks`.
+
+    verl writes the number of the latest checkpoint after all its files.
+    """
 
     folder: RunFolder
     ranks: int
 
     def complete_steps(self) -> list[int]:
-        """In order. What is newer than the latest that verl names was cut off while it was written."""
+        """Return the steps of complete checkpoints, in order. One newer than verl's latest number is incomplete."""
         latest = self._latest()
         return [step for step in self._steps() if step <= latest and self._is_whole(step)]
 
     def has_after(self, step: int) -> bool:
-        """Of a later step, whole or still being written."""
+        """Return whether there is a checkpoint of a later step, complete or not."""
         return any(later > step for later in self._steps())
 
     def choose(self, step: int | None) -> int:
-        """The newest, or that of `step`; 0 where there is none yet. An InputError names those that there are."""
+        """Return the step of the newest checkpoint, or `step`; 0 if there is none. InputError if `step` has none."""
         there = self.complete_steps()
         if step is None:
             return there[-1] if there else 0
         if step not in there:
-            known = f"there are those of steps {', '.join(map(str, there))}" if there else "there is none yet"
+            known = f"available steps: {', '.join(map(str, there))}" if there else "there is no checkpoint yet"
             where = str(self.folder.checkpoints)
-            raise InputError(f"no whole checkpoint of step {step}", where=where, fix=known)
+            raise InputError(f"no complete checkpoint of step {step}", where=where, fix=known)
         return step
 
     def forget_after(self, step: int) -> None:
-        """Later ones go, whole or not: the run is about to write them again."""
+        """Remove later checkpoints, complete or not: the run will write them again."""
         for later in self._steps():
             if later > step:
                 shutil.rmtree(self.folder.checkpoint_of(later))
@@ -115,8 +117,11 @@ class VerlCheckpoints:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def _latest(self) -> int:
-        """0 before the first. verl writes the number in place, after all else of a checkpoint: where a crash left none
-        in the file, every checkpoint that has its files is whole."""
+        """Return verl's number of the latest checkpoint; 0 before the first.
+
+        verl writes the number in place, after all files of a checkpoint: if a crash left the number file empty, every
+        checkpoint that has its files is complete.
+        """
         if not self.folder.latest.exists():
             return 0
         number = self.folder.latest.read_text(encoding="utf-8", errors="replace").strip()
@@ -129,8 +134,11 @@ class VerlCheckpoints:
 
 
 class Mirror:
-    """`done` is the last step whose figures are in `metrics.jsonl`, or `start`, that the run goes on from, where its
-    own were lost; 0 before the first."""
+    """Records verl's metrics in the run folder and removes old checkpoints.
+
+    `done` is the last step in `metrics.jsonl`, or `start`, the step that was resumed from, if its metrics were lost; 0
+    before the first.
+    """
 
     def __init__(self, config: Config, places: VerlPlaces, ledger: Ledger, start: int = 0) -> None:
         self._config, self._places, self._ledger, self._start = config, places, ledger, start
@@ -143,12 +151,14 @@ class Mirror:
 
     @property
     def awaits_figures(self) -> bool:
-        """verl saves a step before it logs it: there is a checkpoint whose figures are still to come."""
+        """Whether there is a checkpoint without metrics yet: verl saves a step before it logs it."""
         return self._checkpoints.has_after(self.done)
 
     def take(self, figures: Iterable[StepFigures]) -> int:
-        """Record what is new; how many steps that were. A step that stands in the file already is passed over: a
-        launcher that was killed may have taken it."""
+        """Record new steps, and return their number.
+
+        A step that is already in the file is skipped: a launcher that was killed may have recorded it.
+        """
         new = [one for one in figures if one.step > max(self._recorded, default=-1)]
         for one in new:
             self._recorded.add(one.step)
@@ -159,13 +169,15 @@ class Mirror:
         return len(new)
 
     def forget_unlogged_checkpoints(self) -> None:
-        """Those of steps whose figures never came: a run resumed there would have a hole in its curves."""
+        """Remove checkpoints of steps without metrics: a run resumed there would have a gap in its curves."""
         whole = [step for step in self._checkpoints.complete_steps() if step <= self.done]
         self._checkpoints.forget_after(max(whole, default=0))
 
     def keep_checkpoints(self) -> None:
-        """The latest, and the best by validation (by mean score where there is none). One whose figures are still to
-        come takes the place of none: it may never get them."""
+        """Keep the latest checkpoints and the best by validation (by mean score without validation).
+
+        A checkpoint without metrics yet does not count as the latest: its metrics may never come.
+        """
         keep = self._config.checkpoints
         scores = checkpoint_scores(self._places.folder.metrics, validated=bool(self._config.validation.every))
         steps = [step for step in self._checkpoints.complete_steps() if step <= self.done]
@@ -177,7 +189,7 @@ class Mirror:
 
 
 def move_rollouts(places: VerlPlaces) -> None:
-    """What verl has dumped so far, into the run folder."""
+    """Move the dumps that verl has written so far into the run folder."""
     for source in places.rollouts.glob("*.jsonl"):
         places.folder.rollouts.mkdir(exist_ok=True)
         with suppress(OSError):
@@ -185,7 +197,7 @@ def move_rollouts(places: VerlPlaces) -> None:
 
 
 def adopt_figures(folder: RunFolder, metrics: Path) -> None:
-    """What verl had logged when its launcher was killed, and nobody had taken over."""
+    """Record steps that verl had logged when its launcher was killed and that are not in the run folder yet."""
     recorded = recorded_steps(folder.metrics)
     for one in MetricFeed(metrics).new():
         if one.step > max(recorded, default=-1):
@@ -196,7 +208,7 @@ def adopt_figures(folder: RunFolder, metrics: Path) -> None:
 
 
 def checkpoint_scores(metrics: Path, *, validated: bool) -> dict[int, float]:
-    """By step; a step that was not validated has the score of the validation before it."""
+    """Return the score of each step; a step without validation has the score of the last validation before it."""
     scores: dict[int, float] = {}
     last: float | None = None
     for line in read_metrics(metrics) if metrics.exists() else []:

@@ -33,8 +33,7 @@ from egpo.verl.launch.preflight import (
 )
 from egpo.verl.launch.problems import ProblemFiles, chosen_problems, write_problems
 from egpo.verl.launch.processes import end_leftovers
-from egpo.verl.launch.resources import Setting, model_place
-from egpo.verl.launch.translation import translate
+from egpo.verl.launch.translation import Setting, model_place, translate
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,15 +1,12 @@
-"""The Python that has verl, and what is installed there.
+"""Checks before verl starts: interpreter, versions, GPUs, tokenizer, context and ports.
 
-The model's tokenizer, for what is known only in tokens.
-
-What is looked at before verl starts: a fault found here costs seconds, and minutes or hours later.
+A fault that is found here costs seconds; inside verl it costs minutes or hours.
 """
 
 import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from egpo.config import Config
-from egpo.config.machine import this_machine
 from egpo.errors import EgpoError, InputError
 from egpo.support import VERL_VERSION
-from egpo.verl.launch.command import cluster_access
-from egpo.verl.launch.resources import Setting
+from egpo.verl.launch.command import cluster_access, verl_python
+from egpo.verl.launch.translation import Setting
 
 _LIMIT_S = 180
 _QUESTION = """
@@ -48,7 +44,7 @@ print("ANSWER" + json.dumps({"versions": found, "gpus": gpus, "resources": resou
 
 @dataclass(frozen=True)
 class Installed:
-    """`gpus` are those of this machine; `resources` what the cluster that is to be joined has, None without one."""
+    """What verl's interpreter has: versions, GPUs of this machine, and `resources` of the cluster to join, if any."""
 
     python: str
     versions: Mapping[str, str]
@@ -56,13 +52,8 @@ class Installed:
     resources: Mapping[str, float] | None
 
 
-def verl_python(config: Config) -> str:
-    """As the recipe says, as the machine file says, or the one that runs us."""
-    return config.verl.python or this_machine().environments.verl or sys.executable
-
-
 def ask_interpreter(config: Config) -> Installed:
-    """Asked in a process of its own: nothing of verl is imported here."""
+    """Return what is installed for verl's interpreter, found by a new process: verl is not imported here."""
     python, address = verl_python(config), config.verl.address or ""
     try:
         done = subprocess.run(
@@ -76,10 +67,10 @@ def ask_interpreter(config: Config) -> Installed:
         fix = "give the path of a python, as .env-verl/bin/python"
         raise InputError(f"`{python}` cannot be run ({error.strerror})", where="verl.python", fix=fix) from error
     except subprocess.TimeoutExpired as error:
-        raise _no_answer(python, address, f"nothing within {_LIMIT_S} s") from error
+        raise _no_answer(python, address, f"no answer within {_LIMIT_S} s") from error
     _, marked, answer = done.stdout.rpartition("ANSWER")
     if not marked:
-        raise _no_answer(python, address, (done.stderr.strip().splitlines() or ["nothing was said"])[-1])
+        raise _no_answer(python, address, (done.stderr.strip().splitlines() or ["no output"])[-1])
     return Installed(python, **json.loads(answer))
 
 
@@ -91,7 +82,7 @@ def _no_answer(python: str, address: str, said: str) -> EgpoError:
 
 
 def load_tokenizer(place: str) -> Any:
-    """Of a model folder, or of a name on the hub."""
+    """Return the tokenizer of a model folder, or of a name on the hub."""
     from transformers import AutoTokenizer
 
     _refuse_code(Path(place))
@@ -100,18 +91,21 @@ def load_tokenizer(place: str) -> Any:
     except (OSError, ValueError) as error:
         fix = "give a folder with a model and its tokenizer, or a name on the hub that can be reached"
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"no tokenizer there ({said})", where=f"model {place}", fix=fix) from error
+        raise InputError(f"no tokenizer found ({said})", where=f"model {place}", fix=fix) from error
 
 
 def _refuse_code(folder: Path) -> None:
-    """verl's reward workers load the tokenizer with trust_remote_code=True, whatever verl's settings say: a folder that
-    names code of its own (`auto_map`) would have it run there, even where transformers has the class, too."""
+    """InputError if the folder names code of its own (`auto_map`).
+
+    verl's reward workers load the tokenizer with trust_remote_code=True, despite verl's settings: they would run that
+    code even if transformers has the class, too.
+    """
     for name in ("config.json", "tokenizer_config.json"):
         held: Any = None
         with suppress(OSError, ValueError):
             held = json.loads((folder / name).read_text(encoding="utf-8"))
         if isinstance(held, dict) and held.get("auto_map"):
-            fix = f"take `auto_map` out of {name}, if transformers has the model's classes; else use another model"
+            fix = f"remove `auto_map` from {name}, if transformers has the model's classes; else use another model"
             raise InputError("names code of its own, which verl would run", where=str(folder / name), fix=fix)
 
 
@@ -124,9 +118,9 @@ _PORTS = ("port", "dashboard_port")
 
 
 def require_verl(config: Config, installed: Installed) -> None:
-    """verl in the one version that is supported, what its trainer imports, and this package beside them."""
+    """InputError unless the supported verl, the packages that its trainer imports, and egpo are installed."""
     where, versions, device = f"python {installed.python}", installed.versions, config.verl.device
-    fix = f"{INSTALL[device]}; then say verl.python=.../bin/python, or name it in egpo.machine.yaml"
+    fix = f"{INSTALL[device]}; then set verl.python=.../bin/python, or name it in egpo.machine.yaml"
     if "verl" not in versions:
         raise InputError("verl is not installed", where=where, fix=fix)
     if versions["verl"] != VERL_VERSION:
@@ -138,12 +132,12 @@ def require_verl(config: Config, installed: Installed) -> None:
 
 
 def require_devices(config: Config, installed: Installed) -> None:
-    """Enough GPUs: on this machine, or in the cluster that is joined."""
+    """InputError unless there are enough GPUs, on this machine or in the cluster to join."""
     wanted = config.verl.ranks
     if installed.resources is not None:
         there = int(installed.resources.get("GPU", 0))
         if there < wanted:
-            what = f"{wanted} GPUs are asked for (verl.gpus x verl.nodes), and the cluster has {there}"
+            what = f"{wanted} GPUs are needed (verl.gpus x verl.nodes), and the cluster has {there}"
             fix = "lower verl.gpus or verl.nodes, or let more nodes join it"
             raise InputError(what, where=f"verl.address={config.verl.address}", fix=fix)
         return
@@ -153,29 +147,29 @@ def require_devices(config: Config, installed: Installed) -> None:
     if config.verl.device == "cuda" and installed.gpus < wanted:
         found = f"this machine has {installed.gpus}" if installed.gpus else "this machine has none that torch can use"
         fix = "lower verl.gpus, or debug on the CPU with verl.device=cpu"
-        raise InputError(f"{wanted} GPUs are asked for, and {found}", where="verl.gpus", fix=fix)
+        raise InputError(f"{wanted} GPUs are needed, and {found}", where="verl.gpus", fix=fix)
 
 
 def require_context(model: str, longest: int) -> None:
-    """The longest prompt and response fit what the model can read. Silent where its config.json is not at hand."""
+    """InputError if the longest prompt and response exceed the model's context. Not checked without config.json."""
     path = Path(model) / "config.json"
     if not path.is_file():
         return
     context = json.loads(path.read_text(encoding="utf-8")).get("max_position_embeddings")
     if isinstance(context, int) and context < longest:
         fix = "lower rollout.max_response_tokens, or leave long problems out with rollout.max_prompt_tokens"
-        raise InputError(f"prompt and response take up to {longest} tokens, and the model reads {context}",
+        raise InputError(f"prompt and response take up to {longest} tokens, and the model's context is {context}",
                          where=f"model {model}", fix=fix)  # fmt: skip
 
 
 def require_free_ports(settings: Iterable[Setting]) -> None:
-    """Of those that the recipe names: Ray, vLLM and verl choose free ones where nothing is said."""
+    """InputError if a port that the recipe sets is in use. By default Ray, vLLM and verl choose free ports."""
     for setting in settings:
         if setting.key.rpartition(".")[2] in _PORTS and setting.source == "verl" and setting.value:
             with socket.socket() as probe:
                 try:
                     probe.bind(("", int(setting.value)))
                 except OSError as error:
-                    fix = "choose another, or leave it out: a free one is found"
+                    fix = "choose another, or leave it out to use a free one"
                     what = f"port {setting.value} cannot be used ({error.strerror})"
                     raise InputError(what, where=f"verl.{setting.key}", fix=fix) from error

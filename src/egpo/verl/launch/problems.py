@@ -1,4 +1,4 @@
-"""The task's problems as the parquet files that verl reads: the same problems and prompts as under the local engine."""
+"""Writes the task's problems as parquet files for verl: the same problems and prompts as under the embedded engine."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,16 @@ from egpo.verl.launch.layout import VerlPlaces
 
 LIMIT = "rollout.max_prompt_tokens"
 UNMEASURED = 512
-"""The longest prompt that a dry run assumes where no tokenizer is at hand: verl's own default."""
+"""The longest prompt, in tokens, that a dry run assumes without a tokenizer: verl's own default."""
 
 
 @dataclass(frozen=True)
 class ProblemFiles:
-    """`test` is None where nothing is validated, `data_source` where the task comes from outside and judges itself;
-    `mode` is the reward's. Prompts have `longest_prompt` tokens at most, known from `longest_prompt_source`."""
+    """The data files, and what the settings need to know about them.
+
+    `test` is None without validation; `data_source` is None for a custom task, which judges responses itself; `mode` is
+    that of the reward. Prompts have at most `longest_prompt` tokens; `longest_prompt_source` says how that is known.
+    """
 
     train: Path
     test: Path | None
@@ -40,23 +43,23 @@ class ProblemFiles:
 
     @property
     def digests(self) -> dict[str, str]:
-        """Of the rows of each file."""
+        """The digest of the rows of each file."""
         return {split: data_digest(path) for split, path in self.by_split.items()}
 
 
 def planned_files(config: Config, places: VerlPlaces) -> ProblemFiles:
-    """What `write_problems` would write, for a dry run: the task is loaded, and no problem is made."""
+    """Return what `write_problems` would write, for a dry run: the task is loaded, but no problem is generated."""
     longest, source = config.rollout.max_prompt_tokens, LIMIT
     if longest is None:
-        longest, source = UNMEASURED, "not known here: measured on the prompts at launch"
+        longest, source = UNMEASURED, "assumed; measured on the prompts at launch"
     return _files(config, places, load_task(config.task.name, **config.task.settings), longest, source)
 
 
 def chosen_problems(config: Config, task: Task) -> dict[str, Sequence[Problem]]:
-    """By split: all to train on, and those to validate on. An InputError where a step would find too few."""
+    """Return the training and validation problems by split. InputError if they are too few for a step."""
     problems: dict[str, Sequence[Problem]] = {"train": task.problems("train")}
     if len(problems["train"]) < config.rollout.prompts:
-        what = f"{len(problems['train'])} problems are fewer than a step takes ({config.rollout.prompts})"
+        what = f"{len(problems['train'])} problems are fewer than one step needs ({config.rollout.prompts})"
         raise InputError(what, where=f"task {config.task.name}", fix="lower rollout.prompts, or prepare more data")
     if config.validation.every:
         problems["test"] = list(islice(task.problems("test"), config.validation.problems))
@@ -67,7 +70,7 @@ def chosen_problems(config: Config, task: Task) -> dict[str, Sequence[Problem]]:
 
 
 def write_problems(config: Config, places: VerlPlaces, task: Task, tokenizer: Any) -> ProblemFiles:
-    """Train and test files in the run folder."""
+    """Write the train and test files into the run folder."""
     problems = chosen_problems(config, task)
     with StagedFiles(places.data, force=True) as staged:
         for split, chosen in problems.items():
@@ -79,7 +82,7 @@ def write_problems(config: Config, places: VerlPlaces, task: Task, tokenizer: An
 def prompt_lengths(
     task: Task, problems: Mapping[str, Sequence[Problem]], tokenizer: Any, config: Config
 ) -> dict[str, list[int]]:
-    """In tokens, by split, through the model's chat template."""
+    """Return the lengths of the prompts in tokens, by split, with the model's chat template."""
 
     def num_tokens(problem: Problem) -> int:
         text = render(tokenizer, task.prompt(problem), variables=config.model.template)
@@ -89,8 +92,10 @@ def prompt_lengths(
 
 
 def _longest(config: Config, lengths: Mapping[str, Sequence[int]]) -> tuple[int, str]:
-    """The limit, or what was measured. verl leaves longer prompts out, and divides by 0 where a step's worth is not
-    left."""
+    """Return the limit, or the measured maximum, and its source.
+
+    verl leaves out longer prompts, and divides by 0 if fewer than one step's prompts are left: that is an InputError.
+    """
     limit = config.rollout.max_prompt_tokens
     if limit is None:
         return max(max(of_split) for of_split in lengths.values()), "the longest prompt"
@@ -99,7 +104,7 @@ def _longest(config: Config, lengths: Mapping[str, Sequence[int]]) -> tuple[int,
         left = sum(length <= limit for length in of_split)
         if left < needed:
             what = f"{left} of {len(of_split)} {split} prompts have {limit} tokens or fewer, and {needed} are needed"
-            raise InputError(what, where=LIMIT, fix=f"raise it: the longest has {max(of_split)}")
+            raise InputError(what, where=LIMIT, fix=f"raise it: the longest prompt has {max(of_split)} tokens")
     return limit, LIMIT
 
 
@@ -116,7 +121,10 @@ def _files(config: Config, places: VerlPlaces, task: Task, longest: int, source:
 
 
 def _rows(task: Task, name: str, problems: Sequence[Problem]) -> Iterator[Row]:
-    """A task from outside finds its problem again by split and index: what it keeps in `extra` may be of any shape."""
+    """Yield the rows of the file. `extra` of a custom task is left out, since it may have any form.
+
+    Such a task finds its problem by split and index.
+    """
     source, ours = data_source_of(task, name), isinstance(task, SourcedTask)
     for problem in problems:
         prompt = tuple({"role": message["role"], "content": message["content"]} for message in task.prompt(problem))

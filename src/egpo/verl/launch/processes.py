@@ -20,10 +20,10 @@ from egpo.verl.launch.layout import VerlPlaces
 def start(command: Command, log: Path) -> subprocess.Popen[bytes]:
     """Start verl's driver in a session of its own; its output is appended to `log`."""
     try:
-        return start_in_session(command.words, command.environment, log)
+        return start_in_session(command.arguments, command.environment, log)
     except OSError as error:
         what = f"verl cannot be started ({error.strerror})"
-        raise EgpoError(what, where=command.words[0], fix="check verl.python") from error
+        raise EgpoError(what, where=command.arguments[0], fix="check verl.python") from error
 
 
 @dataclass(frozen=True)

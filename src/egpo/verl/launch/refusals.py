@@ -1,4 +1,4 @@
-"""What verl cannot do of a recipe: said before anything starts, and never silently dropped."""
+"""Refuses recipes that verl cannot run, before anything starts, and lists settings without effect under verl."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -7,11 +7,9 @@ from typing import Any
 
 from egpo.config import Config
 from egpo.errors import ConfigError, Fault
-from egpo.verl.checks import plan_of
-from egpo.verl.launch.resources import Setting, merged, tensor_parallel
-from egpo.verl.launch.schema.known import ignored_keys, schema
-from egpo.verl.launch.schema.snapshot import leaves
-from egpo.verl.launch.translation import algorithm_settings, rollout_settings
+from egpo.verl.launch.schema.known import ignored_keys, leaves, schema
+from egpo.verl.launch.translation import Setting, algorithm_settings, merged, rollout_settings, tensor_parallel
+from egpo.verl.plugin_checks import plugin_plan
 
 _LOCAL = "leave it out, or train with engine=local"
 OURS_ALONE = {
@@ -26,12 +24,12 @@ OURS_ALONE = {
     "trainer.resume_mode": "--resume",
     "trainer.resume_from_path": "--resume-from",
 }
-"""Keys of verl's that the launcher acts upon, and what to set in their place. Set apart from ours, it would look for
-checkpoints of another number of ranks, or wait for figures in a file that nobody writes."""
+"""Keys of verl that the launcher sets, and what to set instead. If they differed from the recipe, the launcher would
+look for checkpoints of another number of ranks, or wait for metrics in a file that is never written."""
 
 
 def refuse_what_verl_lacks(config: Config) -> None:
-    """Every fault at once."""
+    """ConfigError with every fault of the recipe under verl."""
     values = dict(leaves(config.verl.raw))
     raw = list(values)
     faults = [
@@ -46,8 +44,8 @@ def refuse_what_verl_lacks(config: Config) -> None:
         raise ConfigError(faults)
 
 
-def unheeded(config: Config) -> list[str]:
-    """Settings of the recipe that change nothing under verl: not wrong, and so no fault. One line each."""
+def ineffective_settings(config: Config) -> list[str]:
+    """Return one line for each setting of the recipe that has no effect under verl. They are not faults."""
     return [f"No effect under verl: {setting}: {reason}." for setting, reason in _unheeded(config)]
 
 
@@ -67,8 +65,10 @@ def _unheeded(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _plugin(config: Config) -> list[Fault]:
-    """What the plug-in would refuse inside verl, minutes later: found by its own checks, on verl's defaults with the
-    settings of this recipe."""
+    """Return what the plug-in would refuse inside verl, minutes later.
+
+    Its own checks are applied to verl's defaults with the settings of this recipe.
+    """
     settings = merged(
         [
             *rollout_settings(config, 0),
@@ -77,14 +77,14 @@ def _plugin(config: Config) -> list[Fault]:
         ]
     )
     try:
-        plan_of(_tree({**schema().defaults, **{one.key: one.value for one in settings}}))
+        plugin_plan(_tree({**schema().defaults, **{one.key: one.value for one in settings}}))
     except ConfigError as error:
         return [replace(fault, where=f"verl.{fault.where}") for fault in error.faults]
     return []
 
 
 def _tree(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as sections."""
+    """Return dotted keys as nested sections."""
     root: dict[str, Any] = {}
     for key, value in values.items():
         *sections, last = key.split(".")
@@ -113,9 +113,13 @@ def _running_code_of_models(values: Mapping[str, Any]) -> Iterator[Fault]:
 def _lacking(config: Config) -> Iterator[Fault]:
     rollout = config.rollout
     if config.model.init == "random":
-        yield Fault("verl trains pretrained weights only", "model.init", "save a random model, and give its folder")
+        yield Fault(
+            "verl trains pretrained weights only",
+            "model.init",
+            "save a randomly initialized model, and give its folder",
+        )
     if config.model.deterministic:
-        yield Fault("two runs of verl differ: vLLM's order of arrival is not determined", "model.deterministic", _LOCAL)
+        yield Fault("two runs of verl differ: the order of vLLM's responses varies", "model.deterministic", _LOCAL)
     if rollout.min_p:
         yield Fault("verl's sampling has no min_p", "rollout.min_p", f"use rollout.top_p; {_LOCAL}")
     if rollout.stop:
@@ -126,8 +130,8 @@ def _lacking(config: Config) -> Iterator[Fault]:
     if config.update.schedule == "linear":
         yield Fault("verl's schedules are constant and cosine", "update.schedule", "choose one of them")
     if config.algorithm.constant_groups == "drop":
-        fix = "`keep`, or `replace`, under which verl samples further problems in their place"
-        yield Fault("verl counts every group in the mean of the loss", "algorithm.constant_groups", fix)
+        fix = "set `keep`, or `replace`, under which verl samples other problems instead"
+        yield Fault("verl's loss averages over every group", "algorithm.constant_groups", fix)
 
 
 def _indivisible(config: Config) -> Iterator[Fault]:
@@ -136,12 +140,11 @@ def _indivisible(config: Config) -> Iterator[Fault]:
     if prompts % mini_batch:
         small = [size for size in range(1, isqrt(prompts) + 1) if prompts % size == 0]
         divisors = ", ".join(map(str, sorted({*small, *(prompts // size for size in small)})))
-        yield Fault(
-            f"{prompts} problems do not divide into parts of {mini_batch}", "update.mini_batch", f"one of {divisors}"
-        )
+        what = f"{prompts} problems cannot be divided into mini-batches of {mini_batch}"
+        yield Fault(what, "update.mini_batch", f"one of {divisors}")
     if rows % ranks:
-        fix = "choose rollout.prompts, update.mini_batch and rollout.n so that the ranks share them equally"
-        yield Fault(f"{rows} responses per update do not divide among {ranks} ranks", "verl.gpus", fix)
+        fix = "choose rollout.prompts, update.mini_batch and rollout.n so that the ranks get equal parts"
+        yield Fault(f"{rows} responses per update cannot be divided among {ranks} ranks", "verl.gpus", fix)
     if config.verl.gpus % (parallel := tensor_parallel(config)):
-        what = f"{config.verl.gpus} GPUs do not divide into groups of {parallel}"
+        what = f"{config.verl.gpus} GPUs cannot be divided into groups of {parallel}"
         yield Fault(what, "verl.tensor_parallel", "choose a divisor of verl.gpus")

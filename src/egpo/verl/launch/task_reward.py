@@ -1,7 +1,7 @@
-"""A task from outside the package, as the reward that verl calls: its own `judge`, in verl's reward workers.
+"""A custom task as verl's reward: calls the task's own `judge`, in verl's reward workers.
 
-`task` is its name, `module:Class`; `settings` is the JSON that it is made with. A problem is found again by the split
-and the index in `extra_info`.
+`task` is its name, `module:Class`; `settings` are its settings as JSON. The problem is found by the split and the index
+in `extra_info`.
 """
 
 import json
@@ -23,8 +23,11 @@ def compute_score(
     judge_timeout_s: float | None = None,
     **_: Any,
 ) -> dict[str, float | str]:
-    """`score`, `acc`, `failed`; as text, `reason` and `judged_by`. A judge that raises or hangs ends the run: verl
-    cannot leave a response out, and a score of 0 would be learnt from."""
+    """Return `score`, `acc`, `failed`, and as text `reason` and `judged_by`.
+
+    A judge that raises or exceeds its time limit ends the run: verl cannot leave a response out, and would learn from
+    a score of 0.
+    """
     judge = _task(task, settings)
     problem = judge.problems(extra_info["split"])[int(extra_info["index"])]
     verdict = judge_texts(judge, [problem], [str(solution_str)], timeout_s=judge_timeout_s)[0]
@@ -39,5 +42,5 @@ def compute_score(
 
 @lru_cache(maxsize=8)
 def _task(name: str, settings: str) -> Task:
-    """Once in the life of the process."""
+    """Return the task, which is loaded once per process."""
     return load_task(name, **json.loads(settings))

@@ -1,4 +1,4 @@
-"""A recipe on verl: started, watched, and ended without a trace."""
+"""Trains a recipe with verl: starts verl, follows it, and leaves no process behind."""
 
 import secrets
 import shlex
@@ -11,33 +11,33 @@ from egpo.verl.launch.command import command
 from egpo.verl.launch.mirror import VerlCheckpoints
 from egpo.verl.launch.opening import Launch, open_launch
 from egpo.verl.launch.processes import start
-from egpo.verl.launch.refusals import refuse_what_verl_lacks, unheeded
-from egpo.verl.launch.watch import Ending, Stops, Watch, root_cause
+from egpo.verl.launch.refusals import ineffective_settings, refuse_what_verl_lacks
+from egpo.verl.launch.watch import Ending, LaunchMonitor, StopSignals, root_cause
 
 USUAL_PATIENCE_MINUTES = {"cuda": 120.0, "cpu": 10.0}
 
 
 def train(config: Config, *, resume: bool = False, resume_from: int | None = None) -> Path:
-    """To `config.steps` steps. Returns the folder of the last checkpoint, which `egpo merge` makes a model of.
+    """Train for `config.steps` steps, and return the folder of the last checkpoint, for `egpo merge`.
 
-    `resume` goes on from the newest checkpoint, or from the beginning where there is none; `resume_from` from that of
-    a step. Ended by a signal it raises RunInterruptedError; where verl fails or hangs, an EgpoError that says why.
+    `resume` continues from the newest checkpoint, or from the start if there is none; `resume_from` continues from the
+    checkpoint of that step. RunInterruptedError after a signal; EgpoError with the reason if verl fails or hangs.
     """
     refuse_what_verl_lacks(config)
     title = f"{config.name}: {config.algorithm.estimator} on {config.task.name}, from {config.model.path}, with verl"
-    with Stops() as stops, LiveView(config.steps, title) as view, warnings_printed_by(view.say):
-        for line in unheeded(config):
+    with StopSignals() as stops, LiveView(config.steps, title) as view, warnings_printed_by(view.say):
+        for line in ineffective_settings(config):
             view.say(line)
         with open_launch(config, view, resume=resume, resume_from=resume_from) as launch:
             if launch.start >= config.steps:
-                view.say(f"all {config.steps} steps were done before, and nothing is left to do")
+                view.say(f"all {config.steps} steps are already done")
                 return launch.places.folder.checkpoint_of(launch.start)
             log_start = launch.places.log.stat().st_size if launch.places.log.exists() else 0
             ending = _run(launch, view, stops)
             return _concluded(launch, ending, stops, view, log_start)
 
 
-def _run(launch: Launch, view: LiveView, stops: Stops) -> Ending:
+def _run(launch: Launch, view: LiveView, stops: StopSignals) -> Ending:
     config, launch_id = launch.config, secrets.token_hex(8)
     metrics = launch.places.metrics_of(launch_id)
     words = command(config, launch.settings, launch.python, metrics, launch_id)
@@ -45,14 +45,14 @@ def _run(launch: Launch, view: LiveView, stops: Stops) -> Ending:
     view.say(f"verl's own log: {launch.places.log}")
     verl = start(words, launch.places.log)
     patience = config.verl.patience_minutes or USUAL_PATIENCE_MINUTES[config.verl.device]
-    return Watch(verl, launch_id, launch.places, launch.mirror, view).until_it_ends(stops, patience * 60)
+    return LaunchMonitor(verl, launch_id, launch.places, launch.mirror, view).until_it_ends(stops, patience * 60)
 
 
-def _concluded(launch: Launch, ending: Ending, stops: Stops, view: LiveView, log_start: int) -> Path:
+def _concluded(launch: Launch, ending: Ending, stops: StopSignals, view: LiveView, log_start: int) -> Path:
     folder = launch.places.folder
     saved = VerlCheckpoints(folder, launch.config.verl.ranks).choose(None)
     newest = f"the newest checkpoint is that of step {saved}" if saved else "there is no checkpoint yet"
-    again = f"go on with: egpo train {shlex.quote(str(folder.config))} --resume"
+    again = f"continue with: egpo train {shlex.quote(str(folder.config))} --resume"
     if view.failure is not None:
         what = f"standard output cannot be written ({view.failure}): stopped after step {launch.mirror.done}; {newest}"
         raise EgpoError(what, fix=again)
@@ -71,5 +71,5 @@ def _failure(launch: Launch, ending: Ending) -> str:
     done = launch.mirror.done
     if ending.kind == "stalled":
         minutes = launch.config.verl.patience_minutes or USUAL_PATIENCE_MINUTES[launch.config.verl.device]
-        return f"verl took no step for {minutes:g} minutes after step {done}, and was ended (verl.patience_minutes)"
+        return f"verl was stopped: no step for {minutes:g} minutes after step {done} (verl.patience_minutes)"
     return f"verl {how_it_ended(ending.code)} after step {done} of {launch.config.steps}"

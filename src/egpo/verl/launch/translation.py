@@ -1,40 +1,104 @@
-"""How rewards become advantages: the estimators of the plug-in, and the trainer that feeds them.
+"""Translates a recipe into verl's configuration: about twenty keys into about a hundred.
 
-Problems and their reward.
-
-How long, what is kept, and where it lies: verl's trainer, in our run folder.
-
-Sampling, for training and for validation.
-
-The optimizer, and the policy update that it makes.
-
-Our recipe -> verl's: about twenty keys to some hundred.
+`translate` calls one function per section and merges their `Setting`s; each setting names the key of the recipe that it
+follows from. The inverse is `recipe_import.py`. To pass another key of a recipe to verl, yield it in its section's
+function, and read it back in `recipe_sections.py`.
 """
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from egpo.config import Config
+from egpo.config.machine import require_model_place
+from egpo.verl.cpu import launch_settings as cpu
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import ProblemFiles
-from egpo.verl.launch.resources import (
-    ACTOR,
-    ROLLOUT,
-    Setting,
-    machine_settings,
-    merged,
-    model_settings,
-    platform_settings,
-)
-from egpo.verl.launch.schema.snapshot import leaves
+from egpo.verl.launch.schema.known import leaves
 from egpo.verl.settings import is_ours
 
+MODEL, ACTOR = "actor_rollout_ref.model", "actor_rollout_ref.actor"
+ROLLOUT, REFERENCE = "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A key of verl with its value. `source` is the key of the recipe that it follows from, or the reason for it."""
+
+    key: str
+    value: Any
+    source: str
+
+
+def merged(settings: Iterable[Setting]) -> list[Setting]:
+    """Return each key once, at its first position, with its last value."""
+    return list({setting.key: setting for setting in settings}.values())
+
+
+def translate(config: Config, places: VerlPlaces, files: ProblemFiles, start: int = 0) -> list[Setting]:
+    """Return every setting that the recipe makes in verl, each key once.
+
+    Later settings win: first what a CPU needs, then our sections, last the recipe's own keys below `verl:`. `start` is
+    the step to resume from, 0 for a new run. Call `refuse_what_verl_lacks` first.
+    """
+    return merged(
+        [
+            *platform_settings(config, joins=config.verl.address is not None),
+            *model_settings(config),
+            *data_settings(config, files),
+            *rollout_settings(config, files.longest_prompt),
+            *algorithm_settings(config),
+            *update_settings(config, files.longest_prompt),
+            *trainer_settings(config, places, start),
+            *machine_settings(config),
+            *(Setting(key, value, "verl") for key, value in leaves(config.verl.raw)),
+        ]
+    )
+
+
+def model_settings(config: Config) -> Iterator[Setting]:
+    """Yield the model's settings. `model.device` has no effect; `init: random` and `deterministic` were refused."""
+    model = config.model
+    yield Setting(f"{MODEL}.path", model_place(model.path), "model.path")
+    for key in (f"{MODEL}.trust_remote_code", "data.trust_remote_code"):
+        yield Setting(key, False, "code from a model folder never runs")
+    yield Setting(
+        f"{MODEL}.enable_gradient_checkpointing", model.gradient_checkpointing, "model.gradient_checkpointing"
+    )
+    for name, value in model.template.items():
+        yield Setting(f"data.apply_chat_template_kwargs.{name}", value, "model.template")
+    if model.dtype == "float32":
+        yield from float32_settings()
+    if model.lora is not None:
+        yield Setting(f"{MODEL}.lora_rank", model.lora.rank, "model.lora")
+        yield Setting(f"{MODEL}.lora_alpha", model.lora.alpha, "model.lora")
+        yield Setting(f"{MODEL}.target_modules", list(model.lora.layers) or "all-linear", "model.lora")
+
+
+def model_place(path: str) -> str:
+    """Return a folder as an absolute path, since Ray's workers run elsewhere; a name on the hub unchanged."""
+    folder = Path(require_model_place(path, f"model {path}")).expanduser()
+    return str(folder.absolute()) if folder.is_dir() else path
+
+
+def float32_settings() -> Iterator[Setting]:
+    """Yield settings that make verl compute and sample in float32. (Its weights are float32 in any case.)"""
+    for engine in (f"{ACTOR}.fsdp_config", f"{REFERENCE}.fsdp_config"):
+        yield Setting(f"{engine}.dtype", "float32", "model.dtype")
+        for part in ("param_dtype", "reduce_dtype", "buffer_dtype"):
+            yield Setting(f"{engine}.mixed_precision.{part}", "fp32", "model.dtype")
+    yield Setting(f"{ROLLOUT}.dtype", "float32", "model.dtype")
+
+
 TRAINER_MODE = "egpo_sync"
-"""verl's synchronous trainer, and every metric of ours besides. It serves verl's own `grpo`, too."""
+"""verl's synchronous trainer with our metrics. It is used for verl's own `grpo`, too."""
 
 
 def algorithm_settings(config: Config) -> Iterator[Setting]:
-    """`constant_groups: drop` has been refused: verl counts every group in the mean of the loss."""
+    """Yield the estimator's settings. `constant_groups: drop` was refused: verl's loss averages over all groups."""
     algorithm = config.algorithm
     yield Setting("algorithm.adv_estimator", algorithm.estimator, "algorithm.estimator")
     yield Setting("algorithm.norm_adv_by_std_in_grpo", algorithm.normalize, "algorithm.normalize")
@@ -53,7 +117,7 @@ REWARD = "reward.custom_reward_function"
 
 
 def data_settings(config: Config, files: ProblemFiles) -> Iterator[Setting]:
-    """verl wants a file to validate on even where it never does: then it is the training file."""
+    """Yield data files and reward. verl needs a validation file even if it never validates: the training file."""
     limit = config.rollout.max_prompt_tokens
     yield Setting("data.train_files", str(files.train), "task")
     yield Setting("data.val_files", str(files.test or files.train), "task, validation.problems")
@@ -66,7 +130,7 @@ def data_settings(config: Config, files: ProblemFiles) -> Iterator[Setting]:
 
 
 def _reward(config: Config, files: ProblemFiles) -> Iterator[Setting]:
-    """A task of the package is judged by the reward of its data source, in its own mode; one from outside by itself."""
+    """Yield the reward: by data source for a task of the package; an external task judges its responses itself."""
     if files.data_source is None:
         yield Setting(f"{REWARD}.path", "pkg://egpo.verl.launch.task_reward", "task.name")
         yield Setting(f"{REWARD}.name", "compute_score", "task.name")
@@ -86,19 +150,19 @@ def _reward(config: Config, files: ProblemFiles) -> Iterator[Setting]:
 NEVER = -1
 
 
-def keep_settings(config: Config, places: VerlPlaces, start: int) -> Iterator[Setting]:
-    """`start` is the step whose checkpoint the run goes on from; 0 for its beginning, where it is validated first.
+def trainer_settings(config: Config, places: VerlPlaces, start: int) -> Iterator[Setting]:
+    """Yield steps, periods and folders. `start` is the step to resume from, 0 for a new run, which validates first.
 
-    Old checkpoints are removed by the launcher (`keep_last`, `keep_best`), and trackers fed by it, as under the local
-    engine: verl has no best checkpoints, and a tracker of its own would not go on with a resumed run's curve.
+    The launcher itself removes old checkpoints (`keep_last`, `keep_best`) and writes to trackers: verl keeps no best
+    checkpoints, and its own trackers would not continue the curve of a resumed run.
     """
     every = config.validation.every
     yield Setting("trainer.project_name", "egpo", "name")
     yield Setting("trainer.experiment_name", config.name, "name")
     yield Setting("trainer.total_training_steps", config.steps, "steps")
-    # An epoch has one step at least: so many epochs hold all steps, whatever the size of the data.
+    # An epoch has at least one step, so this many epochs are enough for data of any size.
     yield Setting("trainer.total_epochs", config.steps, "steps")
-    # verl saves nothing at all at a period of 0; ours still saves the last step.
+    # At a period of 0 verl saves nothing; a recipe still saves the last step.
     yield Setting("trainer.save_freq", config.checkpoints.every or config.steps, "checkpoints.every")
     yield Setting("trainer.test_freq", every or NEVER, "validation.every")
     yield Setting("trainer.val_before_train", bool(every) and not start, "validation.every")
@@ -115,11 +179,11 @@ def keep_settings(config: Config, places: VerlPlaces, start: int) -> Iterator[Se
 
 
 ALL_TOKENS = -1
-"""verl's and vLLM's word for a `top_k` that leaves nothing out; ours is 0."""
+"""The `top_k` that means all tokens in verl and vLLM; in a recipe it is 0."""
 
 
 def rollout_settings(config: Config, longest_prompt: int) -> Iterator[Setting]:
-    """`longest_prompt` in tokens. `min_p`, `stop` and `stop_tokens`, which verl has not, have been refused."""
+    """Yield sampling settings. `longest_prompt` is in tokens; `min_p`, `stop` and `stop_tokens` were refused."""
     rollout = config.rollout
     yield Setting(f"{ROLLOUT}.name", "vllm", "the rollout engine")
     yield Setting(f"{ROLLOUT}.n", rollout.n, "rollout.n")
@@ -135,7 +199,7 @@ def rollout_settings(config: Config, longest_prompt: int) -> Iterator[Setting]:
 
 
 def _validation(config: Config) -> Iterator[Setting]:
-    """As the local engine: at its own temperature, and otherwise as in training."""
+    """Yield validation settings: its own n and temperature, else as in training, like the embedded engine."""
     validation, sampled = config.validation, config.validation.temperature > 0
     yield Setting(f"{ROLLOUT}.val_kwargs.n", validation.n, "validation.n")
     yield Setting(f"{ROLLOUT}.val_kwargs.temperature", validation.temperature, "validation.temperature")
@@ -145,8 +209,8 @@ def _validation(config: Config) -> Iterator[Setting]:
 
 
 NO_DUAL_CLIP = 1e9
-"""verl always clips the loss of negative advantages at some multiple: at this one never, since it cuts ratios at
-exp(20) = 4.9e8 before."""
+"""verl always clips the loss of negative advantages at a multiple. It first cuts ratios at exp(20) = 4.9e8, so this
+one has no effect."""
 
 AGGREGATIONS = {
     "token_mean": "token-mean",
@@ -157,7 +221,7 @@ USUAL_MICRO_TOKENS = 16384
 
 
 def update_settings(config: Config, longest_prompt: int) -> Iterator[Setting]:
-    """`schedule: linear` has been refused."""
+    """Yield optimizer and loss settings. `schedule: linear` was refused."""
     update = config.update
     yield Setting(f"{ACTOR}.optim.lr", update.lr, "update.lr")
     yield Setting(f"{ACTOR}.optim.lr_scheduler_type", update.schedule, "update.schedule")
@@ -187,7 +251,7 @@ def _clips(config: Config) -> Iterator[Setting]:
 
 
 def _kl(config: Config) -> Iterator[Setting]:
-    """verl takes our names of the estimators, beside its own (k1 is `kl`, k2 `mse`, k3 `low_var_kl`)."""
+    """Yield KL settings. verl accepts our names of the estimators and its own (k1 `kl`, k2 `mse`, k3 `low_var_kl`)."""
     update = config.update
     in_loss, in_reward = update.kl > 0 and update.kl_in == "loss", update.kl > 0 and update.kl_in == "reward"
     yield Setting(f"{ACTOR}.use_kl_loss", in_loss, "update.kl, update.kl_in")
@@ -201,28 +265,53 @@ def _kl(config: Config) -> Iterator[Setting]:
 
 
 def _micro_batches(config: Config, longest_prompt: int) -> Iterator[Setting]:
-    """By tokens, never fewer than the longest sequence has; verl halves nothing by itself when memory runs out."""
+    """Yield the micro-batch size in tokens, at least the longest sequence. verl does not adapt it to memory."""
     longest = longest_prompt + config.rollout.max_response_tokens
     tokens = max(config.update.micro_tokens or USUAL_MICRO_TOKENS, longest)
     yield Setting(f"{ACTOR}.use_dynamic_bsz", True, "update.micro_tokens")
     yield Setting(f"{ACTOR}.ppo_max_token_len_per_gpu", tokens, "update.micro_tokens")
 
 
-def translate(config: Config, places: VerlPlaces, files: ProblemFiles, start: int = 0) -> list[Setting]:
-    """In the order of who wins: what a CPU must be told, our sections, and last what the recipe says in verl's words.
+WEIGHTS_PER_GPU = 10e9
+"""Most weights of the model per GPU before vLLM splits it over several."""
+_NUM_WORKERS = 8
 
-    `refuse_what_verl_lacks` comes before.
-    """
-    return merged(
-        [
-            *platform_settings(config, joins=config.verl.address is not None),
-            *model_settings(config),
-            *data_settings(config, files),
-            *rollout_settings(config, files.longest_prompt),
-            *algorithm_settings(config),
-            *update_settings(config, files.longest_prompt),
-            *keep_settings(config, places, start),
-            *machine_settings(config),
-            *(Setting(key, value, "verl") for key, value in leaves(config.verl.raw)),
-        ]
-    )
+
+def platform_settings(config: Config, *, joins: bool) -> Iterator[Setting]:
+    """Yield what verl needs on a CPU. A cluster that is joined got its numbers of CPUs and GPUs when it was started."""
+    if config.verl.device == "cpu":
+        for key, value in cpu.OVERRIDES.items():
+            name = key.removeprefix("+")
+            if not (joins and name.startswith("ray_kwargs.ray_init.")):
+                yield Setting(name, value, "verl.device=cpu")
+
+
+def machine_settings(config: Config) -> Iterator[Setting]:
+    verl, parallel = config.verl, tensor_parallel(config)
+    yield Setting("trainer.device", verl.device, "verl.device")
+    yield Setting("trainer.n_gpus_per_node", verl.gpus, "verl.gpus")
+    yield Setting("trainer.nnodes", verl.nodes, "verl.nodes")
+    yield Setting(f"{ACTOR}.strategy", "fsdp2", "what egpo is tested with")
+    yield Setting(f"{ROLLOUT}.tensor_model_parallel_size", parallel, "verl.tensor_parallel, model size")
+    # By default Ray would join the cluster that was started last on this machine.
+    yield Setting("ray_kwargs.ray_init.address", verl.address or "local", "verl.address")
+    if verl.device == "cuda":
+        yield Setting(f"{ROLLOUT}.agent.num_workers", min(_NUM_WORKERS, config.rollout.prompts), "rollout.prompts")
+
+
+def tensor_parallel(config: Config) -> int:
+    """Return the setting, or the least divisor of a node's GPUs at which each holds at most 10 billion weights."""
+    if config.verl.tensor_parallel is not None:
+        return config.verl.tensor_parallel
+    gpus, weights = config.verl.gpus, num_weights(model_place(config.model.path))
+    divisors = [size for size in range(1, gpus + 1) if gpus % size == 0]
+    return next((size for size in divisors if weights / size <= WEIGHTS_PER_GPU), gpus)
+
+
+def num_weights(model: str) -> float:
+    """Return the number of weights by file size (2 bytes per weight), else by name (`Qwen3-32B`), else 0."""
+    files = list(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []
+    if files:
+        return sum(path.stat().st_size for path in files) / 2
+    named = re.search(r"(\d+(?:\.\d+)?)B\b", Path(model).name, re.IGNORECASE)
+    return float(named[1]) * 1e9 if named else 0.0

@@ -1,8 +1,7 @@
-"""SIGINT, SIGTERM and what terminals and schedulers send: the first ends verl in good order, a second one at once.
+"""Follows verl while it trains: records its metrics, tracks its processes, and stops it on a signal or a hang.
 
-verl's log: what is being done, and why it ended.
-
-verl while it trains: its figures are taken over, its processes are known, and a hang is an end.
+`StopSignals` receives signals: the first stops verl in order, a second one at once. `stage_of` and `root_cause` read
+verl's log. `LaunchMonitor` follows one launch until it ends.
 """
 
 import re
@@ -24,17 +23,17 @@ from egpo.verl.launch.mirror import MetricFeed, Mirror
 from egpo.verl.launch.processes import launch_record
 
 
-class Stops:
-    """Listens while its `with` block lasts. Nothing is raised: the launcher looks here each time round."""
+class StopSignals:
+    """Receives stop signals during a `with` block. Nothing is raised: the launcher polls `signum` and `hurried`."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
-        """The signal that came first; None while there was none."""
+        """The first signal; None before it."""
         self.hurried = False
-        """Another one came: nobody is waited for."""
+        """Whether a second signal came: then nothing is waited for."""
         self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
 
-    def __enter__(self) -> "Stops":
+    def __enter__(self) -> "StopSignals":
         self._before = {signum: signal.signal(signum, self._receive) for signum in stop_signals()}
         return self
 
@@ -59,14 +58,14 @@ STAGES = {
     "Initializing a V1 LLM engine": "start vLLM",
     "Training Progress": "train",
 }
-"""Words of the log, and the stage that they begin."""
+"""Text in the log -> stage that begins with it."""
 
 _PREFIX = re.compile(r"^((\x1b\[[0-9;]*m)*\([\w:.]+[^()]*\bpid=\d+[^)]*\)(\x1b\[[0-9;]*m)* ?)+")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Died|Failure|Timeout)\b|^AssertionError")
 _TRACEBACK = "Traceback (most recent call last):"
 _CONSEQUENCES = ("ray.exceptions.", "RayTaskError", "KeyboardInterrupt", "SystemExit", "asyncio.exceptions.Cancelled")
-_SAID_BY_US = "egpo: "
+_OUR_PREFIX = "egpo: "
 _MOST_LINES, _LAST_LINES = 24, 15
 
 
@@ -76,8 +75,10 @@ def stage_of(line: str) -> str | None:
 
 
 def root_cause(log: Path, start: int = 0, end: int | None = None) -> str:
-    """Why it ended, out of the log from byte `start` up to `end`: the first traceback that is no consequence of another
-    one; what egpo said, where it refused something; or the last lines."""
+    """Return why verl ended, from the log between the bytes `start` and `end`.
+
+    This is the first traceback that is not a consequence of another one; or what egpo printed; or the last lines.
+    """
     with log.open("rb") as file:
         file.seek(start)
         lines = [
@@ -89,17 +90,17 @@ def root_cause(log: Path, start: int = 0, end: int | None = None) -> str:
     chosen = (first or tracebacks)[:1]
     if chosen:
         return "\n".join(chosen[0][-_MOST_LINES:])
-    said = [line for line in lines if line.startswith(_SAID_BY_US)]
+    said = [line for line in lines if line.startswith(_OUR_PREFIX)]
     return "\n".join(said or [line for line in lines if line.strip()][-_LAST_LINES:])
 
 
 def _plain(line: str) -> str:
-    """Without colours and without Ray's `(Worker pid=123)`."""
+    """Return the line without colours and without Ray's prefix `(Worker pid=123)`."""
     return _COLOUR.sub("", _PREFIX.sub("", line)).rstrip()
 
 
 def _tracebacks(lines: list[str]) -> Iterator[list[str]]:
-    """Each from its head to the line that names what was raised. Other processes may write in between."""
+    """Yield each traceback, up to the line that names the exception. Other processes may write in between."""
     for start, line in enumerate(lines):
         if line.lstrip().endswith(_TRACEBACK):
             indent = line.index(_TRACEBACK)
@@ -110,7 +111,7 @@ def _tracebacks(lines: list[str]) -> Iterator[list[str]]:
 
 
 def _continued(lines: list[str]) -> list[str]:
-    """A message of several lines goes on until an empty one or the next process' word."""
+    """Return the further lines of an exception's message: those that are indented or start with `;`."""
     continued: list[str] = []
     for line in lines[:3]:
         if not line.startswith((" ", "\t", ";")):
@@ -121,22 +122,24 @@ def _continued(lines: list[str]) -> list[str]:
 
 _LOOK_S, _PROCESSES_S = 0.5, 3.0
 _FIGURES_S = 120.0
-"""So long a run that is to stop may take from a checkpoint to its figures, with a validation in between; a run resumed
-there would lack them."""
+"""Seconds to wait, after a signal, for the metrics of a checkpoint that was just saved; a validation may come between.
+A run resumed from a checkpoint without metrics would lack them."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """`exited` by itself with `code`; `stopped` by a signal; `stalled` without a step for too long. `log_size`: how
-    much verl had said by then; what it says when it is ended is no cause."""
+    """How verl ended: it `exited` with `code`, was `stopped` by a signal, or `stalled` without a step for too long.
+
+    `log_size` is the length of the log at that time, in bytes: what verl prints while it is stopped is not the cause.
+    """
 
     kind: Literal["exited", "stopped", "stalled"]
     log_size: int
     code: int = 0
 
 
-class Watch:
-    """One launch of verl. However the block ends, no process of it is left, and no shared memory."""
+class LaunchMonitor:
+    """Follows one launch of verl. However it ends, no process and no shared memory of it is left."""
 
     def __init__(
         self, verl: subprocess.Popen[bytes], launch_id: str, places: VerlPlaces, mirror: Mirror, view: LiveView
@@ -148,10 +151,10 @@ class Watch:
         self._log = _LogTail(places.log)
         self._looked, self._asked = 0.0, 0.0
         self._logged_is_all = False
-        """Whether every checkpoint had its figures when verl was told to end: what it saves after that has none."""
+        """Whether every checkpoint had its metrics when verl was stopped: what it saves after that has none."""
 
-    def until_it_ends(self, stops: Stops, patience_s: float) -> Ending:
-        """Blocks. Everything that verl wrote is taken over by then."""
+    def until_it_ends(self, stops: StopSignals, patience_s: float) -> Ending:
+        """Wait until verl ends, a signal comes, or no step finishes for `patience_s` seconds; record all metrics."""
         last_step = time.monotonic()
         try:
             while True:
@@ -172,7 +175,7 @@ class Watch:
     def _ending(self, kind: Literal["exited", "stopped", "stalled"], code: int = 0) -> Ending:
         return Ending(kind, self._places.log.stat().st_size, code)
 
-    def _may_stop(self, stops: Stops) -> bool:
+    def _may_stop(self, stops: StopSignals) -> bool:
         if stops.signum is None:
             return False
         if not self._mirror.awaits_figures:
@@ -181,12 +184,12 @@ class Watch:
         if not self._asked:
             self._asked = time.monotonic()
             self._view.say(
-                "a step is saved and not logged yet: its figures are waited for; the signal again ends it now"
+                "a step is saved but not logged yet: waiting for its metrics; send the signal again to stop at once"
             )
         return stops.hurried or time.monotonic() - self._asked > _FIGURES_S
 
-    def _is_hurried(self, stops: Stops) -> bool:
-        """Asked again and again while verl ends: weights under way take new shared memory to the last."""
+    def _is_hurried(self, stops: StopSignals) -> bool:
+        """Called repeatedly while verl ends, since weights in transfer may still take new shared memory."""
         self._shared |= shared_memory_of(self._processes.look())
         return stops.hurried
 
@@ -200,7 +203,7 @@ class Watch:
             self._shared |= shared_memory_of(alive)
             launch_record(self._launch_id, alive, self._shared).write(self._places.launch)
 
-    def _clean_up(self, stops: Stops) -> None:
+    def _clean_up(self, stops: StopSignals) -> None:
         self._view.stage("stop verl")
         self._processes.end(lambda: self._is_hurried(stops))
         self._verl.wait()
@@ -213,7 +216,7 @@ class Watch:
 
 
 class _LogTail:
-    """New lines of the log, from where it stood."""
+    """Reads new lines of the log, from its end at construction."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

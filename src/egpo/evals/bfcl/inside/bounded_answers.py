@@ -1,4 +1,4 @@
-"""BFCL's handlers with bounds of our own: on the length of an answer, and on every wait for the server.
+"""Bounds for BFCL's handlers: on the length of an answer, and on every wait for the server.
 
 Runs in BFCL's environment, where egpo is not installed.
 """
@@ -9,18 +9,20 @@ from typing import Any
 
 BFCLS_OWN = 4096
 READY_S = 120.0
-"""Seconds in which the server must list its models with status 200. It answered once before BFCL was started."""
+"""Seconds in which the server must list its models with status 200. It did so before BFCL was started."""
 _PAUSE_S = 1.0
 
 
 class ServerNotReadyError(Exception):
-    """The server does not answer with status 200. The message is one line for the user."""
+    """The server does not answer with status 200. The message is one line, for the user."""
 
 
 def bounded(handler: type[Any], longest: int | None, context: int | None, timeout_s: float) -> type[Any]:
-    """`handler`, asking for at most `longest` tokens an answer (None: BFCL's own), and never for more than there is
-    room for after the prompt, in the model's context and in the server's `context` (None: the same). An answer may
-    take `timeout_s`; BFCL's own limit is 20 hours."""
+    """Return a subclass of `handler` that limits each answer to `longest` tokens (None: BFCL's own limit).
+
+    An answer also never exceeds what the prompt leaves of the model's context and of the server's `context` (None: the
+    same). An answer may take `timeout_s` seconds; BFCL's own limit is 20 hours.
+    """
     bounds_length = bool(longest or context)
 
     class Bounded(handler):
@@ -34,14 +36,14 @@ def bounded(handler: type[Any], longest: int | None, context: int | None, timeou
                 if not bounds_length:
                     return ask(prompt=prompt, max_tokens=max_tokens, **others)
                 room = self._room_after(prompt)
-                # A prompt that does not fit goes out as BFCL sends it, for the server to refuse.
+                # A prompt that does not fit is sent unchanged; the server refuses it.
                 wanted = max_tokens if room < 0 else min(longest or BFCLS_OWN, room)
                 return ask(prompt=prompt, max_tokens=wanted, **others)
 
             completions.create = create
 
         def _room_after(self, prompt: str) -> int:
-            """Counted as BFCL counts, with two tokens to spare; negative where the prompt does not fit."""
+            """Return the tokens left after the prompt, counted as BFCL counts, minus two; may be negative."""
             whole = min(self.max_context_length, context or self.max_context_length)
             return int(whole - len(self.tokenizer.tokenize(prompt)) - 2)
 
@@ -49,8 +51,11 @@ def bounded(handler: type[Any], longest: int | None, context: int | None, timeou
 
 
 def patient(get: Callable[..., Any], within_s: float = READY_S) -> Callable[[str], Any]:
-    """`requests.get` for BFCL's loop that waits for the server: it has no deadline, and no pause after a status other
-    than 200. The result asks again every second, and raises ServerNotReadyError after `within_s`."""
+    """Return a replacement of `requests.get` for BFCL's loop that waits for the server.
+
+    BFCL's loop has no deadline, and no pause after a status other than 200. The replacement retries every second, and
+    raises ServerNotReadyError after `within_s` seconds.
+    """
 
     def ask_until_ready(url: str) -> Any:
         deadline = time.monotonic() + within_s

@@ -1,7 +1,7 @@
-"""`python drive.py job.json`: one model through BFCL's generation and BFCL's checker, in BFCL's environment.
+"""`python drive.py job.json`: runs BFCL's generation and checker on one model, in BFCL's environment.
 
-What a job asks for is in `bfcl/job.py`. A case that could not be generated is stored by BFCL as an answer that begins
-with "Error during inference" and scored 0: such cases are asked again, and the caller fails over those that remain.
+`bfcl/passes.py` writes the job. BFCL stores a case whose generation failed as an answer that begins with "Error during
+inference" and scores it 0: such cases are generated again, and the caller reports an error if some remain.
 """
 
 import json
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 FAILED = "Error during inference"
 NOT_READY = 3
-"""Exit code where the server does not answer; the last line of the output says why."""
+"""Exit code if the server does not answer; the last line of the output is the reason."""
 
 
 def main(job_file: str) -> None:
@@ -35,7 +35,7 @@ def main(job_file: str) -> None:
 
 
 def _refuse_code_of_models() -> None:
-    """BFCL loads tokenizers and configs with trust_remote_code=True: a model folder's code would run."""
+    """Make transformers ignore trust_remote_code=True, which BFCL passes: a model folder's code must never run."""
     from transformers import AutoConfig, AutoTokenizer
 
     for loader in (AutoConfig, AutoTokenizer):
@@ -56,7 +56,7 @@ def evaluate(job: dict[str, Any]) -> None:
         if attempt and not _forget_failures(root / "result"):
             break
         _generate(job, root)
-    # Scores are written, then a table with the spread of latencies, which one case does not have.
+    # After the scores BFCL computes the spread of latencies, which fails for a single case.
     with suppress(StatisticsError):
         check([MODEL], job["categories"], "result", "score", partial_eval=bool(job["cases"]))
 
@@ -82,7 +82,7 @@ def _generate(job: dict[str, Any], root: Path) -> None:
             local_model_path=None,
             result_dir="result",
             allow_overwrite=False,
-            # With ids a case's line is replaced by its new one; without, it is added.
+            # With ids, the new line of a case replaces its old one; without, it is appended.
             run_ids=bool(job["cases"]),
             enable_lora=False,
             max_lora_rank=None,
@@ -92,7 +92,7 @@ def _generate(job: dict[str, Any], root: Path) -> None:
 
 
 def _forget_failures(results: Path) -> int:
-    """Takes failed generations out of the result files, so that the next round asks for them again."""
+    """Remove failed generations from the result files, so that the next attempt runs them again; return how many."""
     forgotten = 0
     for path in results.rglob("BFCL_v4_*_result.json"):
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -104,13 +104,13 @@ def _forget_failures(results: Path) -> int:
 
 
 def is_failed(line: dict[str, Any]) -> bool:
-    """BFCL adds the traceback: a model may write these words, too."""
+    """Return whether the generation failed. A model may write these words, too; a failure also has a traceback."""
     result = line["result"]
     return isinstance(result, str) and result.startswith(FAILED) and "traceback" in line
 
 
 def prompt(job: dict[str, Any]) -> None:
-    """What BFCL would send for the messages and tools given, to `prompt.txt`."""
+    """Write the prompt that BFCL would send for the given messages and tools to `prompt.txt`."""
     from bfcl_eval.constants.model_config import MODEL_CONFIG_MAPPING
     from registry import MODEL
 

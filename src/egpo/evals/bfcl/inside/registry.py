@@ -1,4 +1,6 @@
-"""A registry of one model in the place of BFCL's, whose names bind the user and whose imports are a dozen vendors'.
+"""A registry of one model that replaces BFCL's.
+
+BFCL's registry has a fixed list of model names, and imports the packages of a dozen vendors.
 
 Runs in BFCL's environment, where egpo is not installed.
 """
@@ -12,7 +14,7 @@ from typing import Any
 from bounded_answers import READY_S, bounded, patient
 
 MODEL = "model"
-"""The one name. (BFCL turns `_` in a name into `/` and back: it has none.)"""
+"""The only name in the registry. It has no `_`, because BFCL turns `_` into `/` and back."""
 
 HANDLERS = {
     "qwen_fc": ("bfcl_eval.model_handler.local_inference.qwen_fc", "QwenFCHandler", True),
@@ -20,12 +22,12 @@ HANDLERS = {
     "llama": ("bfcl_eval.model_handler.local_inference.llama_3_1", "LlamaHandler_3_1", True),
     "template": ("template_handler", "ByTemplate", True),
 }
-"""Prompt format -> module, class, and whether it shows tools as a function-calling model knows them."""
+"""Prompt format -> module, class, and whether it passes tools in the format of function-calling models."""
 
 
 @dataclass
 class ModelConfig:
-    """The fields of BFCL's own that its generation and its checker read."""
+    """The fields of BFCL's own class that its generation and its checker read."""
 
     model_name: str
     display_name: str
@@ -42,7 +44,7 @@ class ModelConfig:
 def register(
     served_name: str, prompt_format: str, timeout_s: float, max_tokens: int | None = None, context: int | None = None
 ) -> None:
-    """To be called before anything of BFCL is imported."""
+    """Install the registry. Call it before any module of BFCL is imported."""
     mapping: dict[str, ModelConfig] = {}
     module: Any = ModuleType("bfcl_eval.constants.model_config")
     module.ModelConfig, module.MODEL_CONFIG_MAPPING = ModelConfig, mapping

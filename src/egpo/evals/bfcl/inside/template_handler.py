@@ -1,4 +1,4 @@
-"""The prompt as the model's own chat template writes it, and Qwen's reading of the calls in the answer."""
+"""A handler of BFCL that builds prompts with the model's own chat template, and parses calls as for Qwen."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from overrides import override
 
 
 class ByTemplate(QwenFCHandler):
-    """`EGPO_BFCL_TEMPLATE` holds variables of the template, `EGPO_BFCL_INSTRUCTION` a system turn to stand first."""
+    """$EGPO_BFCL_TEMPLATE holds variables of the template, $EGPO_BFCL_INSTRUCTION a system turn to put first."""
 
     @override
     def _format_prompt(self, messages: list[dict[str, Any]], function: list[dict[str, Any]]) -> str:

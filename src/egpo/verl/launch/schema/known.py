@@ -1,7 +1,10 @@
-"""Which keys verl reads: everything else Hydra would take after a `+`, and verl would ignore."""
+"""Which keys verl reads, from `defaults.json`. Needs no verl.
+
+Hydra accepts any key after a `+`, and verl ignores those that it does not read: `ignored_keys` finds them.
+"""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +24,7 @@ OPEN = (
     "reward.custom_reward_function.reward_kwargs",
     "transfer_queue.backend",
 )
-"""Sections whose keys are handed on to somebody else: what he knows, nobody here does."""
+"""Sections that verl passes on to other code: their keys are not checked here."""
 
 MISTAKEN = {
     "trainer.max_checkpoint_limit": "trainer.max_actor_ckpt_to_keep",
@@ -30,12 +33,12 @@ MISTAKEN = {
     "algorithm.kl_coef": "algorithm.kl_ctrl.kl_coef",
     "actor_rollout_ref.rollout.max_new_tokens": "data.max_response_length",
 }
-"""Keys that people write, that look right, and the ones they mean."""
+"""Common mistakes, and the keys that are meant."""
 
 
 @dataclass(frozen=True)
 class Schema:
-    """`defaults` by dotted key; `fields` are further keys by section, `read` further ones as `section.key`."""
+    """`defaults` by dotted key; `fields` are further keys by section; `read` are further keys as `section.key`."""
 
     version: str
     defaults: Mapping[str, Any]
@@ -43,11 +46,11 @@ class Schema:
     read: tuple[str, ...]
 
     def declares(self, key: str) -> bool:
-        """Hydra changes such a key without a `+`: it is written in verl's files, as a value or as a section."""
+        """Return whether verl's files have this key, as a value or a section. Hydra then needs no `+` to change it."""
         return key in self.defaults or any(known.startswith(f"{key}.") for known in self.defaults)
 
     def knows(self, key: str) -> bool:
-        """verl, or whom it hands the section to, reads it."""
+        """Return whether verl reads this key, or passes its section on to other code."""
         parts = key.split(".")
         beginnings = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
         return (
@@ -58,7 +61,7 @@ class Schema:
         )
 
     def _is_open(self, section: str) -> bool:
-        """An empty section, or nothing at all where a dictionary may stand."""
+        """Return whether the section is empty in verl's files: any key may be added to it."""
         return bool(self.defaults.get(section, ()) == {})
 
     def _is_field(self, parts: list[str]) -> bool:
@@ -67,14 +70,23 @@ class Schema:
 
 @cache
 def schema() -> Schema:
-    """That of the supported verl."""
+    """Return the schema of the supported verl."""
     held = json.loads(PATH.read_text(encoding="utf-8"))
     return Schema(held["version"], held["defaults"], held["fields"], tuple(held["read"]))
 
 
 def ignored_keys(keys: Iterable[str]) -> list[Fault]:
-    """A fault for each key that verl would silently ignore, with the nearest one that it reads."""
+    """Return a fault for each key that verl would silently ignore, with the nearest key that it reads."""
     return [Fault(f"verl has no `{key}`, and would ignore it", f"verl.{key}", _advice(key)) for key in _unknown(keys)]
+
+
+def leaves(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys with their values. An empty section counts as a value; `_target_` keys are left out."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*path, name))
+        elif name != "_target_":
+            yield ".".join((*path, name)), value
 
 
 def _unknown(keys: Iterable[str]) -> list[str]:
@@ -82,7 +94,7 @@ def _unknown(keys: Iterable[str]) -> list[str]:
 
 
 def _advice(key: str) -> str:
-    """The same name in another section is likelier meant than another name in this one."""
+    """Suggest a key: the same name in another section is more likely meant than another name in this one."""
     if key in MISTAKEN:
         return f"write `{MISTAKEN[key]}`"
     section, _, last = key.rpartition(".")

@@ -1,9 +1,9 @@
-"""Writes `defaults.json` out of the verl that is installed.
+"""Writes `defaults.json` from the installed verl. Run it once for each new version of verl that is supported.
 
     python -m egpo.verl.launch.schema.snapshot
 
-`defaults`: every dotted key of `ppo_trainer.yaml`, resolved. `fields`: keys that its dataclasses have besides. `read`:
-keys that verl asks its plain sections for, though no default is written anywhere (`trainer.get("...")`).
+`defaults`: every dotted key of `ppo_trainer.yaml`, resolved. `fields`: further keys, declared only by dataclasses.
+`read`: further keys that verl's code reads from plain sections without a declared default (`trainer.get("...")`).
 """
 
 import importlib
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from egpo.files import write_atomically
+from egpo.verl.launch.schema.known import PATH, leaves
 
-PATH = Path(__file__).with_name("defaults.json")
-_ASKED = re.compile(r"\b(trainer|data|rollout|model|actor|algorithm|ray_kwargs|reward)\.get\(\s*\"(\w+)\"")
-_ASKED_OF_DATA = re.compile(r"\bconfig\.get\(\s*\"(\w+)\"")
+_READ = re.compile(r"\b(trainer|data|rollout|model|actor|algorithm|ray_kwargs|reward)\.get\(\s*\"(\w+)\"")
+_READ_BY_DATASET = re.compile(r"\bconfig\.get\(\s*\"(\w+)\"")
 
 
 def snapshot() -> dict[str, Any]:
-    """The schema of the installed verl."""
+    """Return the schema of the installed verl."""
     from hydra import compose, initialize_config_module
     from omegaconf import OmegaConf
 
@@ -34,24 +34,15 @@ def snapshot() -> dict[str, Any]:
         "version": metadata.version("verl"),
         "defaults": defaults,
         "fields": dict(_undeclared_fields(tree, ())),
-        "read": sorted(asked for asked in _asked_for() if not any(f".{asked}." in f".{key}." for key in defaults)),
+        "read": sorted(read for read in _read_keys() if not any(f".{read}." in f".{key}." for key in defaults)),
     }
-
-
-def leaves(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Dotted keys with their values; an empty section is a value."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, (*path, name))
-        elif name != "_target_":
-            yield ".".join((*path, name)), value
 
 
 def _undeclared_fields(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
     if "_target_" in tree:
         module, _, name = tree["_target_"].rpartition(".")
         kind = getattr(importlib.import_module(module), name)
-        # The dataclasses keep their own bookkeeping under a leading underscore.
+        # Fields with a leading underscore are internal to the dataclass.
         known = [field.name for field in fields(kind) if field.name[0] != "_"] if is_dataclass(kind) else []
         if missing := sorted(set(known) - set(tree)):
             yield ".".join(path), missing
@@ -60,17 +51,17 @@ def _undeclared_fields(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterat
             yield from _undeclared_fields(value, (*path, name))
 
 
-def _asked_for() -> set[str]:
-    """`section.key` for each `section.get("key")` in verl's source; the dataset calls its section `config`."""
+def _read_keys() -> set[str]:
+    """Return `section.key` for each `section.get("key")` in verl's source. (The dataset calls its section `config`.)"""
     import verl
 
     root = Path(verl.__file__).parent
     found: set[str] = set()
     for path in root.rglob("*.py"):
         text = path.read_text(encoding="utf-8", errors="replace")
-        found |= {f"{section}.{key}" for section, key in _ASKED.findall(text)}
+        found |= {f"{section}.{key}" for section, key in _READ.findall(text)}
         if path.name == "rl_dataset.py":
-            found |= {f"data.{key}" for key in _ASKED_OF_DATA.findall(text)}
+            found |= {f"data.{key}" for key in _READ_BY_DATASET.findall(text)}
     return found
 
 

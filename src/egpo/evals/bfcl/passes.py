@@ -1,9 +1,8 @@
-"""BFCL executes what a model wrote (`eval`, over the calls of a multi-turn case): so it runs where it can do no harm.
+"""Runs one pass of BFCL over its cases, in its own environment, in a new folder, inside bubblewrap.
 
-Bubblewrap: the file system is read-only, homes and /tmp are empty but for what the job needs, processes are its own.
-The network is the host's, since that is where the served model is.
-
-One pass of BFCL over its cases, in a folder of its own.
+BFCL executes what a model wrote (`eval` of the calls in multi-turn cases), so it runs where it can do no harm. Inside
+bubblewrap the file system is read-only, home folders and /tmp are empty except for what the job needs, and other
+processes are invisible. The network is the host's, because the served model is reached through it.
 """
 
 import json
@@ -23,12 +22,15 @@ from egpo.errors import EgpoError, how_it_ended, warn_once
 
 MISSING = (
     "BFCL executes calls that the model wrote, and bubblewrap (`bwrap`) does not work here: they run unprotected, as "
-    "with BFCL alone. Debian, Ubuntu: apt-get install bubblewrap"
+    "with BFCL alone. On Debian or Ubuntu: apt-get install bubblewrap"
 )
 
 
-def enclosed(command: Sequence[str], work: Path, readable: Sequence[Path]) -> list[str]:
-    """The command, able to write in `work` alone, and to read `readable` wherever it lies."""
+def in_bubblewrap(command: Sequence[str], work: Path, readable: Sequence[Path]) -> list[str]:
+    """Return the command inside bubblewrap: it can write only in `work`, and read the folders in `readable`.
+
+    Without a working bubblewrap, warn and return the command itself.
+    """
     bwrap = shutil.which("bwrap")
     if bwrap is None or not _works(bwrap):
         warn_once("bfcl_enclosure", MISSING)
@@ -50,7 +52,7 @@ def _hidden() -> list[str]:
 
 @cache
 def _works(bwrap: str) -> bool:
-    """In some containers it is installed and forbidden."""
+    """Return whether bubblewrap runs: some containers have it and forbid it."""
     tried = [bwrap, "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "/bin/true"]
     try:
         return subprocess.run(tried, capture_output=True, timeout=60).returncode == 0
@@ -60,32 +62,34 @@ def _works(bwrap: str) -> bool:
 
 PromptFormat = Literal["qwen_fc", "qwen", "llama", "template"]
 PROMPT_FORMATS: Mapping[PromptFormat, str] = {
-    "qwen_fc": "BFCL's own for Qwen, with tools: as on the leaderboard",
-    "qwen": "BFCL's own for Qwen, with tools described in a prompt",
-    "llama": "BFCL's own for Llama 3.1 and later",
+    "qwen_fc": "BFCL's prompt for Qwen with function calling, as on the leaderboard",
+    "qwen": "BFCL's prompt for Qwen, with tools described in the prompt",
+    "llama": "BFCL's prompt for Llama 3.1 and later",
     "template": "the model's own chat template",
 }
 ATTEMPTS = 3
 BFCLS_MAX_TOKENS = 4096
-"""What BFCL asks for at most, whatever the model."""
+"""BFCL's own limit on the length of an answer, in tokens, for every model."""
 _DRIVER = Path(__file__).with_name("inside") / "drive.py"
 _LINES_KEPT = 15
 _NOT_READY = 3
-"""Exit code of the driver where the server does not answer (`inside/drive.py`)."""
+"""Exit code of the driver if the server does not answer (`inside/drive.py`)."""
 _TRIES = 3
-"""How often OpenAI's client, which BFCL uses, sends a request that fails."""
+"""Attempts per request of OpenAI's client, which BFCL uses."""
 _SPARE_S = 600.0
-"""Seconds for BFCL's own work between two lines of its output: imports, and the execution of calls."""
+"""Seconds allowed for BFCL's own work between two lines of its output: imports, and the execution of calls."""
 _LOCKS = ".file_locks"
-"""A lock file of BFCL's for each file that it has written."""
+"""Folder with a lock file for each file that BFCL has written."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Who is asked and how. `url` is the server's, up to `/v1`; `tokenizer` a model folder, whose context also bounds
-    the answers, as does `context`, the server's, where that is shorter. `cases` are ids by category; a category without
-    any is asked whole. `max_tokens` bounds an answer; None: BFCL's own 4,096. `timeout_s` is the longest that one
-    answer may take."""
+class BfclSettings:
+    """The server, the cases and the settings of a pass.
+
+    `url` ends with `/v1`. `tokenizer` is a model folder; its context and the server's `context` bound the answers.
+    `cases` are ids by category; a category without ids is run whole. `max_tokens` bounds an answer; None: BFCL's own
+    4,096. `timeout_s` is the limit for one answer.
+    """
 
     url: str
     served_name: str
@@ -103,12 +107,12 @@ class Asked:
 
     @property
     def other_max_tokens(self) -> int | None:
-        """`max_tokens` where it is not BFCL's own: by number or by default, that is one exam."""
+        """`max_tokens`, or None if it equals BFCL's own: given explicitly or not, the evaluation is the same."""
         return None if self.max_tokens == BFCLS_MAX_TOKENS else self.max_tokens
 
 
-def run_pass(python: Path, asked: Asked, work: Path, hear: Callable[[str], None]) -> None:
-    """Results and scores in `work`, which must be new: BFCL takes answers that lie there for those of this model."""
+def run_pass(python: Path, asked: BfclSettings, work: Path, hear: Callable[[str], None]) -> None:
+    """Write results and scores to `work`, which must not exist: BFCL would reuse answers that it finds there."""
     work.mkdir(parents=True)
     job = {
         "do": "evaluate",
@@ -126,8 +130,8 @@ def run_pass(python: Path, asked: Asked, work: Path, hear: Callable[[str], None]
     drive(python, job, asked, work, hear)
 
 
-def built_prompt(python: Path, asked: Asked, work: Path, messages: Sequence[Any], tools: Sequence[Any]) -> str:
-    """What BFCL sends for these messages and tools."""
+def built_prompt(python: Path, asked: BfclSettings, work: Path, messages: Sequence[Any], tools: Sequence[Any]) -> str:
+    """Return the prompt that BFCL sends for these messages and tools."""
     work.mkdir(parents=True)
     job = {
         "do": "prompt",
@@ -141,15 +145,15 @@ def built_prompt(python: Path, asked: Asked, work: Path, messages: Sequence[Any]
     return (work / "prompt.txt").read_text(encoding="utf-8")
 
 
-def drive(python: Path, job: Mapping[str, Any], asked: Asked, work: Path, hear: Callable[[str], None]) -> None:
-    """Run the driver to its end; `hear` is called with each line that it prints.
+def drive(python: Path, job: Mapping[str, Any], asked: BfclSettings, work: Path, hear: Callable[[str], None]) -> None:
+    """Run the driver to its end, and call `hear` with each line that it prints.
 
-    An EgpoError where it fails, and where it prints nothing for longer than any answer may take.
+    EgpoError if it fails, or prints nothing for longer than any answer may take.
     """
     file = work / "job.json"
     file.write_text(json.dumps(job), encoding="utf-8")
     readable = [_DRIVER.parent, python.parent.parent, _base(python), *_folder(asked.tokenizer)]
-    command = enclosed([str(python), "-B", str(_DRIVER), str(file.resolve())], work, readable)
+    command = in_bubblewrap([str(python), "-B", str(_DRIVER), str(file.resolve())], work, readable)
     process = subprocess.Popen(
         command,
         env=_environment(asked, work),
@@ -168,8 +172,8 @@ def drive(python: Path, job: Mapping[str, Any], asked: Asked, work: Path, hear: 
             hear(line)
         code = process.wait(_SPARE_S)
     except (TimeoutError, subprocess.TimeoutExpired) as error:
-        fix = "is the server well? --timeout is the longest that an answer may take"
-        raise EgpoError(f"BFCL was ended: {error}", where=str(work / "bfcl.log"), fix=fix) from error
+        fix = "check the server; --timeout is the limit for one answer"
+        raise EgpoError(f"BFCL was stopped: {error}", where=str(work / "bfcl.log"), fix=fix) from error
     finally:
         if process.poll() is None:
             process.kill()
@@ -184,7 +188,7 @@ def drive(python: Path, job: Mapping[str, Any], asked: Asked, work: Path, hear: 
 
 
 def _lines_within(output: IO[str], silence_s: float) -> Iterator[str]:
-    """The lines of a process's output; TimeoutError where none comes for `silence_s`."""
+    """Yield the lines of a process's output. TimeoutError if none comes for `silence_s` seconds."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -203,15 +207,15 @@ def _lines_within(output: IO[str], silence_s: float) -> Iterator[str]:
         yield line
 
 
-def _environment(asked: Asked, work: Path) -> dict[str, str]:
-    """Nothing of ours that could steer it, such as a key of some vendor; BFCL's own settings are variables."""
+def _environment(asked: BfclSettings, work: Path) -> dict[str, str]:
+    """Return BFCL's environment. Our own variables, such as API keys, are left out; BFCL is set up by variables."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE") if name in os.environ}
     return kept | {
         "HOME": str(work.resolve()),
         "BFCL_PROJECT_ROOT": str(work.resolve()),
         "REMOTE_OPENAI_BASE_URL": asked.url,
-        "REMOTE_OPENAI_API_KEY": "EMPTY",  # a key stays outside, with `without_key`; the client wants some word
-        # BFCL works in a folder of its own: a path from here would lead nowhere.
+        "REMOTE_OPENAI_API_KEY": "EMPTY",  # `keyless_address` keeps the key outside; the client needs some value
+        # BFCL runs in another folder, where a relative path would not be found.
         "REMOTE_OPENAI_TOKENIZER_PATH": next(
             (str(path.absolute()) for path in _folder(asked.tokenizer)), asked.tokenizer
         ),
@@ -225,7 +229,7 @@ def _environment(asked: Asked, work: Path) -> dict[str, str]:
 
 
 def _base(python: Path) -> Path:
-    """The interpreter's own libraries, outside of the environment."""
+    """Return the folder of the interpreter on which the environment is based, with its libraries."""
     home = python.parent.parent / "pyvenv.cfg"
     for line in home.read_text().splitlines() if home.is_file() else ():
         name, _, value = line.partition("=")

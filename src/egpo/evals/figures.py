@@ -1,6 +1,6 @@
-"""Was there an answer at all? A wrong one is a figure; none at all is another kind of trouble.
+"""Computes the figures of an evaluation from its judged responses: accuracy, pass@k, score, entropy, length, reasons.
 
-The figures of an evaluation, out of its judged responses.
+Responses are first summed up per problem (`tally_problems`); figures are means over problems, with intervals.
 """
 
 import math
@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from egpo.evals.intervals import SHARES, Estimate, mean_with_interval
-from egpo.evals.samples import SampleRecord, pass_at_k_by_problem, scores_by_problem, tally_problems
+from egpo.evals.intervals import SHARES, Estimate, mean_with_interval, pass_at_k
+from egpo.evals.responses import SampleRecord
 
 UNREADABLE = frozenset(
     {
@@ -44,17 +44,16 @@ UNREADABLE = frozenset(
         "over_limit",
     }
 )
-"""Reasons by which the rewards say that a response holds nothing they could read as an answer. A task from outside has
-reasons of its own: those count as readable."""
+"""Reasons of our rewards for a response in which no answer could be read. Reasons of custom tasks count as readable."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Means over problems with 95 % intervals. A figure that nothing is known about is None, or not there.
+    """Means over problems with 95 % intervals. Unknown figures are None or missing.
 
-    `accuracy` is the share fully right, pass@1. `entropy` is by segment, in nats. `length` is in tokens. `reasons`
-    count the responses that were judged, `failures` those that the checker or the server failed: of the model they
-    tell nothing, and no other figure counts them. `readable_frac` is the share that held an answer, right or wrong.
+    `accuracy` is the fraction of fully correct responses (pass@1). `entropy` is per segment, in nats. `length` is in
+    tokens. `reasons` counts the judged responses by reason; `failures` counts those that the checker or the server
+    failed, which no other figure includes. `readable_frac` is the fraction that held an answer, right or wrong.
     """
 
     num_problems: int
@@ -75,7 +74,7 @@ class Figures:
 
 
 def figures_of(samples: Sequence[SampleRecord], ks: Iterable[int] = (1,), seed: int = 0) -> Figures:
-    """`seed` is that of the resampling."""
+    """Return the figures of these responses. `seed` is that of the bootstrap."""
     tallies = tally_problems(samples)
     judged = [sample for sample in samples if not sample.failed]
     shares = {k: mean_with_interval(pass_at_k_by_problem(tallies, k).values(), seed=seed, bounds=SHARES) for k in ks}
@@ -101,7 +100,7 @@ def _entropies(judged: Sequence[SampleRecord], seed: int) -> dict[str, Estimate]
 
 
 def _over_problems(values: Iterable[tuple[str, float | None]], seed: int) -> Estimate | None:
-    """The mean over problems of the mean over their responses, of those that have a value."""
+    """Return the mean over problems of the mean over their responses; None and NaN are left out."""
     by_problem: dict[str, list[float]] = defaultdict(list)
     for problem, value in values:
         if value is not None and math.isfinite(value):
@@ -116,3 +115,40 @@ def _share(marks: Iterable[bool]) -> float | None:
 
 def _counted(names: Iterable[str]) -> dict[str, int]:
     return dict(Counter(names).most_common())
+
+
+@dataclass(frozen=True)
+class Tally:
+    """One problem's judged responses: their number, how many are correct, and their mean score."""
+
+    num_judged: int
+    num_correct: int
+    mean_score: float
+
+
+def tally_problems(samples: Iterable[SampleRecord]) -> dict[str, Tally]:
+    """Return a tally per problem key, in the order of the samples. Failed responses are left out."""
+    judged: dict[str, list[SampleRecord]] = {}
+    for sample in samples:
+        of_problem = judged.setdefault(sample.problem, [])
+        if not sample.failed:
+            of_problem.append(sample)
+    return {key: _tally(of_problem) for key, of_problem in judged.items()}
+
+
+def _tally(judged: list[SampleRecord]) -> Tally:
+    scores = [sample.score for sample in judged]
+    mean = sum(scores) / len(scores) if scores else float("nan")
+    return Tally(len(judged), sum(sample.acc for sample in judged), mean)
+
+
+def scores_by_problem(tallies: dict[str, Tally]) -> dict[str, float]:
+    """Return the mean score per problem; NaN if no response was judged."""
+    return {key: tally.mean_score for key, tally in tallies.items()}
+
+
+def pass_at_k_by_problem(tallies: dict[str, Tally], k: int) -> dict[str, float]:
+    """Return pass@k per problem; NaN if fewer than k responses were judged. The accuracy is the mean at k = 1."""
+    found = tallies.values()
+    values = pass_at_k([tally.num_judged for tally in found], [tally.num_correct for tally in found], k)
+    return dict(zip(tallies, values.tolist(), strict=True))

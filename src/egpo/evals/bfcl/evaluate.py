@@ -1,9 +1,7 @@
-"""Is the model asked as it was trained? The prompt that BFCL builds against the training prompt, part by part.
+"""Evaluates a model with BFCL: passes, each in a new folder; figures; and a check of the prompt.
 
-A model trained with one instruction, thinking tag or spelling of tools, and evaluated with another, is measured on the
-difference as well.
-
-BFCL from a target to an evaluation: passes, each in a fresh folder; figures; the check of the prompt.
+The check compares the prompt that BFCL builds with the training prompt, part by part. If instruction, thinking tag or
+format of the tools differ, the evaluation also measures that difference.
 """
 
 import json
@@ -19,16 +17,16 @@ from typing import Any
 from egpo.chat_templates import render
 from egpo.errors import InputError, warn_once
 from egpo.evals.bfcl.environment import bfcl_python
-from egpo.evals.bfcl.evaluation import (
+from egpo.evals.bfcl.passes import BfclSettings, built_prompt, run_pass
+from egpo.evals.bfcl.targets import BfclTarget, running_server
+from egpo.evals.bfcl.verdicts import (
     CaseVerdict,
-    as_more,
+    category_figures,
     evaluation_of,
     read_verdicts,
     require_asked,
     require_generated,
 )
-from egpo.evals.bfcl.job import Asked, built_prompt, run_pass
-from egpo.evals.bfcl.targets import Target, answering
 from egpo.evals.evaluate import Evaluation, file_name, write_evaluation
 from egpo.tasks import Problem, Task, load_task
 
@@ -37,8 +35,8 @@ _LOOKED_AT = 64
 
 
 @dataclass(frozen=True)
-class Mismatch:
-    """One part of the prompt that differs: `instruction`, `tools`, `conversation` or `thinking tag`."""
+class PromptMismatch:
+    """A part of the prompt that differs: `instruction`, `tools`, `conversation` or `thinking tag`."""
 
     part: str
     training: str
@@ -47,14 +45,14 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Question:
-    """A training problem as BFCL would pose it: the turns without the system's, and the bare functions."""
+    """A training problem in BFCL's form: the turns without the system turn, and the functions."""
 
     messages: tuple[dict[str, str], ...]
     tools: tuple[dict[str, Any], ...]
 
 
 def as_question(problem: Problem) -> Question | None:
-    """None for a problem without tools: there is nothing of BFCL in it."""
+    """Return a problem in BFCL's form; None for a problem without tools."""
     tools = json.loads(str(problem.extra.get("tools") or "[]"))
     if not isinstance(tools, list) or not tools:
         return None
@@ -63,10 +61,7 @@ def as_question(problem: Problem) -> Question | None:
 
 
 def training_instruction(task: Task) -> str | None:
-    """What stands before the tools in the prompt of a training problem; None where the training has no tools.
-
-    A task whose first problems have no tools has none at all.
-    """
+    """Return the text before the tools in a training prompt; None if the first 64 problems have no tools."""
     posed = (problem for problem in islice(task.problems("train"), _LOOKED_AT) if as_question(problem))
     problem = next(posed, None)
     if problem is None:
@@ -75,14 +70,14 @@ def training_instruction(task: Task) -> str | None:
     return str(first["content"]).partition(_TOOLS)[0].strip() if first["role"] == "system" else ""
 
 
-def mismatches(training: str, bfcl: str, open_tag: str) -> list[Mismatch]:
-    """Between two prompts for the same question. No difference, no mismatch."""
+def mismatches(training: str, bfcl: str, open_tag: str) -> list[PromptMismatch]:
+    """Return the parts in which two prompts for the same question differ."""
     ours, theirs = _parts(training, open_tag), _parts(bfcl, open_tag)
-    return [Mismatch(name, *_apart(ours[name], theirs[name])) for name in ours if ours[name] != theirs[name]]
+    return [PromptMismatch(name, *_apart(ours[name], theirs[name])) for name in ours if ours[name] != theirs[name]]
 
 
 def _parts(prompt: str, open_tag: str) -> dict[str, str]:
-    """The system turn up to the tools, the tools, the turns after them, and whether the thinking is opened."""
+    """Split a prompt: system turn up to the tools, tools, turns after them, and whether it opens the thinking."""
     body = prompt.rstrip()
     opened = body.endswith(open_tag)
     body = body.removesuffix(open_tag).rstrip()
@@ -97,13 +92,13 @@ def _parts(prompt: str, open_tag: str) -> dict[str, str]:
 
 
 def _system_text(before: str) -> str:
-    """Without the template's own marks, such as `<|im_start|>system`."""
+    """Return the text without lines of the template, such as `<|im_start|>system`."""
     lines: Sequence[str] = before.splitlines()
     return "\n".join(line for line in lines if not line.startswith("<|")).strip() or "none"
 
 
 def _apart(one: str, other: str) -> tuple[str, str]:
-    """Both from a little before the place where they part."""
+    """Return excerpts of both texts that start shortly before the first difference."""
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
     start = max(0, same - 30)
     return _excerpt(one, start), _excerpt(other, start)
@@ -114,8 +109,8 @@ def _excerpt(text: str, start: int) -> str:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """`max_model_len` is the context of a server that we start ourselves; None: the model's own."""
+class BfclOptions:
+    """How BFCL is run. `max_model_len` is the context of a server that we start; None: the model's own."""
 
     num_passes: int = 1
     allow_failed: bool = False
@@ -125,17 +120,24 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BfclOutcome:
+    """An evaluation, its file, BFCL's own files, and the differences from the training prompt."""
+
     evaluation: Evaluation
     path: Path
     raw: Path
-    """BFCL's own files, a folder for each pass."""
-    mismatches: tuple[Mismatch, ...] | None
-    """None where there is no training prompt to compare with."""
+    """BFCL's own files, one folder per pass."""
+    mismatches: tuple[PromptMismatch, ...] | None
+    """None if there is no training prompt to compare with."""
 
 
-def evaluate_bfcl(target: Target, asked: Asked, wanted: Wanted, say: Callable[[str], None]) -> Outcome:
-    """`asked` lacks the server, which is known once it runs. After each pass the evaluation so far is on the disk."""
+def evaluate_bfcl(
+    target: BfclTarget, asked: BfclSettings, wanted: BfclOptions, say: Callable[[str], None]
+) -> BfclOutcome:
+    """Run all passes. `asked` lacks the server's address, which is known once it runs.
+
+    After each pass the evaluation so far is written.
+    """
     python = bfcl_python(offline=wanted.offline, say=say)
     folder = wanted.out or target.folder
     name = evaluation_name(target, asked, wanted)
@@ -143,7 +145,7 @@ def evaluate_bfcl(target: Target, asked: Asked, wanted: Wanted, say: Callable[[s
     found = prompt_mismatches(target, asked, python, raw / "prompt")
     passes: list[list[CaseVerdict]] = []
     path = folder / f"{name}.json"
-    with answering(target, wanted.max_model_len, asked.timeout_s) as server:
+    with running_server(target, wanted.max_model_len, asked.timeout_s) as server:
         whole = replace(asked, url=server.url, served_name=server.served_name, context=wanted.max_model_len)
         for number in range(1, wanted.num_passes + 1):
             work = raw / f"pass_{number}"
@@ -154,12 +156,14 @@ def evaluate_bfcl(target: Target, asked: Asked, wanted: Wanted, say: Callable[[s
             if not wanted.allow_failed:
                 require_generated(passes[-1:], str(work))
             evaluation = evaluation_of(target.label, whole, passes)
-            path = write_evaluation(folder, name, evaluation, target.origin, as_more(evaluation.samples))
-    return Outcome(evaluation, path, raw, found)
+            path = write_evaluation(folder, name, evaluation, target.origin, category_figures(evaluation.samples))
+    return BfclOutcome(evaluation, path, raw, found)
 
 
-def prompt_mismatches(target: Target, asked: Asked, python: Path, work: Path) -> tuple[Mismatch, ...] | None:
-    """BFCL's prompt for the run's first training problem with tools, against the one it was trained with."""
+def prompt_mismatches(
+    target: BfclTarget, asked: BfclSettings, python: Path, work: Path
+) -> tuple[PromptMismatch, ...] | None:
+    """Compare BFCL's prompt for the run's first training problem with tools with its training prompt."""
     from transformers import AutoTokenizer
 
     recipe = target.place.recipe if target.place else None
@@ -169,8 +173,8 @@ def prompt_mismatches(target: Target, asked: Asked, python: Path, work: Path) ->
         task = load_task(recipe.task.name, **recipe.task.settings)
         posed = ((problem, question) for problem in task.problems("train") if (question := as_question(problem)))
         found = next(posed, None)
-    except InputError as error:  # a model is evaluated on machines that have no data of its training
-        warn_once("bfcl parity", f"the prompt is not compared with the training's: {error}")
+    except InputError as error:  # the training data may be missing on this machine
+        warn_once("bfcl parity", f"the prompt is not compared with the training prompt: {error}")
         return None
     if found is None:
         return None
@@ -182,21 +186,24 @@ def prompt_mismatches(target: Target, asked: Asked, python: Path, work: Path) ->
     return tuple(mismatches(training, built, recipe.segments.tags[0]))
 
 
-def evaluation_name(target: Target, asked: Asked, wanted: Wanted) -> str:
-    """What was asked, then whom: a few cases to try it out do not replace an evaluation, nor does a server's model a
-    local one of its name."""
+def evaluation_name(target: BfclTarget, asked: BfclSettings, wanted: BfclOptions) -> str:
+    """Return the file name of the evaluation: settings, then model.
+
+    Trials with a few cases, and served models with the name of a local one, get other names, so that they do not
+    overwrite an evaluation.
+    """
     of_run = wanted.out is None and target.place is not None and target.place.run is not None
     step = f"step{target.place.step}" if of_run and target.place else target.label
     categories = "-".join(asked.categories) if len(asked.categories) < 4 else f"{len(asked.categories)}categories"
     few = f"first{max(map(len, asked.cases.values()))}" if asked.cases else ""
-    warm = "" if asked.temperature == Asked.temperature else f"t{asked.temperature:g}"
+    warm = "" if asked.temperature == BfclSettings.temperature else f"t{asked.temperature:g}"
     bound = f"max{asked.other_max_tokens}" if asked.other_max_tokens else ""
     served = "served" if target.url is not None else ""
     return file_name("bfcl", categories, asked.prompt_format, few, warm, bound, served, step)
 
 
 def _heard(say: Callable[[str], None]) -> Callable[[str], None]:
-    """BFCL prints a page for every case; what a user waits for is its bar, and what went wrong."""
+    """Return a callback that passes on only errors and completed steps: BFCL prints a page per case."""
 
     def hear(line: str) -> None:
         with suppress(StopIteration):

@@ -5,11 +5,13 @@ import sys
 
 import pytest
 
-from egpo.verl.cpu.settings import ENVIRONMENT, OVERRIDES
+from egpo.verl.cpu.launch_settings import ENVIRONMENT, OVERRIDES
 
 
 def test_they_are_at_hand_without_torch_and_verl():
-    code = "import sys, egpo.verl.cpu.settings; print(sorted({'torch', 'verl', 'ray', 'vllm'} & set(sys.modules)))"
+    code = (
+        "import sys, egpo.verl.cpu.launch_settings; print(sorted({'torch', 'verl', 'ray', 'vllm'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 

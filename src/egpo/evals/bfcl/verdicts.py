@@ -1,7 +1,4 @@
-"""What a pass of BFCL left on disk, case by case.
-
-Passes of BFCL as an evaluation like any other: a case is a problem, a pass is a sample of it.
-"""
+"""Reads BFCL's result and score files, and turns passes into an `Evaluation`: case = problem, pass = sample."""
 
 import hashlib
 import json
@@ -12,12 +9,11 @@ from statistics import fmean, stdev
 from typing import Any
 
 from egpo.errors import EgpoError
-from egpo.evals.bfcl.job import Asked
+from egpo.evals.bfcl.passes import BfclSettings
 from egpo.evals.evaluate import Evaluation, Exam
-from egpo.evals.evaluation import figures_of
+from egpo.evals.figures import figures_of, pass_at_k_by_problem, tally_problems
 from egpo.evals.intervals import SHARES, Estimate, default_ks, mean_with_interval
-from egpo.evals.responses import Sampling
-from egpo.evals.samples import SampleRecord, pass_at_k_by_problem, tally_problems
+from egpo.evals.responses import SampleRecord, Sampling
 
 RESULTS, SCORES = "BFCL_v4_*_result.json", "BFCL_v4_*_score.json"
 FAILED = "Error during inference"
@@ -25,8 +21,10 @@ FAILED = "Error during inference"
 
 @dataclass(frozen=True)
 class CaseVerdict:
-    """`reason` is `correct`, BFCL's name of the error, or `generation_failed`: then nothing was learnt of the
-    model, and `answer` says what happened."""
+    """The verdict on one case. `reason` is `correct`, BFCL's name of the error, or `generation_failed`.
+
+    A failed generation says nothing about the model; `answer` is then the error message.
+    """
 
     id: str
     category: str
@@ -39,14 +37,14 @@ class CaseVerdict:
 
 
 def read_verdicts(work: Path) -> list[CaseVerdict]:
-    """Every case that was asked. BFCL's score files list the wrong ones alone: the others were right."""
+    """Return the verdict on every case of a pass. BFCL's score files list only the wrong cases."""
     verdicts = []
     for results in sorted((work / "result").rglob(RESULTS)):
         category = results.name.removeprefix("BFCL_v4_").removesuffix("_result.json")
         found = list(_lines(results))
         lines = {str(line["id"]): line for line in found}
         if len(lines) < len(found):
-            raise EgpoError(f"{len(found) - len(lines)} cases of {category} are there twice", where=str(results))
+            raise EgpoError(f"{len(found) - len(lines)} cases of {category} occur twice", where=str(results))
         wrong = _wrong(work / "score", category, len(lines))
         verdicts += [_verdict(line, category, wrong.get(case)) for case, line in lines.items()]
     if not verdicts:
@@ -57,7 +55,7 @@ def read_verdicts(work: Path) -> list[CaseVerdict]:
 def require_asked(
     verdicts: Sequence[CaseVerdict], categories: Sequence[str], cases: Mapping[str, Sequence[str]]
 ) -> None:
-    """An EgpoError where a category, or a case that was named, has no result: BFCL passes over what it cannot write."""
+    """EgpoError if a category or a requested case has no result: BFCL skips what it cannot write."""
     found = {(verdict.category, verdict.id) for verdict in verdicts}
     missing = sorted({*categories} - {category for category, _ in found})
     missing += [case for category, ids in cases.items() for case in ids if (category, case) not in found]
@@ -66,7 +64,7 @@ def require_asked(
 
 
 def _wrong(scores: Path, category: str, num_cases: int) -> dict[str, str]:
-    """Ids of wrong cases, with the kind of the error. The first line is a summary, with which they must agree."""
+    """Return the ids of wrong cases with the kind of error. They must agree with the summary in the first line."""
     found = list(scores.rglob(f"BFCL_v4_{category}_score.json"))
     if len(found) != 1:
         what = f"BFCL left {len(found)} score files of {category}"
@@ -79,7 +77,7 @@ def _wrong(scores: Path, category: str, num_cases: int) -> dict[str, str]:
 
 
 def _kind(entry: dict[str, Any]) -> str:
-    """`multi_turn:instance_state_mismatch` and the like; `irrelevance` cases have none."""
+    """Return BFCL's kind of error, such as `multi_turn:instance_state_mismatch`; `irrelevance` cases have none."""
     error = entry.get("error")
     kind = error.get("error_type") if isinstance(error, dict) else entry.get("error_type")
     return str(kind or "wrong")
@@ -87,7 +85,7 @@ def _kind(entry: dict[str, Any]) -> str:
 
 def _verdict(line: dict[str, Any], category: str, error: str | None) -> CaseVerdict:
     answer = line["result"]
-    # With its traceback: a model may write these words, too, and is then wrong.
+    # A model may write these words, too (a wrong answer); a failure also has a traceback.
     failed = isinstance(answer, str) and answer.startswith(FAILED) and "traceback" in line
     return CaseVerdict(
         id=str(line["id"]),
@@ -102,7 +100,7 @@ def _verdict(line: dict[str, Any], category: str, error: str | None) -> CaseVerd
 
 
 def _first_prompt(log: Any) -> str:
-    """The first prompt that was sent, out of the log's nested lists."""
+    """Return the first prompt that was sent, from the nested lists of BFCL's log."""
     if isinstance(log, dict):
         if isinstance(prompt := log.get("formatted_prompt"), str):
             return prompt
@@ -113,7 +111,7 @@ def _first_prompt(log: Any) -> str:
 
 
 def _total(counts: Any) -> int | None:
-    """A number, or lists of them by turn and step."""
+    """Return the sum of token counts: a number, or nested lists by turn and step."""
     if isinstance(counts, list):
         parts = [_total(part) for part in counts]
         return sum(part for part in parts if part is not None)
@@ -131,7 +129,7 @@ _SHOWN_FAILURES = 5
 
 @dataclass(frozen=True)
 class CategoryFigures:
-    """`accuracy` has an interval over cases; `by_pass` is that of each pass, and `spread` their standard deviation."""
+    """`accuracy` has an interval over cases; `by_pass` is the accuracy per pass, `spread` its standard deviation."""
 
     category: str
     accuracy: Estimate
@@ -143,8 +141,8 @@ class CategoryFigures:
         return stdev(self.by_pass) if len(self.by_pass) > 1 else None
 
 
-def evaluation_of(label: str, asked: Asked, passes: Sequence[Sequence[CaseVerdict]]) -> Evaluation:
-    """Of one pass or several over the same cases. Failed generations are no answers: no figure counts them."""
+def evaluation_of(label: str, asked: BfclSettings, passes: Sequence[Sequence[CaseVerdict]]) -> Evaluation:
+    """Return one evaluation of several passes over the same cases. No figure counts failed generations."""
     samples = tuple(_record(verdict, number) for number, verdicts in enumerate(passes) for verdict in verdicts)
     exam = Exam(
         "bfcl",
@@ -162,18 +160,18 @@ def evaluation_of(label: str, asked: Asked, passes: Sequence[Sequence[CaseVerdic
 
 
 def figures_by_category(samples: Sequence[SampleRecord]) -> list[CategoryFigures]:
-    """In the order in which they were asked."""
+    """Return figures per category, in the order of the samples."""
     names = dict.fromkeys(sample.ability for sample in samples)
     return [figures for name in names if (figures := _category(name, [s for s in samples if s.ability == name]))]
 
 
-def as_more(samples: Sequence[SampleRecord]) -> dict[str, Any]:
-    """What the JSON of a BFCL evaluation has besides the usual."""
+def category_figures(samples: Sequence[SampleRecord]) -> dict[str, Any]:
+    """Return what the JSON of a BFCL evaluation has besides the usual fields."""
     return {"categories": [asdict(part) | {"spread": part.spread} for part in figures_by_category(samples)]}
 
 
 def require_generated(passes: Sequence[Sequence[CaseVerdict]], where: str) -> None:
-    """An EgpoError where BFCL would have counted a failure of the server as a wrong answer of the model."""
+    """EgpoError if a generation failed: BFCL would count it as a wrong answer of the model."""
     failed = [verdict for verdicts in passes for verdict in verdicts if verdict.failed]
     if failed:
         shown = "; ".join(f"{verdict.id}: {str(verdict.answer)[:200]}" for verdict in failed[:_SHOWN_FAILURES])
@@ -181,7 +179,7 @@ def require_generated(passes: Sequence[Sequence[CaseVerdict]], where: str) -> No
         raise EgpoError(
             f"{len(failed)} of {total} generations failed, which BFCL scores as wrong ({shown})",
             where=where,
-            fix="mend the server (a context that is too short, a wrong name?), or leave them out with --allow-failed",
+            fix="check the server (too short a context, a wrong name?), or leave them out with --allow-failed",
         )
 
 
@@ -216,6 +214,6 @@ def _record(verdict: CaseVerdict, number: int) -> SampleRecord:
 
 
 def _digest(samples: Sequence[SampleRecord]) -> str:
-    """Equal digests, equal cases of an equal version."""
+    """Return a digest: equal digests mean equal cases of the same version."""
     cases: Mapping[str, None] = dict.fromkeys(sample.problem for sample in samples)
     return hashlib.sha256("\n".join([VERSION, *sorted(cases)]).encode()).hexdigest()

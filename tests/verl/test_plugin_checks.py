@@ -3,7 +3,7 @@
 import pytest
 
 from egpo.errors import ConfigError, EgpoError, InputError
-from egpo.verl.checks import check_data_sources, plan_of
+from egpo.verl.plugin_checks import check_data_sources, plugin_plan
 from tests.local.conftest import build_tokenizer
 
 
@@ -28,13 +28,13 @@ def config(mode="sync", estimator="egpo", use_v1=True, temperature=1.0, bypass=F
     ],
 )
 def test_the_plug_in_has_a_part_only_where_it_was_asked_for(mode, estimator, active, stock):
-    plan = plan_of(config(mode, estimator))
+    plan = plugin_plan(config(mode, estimator))
     assert (plan.active, plan.mode) == (active, stock)
 
 
 def test_a_stock_run_is_never_refused():
-    plan_of(config(estimator="grpo", bypass=True, temperature=0.0))
-    plan_of(config(estimator="grpo", use_v1=False))
+    plugin_plan(config(estimator="grpo", bypass=True, temperature=0.0))
+    plugin_plan(config(estimator="grpo", use_v1=False))
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_a_stock_run_is_never_refused():
         ),
         (
             {"mode": "separate_async"},
-            "trainer.v1.trainer_mode: trainer mode `separate_async` does not feed `egpo`; choose from `sync`, "
-            "`colocate_async`, `egpo_sync`, `egpo_colocate_async`",
+            "trainer.v1.trainer_mode: trainer mode `separate_async` does not pass `egpo` the entropy it needs; choose "
+            "from `sync`, `colocate_async`, `egpo_sync`, `egpo_colocate_async`",
         ),
         ({"mode": "egpo_synk"}, "did you mean `egpo_sync`?"),
         (
@@ -61,13 +61,13 @@ def test_a_stock_run_is_never_refused():
 )
 def test_refusals_say_what_to_do(changed, message):
     with pytest.raises(ConfigError) as caught:
-        plan_of(config(**changed))
+        plugin_plan(config(**changed))
     assert message in str(caught.value)
 
 
 def test_all_refusals_at_once():
     with pytest.raises(ConfigError) as caught:
-        plan_of(config(mode="separate_async", bypass=True, temperature=0.0))
+        plugin_plan(config(mode="separate_async", bypass=True, temperature=0.0))
     assert len(caught.value.faults) == 3
 
 

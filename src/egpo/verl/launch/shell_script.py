@@ -1,5 +1,7 @@
-"""The words of a shell script, as far as a training script needs them: quotes, line continuations, comments,
-redirections, and variables and arrays that the script itself sets. Nothing is run.
+"""Splits a shell script into commands and words, without running it.
+
+Supported is what training scripts use: quotes, line continuations, comments, redirections, and variables and arrays
+that the script itself sets.
 """
 
 import re
@@ -18,22 +20,24 @@ _DECLARATIONS = ("export", "local", "declare", "readonly", "typeset")
 
 @dataclass(frozen=True)
 class Word:
-    """`fault` says why the text is not what the shell would make of it."""
+    """A shell word. `fault` is the reason why its value is not known without a shell; None if it is known."""
 
     text: str
     fault: str | None = None
 
 
-def commands(text: str, where: str, *, assigns: bool = True) -> list[list[Word]]:
-    """The simple commands in their order, with variables replaced. Assignments are carried out and left out, unless the
-    text has none (`assigns`) and `NAME=value` is a word like any other."""
+def simple_commands(text: str, where: str, *, assigns: bool = True) -> list[list[Word]]:
+    """Return the simple commands in order, with variables replaced.
+
+    Assignments are evaluated and left out. With `assigns=False`, `NAME=value` is an ordinary word.
+    """
     return _Reader(text, where, assigns).commands()
 
 
 class _Reader:
     def __init__(self, text: str, where: str, assigns: bool = True) -> None:
         self.text, self.where, self.assigns, self.at = text, where, assigns, 0
-        # The home folder keeps its short form: paths of recipes understand it.
+        # Paths in recipes may start with `~`, so $HOME need not be expanded.
         self.variables: dict[str, list[Word]] = {"HOME": [Word("~")]}
 
     def commands(self) -> list[list[Word]]:
@@ -53,7 +57,7 @@ class _Reader:
         return [*found, current] if current else found
 
     def skipped(self, char: str) -> bool:
-        """Blanks, continuations, comments, parentheses, and redirections with their targets."""
+        """Skip blanks, continuations, comments, parentheses and redirections. Return whether there was one."""
         redirection = _REDIRECTION.match(self.text, self.at)
         if char == "#":
             end = self.text.find("\n", self.at)
@@ -71,7 +75,7 @@ class _Reader:
         return True
 
     def assigned(self, current: list[Word]) -> bool:
-        """`NAME=value` where a command begins, or after `export` and its like; also `NAME=( ... )`."""
+        """Evaluate `NAME=value` or `NAME=( ... )` at the start of a command or after `export`; else False."""
         if not self.assigns or (current and current[0].text not in _DECLARATIONS):
             return False
         start = _ASSIGNED.match(self.text, self.at)
@@ -97,7 +101,7 @@ class _Reader:
         return found
 
     def word(self, split: bool = True) -> list[Word]:
-        """One word; several where a variable that holds several stands in it."""
+        """Read one word; several if an unquoted variable in it holds several."""
         fields: list[Word] = [Word("")]
         started = self.at
         while self.at < len(self.text) and self.text[self.at] not in " \t\n;&|()<>":
@@ -139,17 +143,17 @@ class _Reader:
         raise self.unclosed(opened)
 
     def run(self, plain: re.Pattern[str]) -> str:
-        """The characters up to the next one with a meaning; one at least."""
+        """Read the characters up to the next special one, at least one."""
         found = plain.match(self.text, self.at)
         start, self.at = self.at, found.end() if found else self.at + 1
         return self.text[start : self.at]
 
     def expansion(self, split: bool) -> list[Word]:
-        """What stands for `$NAME`, `${NAME:-value}`, `${NAME[@]}`; a word with a fault for what only a shell knows."""
+        """Expand `$NAME`, `${NAME:-value}` or `${NAME[@]}`. What needs a real shell becomes a word with a fault."""
         start = self.at
         if self.text[self.at] == "`":
             self.at = self.closing("`") + 1
-            return [Word(self.text[start : self.at], "a command whose output only a shell knows")]
+            return [Word(self.text[start : self.at], "a command, whose output is known only to a shell")]
         if self.text.startswith("$(", self.at):
             self.at = self.balanced("(", ")")
             return [Word(self.text[start : self.at], "a command or a sum that only a shell computes")]
@@ -200,7 +204,7 @@ class _Reader:
 
 
 def _joined(fields: list[Word], more: list[Word]) -> list[Word]:
-    """The last field goes on with the first of `more`."""
+    """Concatenate two lists of fields: the last of `fields` and the first of `more` become one."""
     first, *rest = more or [Word("")]
     last = fields[-1]
     return [*fields[:-1], Word(last.text + first.text, last.fault or first.fault), *rest]

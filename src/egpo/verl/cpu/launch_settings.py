@@ -1,28 +1,28 @@
-"""What verl, vLLM and Ray must be told on a CPU, as data: no torch, no verl.
+"""Settings that verl, vLLM and Ray need on a CPU, as data. Imports neither torch nor verl.
 
 `ENVIRONMENT` goes into the environment of `python -m verl.trainer.main_ppo`, `OVERRIDES` onto its command line, before
-what the user sets. A key with `+` is one that verl's schema lacks.
+the user's own settings. A key with `+` is one that verl's files do not declare.
 """
 
 ENVIRONMENT: dict[str, str] = {
-    # verl: the platform, in every process; FSDP engines are registered for "cuda" and "npu" only, and take any device.
+    # verl: the platform in every process. FSDP engines are registered for "cuda" and "npu", and work on any device.
     "VERL_USE_EXTERNAL_MODULES": "egpo.verl.cpu.register",
     "VERL_PLATFORM": "cpu",
     "VERL_ENGINE_DEVICE": "cuda",
-    # One thread a process: a dozen processes share a few cores, and waiting OpenMP threads spin.
+    # One thread per process: a dozen processes share a few cores, and waiting OpenMP threads spin.
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    # GiB of key-value cache; vLLM would take half of the memory.
+    # GiB of key-value cache; the default is half of the memory.
     "VLLM_CPU_KVCACHE_SPACE": "1",
-    # The worker of vLLM in the process of its engine: one process less to start, and no queues left in /dev/shm.
+    # vLLM's worker runs in its engine's process: one process less to start, and no queues left in /dev/shm.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # vLLM's sampler would compile itself on first use, 20 seconds and a C++ compiler.
+    # Otherwise vLLM's sampler is compiled at first use, which takes 20 s and a C++ compiler.
     "TORCH_COMPILE_DISABLE": "1",
-    # Ray: a process of a debugging run is not ended because another program fills the memory; no workers started ahead,
-    # which verl's environment for its workers makes useless; no reports home.
+    # Ray: do not end a process because another program fills the memory; start no workers in advance, which verl's
+    # environment for its workers makes useless; send no usage reports.
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_prestart_worker_first_driver": "0",
-    # Seconds that a worker may take to start; a minute is not enough while a dozen of them import vLLM on two cores.
+    # Seconds that a worker may take to start: 60 are not enough when a dozen of them import vLLM on two cores.
     "RAY_worker_register_timeout_seconds": "300",
     "RAY_USAGE_STATS_ENABLED": "0",
     "VLLM_NO_USAGE_STATS": "1",
@@ -34,22 +34,22 @@ _REFERENCE = "actor_rollout_ref.ref"
 OVERRIDES: dict[str, str | int | float | bool] = {
     "trainer.device": "cpu",
     "trainer.n_gpus_per_node": 1,
-    # A rank is a logical GPU of Ray, and every actor asks for a CPU: more of both than there are cores.
+    # A rank is a logical GPU of Ray, and every actor needs a CPU: declare more of both than there are cores.
     "ray_kwargs.ray_init.num_cpus": 16,
     "+ray_kwargs.ray_init.num_gpus": "${trainer.n_gpus_per_node}",
     "+ray_kwargs.ray_init.include_dashboard": False,
     "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     "data.dataloader_num_workers": 0,
     "reward.num_workers": 1,
-    # Kernels for GPUs: flash attention, and the padding-free layout that needs it.
+    # GPU kernels are off: flash attention, and the padding-free layout that needs it.
     f"+{_MODEL}.override_config.attn_implementation": "sdpa",
     f"{_MODEL}.use_remove_padding": False,
     f"{_MODEL}.enable_gradient_checkpointing": False,
-    # FSDP1 asks for an accelerator. Compiling takes longer than a debugging run.
+    # FSDP1 needs an accelerator. Compiling takes longer than a debugging run.
     f"{_ACTOR}.strategy": "fsdp2",
     f"{_ACTOR}.use_torch_compile": False,
     f"{_ACTOR}.fsdp_config.use_torch_compile": False,
-    # bfloat16 has eight bits: an entropy of 1 nat would come in steps of 0.008, and vLLM would sample another policy.
+    # bfloat16 has 8 bits: an entropy of 1 nat would have steps of 0.008, and vLLM would sample another policy.
     f"+{_ACTOR}.fsdp_config.mixed_precision.param_dtype": "fp32",
     f"+{_ACTOR}.fsdp_config.mixed_precision.reduce_dtype": "fp32",
     f"+{_ACTOR}.fsdp_config.mixed_precision.buffer_dtype": "fp32",
@@ -62,12 +62,12 @@ OVERRIDES: dict[str, str | int | float | bool] = {
     f"{_ROLLOUT}.tensor_model_parallel_size": 1,
     f"{_ROLLOUT}.enforce_eager": True,
     f"+{_ROLLOUT}.engine_kwargs.vllm.distributed_executor_backend": "uni",
-    # There is no device memory to hand back between sampling and training.
+    # There is no device memory to free between sampling and training.
     f"{_ROLLOUT}.free_cache_engine": False,
     f"+{_ROLLOUT}.enable_sleep_mode": False,
     f"{_ROLLOUT}.gpu_memory_utilization": 0.1,
     f"{_ROLLOUT}.max_num_seqs": 64,
-    # Shared memory through which the weights travel; no tensor may be larger.
+    # Shared memory for the transfer of weights; no tensor may be larger.
     f"{_ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 64,
     f"{_ROLLOUT}.agent.num_workers": 1,
 }

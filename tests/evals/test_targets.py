@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from egpo.errors import InputError
-from egpo.evals.candidates import find_model, local_candidates, served_candidates
 from egpo.evals.evaluate import Exam
 from egpo.evals.responses import Sampling
 from egpo.evals.server import Server
+from egpo.evals.targets import find_model, local_targets, served_targets
 
 RECIPE = "name: first\nmodel: {path: base}\ntask: {name: countdown, settings: {max_numbers: 3}}\n"
 
@@ -65,14 +65,14 @@ def test_anything_else_is_a_model(tmp_path):
 def test_evaluations_lie_with_their_run_or_where_they_are_wanted(run, tmp_path):
     (tmp_path / "base").mkdir()
     words = [str(tmp_path / "base"), str(run)]
-    base, trained = local_candidates(words)
+    base, trained = local_targets(words)
     exam = Exam("countdown", sampling=Sampling(n=4, temperature=0.7))
     assert (str(base.folder), base.file_name(exam)) == ("evals", "base-countdown-n4-t0.7")
     assert (trained.folder, trained.file_name(exam)) == (run / "evals", "countdown-n4-t0.7-step10")
     few = Exam("countdown", num_problems=8, sampling=Sampling(n=4, temperature=0.7))
     assert trained.file_name(few) == "countdown-first8-n4-t0.7-step10", "a trial does not replace the whole"
     assert base.recipe == trained.recipe
-    _, elsewhere = local_candidates(words, out=tmp_path)
+    _, elsewhere = local_targets(words, out=tmp_path)
     assert (elsewhere.folder, elsewhere.file_name(exam)) == (tmp_path, "first_step_10-countdown-n4-t0.7")
 
 
@@ -80,13 +80,13 @@ def test_models_of_one_name_are_told_apart(tmp_path):
     for parent in ("a", "b"):
         (tmp_path / parent / "model").mkdir(parents=True)
     words = [str(tmp_path / parent / "model") for parent in ("a", "b")]
-    assert [candidate.place.label for candidate in local_candidates(words)] == words
+    assert [candidate.place.label for candidate in local_targets(words)] == words
 
 
 def test_a_checkpoint_in_shards_is_to_be_merged_first_and_then_is_the_run_s_model(run):
     (run / "checkpoints/global_step_10/actor/model_world_size_2_rank_0.pt").touch()
     with pytest.raises(
-        InputError, match=f"in shards; make a model of it first: egpo merge {run} --step 10 --out "
+        InputError, match=f"in shards; merge it into a model first: egpo merge {run} --step 10 --out "
     ) as told:
         find_model(str(run))
     merged = Path(str(told.value).rpartition(" ")[2])
@@ -98,8 +98,8 @@ def test_a_checkpoint_in_shards_is_to_be_merged_first_and_then_is_the_run_s_mode
 
 def test_a_served_model_and_a_local_one_of_its_name_have_files_of_their_own(tmp_path):
     (tmp_path / "base").mkdir()
-    (local,) = local_candidates([str(tmp_path / "base")])
-    (served,) = served_candidates(Server.at("http://localhost:8000"), ["base"])
+    (local,) = local_targets([str(tmp_path / "base")])
+    (served,) = served_targets(Server.at("http://localhost:8000"), ["base"])
     exam = Exam("countdown", sampling=Sampling(n=4, temperature=0.7))
     assert served.file_name(exam) == "base-served-countdown-n4-t0.7"
     assert served.file_name(exam) != local.file_name(exam)

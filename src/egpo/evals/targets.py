@@ -1,6 +1,7 @@
-"""What MODEL means on the command line: a model folder, a run, or a checkpoint inside one.
+"""Finds the models that a command names, and where their evaluations are written.
 
-From the words of a command to models that can be asked: what each is, and where its evaluation belongs.
+`find_model`: a MODEL argument (model folder, run, checkpoint in a run, name on the hub) -> `ModelPlace`.
+`local_targets`, `served_targets`: arguments -> `EvaluationTarget`s, which can be opened and evaluated.
 """
 
 from abc import ABC, abstractmethod
@@ -13,10 +14,10 @@ from typing import Literal
 from egpo.config import Config, load_recipe
 from egpo.config.machine import require_model_place
 from egpo.errors import InputError
-from egpo.evals.asking import AnswerCache
 from egpo.evals.evaluate import Exam, Origin, file_name
 from egpo.evals.responses import Respondent
 from egpo.evals.server import ServedModel, Server
+from egpo.evals.server_requests import AnswerCache
 from egpo.local.checkpoints.manifest import read_manifest
 from egpo.runs.folder import RunFolder
 from egpo.runs.stored import StoredCheckpoint, StoredRun, checkpoint_at
@@ -24,7 +25,7 @@ from egpo.runs.stored import StoredCheckpoint, StoredRun, checkpoint_at
 
 @dataclass(frozen=True)
 class ModelPlace:
-    """`model` is what loads: a folder, or a name of the hub. `run` and `step` where it is a run's checkpoint."""
+    """A model that can be loaded: a folder, or a name on the hub; with `run` and `step` if it is a checkpoint."""
 
     model: str
     label: str
@@ -33,7 +34,7 @@ class ModelPlace:
 
     @property
     def recipe(self) -> Config | None:
-        """What the run was trained by, where it was by reinforcement: its task and its sampling are known then."""
+        """The recipe of the run, with its task and sampling; None without a run, or for a run of `egpo sft`."""
         if self.run is None:
             return None
         recipe = load_recipe(self.run.config)
@@ -41,7 +42,7 @@ class ModelPlace:
 
 
 def find_model(word: str, checkpoint: str = "latest") -> ModelPlace:
-    """`checkpoint` says which one of a run: `latest`, `best`, or the number of its step."""
+    """Return the model that a MODEL argument names. `checkpoint` of a run: `latest`, `best`, or a step."""
     path = Path(word).expanduser()
     if path.is_dir():
         if RunFolder(path).config.is_file() and not (path / "config.json").is_file():
@@ -86,7 +87,7 @@ def _weights(run: RunFolder, checkpoint: StoredCheckpoint, step: int) -> Path:
         return checkpoint.model
     merged = run.merged_of(step)
     if not (merged / "config.json").is_file():
-        fix = f"make a model of it first: egpo merge {run.path} --step {step} --out {merged}"
+        fix = f"merge it into a model first: egpo merge {run.path} --step {step} --out {merged}"
         raise InputError(f"the checkpoint of step {step} is in shards", where=str(run.path), fix=fix)
     return merged
 
@@ -96,15 +97,15 @@ ANSWERS = "server_answers.jsonl"
 HERE = Path("evals")
 
 
-class Candidate(ABC):
-    """A model to be examined; `out` is where the user wants evaluations, if he says so."""
+class EvaluationTarget(ABC):
+    """A model to evaluate. `out` is the output folder, if given."""
 
     out: Path | None
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """What tables call it."""
+        """The model's name in tables."""
 
     @property
     @abstractmethod
@@ -113,20 +114,20 @@ class Candidate(ABC):
     @property
     @abstractmethod
     def folder(self) -> Path:
-        """Where its evaluation is written."""
+        """The folder to which its evaluation is written."""
 
     @abstractmethod
     def file_name(self, exam: Exam) -> str:
-        """Without the suffix."""
+        """Return the file name of its evaluation, without the suffix."""
 
     @abstractmethod
     def opened(self) -> AbstractContextManager[Respondent]:
-        """Loads what it takes to ask, and frees it at the end of the block."""
+        """Load the model or connect to it, for the duration of a `with` block."""
 
 
 @dataclass(frozen=True)
-class LocalCandidate(Candidate):
-    """`recipe` says how to talk to it: template variables, thinking tags, stops."""
+class LocalTarget(EvaluationTarget):
+    """A model loaded here. `recipe` gives template variables, thinking tags and stops."""
 
     place: ModelPlace
     out: Path | None
@@ -164,8 +165,8 @@ class LocalCandidate(Candidate):
 
 
 @dataclass(frozen=True)
-class ServedCandidate(Candidate):
-    """A model that a server knows by this name."""
+class ServedTarget(EvaluationTarget):
+    """A model behind a server, under the name `model`."""
 
     server: Server
     model: str
@@ -184,7 +185,7 @@ class ServedCandidate(Candidate):
         return self.out or HERE
 
     def file_name(self, exam: Exam) -> str:
-        # A local model may have the same name: the two are other evaluations.
+        # A local model may have the same name, and its evaluation must not be overwritten.
         return file_name(self.model, "served", _described(exam))
 
     @contextmanager
@@ -193,30 +194,33 @@ class ServedCandidate(Candidate):
             yield ServedModel(self.server, self.model, cache)
 
 
-def local_candidates(
-    words: Sequence[str], checkpoint: str = "latest", out: Path | None = None, device: Device = "auto"
-) -> list[LocalCandidate]:
-    """All are talked to in one way, that of the first run among them: else their figures could not be compared. Labels
-    that two of them share give way to the words themselves."""
-    places = [find_model(word, checkpoint) for word in words]
+def local_targets(
+    models: Sequence[str], checkpoint: str = "latest", out: Path | None = None, device: Device = "auto"
+) -> list[LocalTarget]:
+    """Return the models that the arguments name.
+
+    All use the template, tags and stops of the first run among them; otherwise their figures could not be compared.
+    Models with equal labels are labelled by their arguments.
+    """
+    places = [find_model(model, checkpoint) for model in models]
     recipe = next((recipe for place in places if (recipe := place.recipe)), None)
     labels = [place.label for place in places]
     named = [
-        replace(place, label=word) if labels.count(place.label) > 1 else place
-        for word, place in zip(words, places, strict=True)
+        replace(place, label=model) if labels.count(place.label) > 1 else place
+        for model, place in zip(models, places, strict=True)
     ]
-    return [LocalCandidate(place, out, recipe, device) for place in named]
+    return [LocalTarget(place, out, recipe, device) for place in named]
 
 
-def served_candidates(server: Server, names: Sequence[str], out: Path | None = None) -> list[ServedCandidate]:
-    """Without a name: the one model that it serves."""
-    return [ServedCandidate(server, name, out) for name in names or (server.only_model(),)]
+def served_targets(server: Server, names: Sequence[str], out: Path | None = None) -> list[ServedTarget]:
+    """Return the served models of these names; without a name, the one model that the server lists."""
+    return [ServedTarget(server, name, out) for name in names or (server.only_model(),)]
 
 
 def exam_name(exam: Exam) -> str:
-    """What the evaluations of an exam are called, whoever sat it, and how often."""
+    """Return the part of a file name that describes the exam, without model and seed."""
     split = "" if exam.split == "test" else exam.split
-    few = f"first{exam.num_problems}" if exam.num_problems else ""  # a trial does not replace the whole
+    few = f"first{exam.num_problems}" if exam.num_problems else ""  # a short trial must not overwrite the whole
     return file_name(exam.task.rpartition(":")[2], split, few, exam.sampling.described)
 
 

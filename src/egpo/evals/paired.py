@@ -1,6 +1,6 @@
-"""Two models on the same problems: the difference, its interval, and whether it can be told from chance. P problems.
+"""Compares two models on the same problems, paired by problem: difference, 95 % interval and verdict. P problems.
 
-Base -> trained: every figure of two evaluations, paired by problem.
+`compare` does this for every figure of two evaluations; `paired_difference` for one value per problem.
 """
 
 import math
@@ -11,8 +11,9 @@ from typing import Literal, Protocol
 import numpy as np
 
 from egpo.errors import InputError
+from egpo.evals.figures import pass_at_k_by_problem, scores_by_problem, tally_problems
 from egpo.evals.intervals import LEVEL, SHARES, Estimate, mean_with_interval
-from egpo.evals.samples import SampleRecord, pass_at_k_by_problem, scores_by_problem, tally_problems
+from egpo.evals.responses import SampleRecord
 
 Finding = Literal["better", "worse", "not distinguishable"]
 Test = Literal["McNemar", "paired bootstrap"]
@@ -20,9 +21,9 @@ Test = Literal["McNemar", "paired bootstrap"]
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """`base` and `other` are means over the problems that both have a value for; `delta` is other minus base.
+    """`base` and `other` are means over the problems for which both have a value; `delta` is other minus base.
 
-    `p_value` is that of McNemar's test, where it is the one in force.
+    `p_value` is that of McNemar's test; None if the paired bootstrap was used.
     """
 
     base: float
@@ -40,11 +41,11 @@ def paired_difference(
     seed: int = 0,
     bounds: tuple[float, float] | None = None,
 ) -> PairedDifference:
-    """Of one value for each problem's key. Values that are all 0 or 1 are one response a problem, right or wrong: then
-    McNemar's exact test decides. Otherwise the interval of the paired bootstrap does.
+    """Compare one value per problem key.
 
-    "better" and "worse" are said only where the interval is clear of zero as well. `bounds` are the values' own, or the
-    least and the greatest that were seen.
+    If all values are 0 or 1 (one response per problem), McNemar's exact test decides; otherwise the interval of the
+    paired bootstrap. The verdict is "better" or "worse" only if the interval also excludes 0. `bounds` are the least
+    and greatest possible values; by default those that occur.
     """
     keys = [key for key, value in base.items() if key in other and not math.isnan(value) and not math.isnan(other[key])]
     if not keys:
@@ -67,8 +68,11 @@ def paired_difference(
 
 
 def mcnemar(num_lost: int, num_won: int) -> float:
-    """Exact and two-sided: how probable so uneven a split of the problems that only one model got right would be, were
-    each a toss of a coin. 1 where there are none. (McNemar 1947, in its binomial form.)"""
+    """Return the p-value of McNemar's exact two-sided test; 1 if no problem is solved by exactly one of the models.
+
+    It is the probability of a split at least this uneven if each such problem were a fair coin toss. (McNemar 1947, in
+    its binomial form.)
+    """
     tosses, fewer = num_lost + num_won, min(num_lost, num_won)
     tail = sum(math.comb(tosses, count) for count in range(fewer + 1))
     return float(min(1.0, 2 * tail / 2**tosses))
@@ -89,7 +93,7 @@ SCORE = "score"
 
 
 class Judged(Protocol):
-    """A model's name and its judged responses: an `Evaluation` is one."""
+    """A model's name and its judged responses, for example an `Evaluation`."""
 
     @property
     def label(self) -> str: ...
@@ -99,7 +103,7 @@ class Judged(Protocol):
 
 @dataclass(frozen=True)
 class Comparison:
-    """`rows` by the figure's name; `num_problems` have a judged response of both models."""
+    """`rows` by the name of the figure; `num_problems` problems have a judged response of both models."""
 
     base: str
     other: str
@@ -108,7 +112,7 @@ class Comparison:
 
 
 def compare(base: Judged, other: Judged, ks: Iterable[int] = (1,), seed: int = 0) -> Comparison:
-    """Accuracy, pass@k and mean score. Problems that only one of them answered do not count."""
+    """Compare accuracy, pass@k and mean score. Problems that only one model answered do not count."""
     tallies = tally_problems(base.samples), tally_problems(other.samples)
     rows = {}
     for k in sorted({1, *ks}):

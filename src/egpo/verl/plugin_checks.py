@@ -1,6 +1,9 @@
-"""Trainers that do not feed our estimators refuse them as they are made, not after the first rollouts.
+"""Refuses verl configurations under which our estimators would get no entropy or a wrong one. Imports no verl.
 
-What is refused before the first step: configurations under which entropy would be missing or wrong. No verl.
+- `plugin_plan`: reads verl's configuration and refuses unsupported settings before the first step
+- `refuse_our_estimators`, `refuse_separate_trainers`: make trainers that lack entropy refuse our estimators
+- `check_data_sources`: checks data sources, tags and sandbox if the rewards are ours
+- `end_on_failures`: ends the run if a rollout or a reward raised
 """
 
 import functools
@@ -8,76 +11,78 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from egpo.errors import ConfigError, Fault, nearest
+from egpo.errors import ConfigError, EgpoError, Fault, nearest
 from egpo.verl.settings import Settings, is_ours, read_settings
 
 
-def refuse_ours(trainer: Any, fix: str, fed: type | None = None) -> None:
-    """`trainer(config, ...)` and what is derived from it, but for what is `fed`, refuses a config that names us.
+def refuse_our_estimators(trainer: Any, fix: str, allowed: type | None = None) -> None:
+    """Make the constructor of `trainer` refuse a config that names one of our estimators.
 
-    What is derived from it and never calls its constructor meets `refuse_ours_apart`, or the estimator's own refusal.
+    This holds for classes derived from it, except those derived from `allowed`. A derived class that does not call this
+    constructor is refused by `refuse_separate_trainers`, or by the estimator itself.
     """
     construct = trainer.__init__
 
     @functools.wraps(construct)
     def construct_or_refuse(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
-        if not (fed is not None and isinstance(self, fed)):
+        if not (allowed is not None and isinstance(self, allowed)):
             _refuse(config, f"`{type(self).__name__}`", fix)
         construct(self, config, *args, **kwargs)
 
     trainer.__init__ = construct_or_refuse
 
 
-def refuse_ours_apart(main_ppo: Any, fix: str) -> None:
-    """verl's experimental `fully_async_policy` and `one_step_off_policy` sample on GPUs of their own, and skip the
-    constructor that they inherit: refused where their mains start, before Ray does.
+def refuse_separate_trainers(main_ppo: Any, fix: str) -> None:
+    """Make `main_ppo.run_ppo` refuse our estimators if training and sampling use separate GPUs.
 
-    They call `run_ppo` of verl's `main_ppo`, and ask for `hybrid_engine=False`, which no trainer that feeds us does.
+    verl's experimental `fully_async_policy` and `one_step_off_policy` do not call the constructor that they inherit.
+    Both call `run_ppo` with `hybrid_engine=False`, which no supported trainer does, so they are refused there, before
+    Ray starts.
     """
     run = main_ppo.run_ppo
 
     @functools.wraps(run)
     def run_or_refuse(config: Any, *args: Any, **kwargs: Any) -> None:
         if not config.actor_rollout_ref.hybrid_engine:
-            _refuse(config, "a trainer apart from its rollouts (`hybrid_engine=False`)", fix)
+            _refuse(config, "a trainer with separate GPUs for rollouts (`hybrid_engine=False`)", fix)
         run(config, *args, **kwargs)
 
     main_ppo.run_ppo = run_or_refuse
 
 
-def _refuse(config: Any, who: str, fix: str) -> None:
+def _refuse(config: Any, trainer: str, fix: str) -> None:
     estimator = str(config.algorithm.adv_estimator)
     if is_ours(estimator):
-        what = f"{who} does not feed `{estimator}` the entropy it needs"
+        what = f"{trainer} does not pass `{estimator}` the entropy it needs"
         raise ConfigError([Fault(what, "algorithm.adv_estimator", fix)])
 
 
 PREFIX = "egpo_"
 HOOKED_MODES = ("sync", "colocate_async")
-"""verl's trainer modes that the plug-in feeds; `egpo_` before one asks for its metrics under any estimator."""
+"""verl's trainer modes that the plug-in supports; with the prefix `egpo_`, its metrics are always logged."""
 OUR_REWARD = "egpo.verl.reward"
 HYBRID_MANAGER = "hybrid"
 """The reward manager that the plug-in adds to verl's (`egpo.verl.hybrid_manager`)."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """`mode`: verl's own name of the trainer mode. `active`: whether the plug-in has a part in the run."""
+class PluginPlan:
+    """What the plug-in does in a run. `mode` is verl's own name of the trainer mode; if not `active`, nothing."""
 
     settings: Settings
     mode: str
     active: bool
 
 
-def plan_of(config: Mapping[str, Any]) -> Plan:
-    """What the plug-in does in a run of this configuration (verl's, as plain values). ConfigError: every refusal."""
+def plugin_plan(config: Mapping[str, Any]) -> PluginPlan:
+    """Return what the plug-in does under this configuration of verl's (plain values). ConfigError lists every fault."""
     settings = read_settings(config["algorithm"])
     trainer = config.get("trainer") or {}
     mode = str((trainer.get("v1") or {}).get("trainer_mode", "sync"))
     active = settings.asked or mode.startswith(PREFIX)
     if active and (faults := list(_refusals(config, settings, mode))):
         raise ConfigError(faults)
-    return Plan(settings, mode.removeprefix(PREFIX), active)
+    return PluginPlan(settings, mode.removeprefix(PREFIX), active)
 
 
 def _refusals(config: Mapping[str, Any], settings: Settings, mode: str) -> Iterator[Fault]:
@@ -109,12 +114,15 @@ def _refusals(config: Mapping[str, Any], settings: Settings, mode: str) -> Itera
 def _unhooked(mode: str, what_for: str) -> Fault:
     known = [*HOOKED_MODES, *(PREFIX + name for name in HOOKED_MODES)]
     advice = nearest(mode, known) if mode.startswith(PREFIX) else f"choose from {', '.join(f'`{n}`' for n in known)}"
-    return Fault(f"trainer mode `{mode}` does not feed {what_for}", "trainer.v1.trainer_mode", advice)
+    what = f"trainer mode `{mode}` does not pass {what_for} the entropy it needs"
+    return Fault(what, "trainer.v1.trainer_mode", advice)
 
 
 def check_data_sources(config: Mapping[str, Any], data_sources: Iterable[str], tokenizer: Any) -> None:
-    """Where the rewards are ours: every data source is known, its tags survive verl's decoding, programs have a
-    sandbox that works."""
+    """Check a run whose rewards are ours; do nothing for others.
+
+    Each data source must have a reward, its tags must survive verl's decoding, and programs need a working sandbox.
+    """
     section = config.get("reward") or {}
     reward = section.get("custom_reward_function") or {}
     hybrid = (section.get("reward_manager") or {}).get("name") == HYBRID_MANAGER
@@ -129,3 +137,25 @@ def check_data_sources(config: Mapping[str, Any], data_sources: Iterable[str], t
         require_visible_tags(tokenizer, source, tuple(tags))
     if {"code", "hybrid"} & set(names.values()):
         require_sandbox()
+
+
+def end_on_failures(replay_buffer: Any) -> None:
+    """Make `replay_buffer` raise an EgpoError as soon as the responses of a prompt have failed.
+
+    If a rollout or reward raises, verl logs a traceback and trains on the rest of the group; an asynchronous trainer
+    samples replacements forever.
+    """
+    synchronise = replay_buffer._sync_metadata_from_transfer_queue
+
+    @functools.wraps(synchronise)
+    def synchronise_and_check() -> None:
+        synchronise()
+        num_failed = sum(len(uids) for uids in replay_buffer.failure_keys.values())
+        if num_failed:
+            raise EgpoError(
+                f"the rollout or the reward of {num_failed} prompt{'s' * (num_failed > 1)} raised",
+                where="rollouts",
+                fix="see the traceback above, after `Error in _run_prompt`, and fix its cause",
+            )
+
+    replay_buffer._sync_metadata_from_transfer_queue = synchronise_and_check

@@ -1,8 +1,7 @@
-"""Answers of servers, kept so that nothing is asked twice: append-only JSON lines, by a digest of the question.
+"""Sends one question to an OpenAI-compatible server, with retries, and caches the answers on disk.
 
-What a server sent, read as an answer, or refused as garbage.
-
-One question to an OpenAI-compatible server, asked again with back-off and jitter while that may help.
+`ask` sends a question and retries with back-off and jitter; `read_reply` parses the reply; `AnswerCache` keeps answers
+in append-only JSON lines by a digest of the question, so that no question is sent twice.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from egpo.tags import THINK_TAGS
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server wrote: `finished` unless it was cut off; None where the server does not tell."""
+    """A server's answer. `finished` is False if it was truncated. None: the server does not report it."""
 
     text: str
     num_tokens: int | None = None
@@ -33,13 +32,13 @@ class Answer:
 
 
 def question_key(url: str, body: Mapping[str, Any], sample: int) -> str:
-    """Equal for equal questions: the server, all that is sent to it (model, prompt, settings), and which sample."""
+    """Return a digest of the server, all that is sent to it (model, prompt, settings), and the sample's number."""
     text = json.dumps([url, body, sample], sort_keys=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 class AnswerCache:
-    """Answers only: what a server failed to answer is asked again next time."""
+    """Answers by key, in memory and on disk. Failures are not stored: such a question is sent again next time."""
 
     def __init__(self, path: Path, answers: dict[str, Answer]) -> None:
         self.path, self._answers, self._stream = path, answers, LineStream(path)
@@ -47,7 +46,7 @@ class AnswerCache:
     @classmethod
     @contextmanager
     def open(cls, path: Path) -> Iterator["AnswerCache"]:
-        """Locked by this process. A last line that a killed process left half written is cut off."""
+        """Open and lock the file. An incomplete last line, left by a killed process, is removed."""
         with _opened(path) as file:
             _lock(file.fileno(), path)
             lines = list(read_lines(path))
@@ -67,7 +66,7 @@ def _opened(path: Path) -> BinaryIO:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("ab")
     except OSError as error:
-        fix = "mend the permissions, or choose another --out"
+        fix = "fix the permissions, or choose another --out"
         raise InputError(f"cannot be written ({error.strerror or error})", where=str(path), fix=fix) from error
 
 
@@ -77,7 +76,7 @@ def _known(line: Line, path: Path) -> tuple[str, Answer]:
         return value.pop("key"), Answer(**value)
     except (KeyError, TypeError) as error:
         where = f"{path}, line {line.number}"
-        raise InputError(f"no answer of a server ({error!r})", where=where, fix="remove the line") from error
+        raise InputError(f"not a stored answer ({error!r})", where=where, fix="remove the line") from error
 
 
 def _lock(handle: int, path: Path) -> None:
@@ -85,20 +84,23 @@ def _lock(handle: int, path: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         fix = "wait for it or end it, or choose another --out"
-        raise InputError("another process keeps its answers there", where=str(path), fix=fix) from error
+        raise InputError("another process is writing its answers there", where=str(path), fix=fix) from error
 
 
-class GarbageError(Exception):
-    """The server answered, and not with a chat completion."""
+class InvalidReplyError(Exception):
+    """The server's reply is not a chat completion."""
 
 
 def read_reply(body: bytes) -> Answer:
-    """The first choice of a chat completion. Where the server took the thinking out of the text (`reasoning_content`,
-    `reasoning`), it is put back between its tags: the judge reads what the model wrote."""
+    """Return the first choice of a chat completion.
+
+    If the server moved the thinking out of the text (`reasoning_content`, `reasoning`), it is put back between its
+    tags, so that the judge reads what the model wrote.
+    """
     reply = _mapping(_parsed(body))
     choices = reply.get("choices")
     if not isinstance(choices, list) or not choices:
-        raise GarbageError("no `choices`")
+        raise InvalidReplyError("no `choices`")
     choice = _mapping(choices[0])
     return Answer(
         text=_text(_mapping(choice.get("message"))),
@@ -108,10 +110,10 @@ def read_reply(body: bytes) -> Answer:
 
 
 def read_model_names(body: bytes) -> list[str]:
-    """Of `/v1/models`."""
+    """Return the names in a reply of `/v1/models`."""
     models = _mapping(_parsed(body)).get("data")
     if not isinstance(models, list):
-        raise GarbageError("no `data`")
+        raise InvalidReplyError("no `data`")
     names = [model.get("id") for model in models if isinstance(model, dict)]
     return [name for name in names if isinstance(name, str)]
 
@@ -120,12 +122,12 @@ def _parsed(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise GarbageError(f"no JSON: {body[:60]!r}") from error
+        raise InvalidReplyError(f"not JSON: {body[:60]!r}") from error
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise GarbageError(f"{value!r:.60} where an object should be")
+        raise InvalidReplyError(f"{value!r:.60} in place of an object")
     return value
 
 
@@ -133,11 +135,11 @@ def _text(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     thinking = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(thinking, str):
-        # Cut off while it was thinking, it has no content, and the thought stays open.
+        # A response that was truncated while thinking has no content, and its thinking tag stays open.
         closed = f"{THINK_TAGS[1]}\n\n{content}" if isinstance(content, str) and content else ""
         return f"{THINK_TAGS[0]}\n{thinking}{closed}"
     if not isinstance(content, str):
-        raise GarbageError("no text in the message")
+        raise InvalidReplyError("no text in the message")
     return content
 
 
@@ -150,11 +152,11 @@ FAILURES = {
     "server_error": "the server answered 429 or 5xx every time",
     "server_timeout": "the server did not answer in time",
     "server_refused": "the server refused the request (4xx)",
-    "server_garbage": "the server's answer was no chat completion",
-    "server_broke_off": "the server broke the connection off",
+    "server_garbage": "the server's answer was not a chat completion",
+    "server_broke_off": "the server closed the connection",
     "server_gone": "no connection to the server",
 }
-"""Why a question has no answer. None of them tells anything of the model."""
+"""Reasons why a question has no answer. None of them says anything about the model."""
 
 _JSON = {"Content-Type": "application/json"}
 _LARGEST_REPLY = 16 * 2**20
@@ -162,9 +164,12 @@ _MOST_TIMEOUTS = 2  # each has cost the whole of `timeout_s` already
 
 
 @dataclass(frozen=True)
-class Patience:
-    """Up to `attempts` at a question, each of `timeout_s` at most; waits of `first_wait_s` that double, up to
-    `longest_wait_s`. A question that timed out is asked once more only."""
+class RetryPolicy:
+    """How often a question is sent: at most `attempts` times, each with `timeout_s` seconds to answer.
+
+    The wait before a retry starts at `first_wait_s` and doubles, up to `longest_wait_s`. A question that timed out is
+    retried only once.
+    """
 
     attempts: int = 6
     timeout_s: float = 300.0
@@ -172,40 +177,42 @@ class Patience:
     longest_wait_s: float = 30.0
 
     def wait_s(self, attempt: int, asked_for_s: float = 0.0) -> float:
-        """After the `attempt`-th, counted from 0. Jitter keeps many questions from coming back at once."""
+        """Return the seconds to wait after an attempt (from 0). Jitter spreads the retries of many questions."""
         backed_off = min(self.longest_wait_s, self.first_wait_s * 2.0**attempt)
         return max(backed_off * random.uniform(0.5, 1.0), min(asked_for_s, self.longest_wait_s))
 
 
 class UnansweredError(Exception):
-    """No answer, however often asked. `reason` is one of FAILURES."""
+    """No answer after all attempts. `reason` is a key of FAILURES."""
 
     def __init__(self, reason: str, detail: str, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{FAILURES[reason]}: {detail}")
         self.reason, self.retry_after_s = reason, retry_after_s
 
 
-async def ask(client: httpx.AsyncClient, body: Mapping[str, Any], patience: Patience) -> Answer:
-    """The answer, or UnansweredError. An InputError where asking again, or asking anything, is pointless: a wrong key,
-    a model that is not served."""
+async def ask(client: httpx.AsyncClient, body: Mapping[str, Any], retries: RetryPolicy) -> Answer:
+    """Return the answer. UnansweredError after all attempts; InputError if every question would fail.
+
+    The latter holds for a wrong key, or a model that is not served.
+    """
     num_timeouts = 0
-    for attempt in range(patience.attempts):
+    for attempt in range(retries.attempts):
         try:
-            async with asyncio.timeout(patience.timeout_s):
+            async with asyncio.timeout(retries.timeout_s):
                 return await _ask_once(client, body)
         except TimeoutError:
             num_timeouts += 1
-            failure = UnansweredError("server_timeout", f"{patience.timeout_s:g} s")
+            failure = UnansweredError("server_timeout", f"{retries.timeout_s:g} s")
         except UnansweredError as error:
             failure = error
-        if failure.reason == "server_refused" or num_timeouts == _MOST_TIMEOUTS or attempt + 1 == patience.attempts:
+        if failure.reason == "server_refused" or num_timeouts == _MOST_TIMEOUTS or attempt + 1 == retries.attempts:
             raise failure
-        await asyncio.sleep(patience.wait_s(attempt, failure.retry_after_s))
+        await asyncio.sleep(retries.wait_s(attempt, failure.retry_after_s))
     raise AssertionError("an attempt returns or raises")
 
 
 async def _ask_once(client: httpx.AsyncClient, body: Mapping[str, Any]) -> Answer:
-    content = json.dumps(body).encode("ascii")  # httpx would write UTF-8, which has no place for lone surrogates
+    content = json.dumps(body).encode("ascii")  # httpx would encode as UTF-8, which cannot hold lone surrogates
     try:
         async with client.stream("POST", "chat/completions", content=content, headers=_JSON) as reply:
             received = await _content(reply)
@@ -221,7 +228,7 @@ async def _ask_once(client: httpx.AsyncClient, body: Mapping[str, Any]) -> Answe
         raise _refusal(reply, received)
     try:
         return read_reply(received)
-    except GarbageError as error:
+    except InvalidReplyError as error:
         raise UnansweredError("server_garbage", str(error)) from error
 
 
@@ -238,7 +245,7 @@ def _refusal(reply: httpx.Response, content: bytes) -> Exception:
     said = f"{reply.status_code} {content[:200].decode('utf-8', 'backslashreplace')!r}"
     if reply.status_code in (401, 403, 404):
         fix = "check --url and the model's name; a key is read from the variable that --api-key-env names"
-        return InputError(f"the server says {said}", where=str(reply.url), fix=fix)
+        return InputError(f"the server answered {said}", where=str(reply.url), fix=fix)
     if reply.status_code in (408, 429) or reply.status_code >= 500:
         return UnansweredError("server_error", said, _retry_after_s(reply))
     return UnansweredError("server_refused", said)
