@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from egpo.tasks.load import load_task
-from egpo.tasks.prepare import prepare
+from egpo.tasks.loading import load_task
+from egpo.tasks.preparation import prepare
 
 from egpo.assets import resolve_model
 from egpo.verl.cpu.launch_settings import ENVIRONMENT, OVERRIDES

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from egpo.tasks.load import load_task
+from egpo.tasks.loading import load_task
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from egpo.runs.dump import read_dump
