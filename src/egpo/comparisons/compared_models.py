@@ -160,9 +160,11 @@ def _is_output(path: Path) -> bool:
 
 def _row_digest(run: StoredRun, split: str, digest: str) -> str:
     """Return the digest of the rows of the file whose bytes have this digest; the digest itself if it is gone."""
+    files = [path for path in _data_files(run, split) if path.is_file()]
+    if not files:
+        return digest
     from egpo.data.manifest import data_digest, file_digest  # imports pyarrow, which few comparisons need
 
-    files = [path for path in _data_files(run, split) if path.is_file()]
     same = next((path for path in files if file_digest(path) == digest), None)
     return digest if same is None else data_digest(same)
 
