@@ -15,8 +15,8 @@ from rich.table import Table
 
 import _gpu_job as jobs
 from egpo.local.draws import Draws
-from egpo.plans.step_plan import StepPlan, plan_job
 from egpo.plans.shapes import CARDS, ModelShape, StepJob
+from egpo.plans.step_plan import StepPlan, plan_job
 from one_gpu import Ours, Seconds, open_job
 
 
