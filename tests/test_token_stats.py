@@ -174,8 +174,8 @@ def test_targets_of_any_integer_kind_and_shape():
     [
         ({"temperature": 0.0}, "temperature is 0.0"),
         ({"temperature": -1.0}, "temperature is -1.0"),
-        ({"targets": torch.full((6,), 20)}, r"token ids lie in \[0, 20\)"),
-        ({"targets": torch.full((6,), -100)}, "targets reach from -100"),
+        ({"targets": torch.full((6,), 20)}, r"token ids must be in \[0, 20\)"),
+        ({"targets": torch.full((6,), -100)}, "targets range from -100"),
         ({"targets": torch.zeros(5, dtype=torch.long)}, "the shapes must be"),
         ({"targets": torch.zeros(6)}, "give token ids"),
         ({"head_weight": torch.zeros(0, 4)}, "the shapes must be"),

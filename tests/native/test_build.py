@@ -69,7 +69,7 @@ def test_two_threads_at_once_do_not_write_into_each_others_file(counted, monkeyp
 def test_a_compiler_that_fails_is_quoted(cache, tmp_path, monkeypatch):
     script = 'case "$*" in *--version*) echo 1;; *) echo "kernels.h:1: no such thing" >&2; exit 1;; esac'
     monkeypatch.setenv("CC", str(fake_compiler(tmp_path, script)))
-    with pytest.raises(CompileError, match=r"^cc fails: kernels\.h:1: no such thing$"):
+    with pytest.raises(CompileError, match=r"^cc failed: kernels\.h:1: no such thing$"):
         library_file()
     assert not list(cache.iterdir())
 
@@ -100,7 +100,7 @@ def test_without_them_the_reason_is_recorded():
 
 def test_where_they_cannot_be_compiled_torch_computes(tmp_path):
     answer = asked(XDG_CACHE_HOME=str(tmp_path), CC=str(fake_compiler(tmp_path, "exit 3")))
-    assert answer == "True torch (cc fails: no reason given)"
+    assert answer == "True torch (cc failed: no reason given)"
 
 
 def damaged(path, how):
@@ -114,7 +114,7 @@ def test_a_damaged_library_is_compiled_again_and_said_so(counted, cache, how):
     """A truncated one ended every later process with SIGBUS; one with a changed byte was loaded."""
     whole = library_file().read_bytes()
     damaged(library_file(), how)
-    with pytest.warns(EgpoWarning, match=r"kernels-\w+\.so is damaged: the kernels are compiled again"):
+    with pytest.warns(EgpoWarning, match=r"kernels-\w+\.so is damaged; compiling the kernels again"):
         path = library_file()
     assert path.read_bytes() == whole
     assert len(counted()) == 2

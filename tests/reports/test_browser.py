@@ -49,9 +49,9 @@ def test_curves_of_every_kind_are_drawn(tab):
         "Entropy, response",
         "KL from the reference",
         "Gradient norm",
-        "Response length",
-        "Cut off",
         "Informative groups",
+        "Response length",
+        "Truncated responses",
     ]
     assert tab.count("#charts .curve .line") == 2 * len(titles)
     shown = tab.evaluate("[...document.querySelectorAll('#charts .line')].map((e) => e.getTotalLength())")
