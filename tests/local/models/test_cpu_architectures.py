@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from egpo.local.models.architectures import why_not_cpu_layers
+from egpo.local.models import architectures
+from egpo.local.models.architectures import Architecture, layers_of, unsupported_feature, why_not_cpu_layers
 from egpo.local.models.caches import Slots
 from tests.local.conftest import CONFIGS
 from tests.local.models.test_cpu_decoder import SIZES
@@ -41,3 +42,15 @@ def test_a_class_of_ones_own_is_not_taken_for_its_parent():
 
     with torch.no_grad():
         assert why_not_cpu_layers(Changed(CONFIGS["llama"])) == "unknown architecture"
+
+
+def test_a_new_architecture_is_one_row_of_the_table(monkeypatch):
+    class Renamed(type(AutoModelForCausalLM.from_config(CONFIGS["llama"]))):
+        pass
+
+    row = Architecture(Renamed, "renamed", head_norms=False, qkv_bias=False)
+    monkeypatch.setattr(architectures, "ARCHITECTURES", (*architectures.ARCHITECTURES, row))
+    model = Renamed(CONFIGS["llama"])
+    assert why_not_cpu_layers(model) is None
+    assert [unsupported_feature(model, path) for path in ("cpu_token_step", "cuda_layers")] == [None, None]
+    assert layers_of(model)[1].query is model.base_model.layers[1].self_attn.q_proj

@@ -1,17 +1,18 @@
-/* One more token for every row, through all layers of a decoder of Llama's family. R rows, D hidden. */
+/* One more token for every row, through all layers of the architectures in local/models/architectures.py. R rows, D
+hidden. The layer is that of `LayerParts` there; `layer_t` has the order of `cpu_decoder._addresses`. */
 #include <stdlib.h>
 
 #include "products.h"
 #include "slot_attention.h"
 
-/* Weights as torch holds them, (out, in), or packed; a bias or a norm of heads that the model lacks is NULL. */
+/* Weights as torch stores them, (out, in), or packed; NULL for a bias or a norm of heads that is absent. */
 typedef struct {
     const float *attention_norm, *query, *query_bias, *key, *key_bias, *value, *value_bias, *query_norm, *key_norm;
     const float *out, *out_bias, *mlp_norm, *gate, *gate_bias, *up, *up_bias, *down, *down_bias;
     float *prompt_keys, *prompt_values, *keys, *values;
 } layer_t;
 
-/* The rows: each one's token, position and prompt; each prompt's length; slots of the two stores. */
+/* Token, position and prompt of each row; the length of each prompt; slots of a prompt and of a row in the cache. */
 typedef struct {
     const int64_t *token, *position, *prompt, *prompt_length;
     int32_t rows, own_length, prompt_slots, slots;
@@ -25,7 +26,7 @@ typedef struct {
     float *hidden, *normed, *query, *key, *value, *placed_query, *placed_key, *gate, *up;
 } scratch_t;
 
-/* out = x weight^T + bias, or, where `adds`, out + x weight^T + bias. */
+/* out = x weight^T + bias; if `adds`, out + x weight^T + bias. */
 static void linear(const sizes_t *sizes, const float *x, const float *weight, const float *bias, float *out, int rows,
                    int from, int to, int adds) {
     for (int64_t row = 0; bias && row < rows; row++)
@@ -42,7 +43,7 @@ static void norm_rows(const float *x, const float *weight, float *out, const siz
         rms_norm_row(x + row * sizes->hidden, weight, out + row * sizes->hidden, sizes->hidden, sizes->eps);
 }
 
-/* Heads placed, the new slot written, attention: all that a row does by itself. Its output replaces its queries. */
+/* Norm and rotation of heads, the new slot of the cache, and attention, row by row. The output replaces the queries. */
 static int attend_rows(const sizes_t *sizes, const layer_t *layer, const batch_t *batch, const around_t *around,
                        scratch_t *at) {
     int width = sizes->width, query_row = sizes->heads * width, key_row = sizes->key_heads * width, has_memory = 1;
@@ -113,8 +114,8 @@ static scratch_t scratch_from(float *memory, const sizes_t *sizes, int64_t rows)
     return at;
 }
 
-/* `memory` has room for 2 (D + heads * width + inner) + 3 key_heads * width numbers a row. The hidden states after the
-last norm go to `out` (R, D). */
+/* Write the hidden states after the last norm to `out` (R, D). `memory` holds 2 (D + heads * width + inner) +
+3 key_heads * width numbers per row. Return 0 if memory ran out. */
 int decode(const sizes_t *sizes, const layer_t *layers, const batch_t *batch, const around_t *around, float *memory,
            float *out) {
     scratch_t at = scratch_from(memory, sizes, batch->rows);

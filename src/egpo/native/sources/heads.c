@@ -1,12 +1,12 @@
-/* What a head of queries or keys goes through before attention: its norm, where the model has one, then the rotation of
-the pairs (x[i], x[i + d/2]) by its token's angle. N tokens, H heads, d their width. */
+/* Heads of queries or keys before attention: the norm, if the model has one, then the rotation of the pairs
+(x[i], x[i + d/2]) by the token's angle. N tokens, H heads, d the width of a head. */
 #include <stdlib.h>
 
 #include "kernels.h"
 
-#define CHUNKS 32 /* of tokens: partial sums of the weight's gradient, always the same ones */
+#define CHUNKS 32 /* of tokens: a fixed number of partial sums of the weight's gradient, for fixed rounding */
 
-/* The inverse of the norm's root; 1 where there is no norm. */
+/* Return the inverse of the norm's root; 1 if there is no norm. */
 float head_row(const float *x, const float *weight, const float *cosine, const float *sine, float *out, int width,
                float eps) {
     int half = width / 2;
@@ -33,7 +33,7 @@ void heads(const float *x, const float *weight, const float *cosine, const float
                                     out + row * width, width, eps);
 }
 
-/* The rotation back, then the norm's gradient as in norm.c. */
+/* The rotation by the opposite angle, then the norm's gradient as in norm.c. */
 static void head_row_back(const float *x, const float *weight, const float *cosine, const float *sine, float inverse,
                           const float *grad, float *x_grad, float *weight_grad, int width) {
     int half = width / 2;

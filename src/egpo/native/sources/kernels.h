@@ -1,9 +1,9 @@
-/* What every kernel shares. Everything is float32; matrices are row-major and without gaps unless a stride is given.
+/* Shared by all kernels. Everything is float32; matrices are row-major and without gaps unless a stride is given.
 
-Loops over rows are shared among OpenMP's threads, as many as torch has in the calling thread. Each number is computed
+Loops over rows are divided among OpenMP threads, as many as torch has in the calling thread. Each number is computed
 by one thread, and in an order that does not depend on how many there are.
 
-Kernels that need memory of their own answer whether they had it: without it, what they wrote means nothing. */
+Kernels that allocate memory return whether they got it; if not, their output is undefined. */
 #pragma once
 
 #include <math.h>
@@ -17,7 +17,8 @@ typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(4
 
 static inline int smaller(int a, int b) { return a < b ? a : b; }
 
-/* Of `highest` and all of x. Told that this is a maximum, the compiler uses vectors; NaN would forbid it to guess. */
+/* The maximum of `highest` and all of x. Declared as a reduction, it is vectorised; because of NaN the compiler would
+not do so by itself. */
 static inline float highest_of(const float *x, int count, float highest) {
     _Pragma("omp simd reduction(max : highest)")
     for (int i = 0; i < count; i++) highest = x[i] > highest ? x[i] : highest;
@@ -30,7 +31,7 @@ static inline float exp_of(float x) {
     float bounded = x > 89.0f ? 89.0f : x;
     bounded = bounded < -88.0f ? -88.0f : bounded;
     float n = rintf(bounded * 1.44269504f);
-    /* log 2 in two parts, by functions so that nobody adds them up. */
+    /* log 2 in two parts, by functions so that the compiler does not add them up. */
     float r = fmaf(n, 2.12194440e-4f, fmaf(n, -0.693359375f, bounded));
     float series = 1.9875691500e-4f;
     series = series * r + 1.3981999507e-3f;
@@ -39,7 +40,7 @@ static inline float exp_of(float x) {
     series = series * r + 1.6666665459e-1f;
     series = series * r + 5.0000001201e-1f;
     series = series * r * r + r + 1.0f;
-    /* In two factors: 2^128 is no float32. */
+    /* In two factors: 2^128 is not a float32 number. */
     int32_t half = (int32_t)n / 2, rest = (int32_t)n - half;
     union { uint32_t bits; float value; } first, second;
     first.bits = (uint32_t)(half + 127) << 23;
@@ -47,7 +48,7 @@ static inline float exp_of(float x) {
     return x < -87.3365f ? 0.0f : series * first.value * second.value;
 }
 
-/* The matrix product of torch's own BLAS, handed over by `use_sgemm`. */
+/* The matrix product of torch's BLAS, set by `use_sgemm`. */
 typedef void sgemm_t(const char *, const char *, const int *, const int *, const int *, const float *, const float *,
                      const int *, const float *, const int *, const float *, float *, const int *);
 extern sgemm_t *egpo_sgemm;
@@ -59,7 +60,7 @@ static inline void product(char op_a, char op_b, int m, int n, int k, float alph
     if (m && n && k) egpo_sgemm(&op_b, &op_a, &n, &m, &k, &alpha, b, &stride_b, a, &stride_a, &beta, c, &stride_c);
 }
 
-/* One row each: the pieces that both training and sampling are made of. */
+/* Operations on one row, shared by training and sampling. */
 float rms_norm_row(const float *x, const float *weight, float *out, int width, float eps);
 float head_row(const float *x, const float *weight, const float *cosine, const float *sine, float *out, int width,
                float eps);

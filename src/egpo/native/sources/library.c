@@ -1,4 +1,4 @@
-/* What belongs to no kernel: torch's product, and memory. */
+/* The matrix product of torch, and huge pages: what all kernels share. */
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -11,7 +11,7 @@ void use_sgemm(sgemm_t *sgemm) { egpo_sgemm = sgemm; }
 
 #define HUGE_PAGE ((uintptr_t)1 << 21)
 
-/* Pages of 2 MiB where whole ones fit: fewer faults and fewer misses of addresses. A hint, which may do nothing. */
+/* Ask for pages of 2 MiB where whole ones fit: fewer page faults and TLB misses. Only a hint. */
 void use_huge_pages(void *memory, int64_t bytes) {
 #if defined(MADV_HUGEPAGE)
     uintptr_t first = ((uintptr_t)memory + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);

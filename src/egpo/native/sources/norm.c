@@ -3,9 +3,9 @@
 
 #include "kernels.h"
 
-#define CHUNKS 32 /* of rows: partial sums of the weight's gradient, always the same ones */
+#define CHUNKS 32 /* of rows: a fixed number of partial sums of the weight's gradient, for fixed rounding */
 
-/* The inverse of the root. */
+/* Return the inverse of the root. */
 float rms_norm_row(const float *x, const float *weight, float *out, int width, float eps) {
     float squares = 0;
     for (int i = 0; i < width; i++) squares += x[i] * x[i];

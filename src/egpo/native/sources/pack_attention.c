@@ -1,14 +1,15 @@
-/* Attention over a pack: every part of it (a prompt, or a response to it) sees the prompt before it whole and itself up
-to the own token. Scores stand for one block of queries of one head at a time, and are computed again backward.
+/* Attention over a pack: every part (a prompt, or a response) attends to the whole prompt before it, and to itself up
+to the token itself. The scores of one block of queries of one head are held at a time, and are recomputed in the
+backward pass.
 
-Tokens as they lie in the pack; H heads of queries, K of keys and values, d their width. A thread copies what it works
-on, one head of keys of one group: the prompt, and after it one response at a time. There rows are padded to whole
-vectors, and keys lie twice: token by token, and in panels, number by number of `TILE` tokens. */
+H heads of queries, K heads of keys and values, d the width of a head. A thread copies the data of one head of keys of
+one group to its working memory (`desk`): the prompt, and after it one response at a time. Rows there are padded to
+whole vectors, and keys are stored twice: token by token, and in panels of `TILE` tokens, dimension by dimension. */
 #include <stdlib.h>
 
 #include "tiles.h"
 
-#define BLOCK 60 /* queries */
+#define BLOCK 60 /* queries that are computed together */
 
 typedef struct {
     int32_t start, length, prompt_start, prompt_length;
@@ -19,14 +20,14 @@ typedef struct {
     float scale;
 } shape_t;
 
-/* `padded`: a row's numbers. `stride`: a row of scores, which has room for a vector more than it holds. */
+/* `padded`: width of a row, padded. `stride`: width of a row of scores, with one vector to spare. */
 typedef struct {
     int padded, stride;
     float *keys, *values, *key_panels, *value_panels, *key_grads, *value_grads;
     float *query, *grad, *out, *scores, *score_grads;
 } desk_t;
 
-/* `queries` from token `first` of the part on; the first of them sees `seen` tokens, each next one more. */
+/* `queries` tokens from `first` of the part on. The first attends to `seen` tokens, each next query to one more. */
 typedef struct {
     const part_t *part;
     int head, first, queries, seen;
@@ -34,7 +35,8 @@ typedef struct {
 
 static int rounded(int count, int unit) { return (count + unit - 1) / unit * unit; }
 
-/* `tokens`: of a prompt and its longest response. Zeros: padding must be finite, sums begin at 0. NULL: no memory. */
+/* Return memory for a prompt and its longest response, `tokens` together; NULL if there is none. It is filled with
+zeros: padding must be finite, and sums start at 0. */
 static float *open_desk(desk_t *desk, int tokens, int width) {
     int padded = rounded(width, LANES), rows = rounded(tokens, TILE) + ROWS, stride = rounded(tokens, TILE) + LANES;
     int64_t row_size = (int64_t)rows * padded, panel_size = (int64_t)rounded(tokens, TILE) * width;
@@ -56,7 +58,7 @@ static void copy_rows(const float *from, int64_t from_row, float *to, int64_t to
     for (int i = 0; i < rows; i++) memcpy(to + i * to_row, from + i * from_row, sizeof(float) * width);
 }
 
-/* `rows` rows, tokens from `first` on, into panels. */
+/* Copy `rows` rows, tokens from `first` on, into panels. */
 static void into_panels(const float *rows, int padded, int first, int count, int width, float *panels) {
     for (int token = first; token < first + count; token++) {
         float *panel = panels + (int64_t)(token / TILE) * TILE * width + token % TILE;
@@ -64,7 +66,7 @@ static void into_panels(const float *rows, int padded, int first, int count, int
     }
 }
 
-/* The part's keys and values onto the desk, after its prompt's. */
+/* Copy the part's keys and values to the working memory, after those of its prompt. */
 static void lay_out(const shape_t *shape, const part_t *part, int key_head, const float *key, const float *value,
                     desk_t *desk, int backward) {
     int64_t row = (int64_t)shape->num_key_heads * shape->width;
@@ -78,7 +80,7 @@ static void lay_out(const shape_t *shape, const part_t *part, int key_head, cons
     memset(desk->value_grads + to, 0, sizeof(float) * part->length * desk->padded);
 }
 
-/* scores[q, token] = left[q] . token, for all tokens that a tile's last query sees. */
+/* scores[q, token] = left[q] . token, for all tokens that a tile's last query attends to. */
 static void against_tokens(const block_t *block, const desk_t *desk, const float *left, const float *panels, int width,
                            float *scores) {
     for (int q = 0; q < block->queries; q += ROWS) {
@@ -103,7 +105,7 @@ static void onto_queries(const block_t *block, const desk_t *desk, const float *
         }
 }
 
-/* tokens[token] += sum over the queries that see it of scores[q, token] * left[q]. */
+/* tokens[token] += sum over the queries that attend to it of scores[q, token] * left[q]. */
 static void onto_tokens(const block_t *block, const desk_t *desk, const float *scores, const float *left,
                         float *tokens) {
     int end = block->seen + block->queries - 1;
@@ -117,10 +119,10 @@ static void onto_tokens(const block_t *block, const desk_t *desk, const float *s
         }
 }
 
-/* Tiles reach a few tokens past what a query sees: zeros there. */
+/* Tiles reach a few tokens past those that a query attends to: set zeros there. */
 static void end_row(float *score, int seen) { *(lanes *)(score + seen) = (lanes){0}; }
 
-/* Scores, still to be scaled, to exponentials. Their sum; by `highest`, the log of the sum of the softmax. */
+/* Replace unscaled scores by exponentials, and return their sum; `highest` completes the log of the softmax sum. */
 static float softmax_row(float *score, int seen, float scale, float *log_total) {
     float highest = highest_of(score, seen, score[0]), total = 0;
     for (int i = 0; i < seen; i++) {
@@ -132,7 +134,7 @@ static float softmax_row(float *score, int seen, float scale, float *log_total) 
     return total;
 }
 
-/* Scores into probabilities p, by the sums that the forward pass kept; grad into p (grad - sum p grad) scale. */
+/* Replace scores by probabilities p, with the sums of the forward pass, and grad by p (grad - sum p grad) scale. */
 static void softmax_row_back(float *score, float *grad, float scale, float log_total, int seen) {
     float mean = 0;
     for (int i = 0; i < seen; i++) {
@@ -183,7 +185,7 @@ static block_t block_of(const part_t *part, int head, int first) {
     return (block_t){part, head, first, smaller(BLOCK, part->length - first), part->prompt_length + first + 1};
 }
 
-/* `group_first[g]` is the first part of group g, its prompt; the parts of group g end where those of g + 1 begin.
+/* `group_first[g]` is the first part of group g, its prompt; the parts of group g end where those of g + 1 start.
 `longest`: tokens of a prompt and its longest response. */
 int attend_pack(const float *query, const float *key, const float *value, float *out, float *log_total,
                 const part_t *parts, const int32_t *group_first, int num_groups, int longest, int num_heads,
@@ -212,7 +214,7 @@ int attend_pack(const float *query, const float *key, const float *value, float 
     return has_memory;
 }
 
-/* The gradients of a part's own keys or values, off the desk. */
+/* Copy the gradients of a part's own keys or values out of the working memory. */
 static void take_off(const shape_t *shape, const part_t *part, int key_head, int first, const float *from, int padded,
                      float *to) {
     int64_t row = (int64_t)shape->num_key_heads * shape->width;
@@ -220,7 +222,7 @@ static void take_off(const shape_t *shape, const part_t *part, int key_head, int
               part->length, shape->width);
 }
 
-/* All heads and parts that see a key add to its gradient: a prompt's is done when its last response is. */
+/* All heads and parts that attend to a key add to its gradient: a prompt's is complete after its last response. */
 int attend_pack_back(const float *query, const float *key, const float *value, const float *log_total,
                      const float *grad, float *query_grad, float *key_grad, float *value_grad, const part_t *parts,
                      const int32_t *group_first, int num_groups, int longest, int num_heads, int num_key_heads,

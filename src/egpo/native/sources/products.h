@@ -1,18 +1,18 @@
-/* Products with weights that were packed before they are used. */
+/* Products with packed weights. */
 #pragma once
 
 #include "kernels.h"
 
-/* Whether they are the faster ones here: on AMD's processors MKL runs AVX2 kernels, whatever those can. */
+/* Whether these products are faster than torch's on this machine: on AMD's processors MKL runs AVX2 kernels only. */
 int has_products(void);
 
-/* Numbers that `pack` writes. */
+/* Return how many numbers `pack` writes. */
 int64_t packed_size(int outputs, int inputs);
 
-/* A weight (outputs x inputs) as `multiply` reads it. */
+/* Pack a weight (outputs x inputs) for `multiply`. */
 void pack(const float *weight, int outputs, int inputs, float *out);
 
-/* Its transpose, of `inputs` outputs: what takes gradients back. */
+/* Pack the transpose of a weight, which has `inputs` outputs: for gradients. */
 void pack_transposed(const float *weight, int outputs, int inputs, float *out);
 
 /* out = onto + x weight^T. x: rows x inputs. `onto` may be NULL, for zeros, or `out` itself. */

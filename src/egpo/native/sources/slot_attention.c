@@ -1,7 +1,8 @@
-/* One query a row and head over the slots of its prompt, which the rows of a group share, and over its own.
+/* Attention of one query per row and head, over the slots of its prompt, which the rows of a group share, and over its
+own slots.
 
-A store holds sequences of `slots` slots, a multiple of 16, for each head of keys. Values lie slot by slot. Keys lie in
-blocks of 16 slots, number by number within a block: a block's scores are then sums of whole vectors. */
+A store holds sequences of `slots` slots, a multiple of 16, for each head of keys. Values are stored slot by slot. Keys
+are stored in blocks of 16 slots, dimension by dimension within a block: the scores of a block are sums of vectors. */
 #include <stdlib.h>
 
 #include "slot_attention.h"
@@ -31,8 +32,8 @@ void write_slot(const store_t *store, const sizes_t *sizes, int64_t row, int slo
     }
 }
 
-/* Scores of `count` queries, a constant where this is inlined, against whole blocks of keys. Attention waits for memory
-more than it computes: line by line, what is read after these keys is asked for while they are. */
+/* Scores of `count` queries, a constant where this is inlined, against whole blocks of keys. Attention is bound by
+memory: the lines that are read next are prefetched. */
 static inline __attribute__((always_inline)) void score(int count, const float *query, const float *keys, int num_slots,
                                                         int width, float *scores, int stride,
                                                         const float *next) {
@@ -94,7 +95,7 @@ static inline __attribute__((always_inline)) void attend_queries(int count, cons
     float *own = scores + row->prompts->slots;
     const float *own_keys = keys_of(row->rows, sizes, row->row, head);
     const float *own_values = values_of(row->rows, sizes, row->row, head);
-    const float *next_keys = own_keys + (int64_t)row->rows->slots * width; /* of the next head, or of the next row */
+    const float *next_keys = own_keys + (int64_t)row->rows->slots * width; /* of the next head or row */
     score(count, query, keys_of(row->prompts, sizes, row->prompt, head), row->prompt_length, width, scores, stride,
           own_keys);
     score(count, query, own_keys, row->own_length, width, own, stride, own_values);

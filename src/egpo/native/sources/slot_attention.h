@@ -1,9 +1,9 @@
-/* The key-value cache of sampling, as slot_attention.c describes it. */
+/* The key-value cache of sampling; slot_attention.c describes its memory layout. */
 #pragma once
 
 #include "kernels.h"
 
-/* `packed`: the weights of products are as products.h packs them. */
+/* Sizes of the model. `packed`: weights are packed as in products.h. */
 typedef struct {
     int32_t layers, hidden, inner, heads, key_heads, width, packed;
     float scale, eps;
@@ -14,7 +14,7 @@ typedef struct {
     int slots;
 } store_t;
 
-/* A row goes on from `prompt`; of its own it has `own_length` tokens, the newest among them. */
+/* A row answers `prompt`, and has `own_length` tokens of its own, including the newest. */
 typedef struct {
     const sizes_t *sizes;
     const store_t *prompts, *rows;
@@ -22,11 +22,11 @@ typedef struct {
     int prompt_length, own_length;
 } row_t;
 
-/* Asks for the memory that `write_slot` will write, which is not in the cache: a row ahead. */
+/* Prefetch the memory that `write_slot` will write for the next row. */
 void prefetch_slot(const store_t *store, const sizes_t *sizes, int64_t row, int slot);
 
 void write_slot(const store_t *store, const sizes_t *sizes, int64_t row, int slot, const float *key,
                 const float *value);
 
-/* out (heads x width) of the row's queries; `scores` has room for two queries over all slots. */
+/* Write the output of the row's queries (heads x width) to `out`; `scores` holds two queries over all slots. */
 void attend_row(const row_t *row, const float *query, float *out, float *scores);

@@ -1,7 +1,7 @@
 /* Log-probability and entropy over a slice of the vocabulary, and the gradient of the former. N tokens, C words. */
 #include "softmax.h"
 
-#define BLOCK 512 /* words: in float32 the sum of a large vocabulary would lose the rare ones */
+#define BLOCK 512 /* words per partial sum: one float32 sum over a large vocabulary would lose the rare words */
 
 static void add_block(const float *logits, int words, float inverse_temperature, sums_t *sums) {
     float total = 0, weighted = 0;

@@ -1,4 +1,4 @@
-/* One row of logits. With s = (x - max) / temperature: total = sum exp(s), weighted = sum s exp(s). */
+/* Sums over one row of logits. With s = (x - max) / temperature: total = sum exp(s), weighted = sum s exp(s). */
 #pragma once
 
 #include "kernels.h"
@@ -10,7 +10,7 @@ typedef struct {
 
 sums_t softmax_sums(const float *logits, int words, float inverse_temperature);
 
-/* log sum exp(x / temperature), and the entropy of the softmax. */
+/* Return log sum exp(x / temperature), and the entropy of the softmax. */
 static inline float lse_of(sums_t sums, float inverse_temperature) {
     return (float)(sums.highest * inverse_temperature + log(sums.total));
 }

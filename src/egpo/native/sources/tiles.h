@@ -1,4 +1,4 @@
-/* The heart of every product of ours: a tile of up to 6 rows and some vectors of sums, which stay in registers. */
+/* The inner loop of all products: a tile of up to 6 rows and some vectors of sums, which stay in registers. */
 #pragma once
 
 #include "kernels.h"
@@ -7,7 +7,7 @@
 #if defined(__AVX512F__)
 #define VECTORS 4
 #else
-#define VECTORS 1 /* with half or a quarter of the registers' width */
+#define VECTORS 1 /* for registers of half or a quarter of that width */
 #endif
 #define TILE (VECTORS * LANES)
 
