@@ -14,18 +14,18 @@ from egpo.tags import THINK_TAGS
 
 REASONS: dict[str, str] = {
     "correct": "every test passed",
-    "no_code": "the answer holds no fenced block of code",
+    "no_code": "the answer has no fenced block of code",
     "too_long": "the program is longer than a million characters",
     "syntax_error": "the program is not Python",
-    "runtime_error": "the program raised an exception, or left with a code other than 0",
-    "wrong_answer": "the program ran, and gave another answer than the expected one",
-    "timeout": "the program took longer than its wall or processor time",
-    "memory": "the program asked for more memory than it may have",
-    "output_limit": "the program printed more than it may",
-    "crashed": "the program was ended by a signal, or left in the middle of a test",
-    "no_sandbox": "checker failure: there is no sandbox that works, so nothing was run",
-    "sandbox_died": "checker failure: the sandbox ended before it had reported",
-    "bad_test": "checker failure: the test itself fails, or asks for what cannot pass between test and program",
+    "runtime_error": "the program raised an exception, or exited with a code other than 0",
+    "wrong_answer": "the program ran, and its answer is not the expected one",
+    "timeout": "the program exceeded its limit of wall-clock or processor time",
+    "memory": "the program exceeded its memory limit",
+    "output_limit": "the program exceeded its output limit",
+    "crashed": "the program was ended by a signal, or exited in the middle of a test",
+    "no_sandbox": "checker failure: no sandbox works, so the program was not run",
+    "sandbox_died": "checker failure: the sandbox ended before it reported",
+    "bad_test": "checker failure: the test itself fails, or needs what cannot be sent between test and program",
 }
 
 MODES = ("binary", "fraction")

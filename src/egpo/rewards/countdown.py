@@ -151,9 +151,9 @@ PARTS = {"thinking": 0.1, "answer_tag": 0.1, "numbers": 0.3, "value": 0.5}
 MODES = ("shaped", "binary")
 
 REASONS = {
-    "correct": "exactly the given numbers, and they make the target",
-    "wrong_value": "exactly the given numbers, and they make something else",
-    "false_equation": "exactly the given numbers, and what stands behind `=` is not the target",
+    "correct": "exactly the given numbers, and the value is the target",
+    "wrong_value": "exactly the given numbers, and the value is not the target",
+    "false_equation": "exactly the given numbers, and the text after `=` is not the target",
     "wrong_numbers": "not exactly the given numbers, each once",
     "no_answer_tag": "no complete <answer>…</answer> after the thinking",
     "unclosed_thinking": "the thinking was opened and never closed: there is no answer",

@@ -15,9 +15,9 @@ MODES = ("binary", "shaped")
 
 REASONS = {
     "correct": "the number is the right one",
-    "wrong_number": "a number, and not the right one",
+    "wrong_number": "a number that is not the right one",
     "not_a_number": "the answer is marked (####, box or bold) and states no number, or several",
-    "no_answer": "nothing is marked as the answer",
+    "no_answer": "no text is marked as the answer",
     "unclosed_thinking": "the thinking was opened and never closed: there is no answer",
 }
 

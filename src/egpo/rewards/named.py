@@ -83,9 +83,9 @@ KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
 """The arguments with which verl calls a reward."""
 
 FOREIGN_REASONS = {
-    "scored": "a reward from outside gave a number and no reason",
-    "no_score": "checker failure: a reward from outside gave None, or a number that is not finite",
-    "reward_raised": "checker failure: a reward from outside raised an exception",
+    "scored": "a user's reward returned a number without a reason",
+    "no_score": "checker failure: a user's reward returned None, or a number that is not finite",
+    "reward_raised": "checker failure: a user's reward raised an exception",
 }
 
 

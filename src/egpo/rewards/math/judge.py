@@ -155,13 +155,13 @@ TIMEOUT_S = 5.0
 
 _UNDECIDED = {
     **FAILURES,
-    "gold_unparsable": "the ground truth cannot be parsed or is too complex, and the answer is spelled differently",
+    "gold_unparsable": "the ground truth cannot be parsed or is too complex, and the answer is written differently",
 }
 REASONS = {
     "correct": "equal to the ground truth",
     "wrong_answer": "not equal to the ground truth",
     "not_one_answer": "a second number beside the answer, as in `5 15` or `5\\text{ or 6}`, or words that change it",
-    "unparsable": "not spelled like the ground truth, and no LaTeX that can be parsed",
+    "unparsable": "not written like the ground truth, and not LaTeX that can be parsed",
     "too_complex": (
         f"longer than {MAX_CHARACTERS} characters, brackets deeper than {MAX_DEPTH}, or a power, factorial, binomial, "
         "sum, integral or limit too large to compute"
@@ -169,7 +169,7 @@ REASONS = {
     "exhausts_checker": (
         "math-verify ran out of processor time or memory, or crashed, twice on this answer, and not on the ground truth"
     ),
-    "no_answer": "nothing is marked as the answer, or what is marked is empty",
+    "no_answer": "no text is marked as the answer, or the marked text is empty",
     "unclosed_thinking": "the thinking was opened and never closed: there is no answer",
     **_UNDECIDED,
 }

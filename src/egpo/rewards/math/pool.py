@@ -28,7 +28,7 @@ FAILURES = {
     "checker_crashed": "math-verify crashed the worker process, for this ground truth",
     "checker_stalled": "the worker process got too little processor time to finish, and was killed",
     "checker_died": "the worker process was killed from outside while it compared",
-    "checker_memory": "math-verify came near its memory limit and did not find the answer right",
+    "checker_memory": "math-verify came near its memory limit and did not find the answers equal",
     "checker_error": "math-verify raised an error of its own",
     "checker_unavailable": "no worker process could be started",
 }

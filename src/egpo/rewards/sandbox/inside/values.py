@@ -75,7 +75,7 @@ _EXACT = {type(None), bool, *UNCHANGING, *CHANGING}
 def encode(value: Value, hand_over: HandOver, depth: int = 0, of_subclass: OfSubclass | None = None) -> bytes:
     """Return the bytes of `value`; `hand_over` numbers what is not plain data (or raises TypeError).
 
-    `of_subclass` is called for an object of no builtin or known class. It returns None (the object is sent as its base,
+    `of_subclass` is called for an object of no builtin or known class. It returns b"" (the object is sent as its base,
     or handed over), or a tag with a number: `m` before the plain value, `r` in place of it.
     """
     if depth > DEEPEST:

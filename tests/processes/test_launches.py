@@ -1,4 +1,4 @@
-"""No process of a launch is left, whatever it does: real processes, ended by id."""
+"""No process of a launch is left, whatever it does: real processes, ended by identity."""
 
 import os
 import signal
@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from egpo.processes.launches import LaunchedProcesses
+from egpo.processes.launches import MARK, LaunchedProcesses, start_in_session
 from egpo.processes.table import ProcessId, process_id, remove_shared_memory, shared_memory_of
-from egpo.verl.launch.command import MARK, Command
-from egpo.verl.launch.processes import start
 from tests.waiting import becomes_true
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
@@ -36,7 +34,7 @@ def family(tmp_path, request):
     mark = f"test-{os.getpid()}-{request.node.name[:40]}"
     log = tmp_path / "log"
     words = (sys.executable, "-c", FAMILY, *getattr(request, "param", ()))
-    verl = start(Command(words, {MARK: mark}), log)
+    verl = start_in_session(words, {MARK: mark}, log)
     processes = LaunchedProcesses(mark, driver=process_id(verl.pid))
     assert becomes_true(lambda: "ready" in log.read_text() and len(processes.look()) == 4)
     yield verl, processes
@@ -62,7 +60,7 @@ def test_the_whole_family_is_found_and_ended(family):
 
 
 @pytest.mark.parametrize("family", [("deaf",)], indirect=True)
-def test_who_does_not_listen_is_killed_when_nobody_waits(family):
+def test_processes_that_ignore_signals_are_killed_when_hurried(family):
     verl, processes = family
     members = processes.look()
     processes.end(lambda: True)
@@ -94,10 +92,9 @@ def test_nobody_belongs_to_a_launch_by_chance():
 LAUNCHER = """
 import sys, time
 from pathlib import Path
-from egpo.verl.launch.command import Command
-from egpo.verl.launch.processes import start
+from egpo.processes.launches import start_in_session
 words = (sys.argv[1], "-c", "print('ready', flush=True); import time; time.sleep(600)")
-driver = start(Command(words, {}), Path(sys.argv[2]))
+driver = start_in_session(words, {}, Path(sys.argv[2]))
 print(driver.pid, flush=True)
 time.sleep(600)
 """
@@ -142,7 +139,7 @@ CLOSES_WHAT_IT_INHERITED = "import subprocess, sys; sys.exit(subprocess.call([sy
 @pytest.mark.parametrize("line", ['{python} "$@"; exit $?', f'exec {{python}} -c "{CLOSES_WHAT_IT_INHERITED}" "$@"'])
 def test_a_script_that_starts_the_interpreter_as_its_child_will_do(tmp_path, line):
     python = script(tmp_path, line.format(python=sys.executable))
-    assert start(Command((python, "-c", "print('ready')"), {}), tmp_path / "log").wait() == 0
+    assert start_in_session((python, "-c", "print('ready')"), {}, tmp_path / "log").wait() == 0
     assert (tmp_path / "log").read_text() == "ready\n"
 
 
