@@ -51,7 +51,7 @@ def test_two_models_are_compared_in_a_table(egpo_eval, server, tmp_path):
     assert "bad -> good: 24 problems, paired" in shown
     assert "25.0 -> 100.0 (+75.0)" in shown
     assert "better" in shown
-    assert "McNemar's exact test, besides the interval: accuracy p =" in shown
+    assert "McNemar's exact test: accuracy p =" in shown
     assert "entropy" not in shown
     assert sorted(path.name for path in (tmp_path / "evals").iterdir()) == [
         "bad-served-Sums-n2-t1.json",

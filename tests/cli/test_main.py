@@ -35,8 +35,29 @@ def test_help_lists_grouped_verbs_each_with_an_example():
         assert f"egpo {verb}" in done.output, f"`egpo --help` shows no example of {verb}"
 
 
+GROUPS = {"eval": ["bfcl"], "config": ["show", "check", "import", "schema"], "audit": ["rewards", "sandbox"]}
+VERBS = [
+    "demo",
+    "doctor",
+    "run",
+    "new",
+    "probe",
+    "plan",
+    "train",
+    "sft",
+    "merge",
+    "serve",
+    "report",
+    "compare",
+    "results",
+    "eval",
+    "config",
+    "audit",
+]
+
+
 @pytest.mark.parametrize(
-    "words", [["doctor"], ["config"], ["config", "show"], ["config", "check"], ["config", "schema"]]
+    "words", [[verb] for verb in VERBS] + [[group, verb] for group, verbs in GROUPS.items() for verb in verbs]
 )
 def test_every_verb_shows_an_example_in_its_own_help(words):
     assert "Example:" in CliRunner().invoke(app, [*words, "--help"]).output
@@ -79,7 +100,7 @@ def test_a_recipe_may_have_an_equals_sign_in_its_name(tmp_path):
 
 
 def test_config_check_and_schema():
-    assert "in order (egpo on countdown" in run("config", "check", RECIPE).stdout
+    assert "valid (egpo on countdown" in run("config", "check", RECIPE).stdout
     assert json.loads(run("config", "schema").stdout)["properties"]["update"]
     report = run("config", "check", RECIPE, "update.lr=x", "--json")
     assert report.returncode == 2

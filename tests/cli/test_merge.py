@@ -16,8 +16,8 @@ def test_merge_says_what_it_made_and_that_it_verified_it(tmp_path):
     save_sharded(tmp_path / "checkpoints" / "global_step_3" / "actor", Sharding(1))
     done = egpo("merge", tmp_path, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert "the checkpoint of step 3, out of one shard" in done.stdout
-    assert "69 tensors are those of the checkpoint to the bit" in done.stdout
+    assert "checkpoint of step 3, merged from one shard" in done.stdout
+    assert "69 tensors are bit-equal to the checkpoint" in done.stdout
     assert done.stderr == ""
     told = json.loads(egpo("merge", tmp_path, "--out", tmp_path / "out", "--json").stdout)
     assert (told["step"], told["logits_difference"]) == (3, 0)

@@ -41,14 +41,14 @@ def test_the_tables_at_80_columns(monkeypatch, capsys, tmp_path):
     print_kept(Kept("a/kept", "a/control", 3, 6))
     shown = capsys.readouterr().out
     assert max(len(line) for line in shown.splitlines() if not line.startswith("written")) <= 80
-    assert "scripted: tests.evals.sum_task:Sums, 6 training prompts, n 8, temperature 1" in shown
+    assert "scripted: tests.evals.sum_task:Sums, 6 training problems, n 8, temperature 1" in shown
     assert "never ██████" in shown
     assert "kept 3 of 6 problems in a/kept" in shown
-    rows = [line.split() for line in shown.splitlines() if "counting" in line or "a fit" in line]
+    rows = [line.split() for line in shown.splitlines() if "counted" in line or "extrapolated" in line]
     assert [row[row[0] == "→"] for row in rows] == ["2", "4", "8", "16", "32", "64"]
     (chosen,) = [row[1] for row in rows if row[0] == "→"]
     assert f"recommended: rollout.n={chosen}" in shown
-    assert "look at it  entropy 0.100 (wanted: 0.2 to 0.8 nats)" in shown
+    assert "check  entropy 0.100 (wanted: 0.2 to 0.8 nats)" in shown
 
 
 def test_nothing_readable_is_told_with_examples_that_a_terminal_survives(capsys, monkeypatch, tmp_path):
@@ -60,7 +60,7 @@ def test_nothing_readable_is_told_with_examples_that_a_terminal_survives(capsys,
     assert "Not one of 6 responses holds an answer." in shown
     assert shown.count("[bold]\\x1b[31m") == 3
     assert "accuracy  " not in shown
-    assert "prompts by pass rate" not in shown
+    assert "problems by pass rate" not in shown
     assert "recommended: no group size" in shown
     assert not [letter for letter in shown if not letter.isprintable() and letter != "\n"]
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from egpo.assets import resolve_model
 from egpo.tasks.loading import load_task
 from egpo.tasks.preparation import prepare
-
-from egpo.assets import resolve_model
 from egpo.verl.cpu.launch_settings import ENVIRONMENT, OVERRIDES
 from egpo.verl.dumps import Recorded, read_record
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from egpo.tasks.loading import load_task
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from egpo.runs.dump import read_dump
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import read_metrics
 from egpo.runs.provenance import read_provenance
+from egpo.tasks.loading import load_task
 from egpo.verl.dumps import RECORD_VARIABLE as VARIABLE
 from egpo.verl.launch.command import MARK
 from egpo.verl.launch.layout import VerlPlaces

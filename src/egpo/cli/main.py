@@ -65,7 +65,8 @@ app.command(rich_help_panel="Set-up", short_help="Check this machine.  [cyan]egp
 app.command(rich_help_panel="Experiments", short_help="Run whole experiments.  [cyan]egpo run RECIPE...[/]")(run)
 app.command(rich_help_panel="Experiments", short_help="Write a recipe.  [cyan]egpo new mine --from RECIPE[/]")(new)
 app.command(
-    rich_help_panel="Training", short_help="Test for a signal.  [cyan]egpo probe --model M --task countdown[/]"
+    rich_help_panel="Training",
+    short_help="Probe a model before training.  [cyan]egpo probe --model M --task countdown[/]",
 )(probe)
 app.command(
     rich_help_panel="Training", short_help="Estimate memory and time.  [cyan]egpo plan examples/recipe.yaml[/]"
@@ -86,7 +87,7 @@ eval_app.command("bfcl")(bfcl)
 # Panel, app, name, summary, example.
 GROUPS = [
     ("Results", eval_app, "eval", "Evaluate models.", "egpo eval MODEL --task countdown"),
-    ("Recipes", config_app, "config", "Show, check and describe recipes.", "egpo config check examples/recipe.yaml"),
+    ("Recipes", config_app, "config", "Show, check and import recipes.", "egpo config check examples/recipe.yaml"),
     ("Data", prepare_app, "prepare", "Write a task's data.", "egpo prepare countdown --out data/countdown"),
     ("Data", convert_app, "convert", "Convert conversations.", "egpo convert messages chats.jsonl --out data/chats"),
     ("Rewards", audit_app, "audit", "Check rewards and sandbox.", "egpo audit rewards rollouts.jsonl"),

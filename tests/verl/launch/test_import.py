@@ -309,7 +309,7 @@ def test_egpo_config_import_writes_a_recipe_that_loads(tmp_path, monkeypatch, ca
 
     code, printed = run("import", "run.sh")
     assert code == 0
-    assert "Not carried over:\n  ~data.seed: a recipe cannot remove" in printed.err
+    assert "Not converted:\n  ~data.seed: a recipe cannot remove" in printed.err
     code, _ = run("import", "run.sh", "--out", "mine.yaml")
     assert code == 0
     assert Path("mine.yaml").read_text() == printed.out
