@@ -5,7 +5,8 @@ jobs.py          the job (limits, program, tests) and the report
 selection.py     which sandbox is used: tiers.py (bubblewrap, or resource limits alone) or http.py (a remote service)
 launch.py        starts the supervisor, sends the job, and enforces time and memory; cgroups.py, seccomp.py: how
 payload.py       packs inside/, the code that runs in the sandbox
-audit.py         runs the programs of escapes.py and memory_attempts.py, which try to get out"""
+audit.py         runs the programs of escapes.py and memory_attempts.py, which try to get out
+"""
 
 from egpo.rewards.sandbox.jobs import Checks, Limits, ProgramOutcome, Report, SandboxJob, Scripts
 from egpo.rewards.sandbox.selection import (
