@@ -190,7 +190,7 @@ def test_no_server_at_all(ask):
         server.http.socket.close()
         with pytest.raises(EgpoError, match=r"gave up after 0 of 12 responses \(no connection"):
             ask(server)
-        with pytest.raises(InputError, match="is the server up"):
+        with pytest.raises(InputError, match="check that the server is up"):
             Server.at(server.url).only_model()
 
 

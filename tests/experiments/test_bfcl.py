@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import egpo.evals.bfcl.evaluate as bfcl_run
+import egpo.evals.bfcl.evaluate_bfcl as bfcl_run
 from egpo.assets import resolve_model
 from egpo.data.conversations import INSTRUCTION
 from egpo.errors import ConfigError, InputError

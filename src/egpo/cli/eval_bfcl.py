@@ -9,7 +9,7 @@ import typer
 from egpo.cli.eval import KEY_HELP, key_in
 
 if TYPE_CHECKING:
-    from egpo.evals.bfcl.evaluate import BfclOutcome
+    from egpo.evals.bfcl.evaluate_bfcl import BfclOutcome
     from egpo.evals.bfcl.passes import BfclSettings
     from egpo.evals.bfcl.targets import BfclTarget
 
@@ -67,7 +67,7 @@ def bfcl(
 
     from egpo.evals.bfcl.categories import first_cases, parse_categories
     from egpo.evals.bfcl.environment import bfcl_python
-    from egpo.evals.bfcl.evaluate import BfclOptions, evaluate_bfcl
+    from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, evaluate_bfcl
     from egpo.evals.bfcl.passes import BfclSettings
     from egpo.evals.bfcl.targets import find_targets
 

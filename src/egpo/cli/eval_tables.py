@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from egpo.cli.tables import cell, excerpt, safe_table
-from egpo.evals.bfcl.evaluate import BfclOutcome, PromptMismatch
+from egpo.evals.bfcl.evaluate_bfcl import BfclOutcome, PromptMismatch
 from egpo.evals.bfcl.verdicts import VERSION, CategoryFigures, figures_by_category
 from egpo.evals.evaluate import Evaluation
 from egpo.evals.figures import Figures

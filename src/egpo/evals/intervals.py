@@ -130,13 +130,8 @@ def require_ks(ks: Iterable[int], n: int) -> tuple[int, ...]:
     if impossible:
         possible = "k can only be 1" if n == 1 else f"k can be 1 to {n}"
         fix = f"{possible}; for more, sample more: --n {max(impossible)}" if max(impossible) > n else possible
-        raise InputError(
-            f"pass@{impossible[0]} needs more than {n} response{'s' * (n > 1)} per problem"
-            if max(impossible) > n
-            else f"pass@{impossible[0]}",
-            where="--k",
-            fix=fix,
-        )
+        what = f"pass@{impossible[0]} out of {n} response{'s' * (n > 1)} per problem"
+        raise InputError(what, where="--k", fix=fix)
     return wanted
 
 

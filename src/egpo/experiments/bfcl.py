@@ -10,7 +10,7 @@ from egpo.config.machine import model_folder
 from egpo.config.schema import Bfcl
 from egpo.errors import InputError
 from egpo.evals.bfcl.categories import parse_categories
-from egpo.evals.bfcl.evaluate import BfclOptions, BfclOutcome, evaluate_bfcl, evaluation_name, training_instruction
+from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, BfclOutcome, evaluate_bfcl, evaluation_name, training_instruction
 from egpo.evals.bfcl.passes import BfclSettings, PromptFormat
 from egpo.evals.bfcl.targets import BfclTarget
 from egpo.experiments.evaluations import Which, find_evaluated

@@ -8,7 +8,7 @@ import pytest
 from egpo.assets import resolve_model
 from egpo.errors import EgpoError
 from egpo.evals.bfcl.categories import first_cases
-from egpo.evals.bfcl.evaluate import BfclOptions, evaluate_bfcl
+from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, evaluate_bfcl
 from egpo.evals.bfcl.passes import BfclSettings, built_prompt, run_pass
 from egpo.evals.bfcl.targets import find_target
 from egpo.evals.bfcl.verdicts import evaluation_of, figures_by_category, read_verdicts, require_generated

@@ -6,7 +6,7 @@ import pytest
 
 from egpo.assets import resolve_model
 from egpo.errors import InputError
-from egpo.evals.bfcl.evaluate import BfclOptions, evaluation_name, prompt_mismatches
+from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, evaluation_name, prompt_mismatches
 from egpo.evals.bfcl.passes import BfclSettings
 from egpo.evals.bfcl.targets import BfclTarget, find_target, find_targets
 from egpo.evals.targets import ModelPlace

@@ -8,5 +8,5 @@ sample), and BFCL's own files.
 - `targets.py`: the model, and the server that answers for it
 - `passes.py`: one pass of BFCL in bubblewrap; `inside/` is the code that runs there, without egpo
 - `verdicts.py`: BFCL's files -> verdicts -> figures
-- `evaluate.py`: all of it in order, and the comparison of BFCL's prompt with the training prompt; read this first
+- `evaluate_bfcl.py`: all of it in order, and the comparison of BFCL's prompt with the training prompt; read this first
 """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from egpo.evals.bfcl.evaluate import as_question, mismatches
+from egpo.evals.bfcl.evaluate_bfcl import as_question, mismatches
 from egpo.tasks import load_task
 
 BODY = """<|im_start|>system
