@@ -18,7 +18,7 @@ from egpo.data.tokens import load_tokenizer
 from egpo.errors import ConfigError, InputError
 from egpo.local.models.loading import load_policy
 from egpo.merges.models import read_config
-from egpo.serving.commands import Engine, Serving, Template, command, read_template
+from egpo.serving.commands import ChatTemplate, Engine, Serving, command, read_template
 from egpo.verl.launch.preflight import load_tokenizer as load_for_verl
 from egpo.verl.launch.refusals import refuse_what_verl_lacks
 from tests.verl.launch.recipes import small
@@ -127,7 +127,9 @@ def test_a_recipe_cannot_have_verl_trust_a_model(key):
 def test_a_server_is_not_told_to_trust_a_model():
     serving = Serving("folder", "model", more=["--trust-remote-code"])
     with pytest.raises(InputError, match="never run"):
-        command(serving, Engine("vllm", "python", on_cpu=False), Template(None, opens_thinking=False, may_switch=False))
+        command(
+            serving, Engine("vllm", "python", on_cpu=False), ChatTemplate(None, opens_thinking=False, may_switch=False)
+        )
 
 
 def test_yes_on_standard_input_trains_no_model_with_code(folder, marker, tmp_path):

@@ -13,7 +13,7 @@ from egpo.data.conversations import INSTRUCTION
 from egpo.errors import ConfigError, InputError
 from egpo.evals.bfcl.environment import VARIABLE as EGPO_BFCL_PYTHON
 from egpo.evals.bfcl.environment import bfcl_python
-from egpo.evals.bfcl.targets import Answering
+from egpo.evals.bfcl.targets import RunningServer
 from egpo.experiments.bfcl import _call, bfcl_exam, bfcl_jobs, downloaded
 from egpo.experiments.pipeline import run_experiments, run_stages
 from egpo.experiments.screen import plain_screen
@@ -141,9 +141,9 @@ def test_two_recipes_are_asked_by_the_official_evaluator_and_compared(recipe, mo
 
         @contextmanager
         def gold(target, max_model_len=None, *args):
-            yield Answering(url, "gold")
+            yield RunningServer(url, "gold")
 
-        monkeypatch.setattr(bfcl_run, "answering", gold)
+        monkeypatch.setattr(bfcl_run, "running_server", gold)
         run_experiments(experiments, Selection(), plain_screen(said.append))
         asked = len(prompts)
         run_experiments(experiments, Selection(), plain_screen(lambda line: None))

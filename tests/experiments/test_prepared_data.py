@@ -16,7 +16,7 @@ from egpo.experiments.stages import Selection
 from egpo.experiments.validate import load_experiments
 from egpo.prepared_data import data_plan, require_prepared_data, with_prepared_data
 from egpo.tasks import load_task
-from egpo.tasks.function_calling import Shape, draw_conversation
+from egpo.tasks.function_calling import ConversationLimits, draw_conversation
 
 WORDS = ["model.path=egpo-tiny", "task.name=countdown", "task.settings={train: 12, test: 6}"]
 
@@ -75,7 +75,7 @@ def test_a_source_is_prepared_from_the_machines_data(run_recipe, recipe, tmp_pat
 
 def test_conversations_are_split_as_egpo_convert_splits_them(run_recipe, tmp_path):
     rng = random.Random(0)
-    records = [json.dumps(draw_conversation(rng, Shape(2, 2, 4, True))) for _ in range(60)]
+    records = [json.dumps(draw_conversation(rng, ConversationLimits(2, 2, 4, True))) for _ in range(60)]
     (tmp_path / "raw.jsonl").write_text("\n".join(records) + "\n")
     convert = "{format: hardgen, max_samples: 40, test_size: 0.1}"
     said = run_recipe(
@@ -103,7 +103,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 def hardgen_prompts(tmp_path, monkeypatch):
     """The system turns of a shipped recipe's training data, converted from a file of conversations or drawn."""
     rng = random.Random(0)
-    records = [draw_conversation(rng, Shape(2, 2, 4, True)) for _ in range(60)]
+    records = [draw_conversation(rng, ConversationLimits(2, 2, 4, True)) for _ in range(60)]
     (tmp_path / "hardgen.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     monkeypatch.chdir(tmp_path)
 

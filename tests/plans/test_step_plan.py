@@ -6,7 +6,7 @@ import pytest
 
 from egpo.config import Config
 from egpo.errors import InputError
-from egpo.local.models.cuda.packed import bytes_per_token
+from egpo.local.updates.micro_batches import bytes_per_token
 from egpo.plans.shapes import CARDS, ModelShape, StepJob, read_shape
 from egpo.plans.step_plan import longest_that_fits, plan_job, plan_recipe
 from tests.local.conftest import CONFIGS, build_model

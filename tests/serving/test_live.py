@@ -4,7 +4,6 @@ import re
 
 import httpx
 import pytest
-from egpo.local.models.load import load_policy
 
 from egpo.config.schema import Model
 from egpo.evals.evaluate import Exam, evaluate, load_exam
@@ -12,6 +11,7 @@ from egpo.evals.local_model import LocalModel
 from egpo.evals.responses import Sampling
 from egpo.evals.server import ServedModel, Server
 from egpo.evals.server_requests import AnswerCache
+from egpo.local.models.loading import load_policy
 from egpo.serving.commands import Serving
 from egpo.serving.served import served
 

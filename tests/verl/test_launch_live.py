@@ -15,6 +15,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from egpo.processes.launches import LaunchedProcesses
+from egpo.processes.table import process_id
 from egpo.runs.dump import read_dump
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import read_metrics
@@ -23,7 +25,7 @@ from egpo.tasks.loading import load_task
 from egpo.verl.dumps import RECORD_VARIABLE as VARIABLE
 from egpo.verl.launch.command import MARK
 from egpo.verl.launch.layout import VerlPlaces
-from egpo.verl.launch.processes import LaunchedProcesses, LaunchRecord, identified
+from egpo.verl.launch.processes import LaunchRecord
 from tests.verl.live import BY_CALIBRATION, BY_EGPO, EVERY_STEP, model_that_opens_the_tag, reasons_of, records_in
 from tests.verl.test_conformance import assert_conforms
 
@@ -220,7 +222,7 @@ def cluster(tmp_path):
         ray = subprocess.Popen(
             words, stdout=screen, stderr=screen, start_new_session=True, env=os.environ | {MARK: mark}
         )
-    processes = LaunchedProcesses(mark, driver=identified(ray.pid))
+    processes = LaunchedProcesses(mark, driver=process_id(ray.pid))
     deadline = time.monotonic() + 120
     try:
         # Ray puts the node's own address in the place of 127.0.0.1: it says which.

@@ -4,7 +4,7 @@ import json
 
 from egpo.local.sft.session import sft
 from egpo.runs.metric_table import find_metric
-from tests.local.sft.test_train import settings  # noqa: F401  (a fixture)
+from tests.local.sft.test_session import settings  # noqa: F401  (a fixture)
 
 
 def test_every_metric_that_a_supervised_run_writes_has_a_row(settings, tmp_path):  # noqa: F811

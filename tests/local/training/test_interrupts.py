@@ -10,7 +10,7 @@ import pytest
 
 from egpo.errors import RunInterruptedError
 from egpo.local.training.interrupts import Interrupts, StepAbandoned
-from egpo.verl.launch.watch import Stops
+from egpo.verl.launch.watch import StopSignals
 
 BOTH = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
 FROM_SCHEDULERS = pytest.mark.parametrize("signum", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
@@ -101,7 +101,7 @@ def test_under_nohup_a_run_outlives_its_terminal():
 
 @pytest.mark.parametrize("signum", ALL)
 def test_verl_is_ended_by_the_same_signals(signum):
-    with Stops() as stops:
+    with StopSignals() as stops:
         send(signum)
         assert (stops.signum, stops.hurried) == (signum, False)
         send(signum)

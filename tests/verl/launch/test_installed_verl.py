@@ -6,8 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from egpo.support import VERL_VERSION
 from egpo.verl.launch.hydra_overrides import format_value
-from egpo.verl.launch.schema.known import PATH, VERSION
+from egpo.verl.launch.schema.known import PATH
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl")
@@ -17,7 +18,7 @@ def test_the_snapshot_is_that_of_the_installed_verl():
     from egpo.verl.launch.schema.snapshot import snapshot
 
     held = json.loads(PATH.read_text(encoding="utf-8"))
-    assert held["version"] == VERSION
+    assert held["version"] == VERL_VERSION
     assert json.loads(json.dumps(snapshot())) == held
 
 
