@@ -213,3 +213,28 @@ def test_one_module_renders_chat_templates():
         and getattr(node, "attr", getattr(node, "id", "")) in {"apply_chat_template", "render_jinja_template"}
     }
     assert found == {"chat_templates.py", "evals/bfcl/inside/template_handler.py"}
+
+
+REPEATED = {
+    "train.py": "one for the command, one for each engine: the same verb",
+}
+"""File stems and public classes that occur in three packages, with the reason."""
+
+
+def test_no_name_in_three_packages():
+    packages = {}
+    for path in SOURCE.rglob("*.py"):
+        names = {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)}
+        names = {name for name in names if not name.startswith("_")}
+        for name in names | ({path.name} - {"__init__.py"}):
+            packages.setdefault(name, set()).add(path.parent.relative_to(SOURCE))
+    assert {name for name, found in packages.items() if len(found) > 2} == set(REPEATED)
+
+
+def test_every_package_has_a_map():
+    """A package of three modules or more says in its docstring what each of them does."""
+    for init in SOURCE.rglob("__init__.py"):
+        modules = [path.name for path in init.parent.glob("*.py") if path.name != "__init__.py"]
+        docstring = ast.get_docstring(ast.parse(init.read_text())) or ""
+        missing = [name for name in modules if name not in docstring and name.removesuffix(".py") not in docstring]
+        assert len(modules) < 3 or init.parent == SOURCE or not missing, f"{init}: {missing}"

@@ -200,7 +200,7 @@ def test_a_recipe_that_fails_leaves_no_folder(recipe, tmp_path):
 def test_a_model_directory_that_is_not_one(recipe, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "todo.txt").write_text("x")
-    with pytest.raises(InputError, match=r"no config.json in it \(it holds todo.txt\)"):
+    with pytest.raises(InputError, match=r"it has no config.json \(it holds todo.txt\)"):
         trained(recipe, f"model.path={tmp_path / 'notes'}")
 
 

@@ -3,6 +3,7 @@
 In: the metrics, timings and responses of each step. Out: the files of `runs/<name>/`, and lines on the screen.
 
 folder.py        the paths of a run folder, who may write to it, and `differences.py`: which config may resume it
+opening.py       opens a new or a resumed run in one order of operations, for RL, SFT and verl
 provenance.py    `provenance.json`: versions, hardware, git state and data digests
 ledger.py        records a step: metrics, timings, trackers, screen and health notes; rewinds a resumed run
 metrics.py       `metrics.jsonl` and `timings.jsonl`, and the history that health rules read; lines: `json_lines.py`

@@ -121,7 +121,10 @@ def flip(path):
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (break_file("resume.safetensors", lambda p: p.write_bytes(p.read_bytes()[:-1])), "bytes, where"),
+        (
+            break_file("resume.safetensors", lambda p: p.write_bytes(p.read_bytes()[:-1])),
+            "bytes; 104 were written",
+        ),
         (break_file("huggingface/model.safetensors", flip), "its digest differs"),
         (break_file("state.json", flip), "its digest differs"),
         (break_file("huggingface/config.json", Path.unlink), "No such file"),
@@ -153,7 +156,7 @@ def test_only_a_whole_checkpoint_is_offered(tmp_path):
     with pytest.raises(InputError, match="--resume-from 10"):
         ours.read(30)
     flip(ours.folder(10) / "state.json")
-    with pytest.raises(InputError, match="start anew"):
+    with pytest.raises(InputError, match="start a new run"):
         ours.read(30)
 
 
