@@ -123,15 +123,6 @@ def test_a_cpu_is_named_with_the_models_that_are_fast_on_it(monkeypatch):
     )
 
 
-def test_the_doctor_s_shapes_are_those_of_the_fast_path():
-    from egpo.local.models.architectures import ARCHITECTURES
-    from egpo.plans import shapes
-
-    named = [f"{name}ForCausalLM" for name in checks.FAST_SHAPES.replace(" and", ",").split(", ")]
-    assert [row.model_class.__name__ for row in ARCHITECTURES] == named
-    assert tuple(row.model_type for row in ARCHITECTURES) == shapes.KNOWN
-
-
 def test_a_cpu_without_compiled_kernels_is_amber_with_the_reason(monkeypatch):
     answer = {"gpu": None, "threads": 2, "no_kernels": "no C compiler (cc, gcc or clang)"}
     monkeypatch.setattr(checks, "_ask_child", lambda question: answer)

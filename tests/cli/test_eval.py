@@ -100,7 +100,7 @@ def test_a_local_model_that_writes_nothing_readable_is_told_so_with_examples(egp
         (["base", "--task", TASK, "--k", "one"], "whole numbers, as in 1,2,4"),
         (["base", "--task", TASK, "--set", "count"], "write key=value"),
         (["base", "--task", TASK, "--set", "size=3"], "unknown setting `size`"),
-        (["base", "--task", TASK, "--temperature", "0"], "greedy responses are all the same"),
+        (["base", "--task", TASK, "--temperature", "0"], "greedy responses are all equal"),
         (["./nowhere", "--task", TASK], "egpo: model ./nowhere: no such folder"),
         (["m", "--url", "nowhere", "--task", TASK], "is not an address"),
         (["m", "--url", "http://x", "--task", TASK, "--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),

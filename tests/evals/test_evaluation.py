@@ -115,7 +115,7 @@ def test_every_unreadable_reason_is_one_that_a_reward_gives():
         ({"top_p": 0.0}, "top_p=0"),
         ({"max_tokens": 0}, "max_tokens=0"),
         ({"seed": -1}, "seed=-1"),
-        ({"n": 2, "temperature": 0.0}, "greedy responses are all the same"),
+        ({"n": 2, "temperature": 0.0}, "greedy responses are all equal"),
     ],
 )
 def test_impossible_sampling_is_refused(wrong, message):
@@ -199,7 +199,7 @@ def test_a_samples_file_cut_off_in_mid_line_keeps_its_whole_lines(tmp_path):
     path.write_bytes(path.read_bytes()[:-5])
     assert read_samples(path) == list(found.samples[:1])
     path.write_text('{"problem": 1}\n')
-    with pytest.raises(InputError, match="line 1: no sample"):
+    with pytest.raises(InputError, match="line 1: not a stored response"):
         read_samples(path)
 
 

@@ -92,7 +92,7 @@ def test_a_recipe_that_fails_leaves_no_folder(tmp_path, broken):
 
 def test_a_folder_that_holds_a_run_is_refused_before_anything_is_loaded(trained):
     opening = Opening(trained)
-    with pytest.raises(InputError, match="already holds a run"), opened(opening):
+    with pytest.raises(InputError, match="already contains a run"), opened(opening):
         pass
     assert opening.calls == []
 
@@ -126,7 +126,7 @@ def test_a_resumption_that_fails_removes_nothing(trained, broken):
 
 def test_other_data_is_refused_before_anything_is_removed(trained):
     opening = Opening(trained, steps=[1], data="other")
-    with pytest.raises(InputError, match="data is not what this run began with"), opened(opening, resume=True):
+    with pytest.raises(InputError, match="the data has changed since the run started"), opened(opening, resume=True):
         pass
     assert len(read_metrics(opening.folder.metrics)) == 3
 

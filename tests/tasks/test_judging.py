@@ -106,7 +106,7 @@ class Sometimes(Hanging):
 
 
 def test_a_judgement_that_hangs_is_left_out_and_named(monkeypatch):
-    monkeypatch.setattr(errors, "_said", set())
+    errors.forget_warnings()
     task = Sometimes()
     problems = [PROBLEM, replace(PROBLEM, key="the slow one"), *[PROBLEM] * 8]
     with pytest.warns(EgpoWarning, match=r"Sometimes: no verdict on a response to problem 'the slow one' within 0.2 s"):
@@ -117,7 +117,7 @@ def test_a_judgement_that_hangs_is_left_out_and_named(monkeypatch):
 
 
 def test_a_judgement_that_takes_long_is_named_before_its_limit(monkeypatch, hanging):
-    monkeypatch.setattr(errors, "_said", set())
+    errors.forget_warnings()
     monkeypatch.setattr(protocol, "_NOTICE_S", 0.1)
     threading.Timer(2, hanging.go_on.set).start()
     with pytest.warns(EgpoWarning, match=r"Hanging has taken \d+ s for a response to problem 'p'"):

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from egpo.errors import InputError
 from egpo.files import write_atomically
 from egpo.runs.json_lines import encoded, read_lines
+
+if TYPE_CHECKING:
+    from egpo.tasks import Problem, Task
 from egpo.runs.stored import EvaluationFile
-from egpo.tasks import Problem, Task
 
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of responses so far and their total number."""
@@ -90,7 +92,7 @@ class Respondent(Protocol):
         ...
 
     def respond(
-        self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: ProgressCallback
+        self, task: "Task", problems: "Sequence[Problem]", sampling: Sampling, watch: ProgressCallback
     ) -> list[Response]:
         """Return `sampling.n` responses per problem; none for a problem whose prompt does not fit the model."""
         ...

@@ -81,7 +81,7 @@ def write_dump(path: Path, records: Iterable[RolloutRecord]) -> None:
     because training does not depend on a dump."""
     try:
         content = b"".join(encoded(_as_line(record)) for record in records)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)  # not its parents: a run folder that was removed is not made again
         write_atomically(path, content)
     except (OSError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -82,7 +82,7 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key, tmp_path, m
     """The client's own error is `Illegal header value`, with the key."""
     monkeypatch.setenv("GOLD_KEY", key)
     refused = command("http://127.0.0.1:9", tmp_path, "--api-key-env", "GOLD_KEY")
-    assert "the variable GOLD_KEY holds no key" in str(refused.exception)
+    assert "the variable GOLD_KEY is not a valid key" in str(refused.exception)
     assert "sk-of" not in f"{refused.output}{refused.exception}"
 
 
