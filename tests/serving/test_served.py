@@ -213,6 +213,6 @@ def test_what_is_no_model(server, tmp_path):
     assert "no config.json in it; give a folder that `egpo merge` wrote" in fault(server("ready", str(tmp_path))[0])
     assert "no such folder" in fault(server("ready", str(tmp_path / "none"))[0])
     (tmp_path / "config.json").write_text("{}")
-    assert "no weights in it; of a checkpoint of verl, make a model" in fault(server("ready", str(tmp_path))[0])
+    assert "no weights in it; convert a checkpoint of verl to a model" in fault(server("ready", str(tmp_path))[0])
     (tmp_path / "model.safetensors").touch()
     assert "no tokenizer" in fault(server("ready", str(tmp_path))[0])

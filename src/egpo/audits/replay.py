@@ -79,7 +79,10 @@ def _unfolded(record: Record) -> Iterator[tuple[Mapping[str, Any], str]]:
 
 
 def stored_verdict(record: Mapping[str, Any], where: str) -> Verdict | None:
-    """Return the verdict that the run stored, or None. If it has no correctness, a reward of 1 or more is correct."""
+    """Return the verdict that is stored in a record, or None if it has no reward.
+
+    If the record does not say whether the response is correct, a reward of 1 or more counts as correct.
+    """
     reward = first_present(record, STORED_REWARD_KEYS)
     if reward is None:
         return None

@@ -87,7 +87,10 @@ def _of_data(runs: Sequence[ComparedModel]) -> Iterator[Inequality]:
 
 
 def _shown_digests(values: Mapping[str, str]) -> dict[str, str]:
-    """Shorten the digests. If both kinds occur, append to each whether it is of rows or of bytes."""
+    """Return the digests shortened for display.
+
+    Some digests are of a data file's rows, others of its bytes. If both kinds occur, each gets a note that says which.
+    """
     kinds = {value.startswith(ROWS) for value in values.values() if value not in (_ABSENT, _UNPROVED)}
     notes = {True: " (of rows)", False: " (of the bytes of a file that no longer exists: cannot be compared)"}
     return {

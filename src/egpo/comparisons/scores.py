@@ -89,7 +89,10 @@ def num_evaluations_for(base: Scores, other: Scores, effect: float) -> int | Non
 
 
 def over_cases(base: Scores, other: Scores, num_cases: int) -> TDesign:
-    """Return the design for independent cases: an upper bound of the error for cases that both share."""
+    """Return the t-test over cases, as if the two conditions were evaluated on independent samples of cases.
+
+    If both were evaluated on the same cases, its standard error is an upper bound.
+    """
     return TDesign(math.sqrt(sum(_case_variance(side, num_cases) for side in (base, other))), 2 * num_cases - 2)
 
 

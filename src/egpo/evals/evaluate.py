@@ -192,7 +192,10 @@ def write_evaluation(
 
 
 def read_evaluation(path: Path) -> StoredEvaluation:
-    """Read an evaluation and its responses. InputError if the file is not one, or of another format."""
+    """Read an evaluation and its responses.
+
+    Raise InputError if the file is not an evaluation, or was written in a format that this version does not read.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         value["label"]

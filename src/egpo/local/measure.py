@@ -22,7 +22,10 @@ SEGMENTS = ("thinking", "answer", "response")
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """Mean `entropy` and `nll` over each segment of each row, by name, on the CPU. NaN: the segment is empty."""
+    """Mean entropy and negative log-likelihood of each segment of each row.
+
+    Both are CPU tensors with one value per row, keyed by the name of the segment. NaN: the segment is empty.
+    """
 
     segments: Segments
     entropy: dict[str, Tensor]

@@ -52,7 +52,7 @@ class ModelShape:
 
     @property
     def layer(self) -> int:
-        """Weights of a layer's matrix products."""
+        """Number of weights in the projection matrices of one layer: attention and MLP."""
         return self.joint + self.hidden * (self.queries * self.width + self.inner)
 
     @property

@@ -122,11 +122,13 @@ Prompts = Sequence[Counter[float]]
 
 
 def agreement_within(prompts: Prompts, size: int) -> Floats:
-    """Return for each prompt the share of its subsets of `size` responses with equal rewards, which is unbiased:
+    """Estimate for each prompt the probability that all responses of a group of `size` get the same reward.
+
+    The estimate is unbiased: the share of all subsets of G = `size` responses whose rewards are equal,
 
         sum over rewards v of C(m[v], G) / C(n, G)
 
-    where m[v] of its n responses earned v; 0 for a prompt with fewer responses than G.
+    where m[v] of the prompt's n responses got the reward v. It is 0 for a prompt with fewer than G responses.
     """
     return np.array([_share_of_subsets(tuple(sorted(counts.values())), size) for counts in prompts], dtype=np.float64)
 

@@ -36,7 +36,9 @@ def draw_exam(exam: Exam) -> ExamProblems:
     require_ks(exam.ks, exam.sampling.n)
     if exam.sampling.n < 2:
         raise InputError(
-            f"n={exam.sampling.n}", where="--n", fix="use at least two responses: rewards of one cannot differ"
+            f"n={exam.sampling.n} is too small",
+            where="--n",
+            fix="use at least two responses: rewards of one cannot differ",
         )
     task = load_task(exam.task, **exam.settings)
     problems = _drawn(task.problems(exam.split), exam.num_problems, exam.sampling.seed)

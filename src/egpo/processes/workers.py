@@ -53,7 +53,7 @@ def load(module: str) -> Any:
 
 
 class Parent:
-    """The worker's side of the connection."""
+    """The connection from a worker process to the process that started it, as the worker uses it."""
 
     def __init__(self, fd: int, pid: int) -> None:
         # A process that the worker starts must not keep the connection open after the worker has died.

@@ -38,7 +38,7 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def render_report(paths: Sequence[Path]) -> bytes:
-    """Return the page in UTF-8."""
+    """Return the HTML report on these runs and comparisons, encoded in UTF-8."""
     runs = read_runs([path for path in paths if not _is_comparison(path)])
     page = Page(
         title=_title(runs),

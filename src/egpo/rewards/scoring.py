@@ -155,7 +155,10 @@ ABILITIES = ("math", "code")
 
 
 def hybrid(text: str, ground_truth: Any, extra_info: Fields) -> Verdict:
-    """Return the verdict of the reward that `ability` names. A row's own column overrides that of `extra_info`."""
+    """Judge a response of a mixed dataset with the math or the code reward, as `extra_info["ability"]` says.
+
+    A row's column `ability` takes precedence over that value: callers that have the column copy it there first.
+    """
     kind = KINDS[ability_of(extra_info)]
     return kind.judge(text, ground_truth, _meant_for(kind, extra_info))
 

@@ -41,7 +41,7 @@ def refuse_other_training(old_yaml: str, new_yaml: str, where: str) -> list[Diff
     """Raise ConfigError if a difference changes what is computed or measured; return the other differences.
 
     `steps` may change if the schedule is constant: the learning rate then does not depend on the length of the run.
-    The section `verl` counts only with that engine.
+    Differences in the section `verl` are allowed unless one of the two configs uses the verl engine.
     """
     differences = config_differences(old_yaml, new_yaml)
     free = {*FREE, "steps"} if _is_constant(old_yaml) and _is_constant(new_yaml) else set(FREE)

@@ -129,7 +129,7 @@ class RunFolder:
 
     @property
     def probe(self) -> Path:
-        """The figures of a probe; its responses and its picture lie beside it under the same name."""
+        """The file with the results of a probe. Its responses and its plot are beside it under the same name."""
         return self.evals / PROBE
 
     @property

@@ -39,7 +39,10 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class Engine:
-    """A server's kind, and the python that runs it. `on_cpu`: its torch or vLLM is built without GPU support."""
+    """An inference server: its kind, and the Python interpreter that runs it.
+
+    `on_cpu`: the torch or vLLM installed for this interpreter is built without GPU support.
+    """
 
     kind: Literal["vllm", "transformers"]
     python: str

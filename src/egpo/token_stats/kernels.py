@@ -1,6 +1,7 @@
 """Triton kernels for one slice of logits on a GPU. Each reads the slice once; torch's own operations read it six times.
 
-One program per token forward, per token and block of words backward. N tokens, C words in the slice.
+The forward kernel runs one Triton program per token; the backward kernel runs one per token and block of the
+vocabulary. In the names of tensors, N is the number of tokens and C the number of vocabulary entries in the slice.
 """
 
 import torch

@@ -1,8 +1,9 @@
-"""What a step under verl writes to disk: its responses, and, if asked for, its batch.
+"""Files written after each training step under verl: the responses and, if requested, the batch.
 
 `rollout_records` makes the same records as the embedded engine: text, verdict, entropy of each token. (verl's own dump
 has only text and score.) `write_record` stores a batch with the advantages that verl used; the conformance test replays
-it. B responses, S prompt tokens, T response tokens. Needs torch, not verl.
+it. In the names of tensors, B is the number of responses, S of prompt tokens, T of response tokens. This module needs
+torch, but not verl.
 """
 
 import io

@@ -24,7 +24,7 @@ from egpo.verl.settings import ESTIMATORS, Settings
 
 @dataclass(frozen=True, eq=False)
 class EstimatorInputs:
-    """What the estimators need besides verl's arguments, and `metrics`, to which they add."""
+    """Inputs of the advantage estimators beyond verl's arguments. The estimators add their metrics to `metrics`."""
 
     settings: Settings
     responses: Responses

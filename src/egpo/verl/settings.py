@@ -146,7 +146,11 @@ def _modern(algorithm: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dic
 
 
 def _of_another_estimator(key: str, estimator: str) -> Fault | None:
-    """`lam` under egpo_calibrated has a nearest key there, and means something else."""
+    """Return a fault if the key is a setting of a different estimator, else None.
+
+    Without this check the error would suggest the most similar key of the chosen estimator, which has another meaning
+    (for example for `lam` under egpo_calibrated).
+    """
     section = _keys_of(estimator)
     if section is _AnyKeys or key in section.model_fields:
         return None

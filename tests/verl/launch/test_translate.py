@@ -225,3 +225,10 @@ def test_a_large_count_does_not_hang_the_launcher():
         refuse_what_verl_lacks(small("rollout.prompts=1048576", "rollout.n=1", "update.mini_batch=3"))
     with pytest.raises(ConfigError, match="it must be less than or equal to 1024"):
         small("verl.gpus=2000000000")
+
+
+def test_checking_a_recipe_does_not_change_what_verl_is_known_to_read():
+    before = dict(schema().defaults)
+    refuse_what_verl_lacks(small("verl.actor_rollout_ref.rollout.engine_kwargs.vllm.max_num_seqs=8"))
+    assert schema().defaults == before
+    assert schema().defaults["actor_rollout_ref.rollout.engine_kwargs.vllm"] == {}

@@ -39,7 +39,10 @@ class Pack:
 
 
 def pack_groups(groups: Sequence[Sequences], device: torch.device | str = "cpu") -> Pack:
-    """Return the pack of these groups, in order: each prompt, then its responses. None of them may be empty."""
+    """Concatenate the tokens of these groups for one forward pass: each prompt once, followed by its responses.
+
+    No prompt and no response may be empty.
+    """
     tokens: list[int] = []
     positions: list[Tensor] = []
     sources: list[Tensor] = []

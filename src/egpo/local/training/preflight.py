@@ -25,9 +25,9 @@ it is saved."""
 
 
 def check_before_training(run: Run) -> str | None:
-    """Raise InputError where training would fail or could not learn.
+    """Raise InputError if the settings or the data would make training fail or prevent it from learning.
 
-    Return the tier of the sandbox where the task runs candidate programs, else None.
+    Return the tier of the sandbox, or None if the task does not run programs written by the model.
     """
     run.config.algorithm.check_estimator()
     require_tags_in_text(run.policy.tokenizer, run.config.segments.tags, run.task)

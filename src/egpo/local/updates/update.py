@@ -192,7 +192,10 @@ def _over_micro_batches(
     backward: Callable[[Tensor], None],
     discard: Callable[[], None],
 ) -> LossSums:
-    """Sum over all micro-batches. `backward` adds their gradients; `discard` drops them if memory runs out."""
+    """Return the sums of the loss terms over all micro-batches of these rows.
+
+    `backward` is called with each loss to accumulate gradients. If memory runs out, `discard` is called to drop them.
+    """
 
     def work(part: MicroBatch) -> LossSums:
         require_wanted()

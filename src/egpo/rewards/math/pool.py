@@ -38,7 +38,10 @@ _CRASHES = tuple(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.S
 
 
 class MathPool:
-    """At most `size` workers of at most `memory_mb` each. Any number of threads may call `compare` at once."""
+    """A pool of at most `size` worker processes that compare math answers, each limited to `memory_mb` of memory.
+
+    Any number of threads may call `compare` at the same time.
+    """
 
     def __init__(self, size: int = 2, memory_mb: int = 1024) -> None:
         if size < 1 or memory_mb < MIN_MEMORY_MB:

@@ -122,12 +122,14 @@ class SandboxJob:
 
 @dataclass(frozen=True)
 class Place:
-    """Settings of the supervisor for the place where it runs.
+    """Settings of the supervisor (the process that runs the programs) that depend on the sandbox around it.
 
-    `private`: it has a process namespace of its own, in which it may kill every process. `walled`: no process there can
-    read another. `run_as`: user id of programs, 0 for the supervisor's own. `packages`: directories from which a
-    program can import, beside the standard library. `memory`: limit of each part; None: `whole_memory`.
-    `one_process_filter`: a system call filter for the program, if no cgroup limits its memory.
+    `private`: the supervisor has its own process namespace, and may kill every process in it.
+    `walled`: the sandbox already prevents its processes from reading each other's memory.
+    `run_as`: the user id that programs run as; 0: the same as the supervisor's.
+    `packages`: directories from which a program can import, besides the standard library.
+    `memory`: the memory limit of each part of the sandbox; None: what `whole_memory` returns.
+    `one_process_filter`: a system call filter for the program, used if no cgroup limits its memory.
     """
 
     work_dir: str

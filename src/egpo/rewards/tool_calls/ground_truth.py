@@ -39,9 +39,9 @@ def read_after_thinking(text: str, tags: tuple[str, str]) -> AnswerReading:
 
 
 def read_unthinking(text: str, tags: tuple[str, str]) -> AnswerReading:
-    """Read the calls of a response that need not think. A thinking block may still be there, and is skipped.
+    """Read the calls of a response for which a thinking block is optional. If there is one, it is skipped.
 
-    A first thinking tag inside an argument of a call is text of that argument and opens no block.
+    If the first thinking tag is inside a call, it is part of an argument's text and does not start a thinking block.
     """
     first_tag = min((at for at in map(text.find, tags) if at >= 0), default=-1)
     if first_tag >= 0 and inside_a_call(text, first_tag):

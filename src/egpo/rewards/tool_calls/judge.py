@@ -1,6 +1,6 @@
-"""The tool-call reward: the calls of a response against the expected ones, in any order, with multiplicity.
+"""The tool-call reward. It compares the calls of a response with the expected calls as multisets: order is ignored.
 
-Against BFCL's ground truths, where a call may match several expected ones, the pairs are a maximum matching of a
+In BFCL's ground truths a call may match several expected calls. The pairs are then found as a maximum matching of a
 bipartite graph.
 """
 
@@ -156,7 +156,7 @@ class Pairing:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """An expected call without a match, and the calls without a match."""
+    """An expected call that no call of the response matches, and the unmatched calls of the response (`left`)."""
 
     wanted: Call | PossibleCall
     left: Sequence[Call]

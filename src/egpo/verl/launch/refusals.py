@@ -93,7 +93,8 @@ def _tree(values: Mapping[str, Any]) -> dict[str, Any]:
             held = place.get(section)
             place[section] = held if isinstance(held, dict) else {}
             place = place[section]
-        place[last] = value
+        # A copy: later keys go into an empty section, and the cached schema must not change.
+        place[last] = dict(value) if isinstance(value, Mapping) else value
     return root
 
 

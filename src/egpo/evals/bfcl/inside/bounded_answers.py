@@ -20,8 +20,9 @@ class ServerNotReadyError(Exception):
 def bounded(handler: type[Any], longest: int | None, context: int | None, timeout_s: float) -> type[Any]:
     """Return a subclass of `handler` that limits each answer to `longest` tokens (None: BFCL's own limit).
 
-    An answer also never exceeds what the prompt leaves of the model's context and of the server's `context` (None: the
-    same). An answer may take `timeout_s` seconds; BFCL's own limit is 20 hours.
+    If `longest` or `context` is given, prompt and answer together are also limited to the model's context length
+    and to that of the server (`context`; None: equal to the model's). Each request times out after `timeout_s`
+    seconds; BFCL's own timeout is 20 hours.
     """
     bounds_length = bool(longest or context)
 

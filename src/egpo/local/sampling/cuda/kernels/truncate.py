@@ -84,7 +84,11 @@ def _highest(row, num_words, BLOCK: tl.constexpr):
 
 @triton.jit
 def _top_k_border(top_k, row, num_words, BLOCK: tl.constexpr):
-    """Return `lowest`, `spare`, `equal`: words above `lowest` are kept, and the first `spare` of the `equal` at it."""
+    """Return the top-k border as `lowest`, `spare`, `equal`.
+
+    `lowest` is the probability (its bits) of the k-th most probable word, and `equal` words have exactly this
+    probability. All words above it are kept, and the first `spare` of those equal to it.
+    """
     lowest = _value_that_reaches(top_k, row, num_words, 0, 1.0, True, BLOCK)
     above, equal = _above_and_equal(lowest, row, num_words, 1.0, True, BLOCK)
     return lowest, top_k - above, equal
@@ -92,7 +96,11 @@ def _top_k_border(top_k, row, num_words, BLOCK: tl.constexpr):
 
 @triton.jit
 def _top_p_border(goal, lowest, spare, equal, row, num_words, BLOCK: tl.constexpr):
-    """Return the border of the words that hold the goal together, among the words kept by the given border."""
+    """Return the top-p border, in the form that `_top_k_border` returns.
+
+    Only words that the given border (`lowest`, `spare`, `equal`) keeps are considered. The new border keeps the fewest
+    most probable of them whose share of their total probability is at least `goal` (a fixed-point number).
+    """
     border = tl.maximum(lowest, 0).to(tl.float32, bitcast=True).to(tl.float64)
     mass = _mass_above(lowest, row, num_words, BLOCK) + border * tl.minimum(spare, equal).to(tl.float64)
     unit = _FLOAT_WHOLE / tl.maximum(mass, 1e-200)
