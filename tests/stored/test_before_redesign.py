@@ -1,7 +1,8 @@
 """Run folders, checkpoints and recipes that were written before the redesign of the source still work.
 
-`before_redesign.tar.xz` holds a random model of 20,000 parameters, two runs of reinforcement learning with evaluations
-and a probe, a run of supervised fine-tuning, and all recipes, as the commit 4f01ebf wrote them.
+`before_redesign.tar.xz` was written by the last commit before the source was folded into fewer modules: a random model
+of 20,000 parameters, two runs of reinforcement learning with evaluations and a probe, a run of supervised fine-tuning,
+and all recipes.
 """
 
 import json
