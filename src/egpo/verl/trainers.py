@@ -96,6 +96,7 @@ class EntropyTrainer:
             longest = self.config.data.max_response_length
             dump = DumpSettings(self.tokenizer, TokenTexts(self.tokenizer), self.tags, longest)
             records = rollout_records(inputs, data, self.global_steps, dump)
+            Path(rollout_data_dir).mkdir(parents=True, exist_ok=True)
             write_dump(Path(rollout_data_dir) / f"{self.global_steps}.jsonl", records)
 
     def _record(self, batch: KVBatchMeta, inputs: EstimatorInputs) -> None:
