@@ -10,8 +10,9 @@ from egpo.errors import forget_warnings
 # One test process a core: threads of their own would only get in each other's way. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP: processes of the tests would inherit it.
+# A shell starts background jobs with SIGINT and SIGQUIT ignored, nohup ignores SIGHUP: the tests' processes inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The same examples in every run of the suite, so that what fails is what was changed; `make fuzz` draws new ones.
