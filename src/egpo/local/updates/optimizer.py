@@ -9,10 +9,11 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from egpo.config.sections.training import Optimization
 from egpo.errors import InputError
+from egpo.support import GRADIENT_BYTES, MOMENT_BYTES
 
 Named = Iterable[tuple[str, torch.nn.Parameter]]
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-BYTES_PER_WEIGHT = 12
+BYTES_PER_WEIGHT = GRADIENT_BYTES + MOMENT_BYTES
 """Memory of a weight that is trained, beside the weight itself: a gradient and two moments in float32."""
 
 
