@@ -266,8 +266,8 @@ def test_a_corrupt_checkpoint_is_named_and_the_one_before_it_offered(recipe, tmp
     weights = tmp_path / "runs/tiny/checkpoints/global_step_4/actor/huggingface/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
     before = contents(tmp_path / "runs/tiny")
-    offer = "continue from the one before it: egpo train runs/tiny/config.yaml --resume-from 2"
-    with pytest.raises(InputError, match=f"model.safetensors: has .* bytes; .* were written; {offer}"):
+    offer = "continue from an earlier checkpoint: egpo train runs/tiny/config.yaml --resume-from 2"
+    with pytest.raises(InputError, match=f"model.safetensors: the file has .* bytes, but .* were written; {offer}"):
         trained(recipe, "steps=4", "update.schedule=constant", resume=True)
     assert contents(tmp_path / "runs/tiny") == before
     trained("runs/tiny/config.yaml", resume_from=2)

@@ -1,4 +1,6 @@
-"""What an estimator sees of a batch, and sums within groups. B rows (one per response, in any order), P groups.
+"""What an estimator sees of a batch, and sums within groups.
+
+Tensor suffixes: B rows (one per response, in any order), P groups.
 
 torch is imported inside the functions: recipes are checked without it, and the table of estimators is part of that.
 """

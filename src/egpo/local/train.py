@@ -12,9 +12,9 @@ from egpo.runs.live import LiveView, warnings_printed_by
 def train(config: Config, *, resume: bool = False, resume_from: int | None = None) -> Path:
     """Train until `config.steps` steps are done. Return the folder of the trained model.
 
-    `resume` continues from the newest checkpoint, or from the beginning where there is none. `resume_from` continues
-    from the checkpoint of that step, and removes what came later. A signal raises RunInterruptedError, after everything
-    is saved.
+    `resume` continues from the newest checkpoint, or from the beginning if there is none. `resume_from` continues
+    from the checkpoint of that step, and removes the results of later steps. A signal raises RunInterruptedError, after
+    everything is saved.
     """
     title = f"{config.name}: {config.algorithm.estimator} on {config.task.name}, from {config.model.path}"
     with Interrupts() as interrupts, LiveView(config.steps, title) as view, warnings_printed_by(view.say):

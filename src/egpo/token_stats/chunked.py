@@ -3,7 +3,7 @@
 Forward merges the softmax of each slice into the result so far, and saves one number per token. Backward computes each
 slice of logits again. This costs four matrix products instead of three; with 150k words the logits of 8,192 tokens
 would take 5 GB, several times over. Each slice is processed by torch, or where possible by a kernel that reads it once
-(Triton on CUDA, C on CPUs). N tokens, V vocabulary, D hidden, C words in a slice.
+(Triton on CUDA, C on CPUs). Tensor suffixes: N tokens, V vocabulary, D hidden, C words in a slice.
 """
 
 import math

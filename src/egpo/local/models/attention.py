@@ -1,8 +1,8 @@
 """Attention through torch over packs and over rows of cache slots, registered with transformers under one name.
 
-N tokens of a pack, R rows, S slots, H heads of queries, K heads of keys, d the width of a head. Models without layers
-of the engine's own call `attend` from their transformers layers. A pack is described in `packs`; a row of slots is one
-sequence from slot 0 on, which gets one more token.
+Tensor suffixes: N tokens of a pack, R rows, S slots, H heads of queries, K heads of keys, d the width of a head. Models
+without layers of the engine's own call `attend` from their transformers layers. A pack is described in `packs`; a row
+of slots is one sequence from slot 0 on, which gets one more token.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
 """Key-value caches for sampling: filled by one pack of prompts, then by one token per row at a time.
 
-R rows, P prompts, S slots, K heads of keys, d the width of a head, T tokens of a row's own. A slot is the place of one
-token. What a row computes does not depend on the other rows; rows that are done are dropped in place (`keep`).
+Tensor suffixes: R rows, P prompts, S slots, K heads of keys, d the width of a head, T tokens of a row's own. A slot is
+the place of one token. What a row computes does not depend on the other rows; rows that are done are dropped in place
+(`keep`).
 
     Slots        for transformers' layers: each row holds its prompt and its own tokens
     BlockSlots   for the CPU layers with the C kernel: one call per token for all layers

@@ -1,8 +1,8 @@
 """Decoder layers on a CPU, over the parameters of the transformers model: whole packs, or one token per row in C.
 
-N tokens of a pack, R rows, D hidden, H heads of queries, K heads of keys and of values, d the width of a head.
-`decode` computes a pack layer by layer, with gradients; `TokenStep` computes one more token of every row by one call of
-`native/sources/decode.c`, without gradients. Both read the layers through `architectures.LayerParts`.
+Tensor suffixes: N tokens of a pack, R rows, D hidden, H heads of queries, K heads of keys and of values, d the width of
+a head. `decode` computes a pack layer by layer, with gradients; `TokenStep` computes one more token of every row by one
+call of `native/sources/decode.c`, without gradients. Both read the layers through `architectures.LayerParts`.
 """
 
 import ctypes

@@ -1,8 +1,8 @@
 """The operations of a decoder layer on a CPU, each with its gradient: a C kernel where it can run, else torch.
 
-N tokens, D hidden, I inputs and O outputs of a projection, H heads of queries, K heads of keys and of values, d the
-width of a head. In the order of a layer: RMS norm, projections, norm and rotation of heads, attention over a pack,
-gated activation.
+Tensor suffixes: N tokens, D hidden, I inputs and O outputs of a projection, H heads of queries, K heads of keys and of
+values, d the width of a head. In the order of a layer: RMS norm, projections, norm and rotation of heads, attention
+over a pack, gated activation.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """LoRA adapters beside frozen weights (Hu et al. 2021, arXiv:2106.09685), through peft.
 
-The adapters are put into the transformers model itself, which keeps its class. D inputs, r rank.
+The adapters are put into the transformers model itself, which keeps its class. Tensor suffixes: D inputs, r rank.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,9 @@
 """Packs: the sequences of one forward pass side by side without padding, each prompt once for all its responses.
 
-P problems, B rows; N tokens of a pack, M response tokens of a pack; G rows of a group, T tokens of its longest
-response. A pack is a list of groups. A group is a prompt and the responses that share it: the prompt attends to itself,
-and a response attends to its prompt and to itself."""
+Tensor suffixes: P problems, B rows; N tokens of a pack, M response tokens of a pack; G rows of a group, T tokens of its
+longest response. A pack is a list of groups. A group is a prompt and the responses that share it: the prompt attends to
+itself, and a response attends to its prompt and to itself.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
 """A causal language model as the engine uses it: hidden states of packs, one more token per row, logits, and prompts.
 
-N tokens of a pack, R rows, D hidden, V vocabulary. Three paths compute the hidden states: the engine's own layers on a
-GPU or on a CPU, for the architectures in `architectures`, and transformers' layers for every other model.
+Tensor suffixes: N tokens of a pack, R rows, D hidden, V vocabulary. Three paths compute the hidden states: the engine's
+own layers on a GPU or on a CPU, for the architectures in `architectures`, and transformers' layers for every other
+model.
 """
 
 from collections.abc import Sequence

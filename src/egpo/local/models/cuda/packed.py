@@ -1,7 +1,8 @@
 """Hidden states of a pack on a GPU by fused layers, over the parameters of the transformers model.
 
-N tokens of the pack, D hidden, H heads of queries, K heads of keys and of values, d the width of a head, A outputs of a
-joint projection, F inner width of the MLP, r the rank of adapters. Layers are read through `architectures.LayerParts`.
+Tensor suffixes: N tokens of the pack, D hidden, H heads of queries, K heads of keys and of values, d the width of a
+head, A outputs of a joint projection, F inner width of the MLP, r the rank of adapters. Layers are read through
+`architectures.LayerParts`.
 """
 
 from collections.abc import Callable

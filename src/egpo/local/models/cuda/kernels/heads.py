@@ -1,9 +1,9 @@
 """From a joint projection to heads: norms of queries and keys (Qwen3), rotary positions, and the split; with gradients.
 
-N tokens, R rows, H heads of queries, K heads of keys and as many of values, A = H + 2 K heads in all, d the width of a
-head, h = d / 2. One program computes all heads of a token: first queries, then keys, then values. A head is held as two
-halves, which the rotation turns: (one, two) becomes (one c - two s, two c + one s). The tables of cosines and sines
-have a row for each position; both halves of a row are equal.
+Tensor suffixes: N tokens, R rows, H heads of queries, K heads of keys and as many of values, A = H + 2 K heads in all,
+d the width of a head, h = d / 2. One program computes all heads of a token: first queries, then keys, then values. A
+head is held as two halves, which the rotation turns: (one, two) becomes (one c - two s, two c + one s). The tables of
+cosines and sines have a row for each position; both halves of a row are equal.
 """
 
 from dataclasses import dataclass

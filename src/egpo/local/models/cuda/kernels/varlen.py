@@ -1,6 +1,6 @@
 """Copy keys or values of a pack to the sequences of variable-length attention, and sum the gradient back.
 
-N tokens of the pack, M keys of all sequences, K heads, d the width of a head.
+Tensor suffixes: N tokens of the pack, M keys of all sequences, K heads, d the width of a head.
 """
 
 from typing import Any
