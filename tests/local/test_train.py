@@ -240,7 +240,7 @@ def test_a_tokenizer_without_a_pad_token_trains(recipe, tmp_path):
 
 
 def test_a_prompt_longer_than_the_context_is_found_before_training(recipe, tmp_path):
-    with pytest.raises(InputError, match=r"do not fit the model's 256.*max_prompt_tokens=6"):
+    with pytest.raises(InputError, match=r"do not fit the model's context of 256.*max_prompt_tokens=6"):
         trained(recipe, "rollout.max_response_tokens=250")
     assert not (tmp_path / "runs").exists()
 

@@ -20,7 +20,8 @@ from egpo.rewards.verdict import Verdict, shares_of
 def summarise(run: Run, batch: Batch, measures: Measures, estimated: Estimate, stats: UpdateStats) -> Metrics:
     """Return the metrics of a step.
 
-    Metrics of the policy (score, entropy, length) cover all sampled rows; those of the update cover the rows trained on.
+    Metrics of the policy (score, entropy, length) cover all sampled rows; those of the update cover the rows trained
+    on.
     """
     return {
         **_of_verdicts(batch.verdicts),
@@ -76,7 +77,10 @@ def entropies(rollouts: Rollouts, measures: Measures) -> Metrics:
 
 
 def _of_kl(run: Run, batch: Batch) -> Metrics:
-    """Return the KL divergence per token if it is part of the reward. If it is part of the loss, the update reports it."""
+    """Return the KL divergence per token if it is part of the reward.
+
+    If it is part of the loss, the update reports it.
+    """
     if run.reward_reference is None:
         return {}
     return {"actor/kl": float(batch.kl_B.sum()) / int(batch.rollouts.mask_BT.sum())}

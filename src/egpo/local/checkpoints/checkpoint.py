@@ -118,7 +118,10 @@ class Checkpoints:
             ) from error
 
     def read(self, step: int) -> Snapshot:
-        """Read a checkpoint and verify every byte. If a file is damaged, raise InputError with an earlier checkpoint."""
+        """Read a checkpoint and verify every byte.
+
+        If a file is damaged, raise InputError with an earlier checkpoint.
+        """
         folder = self.folder(step)
         try:
             manifest = self._verified(step)
@@ -158,7 +161,10 @@ class Checkpoints:
             fsync_path(path)
 
     def _tidy(self, newest: int, aside: Path) -> None:
-        """Write the step of the latest checkpoint, and remove old ones. Only warn on failure: the new one is complete."""
+        """Write the step of the latest checkpoint, and remove old ones.
+
+        Only warn on failure: the new one is complete.
+        """
         try:
             write_atomically(self.root / LATEST, str(newest))
             self._remove(set(self._scores()) - self._kept(), aside)
@@ -188,7 +194,10 @@ class Checkpoints:
         )
 
     def _scores(self) -> dict[int, float | None]:
-        """Return the score of each checkpoint that this engine wrote. Other folders are left out: they are never removed."""
+        """Return the score of each checkpoint that this engine wrote.
+
+        Other folders are left out: they are never removed.
+        """
         scores = {}
         for step in self.steps():
             try:

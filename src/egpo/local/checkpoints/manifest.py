@@ -60,7 +60,10 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
-    """Read the manifest in a checkpoint's folder. Raise InputError if there is none, or if its format is unsupported."""
+    """Read the manifest in a checkpoint's folder.
+
+    Raise InputError if there is none, or if its format is unsupported.
+    """
     path = folder / MANIFEST
     if not path.is_file():
         raise InputError("no manifest: this is not a checkpoint of the embedded engine", where=str(folder))

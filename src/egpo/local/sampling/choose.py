@@ -117,8 +117,8 @@ def _num_kept(ordered_RK: Tensor, sampling: Sampling) -> Tensor:
 def draw(probability_RV: Tensor, uniform_R: Tensor) -> Tensor:
     """Draw a token per row: the first whose cumulative probability exceeds the row's uniform random number.
 
-    A token of probability 0 is never drawn. Sums are in integers: in float32 the rare tokens of a large vocabulary would
-    vanish in rounding, and on a GPU the last bits of float sums change from run to run.
+    A token of probability 0 is never drawn. Sums are in integers: in float32 the rare tokens of a large vocabulary
+    would vanish in rounding, and on a GPU the last bits of float sums change from run to run.
     """
     cumulative_RV = _fixed_point(probability_RV).cumsum(dim=-1)
     total_R1 = cumulative_RV[:, -1:].contiguous()

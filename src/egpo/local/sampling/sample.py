@@ -23,7 +23,7 @@ from egpo.local.models.packs import Sequences, pack_groups
 from egpo.local.models.policy import AnySlots, Policy, prompt_tokens, require_room
 from egpo.local.rollouts import Rollouts
 from egpo.local.sampling.choose import ResponseTables, Sampling, Stops, choose
-from egpo.local.threads import num_sides, require_wanted, side_by_side
+from egpo.local.threads import num_worker_threads, parallel_map, raise_if_cancelled
 from egpo.tasks import Problem, Task
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def sample(policy: Policy, task: Task, problems: Sequence[Problem], settings: Ro
     if decoder is not None:
         _fill_by_graphs(decoder, request)
     else:
-        parts = split_rows(len(problems), settings.n, num_sides(policy))
+        parts = split_rows(len(problems), settings.n, num_worker_threads(policy))
         rows_at_once = None if settings.rows_at_once is None else max(1, settings.rows_at_once // len(parts))
-        side_by_side(lambda rows: _fill(request, rows, rows_at_once), parts)
+        parallel_map(lambda rows: _fill(request, rows, rows_at_once), parts)
     return _rollouts(request, problems)
 
 
@@ -158,7 +158,7 @@ def _sample_rows(request: _SampleRequest, rows: list[int]) -> None:
     slots, hidden_RD = _prefill(request, rows)
     row_R = torch.tensor(rows, device=policy.device)
     for step in range(request.settings.max_response_tokens):
-        require_wanted()
+        raise_if_cancelled()
         choice = choose(policy.logits(hidden_RD), request.uniform_BT[row_R, step], sampling)
         tables.write(row_R, step, choice)
         over_R = stops.over(choice.token_R, tables.written(row_R, step) if stops.strings else (), policy.tokenizer)

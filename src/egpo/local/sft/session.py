@@ -42,7 +42,10 @@ class SftSession(Session):
             self.record(evaluate(self.run), start)
 
     def take_step(self) -> None:
-        """Take the next step. Then evaluate and save a checkpoint, each if it is due. A signal takes effect after that."""
+        """Take the next step.
+
+        Then evaluate and save a checkpoint, each if it is due. A signal takes effect after that.
+        """
         start = time.perf_counter()
         metrics = sft_step(self.run, self.done)
         self.done += 1

@@ -20,7 +20,7 @@ from egpo.config.sections.training import Update
 from egpo.local.draws import Draws
 from egpo.local.models.policy import Policy
 from egpo.local.rollouts import Rollouts
-from egpo.local.threads import num_sides, require_wanted, side_by_side
+from egpo.local.threads import num_worker_threads, parallel_map, raise_if_cancelled
 from egpo.local.updates.losses import LossSums, Targets, loss_of, token_weights
 from egpo.local.updates.micro_batches import (
     MicroBatch,
@@ -177,7 +177,7 @@ def _accumulate(
     """
     live = (targets.advantage_B != 0).tolist()
     needed = rows if targets.reference_BT is not None else [row for row in rows if live[row]]
-    parts = split_rows(needed, tokens, num_sides(policy))
+    parts = split_rows(needed, tokens, num_worker_threads(policy))
     if len(parts) < 2:
         return _over_micro_batches(
             policy, needed, tokens, targets, settings, budget, _backward, optimizer.discard_gradients
@@ -187,7 +187,7 @@ def _accumulate(
         own = CoreGradients(policy.model.parameters())
         return own, _over_micro_batches(policy, part, tokens, targets, settings, budget, own.add, own.discard)
 
-    results = side_by_side(work, parts)
+    results = parallel_map(work, parts)
     for own, _ in results:
         own.add_to_weights()
     return sum((sums for _, sums in results), start=LossSums())
@@ -209,7 +209,7 @@ def _over_micro_batches(
     """
 
     def work(part: MicroBatch) -> LossSums:
-        require_wanted()
+        raise_if_cancelled()
         loss, sums = loss_of(policy, part, targets, settings.update, settings.temperature)
         backward(loss)
         return sums

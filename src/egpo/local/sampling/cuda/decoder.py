@@ -60,7 +60,10 @@ class DecodeJob:
 
 
 class Decoder:
-    """A sampler that replays captured graphs. Buffers and graphs are created for the first job, and for a larger one."""
+    """A sampler that replays captured graphs.
+
+    Buffers and graphs are created for the first job, and for a larger one.
+    """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self._model, self._tokenizer = model, tokenizer

@@ -103,7 +103,10 @@ class TokenGraphs:
             graph.replay()
 
     def _capture(self, rows: int, sampling: Sampling) -> torch.cuda.CUDAGraph:
-        """Capture a graph for this number of rows. All rows are marked as ended meanwhile, so that nothing is recorded."""
+        """Capture a graph for this number of rows.
+
+        All rows are marked as ended meanwhile, so that nothing is recorded.
+        """
         live_R, hidden_RD = self._buffers.of_state("live", rows), self._buffers.hidden_RD[:rows]
         kept = live_R.clone(), hidden_RD.clone()
         live_R.zero_()

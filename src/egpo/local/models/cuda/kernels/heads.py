@@ -136,7 +136,7 @@ def join_kernel(
 
 
 _PARTS = 528
-"""Number of partial sums of the norms' gradients."""
+"""Number of partial sums of the norms' gradients: a few programs for each multiprocessor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +226,7 @@ class _SplitHeads(torch.autograd.Function):
 
 @dataclass(frozen=True, eq=False)
 class CachePlaces:
-    """Where the new token of each row is stored: its slot, and its place there. A row that is not live has none."""
+    """The cache slot and the index in it at which each row's new token is stored; not used if `live_R` is 0."""
 
     slot_R: Tensor
     place_R: Tensor

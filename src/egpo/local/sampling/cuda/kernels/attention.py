@@ -3,8 +3,8 @@
 A prompt's keys are stored once for all its rows.
 
 Tensor suffixes: R rows, P prompts, H heads of queries, K heads of keys, d the width of a head, L tokens of the longest
-prompt, T new tokens. The first kernel reads a prompt's keys once for a tile of rows, and stores an unnormalised softmax:
-its highest score, its sum and its weighted values. The second kernel continues it over the rows' own tokens.
+prompt, T new tokens. The first kernel reads a prompt's keys once for a tile of rows, and stores an unnormalised
+softmax: its highest score, its sum and its weighted values. The second kernel continues it over the rows' own tokens.
 """
 
 from dataclasses import dataclass
@@ -116,9 +116,9 @@ class LayerCache:
 class RowPlaces:
     """The prompt and the cache slot of each row.
 
-    Row r is a response to prompt `prompt_R[r]`; its own tokens are in slot `slot_R[r]`, the newest at `place_R[r]`. Rows
-    of one prompt are adjacent: a tile of `tile_R[r]` rows starts at r (0: none does). `length_P`: the prompts' lengths
-    in tokens. `live_R`: 0 for rows that have ended.
+    Row r is a response to prompt `prompt_R[r]`; its own tokens are in slot `slot_R[r]`, the newest at `place_R[r]`.
+    Rows of one prompt are adjacent: a tile of `tile_R[r]` rows starts at r (0: none does). `length_P`: the prompts'
+    lengths in tokens. `live_R`: 0 for rows that have ended.
     """
 
     prompt_R: Tensor

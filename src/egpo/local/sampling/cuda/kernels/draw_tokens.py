@@ -90,7 +90,8 @@ class RowState:
     """The state of the rows that are being sampled.
 
     `row_R`: the index of the row in the tables. `own_R`: the number of tokens sampled so far. `place_R`, `position_R`:
-    the index of the newest token among the sampled ones, and in the whole sequence. `live_R`: 1 until the row has ended.
+    the index of the newest token among the sampled ones, and in the whole sequence. `live_R`: 1 until the row has
+    ended.
     """
 
     row_R: Tensor

@@ -1,8 +1,8 @@
 """Top-k, top-p and min-p on a GPU without sorting. Tensor suffixes: R rows, V vocabulary.
 
 A search finds, for each row, the highest probability p such that the words with probability p or more reach a given
-count (top-k) or share of the total (top-p). Non-negative floats have the same order as their bits, read as integers, and
-every pass over the row finds two bits of p. A word is an entry of the vocabulary.
+count (top-k) or share of the total (top-p). Non-negative floats have the same order as their bits, read as integers,
+and every pass over the row finds two bits of p. A word is an entry of the vocabulary.
 """
 
 import math
