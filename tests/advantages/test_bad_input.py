@@ -28,8 +28,8 @@ GOOD = Signals([1.0, 0.0], [0, 0], entropy_B=[0.5, 0.5])
             {"reward_B": [1.0, 0.0], "group_B": [0, 0], "correct_B": [float("nan"), 1]},
             "correct_B has values other than 0",
         ),
-        ({"reward_B": [1.0, 0.0], "group_B": [[], []]}, "cannot be compared"),
-        ({"reward_B": [1.0, 0.0], "group_B": [{}, {}]}, "cannot be compared"),
+        ({"reward_B": [1.0, 0.0], "group_B": [[], []]}, "not hashable"),
+        ({"reward_B": [1.0, 0.0], "group_B": [{}, {}]}, "not hashable"),
     ],
 )
 def test_signals_refuse(arguments, message):

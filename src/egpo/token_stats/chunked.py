@@ -132,7 +132,7 @@ def slice_stats(logit_NC: Tensor, temperature: float) -> SliceStats:
 
 
 def merge(one: SliceStats, other: SliceStats) -> SliceStats:
-    """Merge the statistics of two slices: H = sum_s w_s (H_s - log w_s), where w_s is the probability mass of slice s."""
+    """Merge the statistics of two slices: H = sum_s w_s (H_s - log w_s), where w_s is the probability of slice s."""
     lse_N = torch.logaddexp(one.lse_N, other.lse_N)
     log_share_N, other_log_share_N = one.lse_N - lse_N, other.lse_N - lse_N
     entropy_N = log_share_N.exp() * (one.entropy_N - log_share_N)

@@ -197,7 +197,7 @@ def _block_rectangle(packed_NKd: Tensor, layout: PackLayout, num_slots: int) -> 
 
 
 class GroupSlots:
-    """The cache of the CPU layers through torch. A prompt's keys are stored once for all its rows, and read once per token.
+    """The cache of the CPU layers through torch. A prompt's keys are stored and read once for all its rows.
 
     Rows start together, so all rows have the same number of own tokens. Attention over prompts runs over a rectangle of
     cells, group by group: P prompts, L tokens of the longest, G rows of the largest group. Attention over rows' own

@@ -125,12 +125,15 @@ def _require_peft() -> None:
 
 def _require_layers(model: PreTrainedModel, settings: Lora) -> None:
     """Raise InputError for a name that fits no layer: peft ignores it if another name fits."""
-            embeddings = (model.get_input_embeddings(), model.get_output_embeddings()) matrices = {name: module for
-            name, module in model.named_modules() if getattr(module, "weight", None) is not None} for wanted in
-            settings.layers: matches = [module for name, module in matrices.items() if name == wanted or
-            name.endswith(f".{wanted}")] if not any(module.weight.ndim == 2 for module in matches): known =
-            {name.rpartition(".")[2] for name, module in matrices.items() if module.weight.ndim == 2} raise
-            InputError(f"the model has no layer `{wanted}`", where="model.lora.layers", fix=nearest(wanted, known)) #
-            The engine reads the head's weight without adapters, and a tied embedding is the head. if any(module in
-            embeddings for module in matches): what = f"`{wanted}` is an embedding, which cannot have an adapter" raise
-            InputError(what, where="model.lora.layers", fix="remove it from the list")
+    embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
+    matrices = {name: module for name, module in model.named_modules() if getattr(module, "weight", None) is not None}
+    for wanted in settings.layers:
+        matches = [module for name, module in matrices.items() if name == wanted or name.endswith(f".{wanted}")]
+        if not any(module.weight.ndim == 2 for module in matches):
+            known = {name.rpartition(".")[2] for name, module in matrices.items() if module.weight.ndim == 2}
+            what = f"the model has no layer `{wanted}`"
+            raise InputError(what, where="model.lora.layers", fix=nearest(wanted, known))
+        # The engine reads the head's weight without adapters, and a tied embedding is the head.
+        if any(module in embeddings for module in matches):
+            what = f"`{wanted}` is an embedding, which cannot have an adapter"
+            raise InputError(what, where="model.lora.layers", fix="remove it from the list")

@@ -114,7 +114,7 @@ def prefill(model: PreTrainedModel, buffers: DecodeBuffers, prompts: Sequence[Pr
 
 
 def _prefill_chunk(model: PreTrainedModel, buffers: DecodeBuffers, first: int, prompts: Sequence[Prompt]) -> None:
-    """Compute keys, values and last hidden states of one chunk of prompts, the first at index `first` of the buffers."""
+    """Compute keys, values and last hidden states of a chunk of prompts, the first at index `first` of the buffers."""
     pack = pack_groups([Sequences(prompt) for prompt in prompts], model.device)
     lengths = torch.tensor([group.prompt_length for group in pack.layout.groups], device=model.device)
     prompt_N = torch.arange(first, first + len(prompts), device=model.device).repeat_interleave(lengths)

@@ -83,7 +83,9 @@ class RowScheduler:
 
 
 def tiles(prompts: Sequence[int], size: int) -> list[int]:
-    """Cut adjacent rows of one prompt into tiles of at most `size`. Return at the first row of each tile its size, else 0.
+    """Cut adjacent rows of one prompt into tiles of at most `size` rows.
+
+    Return one number per row: the size of the tile that starts at the row, or 0 if none does.
 
     >>> tiles([0, 0, 0, 2, 2], 2)
     [2, 0, 1, 2, 0]
