@@ -26,7 +26,7 @@ GOOD = Signals([1.0, 0.0], [0, 0], entropy_B=[0.5, 0.5])
         ({"reward_B": [1.0, 0.0], "group_B": [0, 0], "correct_B": [0.5, 1]}, "correct_B has values other than 0 and 1"),
         (
             {"reward_B": [1.0, 0.0], "group_B": [0, 0], "correct_B": [float("nan"), 1]},
-            "correct_B has values other than 0",
+            "correct_B has values other",
         ),
         ({"reward_B": [1.0, 0.0], "group_B": [[], []]}, "not hashable"),
         ({"reward_B": [1.0, 0.0], "group_B": [{}, {}]}, "not hashable"),
