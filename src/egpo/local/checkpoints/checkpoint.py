@@ -27,6 +27,7 @@ from egpo.data.output import StagingFolder, remove_abandoned
 from egpo.errors import EgpoError, InputError, warn_once
 from egpo.files import UNFINISHED, fsync_path, write_atomically
 from egpo.local.checkpoints.manifest import (
+    CHANGED_SETTINGS,
     CheckpointManifest,
     describe_files,
     files_below,
@@ -175,7 +176,8 @@ class Checkpoints:
         manifest = read_manifest(self.folder(step))
         if manifest.step != step:
             raise InputError(f"the folder contains step {manifest.step}", where=str(self.folder(step).parent))
-        if manifest.identity != self._identity:
+        # Digests of earlier versions cover every setting, and change when one is added: `config.yaml` was compared.
+        if manifest.identity.startswith(CHANGED_SETTINGS) and manifest.identity != self._identity:
             what = "the checkpoint belongs to a run with other settings"
             raise InputError(what, where=str(self.folder(step).parent))
         verify_files(self.folder(step), manifest)
