@@ -112,7 +112,7 @@ def test_a_model_whose_cost_is_not_known_is_refused(model_folder, tmp_path):
     with pytest.raises(InputError, match="cannot estimate the cost of `gpt2`"):
         read_shape(str(model_folder("gpt2")))
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
-    with pytest.raises(InputError, match="lacks `num_attention_heads`"):
+    with pytest.raises(InputError, match="has no `num_attention_heads`"):
         read_shape(str(tmp_path))
     with pytest.raises(InputError, match=r"no config\.json"):
         read_shape("no/such/model")
@@ -136,5 +136,5 @@ def test_a_config_that_is_none_is_named(tmp_path, text, fault):
 
 def test_a_plan_is_of_a_gpu():
     config = Config.model_validate({"model": {"path": "egpo-tiny", "device": "cpu"}, "task": {"name": "countdown"}})
-    with pytest.raises(InputError, match="the recipe is for a CPU"):
+    with pytest.raises(InputError, match="the recipe trains on a CPU"):
         plan_recipe(config, "h200")
