@@ -150,7 +150,7 @@ def test_adapters_without_their_alpha_and_without_their_base(tmp_path):
     meta.write_text('{"r": 8, "lora_alpha": 24}')
     assert "and rank 8 do not fit the weight" in fault(actor, tmp_path / "out", base=str(TINY))
     meta.write_text('{"r": 4, "lora_alpha": 0}')
-    assert "rank 4, alpha 0; write" in fault(actor, tmp_path / "out", base=str(TINY))
+    assert "rank 4 and alpha 0 must both be above 0; write" in fault(actor, tmp_path / "out", base=str(TINY))
     meta.write_text('{"r": 4}')
     assert "has no valid rank and alpha" in fault(actor, tmp_path / "out", base=str(TINY))
     meta.unlink()
@@ -239,7 +239,7 @@ def test_a_full_disk_leaves_the_earlier_merge(actor, tmp_path):
     )
     assert done.returncode == 2, done.stderr
     assert "the folder cannot be written (File too large" in done.stderr
-    assert "the folder is unchanged" in done.stderr
+    assert "and is unchanged" in done.stderr
     assert listing(out) == before
     assert not list(tmp_path.glob(".egpo-*"))
 

@@ -213,7 +213,7 @@ def test_what_is_no_model(server, tmp_path):
     assert "no config.json, so it is not a model; give a folder that `egpo merge` wrote" in fault(
         server("ready", str(tmp_path))[0]
     )
-    assert "the folder does not exist" in fault(server("ready", str(tmp_path / "none"))[0])
+    assert "no such folder" in fault(server("ready", str(tmp_path / "none"))[0])
     (tmp_path / "config.json").write_text("{}")
     assert "the folder has no weights; convert a checkpoint of verl to a model" in fault(
         server("ready", str(tmp_path))[0]

@@ -97,7 +97,10 @@ def _without_mesh_warnings() -> Iterator[None]:
 
 
 def _ranks_of_one_copy(state: Mapping[str, Tensor], world_size: int) -> list[int]:
-    """Return the ranks that together hold one copy of the model: the first replica's, or all."""
+    """Return the ranks that together have one copy of the model.
+
+    These are the ranks of the first replica, or all ranks if the training had no replicas.
+    """
     replicated = (tensor for tensor in state.values() if isinstance(tensor, DTensor) and len(tensor.placements) > 1)
     if (tensor := next(replicated, None)) is not None:
         return [int(rank) for rank in tensor.device_mesh.mesh[0].flatten()]

@@ -31,8 +31,9 @@ _SET_BY_VERL = ("num_turns", "rollout_reward_scores", "split", "index")
 
 @dataclass(frozen=True, eq=False)
 class DumpSettings:
-    """The settings of a dump. `texts` splits a response into the texts of its tokens; `longest` is the maximum length
-    of a response in tokens.
+    """The settings of a dump of responses.
+
+    `texts` splits a response into the texts of its tokens; `longest` is the maximum length of a response in tokens.
     """
 
     tokenizer: Any
@@ -126,7 +127,7 @@ RECORD_VARIABLE = "EGPO_VERL_RECORD"
 class Recorded:
     """A recorded batch of one step. `reward_B` is what the estimator received, `advantage_BT` what the loss received.
 
-    `about` holds the estimator, its arguments, its segment and the tags.
+    `about` contains the estimator, its arguments, its segment and the tags.
     """
 
     groups: NDArray[np.str_]

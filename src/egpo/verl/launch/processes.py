@@ -55,9 +55,10 @@ class Leftovers:
 
 
 def end_leftovers(places: VerlPlaces) -> Leftovers | None:
-    """End the processes that a killed launcher of this run left, and free their shared memory; None without one.
+    """End the processes that a killed launcher of this run left, and free their shared memory.
 
-    The caller holds the run's lock: no other launcher of this run is alive.
+    Returns None if no launcher of this run was killed. The caller has the run's lock, so that no other launcher of this
+    run is alive.
     """
     if not places.launch.exists():
         return None
