@@ -68,7 +68,7 @@ def _read(path: Path, text: str) -> VerlSettings:
 
 def _text(path: Path) -> str:
     if fault := path_fault(str(path)):
-        raise InputError("the file cannot be read", where=shortened(str(path)), fix=f"the path must be {fault}")
+        raise InputError("the file cannot be read", where=shortened(str(path)), fix=f"it must be {fault}")
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
