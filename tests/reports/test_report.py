@@ -114,7 +114,7 @@ def test_a_damaged_line_is_named(tmp_path):
     run = write_run(tmp_path / "a")
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join([*lines[:3], '{"step": 3, "criti\n', *lines[4:]]))
-    with pytest.raises(InputError, match=r"metrics.jsonl, line 4: not JSON"):
+    with pytest.raises(InputError, match=r"metrics.jsonl, line 4: the line is not JSON"):
         render_report([run])
 
 

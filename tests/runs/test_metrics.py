@@ -143,7 +143,7 @@ except EgpoError as error:
     print(error.exit_code, error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"1 {path}: cannot be written")
+    assert done.stdout.startswith(f"1 {path}: the file cannot be written")
     assert "--resume" in done.stdout
     assert path.read_bytes().endswith(b"}\n")
     assert [line["step"] for line in read_metrics(path)] == list(range(1, len(read_metrics(path)) + 1))

@@ -160,7 +160,7 @@ def _is_output(path: Path) -> bool:
 
 
 def _row_digest(run: StoredRun, split: str, digest: str) -> str:
-    """Return the digest of the rows of the data file whose bytes have `digest`; `digest` if there is no such file."""
+    """Return the digest of the rows of the data file whose bytes have `digest`; `digest` if no such file."""
     files = [path for path in _data_files(run, split) if path.is_file()]
     if not files:
         return digest

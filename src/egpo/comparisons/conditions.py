@@ -57,7 +57,7 @@ def _of_runs(runs: Sequence[ComparedModel], factors: Sequence[str], *, alone: bo
             same.append(run)
     if alone and len(groups) < 2:
         what = f"the {len(runs)} runs form one condition: they differ in no setting but the seed"
-        raise InputError(what, where="egpo compare", fix="add runs of another condition")
+        raise InputError(what, where="egpo compare", fix="add runs with other settings")
     labels = _labels([group[0] for group in groups], factors)
     return [Condition(label, group) for label, group in zip(labels, groups, strict=True)]
 

@@ -50,10 +50,12 @@ def read_results(runs: Path) -> list[ResultRow]:
     Raise InputError if the folder does not exist, is empty, or is itself a run.
     """
     if not runs.is_dir():
-        raise InputError("there is no such folder", where=str(runs), fix="give the folder that contains the runs")
+        raise InputError("no such folder", where=str(runs), fix="give the folder that contains the runs")
     if _is_run(runs):
         raise InputError(
-            "this folder is a run", where=str(runs), fix=f"give the folder that contains it: {runs.absolute().parent}"
+            "this folder is a run",
+            where=str(runs),
+            fix=f"give the folder that contains the run: {runs.absolute().parent}",
         )
     folders = _run_folders(runs)
     if not folders:

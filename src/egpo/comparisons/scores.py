@@ -70,7 +70,7 @@ def difference_of_scores(base: Scores, other: Scores, num_cases: int | None) -> 
     if base.sd is not None and other.sd is not None:
         return _test(base, other, _over_evaluations(base, other), WELCH, num_cases)
     if num_cases is None:
-        fix = "give the spread as in A=61.7±1.9x5, or each evaluation as in A=61.0,62.5, or --cases"
+        fix = "give the standard deviation as in A=61.7±1.9x5, or each evaluation as in A=61.0,62.5, or --cases"
         what = "a condition with one evaluation does not show how much evaluations vary"
         raise InputError(what, where="--scores", fix=fix)
     return _test(base, other, over_cases(base, other, num_cases), BINOMIAL, num_cases)

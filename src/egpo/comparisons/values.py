@@ -83,7 +83,7 @@ def figures_of_run(run: ComparedModel, metric: ComparedMetric) -> RunFigures:
     if not together:
         most = max(one.section("sampling").get("n", 1) for one in run.evaluations)
         fix = f"each problem has {most} responses per evaluation; choose another --metric"
-        raise InputError(f"no problem has a value of {metric.name}", where=run.name, fix=fix)
+        raise InputError(f"{metric.name} cannot be computed for any problem", where=run.name, fix=fix)
     return RunFigures(run.name, run.seed, _evaluations(run, metric), together, run.is_trained)
 
 

@@ -111,7 +111,7 @@ def _read(path: FilePath, kind: str) -> Document:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ConfigError([Fault("there is no such file", str(path), "check the path")]) from error
+        raise ConfigError([Fault("no such file", str(path), "check the path")]) from error
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
         if fault := path_fault(str(path)):
             what = f"the {kind} cannot be read"
@@ -121,7 +121,7 @@ def _read(path: FilePath, kind: str) -> Document:
     document = parse_yaml(text, str(path))
     if document.value is None:
         fix = (
-            "it needs at least model.path, and task.name or data.path"
+            "a recipe needs at least model.path, and task.name or data.path"
             if kind == "recipe"
             else "remove the file, or write settings into it"
         )

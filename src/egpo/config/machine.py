@@ -111,7 +111,7 @@ def require_model_place(name: str, where: str) -> str:
     close = get_close_matches(name, MODELS, n=1, cutoff=0.8)
     if close or not _may_be_of_the_hub(name):
         fix = f"did you mean `{close[0]}`?" if close else _closest(path)
-        raise InputError("there is no such model folder", where=where, fix=fix)
+        raise InputError("no such folder", where=where, fix=fix)
     return folder
 
 

@@ -31,7 +31,7 @@ class Document:
 
 
 def parse_yaml(text: str, where: str) -> Document:
-    """Parse one YAML document into plain values. Raise ConfigError if it is not valid YAML; keys are not checked."""
+    """Parse one YAML document into plain values. Raise ConfigError if it is not YAML; keys are not checked."""
     reader = _Reader(where)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -44,7 +44,7 @@ def parse_yaml(text: str, where: str) -> Document:
         place = f"{where}:{mark.line + 1}" if mark else where
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         fix = "check the indentation and the quotes"
-        raise ConfigError([Fault(f"the text is not valid YAML: {problem}", place, fix)]) from error
+        raise ConfigError([Fault(f"the text is not YAML: {problem}", place, fix)]) from error
     return Document(value, reader.line_of)
 
 

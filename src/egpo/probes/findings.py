@@ -14,8 +14,8 @@ LEAST_VARIANCE = 0.05
 LEAST_ENTROPY, MOST_ENTROPY = 0.2, 0.8
 _MOST_CUT_OFF = 0.1
 
-SFT_FIRST = "supervised fine-tuning first (`egpo sft`), or easier problems"
-HARDER = "harder data, or another task: almost nothing is left to learn"
+SFT_FIRST = "use supervised fine-tuning first (`egpo sft`), or easier problems"
+HARDER = "use harder data, or another task: almost nothing is left to learn"
 FILTER = "most prompts are solved always or never: keep the others (--keep 0.1:0.9), or raise the temperature"
 
 
@@ -84,7 +84,7 @@ def _entropy(found: Estimate) -> ProbeFinding:
     """Judge the entropy of the response. It is never `bad`, because models learn well at different entropies."""
     wanted = f"{LEAST_ENTROPY} to {MOST_ENTROPY} nats"
     if found.value < LEAST_ENTROPY:
-        advice = "responses are alike: a higher temperature explores more"
+        advice = "responses are nearly the same: raise the temperature to explore more"
     elif found.value > MOST_ENTROPY:
         advice = "responses are close to random: lower the temperature, or fine-tune longer first (`egpo sft`)"
     else:
@@ -95,7 +95,7 @@ def _entropy(found: Estimate) -> ProbeFinding:
 def _with_doubt(advice: str, found: Estimate, thresholds: tuple[float, ...]) -> str:
     if found.low is None or found.high is None or not any(found.low < limit < found.high for limit in thresholds):
         return advice
-    doubt = "the interval crosses a threshold: use more --problems to decide"
+    doubt = "the 95 % interval contains a threshold: use more --problems to decide"
     return f"{advice}; {doubt}" if advice else doubt
 
 
@@ -127,5 +127,5 @@ def recommend(forecasts: Sequence[Forecast]) -> Recommendation:
     size = min(size for size, share in shares.items() if share >= _NEARLY_ALL * most)
     if size == largest:
         return Recommendation(size, f"the largest size tried: even there only {most:.0%} of the groups are informative")
-    why = f"{shares[size]:.0%} informative groups; {ENOUGH:.0%} cannot be reached ({most:.0%} at {largest})"
+    why = f"{shares[size]:.0%} informative groups; no size reaches {ENOUGH:.0%} ({most:.0%} at size {largest})"
     return Recommendation(size, why)

@@ -69,7 +69,7 @@ def _leaves_of(text: str) -> dict[str, Any]:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise InputError("the stored config is not valid YAML", where="config.yaml", fix="restore the file") from error
+        raise InputError("the stored config is not YAML", where="config.yaml", fix="restore the file") from error
     return dict(_leaves(value or {}, ()))
 
 

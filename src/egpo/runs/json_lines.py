@@ -65,7 +65,7 @@ def encoded(value: Mapping[str, Any]) -> bytes:
 def read_lines(path: Path) -> Iterator[Line]:
     """Yield every complete line of a file. Raise InputError with the line number if a line is not a JSON object."""
     if not path.is_file():
-        raise InputError("there is no such file", where=str(path), fix="check the path")
+        raise InputError("no such file", where=str(path), fix="check the path")
     with path.open("rb") as file:
         end = 0
         for number, text in enumerate(file, 1):

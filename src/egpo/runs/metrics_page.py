@@ -20,7 +20,7 @@ _INTRODUCTION = """\
 
 ## What to check first
 1. `reward/error_frac` is 0. Otherwise the checker failed, and no other metric can be trusted.
-2. `egpo/segment/coverage` is near 1, under EGPO. At 0, EGPO silently equals GRPO.
+2. `egpo/segment/coverage` is near 1, under EGPO. At 0, EGPO equals GRPO, without a warning.
 3. `response_length/clip_ratio` is small. Truncated responses are judged wrong because of their length.
 4. `groups/zero_variance_frac` (`no_signal` in the log) is well below 1. Groups whose rewards are all equal have no \
 gradient.

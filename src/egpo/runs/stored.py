@@ -119,7 +119,7 @@ class StoredRun:
             value = yaml.safe_load(self.config_yaml)
         except yaml.YAMLError as error:
             where = str(self.folder.config)
-            raise InputError("the config is not valid YAML", where=where, fix="restore the file") from error
+            raise InputError("the config is not YAML", where=where, fix="restore the file") from error
         return value if isinstance(value, dict) else {}
 
     def setting(self, section: str, key: str) -> str:
@@ -246,7 +246,7 @@ def _require_run(folder: RunFolder, need_config: bool) -> None:
         return
     if not folder.path.is_dir():
         fix = "give the folder of a run, such as runs/<name>"
-        raise InputError("there is no such folder", where=str(folder.path), fix=fix)
+        raise InputError("no such folder", where=str(folder.path), fix=fix)
     inner = sorted(path.name for path in folder.path.iterdir() if (path / folder.config.name).is_file())
     fix = "give a folder that `egpo train` wrote, with config.yaml and metrics.jsonl"
     if inner:
