@@ -1,6 +1,6 @@
 """The exceptions and warnings of egpo, and the signals that stop a run.
 
-Every message has one format, where: what is wrong; what to do:
+Every message has the format "where: what is wrong; what to do", as in
 ``recipes/countdown.yaml [update]: unknown key `clp`; did you mean `clip`?``
 """
 
@@ -108,7 +108,7 @@ def warn_once(topic: str, message: str) -> None:
 
 
 def notify_once(message: str) -> None:
-    """Print a notice on stderr, the first time only."""
+    """Print a notice on stderr, unless the same notice was printed before."""
     if message not in _shown_topics:
         print(f"egpo: notice: {message}", file=sys.stderr)
         _shown_topics.add(message)

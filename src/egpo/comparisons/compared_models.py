@@ -48,12 +48,12 @@ class ComparedModel:
 
     @property
     def data_digests(self) -> Mapping[str, str]:
-        """The digests of the data by split, as the run recorded them."""
+        """The digests of the data that the run recorded: split -> digest."""
         return self.provenance.data if self.provenance else {}
 
     @cached_property
     def row_digests(self) -> Mapping[str, str]:
-        """The digests of the data's rows by split.
+        """The digests of the rows of the data: split -> digest.
 
         A run of an earlier version recorded the digest of a file's bytes. It is replaced by the digest of the rows if
         the file still exists with the same bytes.

@@ -86,7 +86,7 @@ def _labels(firsts: Sequence[ComparedModel], factors: Sequence[str]) -> list[str
 
 
 def _columns(firsts: Sequence[ComparedModel], factors: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each key of the factor that differs, with its value in each condition."""
+    """Yield each key of the factors whose value differs, with its value in each condition."""
     found: dict[str, list[str]] = {}
     for place, other in enumerate(firsts[1:], 1):
         for difference in setting_differences(firsts[0], other):

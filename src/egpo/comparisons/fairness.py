@@ -48,7 +48,7 @@ def inequalities(conditions: Sequence[Condition], factors: Sequence[str] = FACTO
 
 
 def refuse(found: Sequence[Inequality]) -> None:
-    """Raise a ConfigError that lists all inequalities, if there are any."""
+    """Raise ConfigError with all differences that make the comparison unfair, if there are any."""
     if found:
         fix = (
             "declare an intended difference with --factor KEY, or compare with --allow: every output then lists the "

@@ -21,7 +21,7 @@ POWER = 0.8
 """The probability with which a test finds the smallest detectable difference."""
 _NOTHING = 1e-12
 _ALMOST_NORMAL = 1e7
-"""From this many degrees of freedom on, t and the normal distribution differ by less than 1e-7."""
+"""The degrees of freedom from which Student's t and the normal distribution differ by less than 1e-7."""
 _ENOUGH_TERMS, _GRID = 10_000, 4_001
 
 
@@ -108,7 +108,7 @@ def power_of_t(effect: float, error: float, freedom: float, alpha: float) -> flo
 
 
 def rising_root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
-    """Return the zero of a rising function between `low` and `high`, by bisection to `tolerance * high`."""
+    """Return the zero of an increasing function between `low` and `high`, by bisection to `tolerance * high`."""
     enough = tolerance * high
     while high - low > enough:
         middle = (low + high) / 2
@@ -118,9 +118,9 @@ def rising_root(function: Callable[[float], float], low: float, high: float, tol
 
 @lru_cache(maxsize=256)
 def chi_over_root_freedom(freedom: float, num: int = 200) -> tuple[float, ...]:
-    """Return `num` equally probable values of s = sqrt(chi^2 / freedom).
+    """Return `num` equally probable values of the random variable s = sqrt(chi^2 / freedom).
 
-    Its density is proportional to s^(freedom-1) e^(-freedom s^2/2).
+    The density of s is proportional to s^(freedom-1) e^(-freedom s^2/2).
     """
     if freedom >= _ALMOST_NORMAL:
         return (1.0,)

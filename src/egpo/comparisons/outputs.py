@@ -17,8 +17,8 @@ _FORMULAS = tuple("=+-@\t\r")
 _MARKUP = str.maketrans({letter: f"\\{letter}" for letter in "\\|`*[]"} | {"<": "&lt;"})
 CONDITION_COLUMNS = ("condition", "metric", "mean", "runs", "evaluations")
 CONTRAST_COLUMNS = ("contrast", "metric", "delta", "95 % interval", "p", "MDE", "finding")
-"""`p` has Holm's correction for multiple tests. `MDE` (minimum detectable effect) is the smallest detectable
-difference; the full name does not fit into a terminal of 80 columns."""
+"""Columns of the table of contrasts. `p` has Holm's correction for multiple tests. `MDE` (minimum detectable effect) is
+the smallest detectable difference; the full name does not fit into a terminal of 80 columns."""
 
 
 def as_json(comparison: Comparison) -> str:

@@ -183,7 +183,7 @@ def read_scores(words: Iterable[str]) -> list[Scores]:
 
 
 def scores_of(label: str, percents: Sequence[float]) -> Scores:
-    """Return a condition from the score of each evaluation, in percent."""
+    """Return the scores of a condition from the score of each evaluation, in percent."""
     for percent in percents:
         if not 0 <= percent <= 100:
             what = f"`{label}` has the score {percent:g}"

@@ -106,7 +106,7 @@ _NEARLY_ALL = 0.9
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The recommended group size; None if no group would be informative."""
+    """The recommended group size, None if no group would be informative, and the reason for it."""
 
     group_size: int | None
     why: str

@@ -1,4 +1,4 @@
-"""The differences between two resolved configs, and which of them a resumed run may have."""
+"""The differences between two resolved configs, and the check which of them are allowed when a run is resumed."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -136,7 +136,7 @@ class Optimization(Section):
 
 class Update(Optimization):
     clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """The policy ratio is clipped to [1 - clip, 1 + clip]; `clip_high` replaces the upper bound."""
+    """Clip range of the policy ratio: [1 - clip, 1 + clip]. `clip_high` replaces the upper bound."""
     clip_high: Positive | None = None
     """Upper clip: the ratio is at most 1 + clip_high. Default: `clip`."""
     dual_clip: Annotated[float, Field(gt=1)] | None = None
