@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     Field,
-    SerializerFunctionWrapHandler,
     WithJsonSchema,
     create_model,
-    model_serializer,
     model_validator,
 )
 from pydantic_core import PydanticKnownError
@@ -60,14 +58,6 @@ class AlgorithmFields(Section):
             fix = f"write its settings under algorithm.{self.estimator}"
             raise raised(Fault(what, "estimator_settings", fix))
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_empty_settings(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `estimator_settings` if empty, so that runs of versions without that key can be resumed."""
-        values: dict[str, Any] = dump(self)
-        if not values.get("estimator_settings"):
-            values.pop("estimator_settings", None)
-        return values
 
     def check_estimator(self) -> None:
         """Import the estimator, if it is not built in, and check its settings. Raise InputError if they are wrong."""
