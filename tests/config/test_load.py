@@ -210,7 +210,7 @@ def _refuses(call):
 
 def test_an_override_cannot_reach_into_a_value(tmp_path):
     (found,) = faults(write(tmp_path, MINIMAL + "seed: 1\n"), "seed.x=1")
-    assert found == "override `seed.x=1`: `seed` is not a section; it is a single value and has no keys"
+    assert found == "override `seed.x=1`: `seed` is not a section; set `seed` itself: it is a single value without keys"
 
 
 @pytest.mark.parametrize(

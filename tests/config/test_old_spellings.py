@@ -55,7 +55,7 @@ def test_an_old_key_means_the_present_one_in_a_file_and_in_an_override(row, reci
 def test_an_old_value_means_the_present_one(section, recipe, capsys):
     by_file = load_config(recipe(f"algorithm: {{{section}: {{entropy_mode: joint}}}}\n"))
     key = f"algorithm.{section}.entropy_mode"
-    assert capsys.readouterr().err == f"egpo: notice: {key}=joint -> {key}=response\n"
+    assert capsys.readouterr().err == f"egpo: notice: the old value {key}=joint is read as {key}=response\n"
     by_override = load_config(recipe(""), [f"{key}=joint"])
     by_section = load_config(recipe(""), [f"algorithm={{{section}: {{entropy_mode: joint}}}}"])
     assert by_file == by_override == by_section

@@ -92,7 +92,7 @@ def test_the_missing_step_is_said(tmp_path):
 def test_garbage_before_the_end_is_named(tmp_path, garbage):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + garbage.encode("latin-1") + b'\n{"step": 3}\n')
-    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2: no"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2: the line is not"):
         read_metrics(path)
 
 

@@ -90,7 +90,7 @@ def test_runs_have_distinct_names_and_are_opened_once(tmp_path):
             pass
     assert [run.name for run in stored_runs([*paths, paths[0]])] == ["a/seed", "b/seed"]
     assert distinct_names([]) == []
-    with pytest.raises(InputError, match="not a run folder; give the runs inside it"):
+    with pytest.raises(InputError, match="not a run folder; give the runs inside the folder"):
         stored_runs([tmp_path / "a"])
 
 

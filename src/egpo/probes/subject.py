@@ -73,7 +73,7 @@ def find_subject(
 
 
 def training_sampling(config: Config, n: int) -> Sampling:
-    """Return how the training samples, with `n` responses per problem."""
+    """Return the sampling settings of the training, with `n` responses per problem."""
     rollout = config.rollout
     return Sampling(
         n=n,
