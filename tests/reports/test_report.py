@@ -99,7 +99,7 @@ def test_the_probe_is_a_histogram(tmp_path):
     [
         (lambda path: None, "no such folder"),
         (lambda path: path.mkdir(), "not a run folder"),
-        (lambda path: write_run(path / "inner"), "give the runs inside it"),
+        (lambda path: write_run(path / "inner"), "give the runs inside the folder"),
         (lambda path: path.write_text("x"), "no such folder"),
     ],
 )
