@@ -104,7 +104,7 @@ def test_too_little_variance_is_in_the_way_and_the_advice_depends_on_why(times, 
 
 
 @pytest.mark.parametrize(
-    ("entropy", "advice"), [(0.05, "higher temperature"), (0.5, ""), (2.0, "lower the temperature")]
+    ("entropy", "advice"), [(0.05, "raise the temperature"), (0.5, ""), (2.0, "lower the temperature")]
 )
 def test_entropy_outside_its_range_is_a_remark_only(entropy, advice):
     found = finding(probed([2, 2], n=4, entropy={"response": entropy}), "entropy")
