@@ -113,10 +113,10 @@ def test_three_conditions_are_corrected_for():
     [
         (["A=61"], "fewer than two conditions to compare; give at least two"),
         (["A=61", "A=62"], "`A` is given twice"),
-        (["A", "B=1"], "`A`; write NAME=MEAN±SDxEVALUATIONS"),
+        (["A", "B=1"], "`A` is neither a file nor NAME=...; write NAME=MEAN±SDxEVALUATIONS"),
         (["A=much", "B=1"], "write NAME=MEAN±SDxEVALUATIONS"),
-        (["A=nan", "B=1"], "scores are in percent, from 0 to 100"),
-        (["A=161", "B=1"], "scores are in percent, from 0 to 100"),
+        (["A=nan", "B=1"], "scores must be in percent, from 0 to 100"),
+        (["A=161", "B=1"], "scores must be in percent, from 0 to 100"),
         (["A=61±2x1", "B=1"], "a standard deviation over 1 evaluation"),
         (["none.yaml"], "none.yaml: the file of scores cannot be read"),
     ],
