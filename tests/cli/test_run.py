@@ -108,7 +108,7 @@ def test_a_machine_file_with_a_wrong_path_ends_with_code_2(egpo, here):
     (here / "egpo.machine.yaml").write_text("models: [nowhere]\n")
     done = egpo("run", "recipe.yaml", "--dry-run")
     assert done.code == 2
-    assert "egpo.machine.yaml:1: `models`: no such folder" in done.err
+    assert "egpo.machine.yaml:1: the folder " in done.err
 
 
 def test_a_dry_run_imports_neither_torch_nor_transformers(here):

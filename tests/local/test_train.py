@@ -255,7 +255,7 @@ def test_a_task_without_problems(recipe):
 
 def test_a_run_folder_of_another_config(recipe):
     trained(recipe, "steps=1")
-    with pytest.raises(InputError, match="already contains a run; continue it with --resume"):
+    with pytest.raises(InputError, match="already contains a run; continue that run with --resume"):
         trained(recipe, "steps=1")
     with pytest.raises(InputError, match=r"update.lr: 0.001 -> 0.002"):
         trained(recipe, "steps=1", "update.lr=0.002", resume=True)

@@ -135,7 +135,7 @@ def _modern(algorithm: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dic
     for place, key, given_value in spelled:
         value = current_value(f"{WHERE}.{key}", given_value)
         if not place.endswith(f".{key}"):
-            notify_once(f"{place} -> {WHERE}.{key}")
+            notify_once(f"the old key {place} is read as {WHERE}.{key}")
         if key in keys and keys[key] != value:
             what = f"`{first[key]}` is {keys[key]} and `{place}` is {value}, but both name the same setting"
             faults.append(Fault(what, "algorithm", f"keep {WHERE}.{key}"))
