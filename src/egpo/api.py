@@ -1,16 +1,19 @@
 """The verbs of the command line as Python functions: `from egpo import train, sft, evaluate, probe, compare, report`.
 
 Each takes what its command takes, accepts task objects, and returns an object of `api_results`. They work in a
-notebook, in a thread, and any number of times in one process. Wrong input raises InputError or ConfigError with the
-same text as the command line prints.
+notebook, in a thread, and any number of times in one process; two threads take turns. Wrong input raises InputError or
+ConfigError with the same text as the command line prints.
 """
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from egpo.api_results import ComparisonResult, EvaluationResult, ProbeResult, RunResult
 from egpo.config import Config, SftConfig, load_config
@@ -24,8 +27,29 @@ Recipe = str | os.PathLike[str] | Mapping[str, Any] | Config | None
 SftRecipe = str | os.PathLike[str] | Mapping[str, Any] | SftConfig | None
 Model = str | os.PathLike[str] | RunResult
 Root = TypeVar("Root", bound=Section)
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+_models = threading.RLock()
+"""Held while a function has a model in memory: transformers cannot load two at a time, and random seeds are global."""
 
 
+def _one_at_a_time(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Let one thread at a time call the decorated functions. A callback of theirs may call them too."""
+
+    @wraps(function)
+    def call(*args: Parameters.args, **settings: Parameters.kwargs) -> Result:
+        if not _models.acquire(blocking=False):
+            print(f"egpo.{function.__name__} waits until another thread of this process has finished", file=sys.stderr)
+            _models.acquire()
+        try:
+            return function(*args, **settings)
+        finally:
+            _models.release()
+
+    return call
+
+
+@_one_at_a_time
 def train(
     recipe: Recipe = None,
     settings: Mapping[str, Any] | None = None,
@@ -56,6 +80,7 @@ def train(
     return RunResult(Path(config.runs) / config.name)
 
 
+@_one_at_a_time
 def sft(
     recipe: SftRecipe = None,
     settings: Mapping[str, Any] | None = None,
@@ -77,6 +102,7 @@ def sft(
     return RunResult(Path(config.runs) / config.name)
 
 
+@_one_at_a_time
 def evaluate(
     model: Model,
     task: Task | str | None = None,
@@ -129,6 +155,7 @@ def evaluate(
     return EvaluationResult(evaluation, path)
 
 
+@_one_at_a_time
 def probe(
     recipe: Recipe = None,
     settings: Mapping[str, Any] | None = None,
@@ -137,13 +164,16 @@ def probe(
     task: Task | str | None = None,
     problems: int = 64,
     n: int = 16,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+    seed: int | None = None,
     out: str | os.PathLike[str] | None = None,
     **more: Any,
 ) -> ProbeResult:
     """Sample on training problems without an update, and return whether there is something to learn.
 
     Give a recipe with overrides as for `train`, or `model` and `task`. `problems` and `n` are the numbers of problems
-    and of responses to each.
+    and of responses to each. Sampling is that of the training, but for the options that are given.
     """
     from egpo.evals.evaluate import Exam
     from egpo.evals.intervals import default_ks
@@ -151,7 +181,7 @@ def probe(
     from egpo.probes.probe import draw_exam
     from egpo.probes.probe import probe as probe_model
     from egpo.probes.store import write_probe
-    from egpo.probes.subject import find_subject, training_sampling
+    from egpo.probes.subject import find_subject
 
     with _task_name(task) as name:
         known = None
@@ -159,7 +189,8 @@ def probe(
             known = require_prepared_data(_config(recipe, settings, more, Config), str(recipe))
         word = None if model is None else _run_word(model)
         subject = find_subject(known, model=word, task=name, out=None if out is None else Path(out))
-        chosen, sampling = subject.config.task, training_sampling(subject.config, n)
+        chosen = subject.config.task
+        sampling = subject.sampling(n, temperature=temperature, max_tokens=max_tokens, seed=seed)
         given = task is not None and not isinstance(task, str)
         exam = Exam(chosen.name, {} if given else chosen.settings, "train", problems, sampling, default_ks(sampling.n))
         outcome = probe_model(subject.load(), draw_exam(exam))

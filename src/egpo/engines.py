@@ -1,6 +1,6 @@
-"""The two engines that train a recipe: `local` in this process, `verl` in processes of its own.
+"""The two engines that train a recipe: `local` in this process, `verl` in separate processes.
 
-Which engine runs is decided here and nowhere else, by `engine` in the recipe. Only the chosen engine is imported.
+Only this module chooses the engine, by `engine` in the recipe. Only the chosen engine is imported.
 """
 
 from egpo.config import Config
@@ -30,7 +30,7 @@ def train(
 
 
 def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = None) -> str:
-    """Return a description of the training as text. `local` tries a few samples; `verl` shows its command line."""
+    """Return a description of the planned training. `local` samples a few responses; `verl` shows its command line."""
     if config.engine == "verl":
         from egpo.verl.launch.dry_run import dry_run as show_command
 
@@ -41,7 +41,7 @@ def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = N
 
 
 def require_engine(config: Config) -> None:
-    """Raise InputError if the recipe's engine cannot run on this machine: before the probe is paid for, not after."""
+    """Raise InputError if the recipe's engine cannot run on this machine. Callers check this before a costly probe."""
     if config.engine == "verl":
         from egpo.verl.launch.preflight import ask_interpreter, require_devices, require_verl
 

@@ -280,7 +280,7 @@ class TestBadInput:
 
     @pytest.mark.parametrize("tags", [("<t>", "<t>"), ("think>", "</think>"), ("<think>", "")])
     def test_tags_that_contain_one_another(self, tags):
-        with pytest.raises(InputError, match="neither may"):
+        with pytest.raises(InputError, match="neither tag may"):
             segment_masks(torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3), tokenizer_named("one token"), tags)
 
     @pytest.mark.parametrize("tags", ["<think>", ("<think>",), ("a", "b", "c")])

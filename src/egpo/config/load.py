@@ -1,4 +1,4 @@
-"""Loads a recipe: its files, then overrides (`update.lr=2e-6`), then this machine's defaults, all checked together.
+"""The loader of recipes: reads the files, applies overrides (`update.lr=2e-6`) and this machine's defaults, checks all.
 
 `load_config` returns the checked config, `config_to_yaml` writes it back, `config_schema` describes it for editors, and
 `settings_with_origins` tells which file and line, or which override, set each value.
@@ -27,7 +27,7 @@ Recipe = str | FilePath | Mapping[str, Any] | None
 
 @dataclass(frozen=True)
 class Values:
-    """Unchecked values of a recipe, the origin of each, and the faults of overrides that could not be applied."""
+    """The unchecked values of a recipe, the place where each was set, and the faults of overrides that failed."""
 
     value: dict[str, Any]
     place_of: PlaceOf
@@ -45,7 +45,7 @@ class Values:
 
 
 def read_values(recipe: Recipe, overrides: Iterable[str]) -> Values:
-    """Read a recipe and its includes, apply the overrides, and fill in this machine's defaults. Nothing is checked."""
+    """Read a recipe and its includes, apply the overrides, and add this machine's defaults, without checking values."""
     if recipe is None or isinstance(recipe, Mapping):
         where, layers = "defaults" if recipe is None else "settings", Layers(deepcopy(dict(recipe or {})), {})
     else:
@@ -56,8 +56,8 @@ def read_values(recipe: Recipe, overrides: Iterable[str]) -> Values:
 
 
 def _fill_from_machine(layers: Layers) -> None:
-    """Take the numbers of GPUs and nodes from the machine file, where the recipe does not set them."""
-    # Read even if it is not used: a faulty machine file is reported now.
+    """Set the numbers of GPUs and nodes from the machine file, if the recipe uses verl and does not set them."""
+    # The machine file is read even if it is not needed, so that its errors are reported now.
     machine, verl = this_machine(), layers.value.get("verl") or {}
     if layers.value.get("engine") == "verl" and isinstance(verl, dict) and verl.get("device") != "cpu":
         known = {"gpus": machine.gpus, "nodes": machine.nodes}
@@ -75,8 +75,8 @@ class _Override:
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[KeyPath, str], list[Fault]]:
-    """Write the overrides into `values`. Return the override that set each key, and the faults of those that could not
-    be applied."""
+    """Write the overrides into `values`. Return the override that set each key, and the faults of the overrides that
+    could not be applied."""
     applied: dict[KeyPath, str] = {}
     faults: list[Fault] = []
     for override in _parsed(overrides, faults):
@@ -85,7 +85,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[d
             section = section.setdefault(part, {})
             if not isinstance(section, dict):
                 name = ".".join(override.path[: depth + 1])
-                fix = "it is a single value and has no keys"
+                fix = f"set `{name}` itself: it is a single value without keys"
                 faults.append(Fault(f"`{name}` is not a section", f"override `{override.text}`", fix))
                 break
         else:
@@ -101,10 +101,11 @@ def _parsed(overrides: Sequence[str], faults: list[Fault]) -> Iterator[_Override
         key, equals, value = text.partition("=")
         path = tuple(key.strip().split("."))
         if not equals or not all(path):
-            faults.append(Fault("not an override", f"`{text}`", "write section.key=value, as in update.lr=2e-6"))
+            fix = "write section.key=value, as in update.lr=2e-6"
+            faults.append(Fault("this is not an override", f"`{text}`", fix))
             continue
         if path == (INCLUDE,):
-            fix = "write it into the recipe; `egpo new` makes one"
+            fix = "write `include` into the recipe; `egpo new` makes a recipe"
             faults.append(Fault("`include` cannot be an override", f"override `{text}`", fix))
             continue
         try:
@@ -137,7 +138,7 @@ def load_config(recipe: Recipe = None, overrides: Iterable[str] = (), root: type
 
 
 def load_recipe(recipe: Recipe = None, overrides: Iterable[str] = ()) -> Config | SftConfig:
-    """Load a recipe of either kind. One with `data` and without `task` is for `egpo sft`."""
+    """Load and check a recipe of either kind. A recipe with `data` and without `task` is for `egpo sft`."""
     return check_values(read_values(recipe, overrides))
 
 
@@ -147,12 +148,12 @@ def check_values(values: Values) -> Config | SftConfig:
 
 
 def config_to_yaml(config: Section) -> str:
-    """Return the resolved config as YAML: every setting, in the order of the schema. It loads as the same config."""
+    """Return a config as YAML: every setting, in the order of the schema. Loading the text gives the same config."""
     return dump_yaml(config.model_dump(mode="json"))
 
 
 def config_schema(root: type[Section] = Config) -> dict[str, Any]:
-    """Return a JSON schema for editors (`# yaml-language-server: $schema=egpo.schema.json`)."""
+    """Return the JSON schema of recipes, for editors (`# yaml-language-server: $schema=egpo.schema.json`)."""
     title = "egpo recipe" if root is Config else "egpo sft recipe"
     described = root.model_json_schema()
     # An included file may contain the required keys.
@@ -173,7 +174,7 @@ def _checked(values: Values, root: type[Root]) -> Root:
 
 @dataclass(frozen=True)
 class Setting:
-    """A dotted key, its value, and the file and line or override that set it (`default` if none did)."""
+    """A setting: its dotted key, its value, and the `file:line` or the override that set it (`default` if none did)."""
 
     key: str
     value: Any

@@ -21,9 +21,9 @@ def train(
 ) -> Path:
     """Train until `config.steps` steps are done, or `on_step` returns True. Return the folder of the trained model.
 
-    `resume` continues from the newest checkpoint, or from the beginning where there is none. `resume_from` continues
-    from the checkpoint of that step, and removes what came later. A signal raises RunInterruptedError, after everything
-    is saved. `quiet` prints nothing.
+    `resume` continues from the newest checkpoint, or from the beginning if there is none. `resume_from` continues
+    from the checkpoint of that step, and removes the results of later steps. A signal raises RunInterruptedError, after
+    everything is saved. `quiet` prints nothing.
     """
     title = f"{config.name}: {config.algorithm.estimator} on {config.task.name}, from {config.model.path}"
     view = LiveView(config.steps, title, quiet=quiet)

@@ -1,6 +1,6 @@
 """Checkpoints of the embedded engine: written completely or not at all, and verified when read.
 
-A run enters as a `Snapshot` plus the model; a folder `global_step_N` leaves, and from it a run continues to the bit.
+A run enters as a `Snapshot` plus the model; a folder `global_step_N` leaves, from which the run continues exactly.
 
     checkpoint.py   the folder: save, choose, read, remove; which checkpoints are kept
     manifest.py     size and digest of every file; writing large tensors

@@ -23,7 +23,10 @@ from egpo.runs.opening import LaunchProvenance, OpenedRun
 
 
 class SftSession(Session):
-    """Scores a checkpoint by minus its evaluation loss; without an evaluation set, by minus the loss of its step."""
+    """A supervised run in progress.
+
+    The score of a checkpoint is minus its evaluation loss, or, without an evaluation set, minus the loss of its step.
+    """
 
     def __init__(self, run: SftRun, context: SessionContext, done: int = 0, score: float | None = None) -> None:
         super().__init__(run, context, done, score)
@@ -39,7 +42,10 @@ class SftSession(Session):
             self.record(evaluate(self.run), start)
 
     def take_step(self) -> None:
-        """Take the next step, then evaluate and save as far as they are due. A signal takes effect after that."""
+        """Take the next step.
+
+        Then evaluate and save a checkpoint, each if it is due. A signal takes effect after that.
+        """
         start = time.perf_counter()
         metrics = sft_step(self.run, self.done)
         self.done += 1
@@ -61,7 +67,7 @@ class SftSession(Session):
 
 
 class SftOpening(EngineOpening[SftRun]):
-    """How a supervised run is opened. All conversations are read and tokenised before the folder is created."""
+    """The opening of a supervised run. All conversations are read and tokenised before the run's folder is created."""
 
     def __init__(
         self, config: SftConfig, interrupts: Interrupts, on_step: OnStep | None = None, *, quiet: bool = False
@@ -85,7 +91,7 @@ class SftOpening(EngineOpening[SftRun]):
 
     @contextmanager
     def session(self, opened: OpenedRun[SftRun]) -> Iterator[SftSession]:
-        """The view opens here and not earlier: the number of steps is known once the data is read."""
+        """Open the live view and yield the session. The view needs the number of steps, known once the data is read."""
         run, config = opened.loaded, self._config
         title = f"{config.name}: sft of {config.model.path} on {len(run.data.train):,} examples of {config.data.path}"
         view = LiveView(run.num_steps, title, quiet=self._quiet)
@@ -98,7 +104,7 @@ class SftOpening(EngineOpening[SftRun]):
 
 
 def open_quietly(config: SftConfig) -> SftRun:
-    """Load a run without progress bars, with our warnings as lines on stderr: the live view is not open yet."""
+    """Load a run without progress bars, and print egpo's warnings to stderr: the live view is not open yet."""
     with without_progress_bars(), warnings_printed_by(partial(print, file=sys.stderr)):
         return open_sft_run(config)
 
@@ -113,9 +119,9 @@ def sft(
 ) -> Path:
     """Train on the conversations for `config.epochs` epochs. Return the folder of the trained model.
 
-    `resume` continues from the newest checkpoint, or from the beginning where there is none. `resume_from` continues
-    from the checkpoint of that step, and removes what came later. A signal raises RunInterruptedError, after everything
-    is saved.
+    `resume` continues from the newest checkpoint, or from the beginning if there is none. `resume_from` continues
+    from the checkpoint of that step, and removes the results of later steps. A signal raises RunInterruptedError, after
+    everything is saved.
     """
     with Interrupts() as interrupts:
         opening = SftOpening(config, interrupts, on_step, quiet=quiet)
