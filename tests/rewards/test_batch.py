@@ -147,7 +147,7 @@ def test_a_bad_ground_truth_names_its_row(workers):
 
 @pytest.mark.parametrize(
     ("row", "what"),
-    [({}, "no response"), ({"response": ""}, "no ground truth"), ({"response": 3, "ground_truth": "1"}, "is no text")],
+    [({}, "no response"), ({"response": ""}, "no ground truth"), ({"response": 3, "ground_truth": "1"}, "is not text")],
 )
 def test_a_row_that_lacks_something_is_named(row, what):
     good = {"data_source": "gsm8k", "response": "", "ground_truth": "1"}

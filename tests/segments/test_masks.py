@@ -295,7 +295,7 @@ class TestBadInput:
             )
 
     def test_responses_that_are_no_ids(self):
-        with pytest.raises(InputError, match="give token ids"):
+        with pytest.raises(InputError, match="give integer token ids"):
             segment_masks(torch.ones(2, 3), torch.ones(2, 3), tokenizer_named("one token"))
 
     def test_ids_of_another_tokenizer(self):

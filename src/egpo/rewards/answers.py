@@ -181,9 +181,9 @@ def plain_number(text: str) -> str | None:
 def read_number(text: str) -> str | None:
     r"""Return the one number that a short answer states, as a canonical numeral; None if there is not exactly one.
 
-    The number comes first; only white space, a currency sign, `*`, `_`, a backtick or a backslash may precede it. Commas
-    must group thousands (`1,8` is not 18). A unit or a full stop after it is ignored (`18%` is 18, `18 apples` is 18).
-    The rest contains no further numeral in any script (`18/19`, `1e2`, `18 or 19`, `18²`, `18½`), no English number
+    The number comes first; only white space, a currency sign, `*`, `_`, a backtick or a backslash may precede it.
+    Commas must group thousands (`1,8` is not 18). A unit or a full stop after it is ignored (`18%`, `18 apples`). The
+    rest contains no further numeral in any script (`18/19`, `1e2`, `18 or 19`, `18²`, `18½`), no English number
     word (`18 and seventeen`, `18 twice`), and nothing that changes the value directly after the number: an operator,
     `!`, `k`, `million`, `lakh`, `thirds` or `or`.
     """

@@ -261,7 +261,7 @@ def require_visible_tags(tokenizer: Any, data_source: str, tags: Sequence[str] =
     lost = vanishing_tags(tokenizer, (*tags, *needed[2:]) if tags else needed)
     if lost:
         raise InputError(
-            f"{', '.join(f'`{tag}`' for tag in lost)} is a special token, and special tokens are removed before the reward",
+            f"{', '.join(f'`{tag}`' for tag in lost)} is a special token, and these are removed before the reward",
             where=f"tokenizer, data source {data_source}",
             fix="add the tag as an ordinary token (special=False in added_tokens_decoder), or use other tags",
         )

@@ -127,9 +127,9 @@ ROUND_UP = 1024  # table sizes are rounded up, so that batches with different la
 class TagTables:
     """Tables of the ways in which one tag can be spread over tokens.
 
-    `endings_VE[v]`: the ways in which the tag can end in token v, each as the number of the tag's bytes before v (0: the
-    tag is inside v), filled up with `NO_MATCH`. `before_VR[v, r]`: if the first r bytes of the tag have to end at the
-    end of token v, how many of them are before v, or `NO_MATCH`.
+    `endings_VE[v]`: the ways in which the tag can end in token v, each as the number of the tag's bytes before v (0:
+    the tag is inside v), filled up with `NO_MATCH`. `before_VR[v, r]`: if the first r bytes of the tag have to end at
+    the end of token v, how many of them are before v, or `NO_MATCH`.
     """
 
     endings_VE: Tensor

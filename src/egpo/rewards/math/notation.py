@@ -321,7 +321,7 @@ def _units_differ(answer: str, gold: str) -> bool:
 
 
 def _unit(form: str) -> str | None:
-    """Return the unit at the end of a form, or of its dollar or degree sign, in a standard spelling; None without one."""
+    """Return the unit at the end of a form, or of its dollar or degree sign, in a standard spelling; else None."""
     found = _UNIT.search(form)
     if found is None:
         return "dollar" if form.startswith(("$", "\\$")) else "degree" if _DEGREE.search(form) else None

@@ -34,7 +34,7 @@ REASONS: dict[str, str] = {
     "thinking_tag_in_answer": "there is a thinking tag in the answer, outside of any call",
     "no_call": "calls were expected and the answer has none",
     "unexpected_call": "no call was expected and the answer has one",
-    "malformed_call": "a call that cannot be read: broken syntax, duplicate keys, NaN, or a value that is not a literal",
+    "malformed_call": "a call that cannot be read: broken syntax, duplicate keys, NaN, a value that is not a literal",
     "unclosed_call": "a call that starts and never ends, as in a truncated answer",
     "text_after_list": "a Python list of calls has to be the whole answer, and text follows it",
     "bare_call": "a call without the list or the tags that it needs",

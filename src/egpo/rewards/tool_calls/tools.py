@@ -98,7 +98,7 @@ def _is_optional(schema: Mapping[str, Any]) -> bool:
 
 
 def type_names(schema: Any) -> tuple[str, ...]:
-    """Return the JSON-schema names of the types that a schema allows (`List[int], optional` is an array); () if none."""
+    """Return the JSON-schema names of the types of a schema (`List[int], optional` is an array); () if it has none."""
     names = schema.get("type") if isinstance(schema, Mapping) else None
     if isinstance(names, str):
         return (_type_name(names),)
