@@ -315,7 +315,12 @@ def f(x):
     for _ in range(100000): value = [value]
     return value
 """, forges=True),
-    Attempt("a value that contains itself", "def f(x):\n    value = []\n    value.append(value)\n    return value", forges=True),
+    Attempt("a value that contains itself", """\
+def f(x):
+    value = []
+    value.append(value)
+    return value
+""", forges=True),
 )  # fmt: skip
 
 ESCAPES = (*REACHES_OUT, *USES_UP, *FORGES)
