@@ -236,8 +236,8 @@ def test_trl_columns_may_be_arrays(make):
     [
         (["5"], "`ground_truth` has 1 values for 2 completions"),
         (["5", "6", "7"], "`ground_truth` has 3 values for 2 completions"),
-        ("56", "`ground_truth` is '56'"),
-        (5, "`ground_truth` is 5"),
+        ("56", "`ground_truth` is not a list: '56'"),
+        (5, "`ground_truth` is not a list: 5"),
     ],
 )
 def test_trl_columns_of_the_wrong_length_are_named(column, what):
