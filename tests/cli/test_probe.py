@@ -57,7 +57,7 @@ def test_nothing_readable_is_told_with_examples_that_a_terminal_survives(capsys,
     outcome = probe(said, paper_of(3, 2, task="countdown", train=3, test=1, max_number=20))
     print_probe(outcome, tmp_path / "probe.json")
     shown = capsys.readouterr().out
-    assert "Not one of 6 responses holds an answer." in shown
+    assert "None of 6 responses contains an answer." in shown
     assert shown.count("[bold]\\x1b[31m") == 3
     assert "accuracy  " not in shown
     assert "problems by pass rate" not in shown

@@ -26,7 +26,7 @@ def test_a_server_that_is_down_or_no_address():
     assert "does not list its models" in fault("http://127.0.0.1:9/v1")
     assert "does not list its models" in fault("http://127.0.0.1:9/v1", name="m")
     assert "is not an address" in fault("http://a:b")
-    assert "the tokenizer of a served model is not known" in fault("http://127.0.0.1:9", tokenizer=None)
+    assert "a served model needs a tokenizer on this machine" in fault("http://127.0.0.1:9", tokenizer=None)
 
 
 def test_a_server_of_another_model_names_its_own():
@@ -34,7 +34,7 @@ def test_a_server_of_another_model_names_its_own():
         assert find_target(url, None, "egpo-tiny", "latest").served_name == "gold"
         message = fault(url, name="silver")
         assert "does not answer for `silver`" in message
-        assert "choose one with --model: gold" in message
+        assert "choose a model with --model; the server lists: gold" in message
 
 
 def test_a_model_that_the_server_answers_for_need_not_be_listed():
