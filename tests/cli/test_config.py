@@ -43,7 +43,7 @@ def egpo(monkeypatch, capsys, tmp_path):
         ('task.settings.prompt_format="{target[0]}"', "prompt_format has a field {target[0]}"),
         ('task.settings.prompt_format="{target:>9999999999}"', "prompt_format has a field {target:>9999999999}"),
         ('task.settings.prompt_format="{target!r}"', "prompt_format has a field {target!r}"),
-        ('task.settings.prompt_format="{"', "bad prompt_format"),
+        ('task.settings.prompt_format="{"', "prompt_format is not a valid format"),
         ("task.settings.prompt_format=3", "prompt_format=3; give text"),
     ],
 )

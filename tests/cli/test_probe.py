@@ -91,7 +91,7 @@ def test_a_real_model_from_a_recipe_with_json_for_programs(egpo_probe, model_fol
         (["--model", "m"], "no task; give one, as in --task"),
         (["--model", "m", "--task", "cuontdown"], "did you mean `countdown`?"),
         (["--model", "m", "--task", TASK, "--set", "size=3"], "unknown setting `size`"),
-        (["--model", "m", "--task", TASK, "--keep", "0.1:0.9"], "give a folder for the data with --out"),
+        (["--model", "m", "--task", TASK, "--keep", "0.1:0.9"], "name a folder for the kept problems with --out"),
         (["--model", "m", "--task", TASK, "--keep", "9", "--out", "o"], "as in 0.1:0.9"),
         (["--model", "./nowhere", "--task", TASK], "egpo: model ./nowhere: no such folder"),
         (["nowhere.yaml"], "nowhere.yaml: no such file"),

@@ -220,7 +220,7 @@ def test_every_reason_for_dropping_messages(messages, fields, reason):
     "value", [{}, {"messages": None}, {"messages": []}, {"messages": "["}, {"messages": ["x"]}, {"query": "q"}]
 )
 def test_what_is_no_conversation_names_its_line(value):
-    with pytest.raises(InputError, match=r"m.jsonl, line 7: no `messages`"):
+    with pytest.raises(InputError, match=r"m.jsonl, line 7: the record has no `messages`"):
         convert_messages(Record(value, "m.jsonl, line 7"), 0, ToolStyle())
 
 

@@ -190,7 +190,7 @@ def test_no_server_at_all(ask):
         server.http.socket.close()
         with pytest.raises(EgpoError, match=r"stopped after 0 of 12 responses \(no connection"):
             ask(server)
-        with pytest.raises(InputError, match="check that the server is up"):
+        with pytest.raises(InputError, match="check that the server is running"):
             Server.at(server.url).only_model()
 
 

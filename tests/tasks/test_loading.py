@@ -78,7 +78,7 @@ def test_a_constructor_that_takes_any_setting_gets_any():
 @pytest.mark.usefixtures("outside")
 def test_the_self_check_names_what_is_wrong():
     (fault, _) = check_gold(load_task("some_tasks:Wrong"))
-    assert "problem 0: its gold answer is judged `correct` (reward 0.0)" in str(fault)
+    assert "problem 0: the gold answer is judged not correct: `correct` (reward 0.0)" in str(fault)
 
 
 @pytest.mark.usefixtures("outside")
@@ -117,14 +117,14 @@ def test_every_mistake_in_a_name(name, message):
         ("countdown", {"prompt_format": "{numbers.x}"}, "prompt_format"),
         ("countdown", {"prompt_format": "{numbers[x]}"}, "prompt_format"),
         ("countdown", {"prompt_format": 3}, "prompt_format"),
-        ("countdown", {"max_numbers": "4"}, "max_numbers='4'; give a whole number"),
-        ("countdown", {"max_number": 1.5}, "max_number=1.5; give a whole number"),
-        ("countdown", {"max_target": True}, "max_target=True; give a whole number"),
-        ("countdown", {"min_numbers": None}, "min_numbers=None; give a whole number"),
+        ("countdown", {"max_numbers": "4"}, "max_numbers='4' is not a whole number; give"),
+        ("countdown", {"max_number": 1.5}, "max_number=1.5 is not a whole number; give"),
+        ("countdown", {"max_target": True}, "max_target=True is not a whole number; give"),
+        ("countdown", {"min_numbers": None}, "min_numbers=None is not a whole number; give a whole number"),
         ("countdown", {"mode": 3}, "mode=3"),
-        ("gsm8k", {"train": "4"}, "train='4'; give a whole number"),
-        ("gsm8k", {"seed": "4"}, "seed='4'; give a whole number"),
-        ("gsm8k", {"source": 3}, "source=3; give a directory"),
+        ("gsm8k", {"train": "4"}, "train='4' is not a whole number; give"),
+        ("gsm8k", {"seed": "4"}, "seed='4' is not a whole number; give"),
+        ("gsm8k", {"source": 3}, "source=3 is not a path; give the path"),
         ("gsm8k", {"mode": "strict"}, "mode='strict'"),
         ("function_calling", {"mode": "think"}, "mode='think'"),
         ("code", {"sandbox": "limit"}, "limit"),

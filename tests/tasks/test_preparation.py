@@ -201,16 +201,16 @@ def test_a_code_row_without_a_solution_has_no_gold(tmp_path):
         ("countdown", {"target": "3", "nums": [1]}, "no `target`"),
         ("countdown", {"target": True, "nums": [1]}, "no `target`"),
         ("countdown", {"target": 3, "nums": [1.5]}, "no `nums`"),
-        ("gsm8k", {"question": "q"}, "no `question` and `answer`"),
+        ("gsm8k", {"question": "q"}, "no `question` or no `answer`"),
         ("gsm8k", {"question": "q", "answer": "18"}, "the answer has no `####`"),
         ("gsm8k", {"question": "q", "answer": "#### "}, "no number after"),
         ("code", {"question": "q"}, "no `tests`"),
         ("code", {"tests": {"assert": ["x"]}}, "no `question`"),
-        ("code", {"question": "q", "tests": {"nothing": 1}}, "its tests cannot be read"),
+        ("code", {"question": "q", "tests": {"nothing": 1}}, "the row's tests cannot be read"),
         ("mixed", {"question": "q", "answer": "1"}, "`ability` is None"),
-        ("mixed", {"ability": "math", "question": "q"}, "no `question` and `answer`"),
+        ("mixed", {"ability": "math", "question": "q"}, "no `question` or no `answer`"),
         ("function_calling", {"query": "q"}, "no `tools`, `answers`"),
-        ("function_calling", {"what": 1}, "not a raw conversation"),
+        ("function_calling", {"what": 1}, "not a HardGen conversation"),
     ],
 )
 def test_a_row_without_its_ground_truth_names_its_line(tmp_path, name, row, message):
@@ -245,7 +245,7 @@ def test_options_that_cannot_be(tmp_path, monkeypatch, options, message):
 
 def test_an_undivided_source_needs_sizes(tmp_path):
     source = write_lines(tmp_path / "rows.jsonl", [gsm(i) for i in range(5)])
-    with pytest.raises(InputError, match=r"the source has no splits.*--train N and --test N"):
+    with pytest.raises(InputError, match=r"the source is not split.*--train N and --test N"):
         make("gsm8k", tmp_path / "out", source=source)
 
 
@@ -265,7 +265,7 @@ def test_a_generator_that_runs_dry_leaves_nothing(tmp_path):
 
 def test_another_tasks_directory_is_told_as_such(tmp_path):
     make("gsm8k", tmp_path / "out", train=5, test=3)
-    with pytest.raises(InputError, match="the data of another task"):
+    with pytest.raises(InputError, match="check that the data is of this task"):
         load_task("countdown", source=tmp_path / "out").problems("train")[0]
 
 

@@ -29,8 +29,8 @@ def demo(
 ) -> None:
     """Train the tiny model of this package on the Countdown task with GRPO and two variants of EGPO, and compare them.
 
-    The demo prepares data, probes the model, trains three runs, evaluates them and writes a report, in about four
-    minutes on two CPU cores. An interrupted demo continues when the same command is given again.
+    The demo prepares data, probes the model, trains three runs, evaluates them and writes a report, in
+    about four minutes on two cores. An interrupted demo continues when the same command is given again.
 
     Example: [cyan]egpo demo --fast[/]
     """

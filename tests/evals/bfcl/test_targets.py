@@ -92,7 +92,7 @@ def test_a_run_without_tools_or_without_its_data_has_no_prompt_to_compare(tmp_pa
     run.config.write_text(RUN.replace("TASK", task))
     target = BfclTarget("m", TINY, place=ModelPlace(TINY, "m", run, 1))
     if "source" in task:
-        with pytest.warns(UserWarning, match="the prompt is not compared with the training prompt"):
+        with pytest.warns(UserWarning, match="BFCL's prompt cannot be compared with the training prompt"):
             assert prompt_mismatches(target, BfclSettings("", "", TINY, ()), tmp_path, tmp_path) is None
     else:
         assert prompt_mismatches(target, BfclSettings("", "", TINY, ()), tmp_path, tmp_path) is None
