@@ -50,6 +50,12 @@ def test_all_stages_leave_what_they_promise_and_are_then_skipped(run_recipe):
     assert times() == before
 
 
+def test_the_probe_samples_as_the_training_does(run_recipe):
+    run_recipe("rollout.top_k=5", "rollout.min_p=0.1", "rollout.top_p=0.9", only=["prepare", "probe"])
+    sampling = json.loads(Path("runs/tiny/evals/probe.json").read_text())["evaluation"]["sampling"]
+    assert (sampling["top_k"], sampling["min_p"], sampling["top_p"]) == (5, 0.1, 0.9)
+
+
 def test_only_what_depends_on_a_change_is_done_again(run_recipe):
     run_recipe()
     said = run_recipe("eval.n=4", "eval.problems=3")

@@ -170,3 +170,20 @@ def test_what_is_said_about_verl_counts_for_a_run_on_verl(tmp_path):
         resume(tmp_path / "verl", "engine=verl", "verl.gpus=8")
     with pytest.raises(ConfigError, match="engine: local -> verl"):
         resume(tmp_path / "local", "engine=verl")
+
+
+def test_a_run_that_is_older_than_a_setting_resumes_at_its_default(tmp_path):
+    folder = create(tmp_path / "a")
+    without = [line for line in folder.config.read_text().splitlines() if "max_refills" not in line]
+    folder.config.write_text("\n".join(without) + "\n")
+
+    def resume_with(*overrides):
+        config = load_config(overrides=[*BASE, *overrides])
+        changed = config.model_dump(mode="json", exclude_defaults=True)
+        with RunFolder.resume(folder.path, config_to_yaml(config), changed):
+            pass
+
+    with pytest.raises(ConfigError, match=r"algorithm\.max_refills: nothing -> 7"):
+        resume_with("algorithm.max_refills=7")
+    resume_with()
+    assert folder.config.read_text() == yaml_of()

@@ -90,7 +90,7 @@ def test_the_self_check_names_what_is_wrong():
         ("some_tasks:Hole", "no class `Hole`; did you mean `Whole`"),
         ("some_tasks:a_function", "no class `a_function`"),
         ("some_tasks:", "no class ``"),
-        ("some_tasks:Half", "`Half` has no `judge`, `gold`"),
+        ("some_tasks:Half", "`Half` has no method `judge`, `gold`"),
         ("broken_task:X", "importing `broken_task` failed .ZeroDivisionError"),
         ("needy_task:X", "`needy_task` needs `not_installed_anywhere`"),
         ("leaving_task:X", "importing `leaving_task` failed .SystemExit: 3"),
@@ -110,7 +110,7 @@ def test_every_mistake_in_a_name(name, message):
     [
         ("countdown", {"max_numbr": 3}, "unknown setting `max_numbr`; did you mean `max_number`"),
         ("countdown", {"sed": 3}, "unknown setting `sed`; did you mean `seed`"),
-        ("countdown", {"mode": "binry"}, "mode='binry'; did you mean `binary`"),
+        ("countdown", {"mode": "binry"}, "mode='binry' is not allowed; did you mean `binary`"),
         ("countdown", {"min_numbers": 5}, "2 <= min_numbers <= max_numbers"),
         ("countdown", {"train": 0}, "train=0"),
         ("countdown", {"prompt_format": "{number}"}, "prompt_format"),
@@ -130,7 +130,7 @@ def test_every_mistake_in_a_name(name, message):
         ("code", {"sandbox": "limit"}, "limit"),
         ("code", {"mode": "x"}, "mode='x'"),
         ("some_tasks:Whole", {"siz": 3}, "unknown setting `siz`; did you mean `size`"),
-        ("some_tasks:Half", {"siz": 3}, "has no `judge`"),
+        ("some_tasks:Half", {"siz": 3}, "has no method `judge`"),
         ("some_tasks:Bare", {"siz": 3}, "unknown setting `siz`; the task takes no settings"),
     ],
 )
@@ -236,10 +236,10 @@ def test_a_task_that_raises_is_named_with_its_line(failing, method):
     """It was a traceback of dozens of lines through the engine."""
     with pytest.raises(
         InputError,
-        match=rf"^task failing:Fails: its `{method}` raised JSONDecodeError: .* \(failing\.py, line 12\);",
+        match=rf"^task failing:Fails: the task's `{method}` raised JSONDecodeError: .* \(failing\.py, line 12\);",
     ):
         failing(method)
-    with pytest.raises(InputError, match=rf"its `{method}` raised SystemExit: 0 "):
+    with pytest.raises(InputError, match=rf"the task's `{method}` raised SystemExit: 0 "):
         failing(f"exit in {method}")
 
 

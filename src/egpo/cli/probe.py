@@ -127,17 +127,16 @@ def _sampling(
     subject: "Subject", n: int, temperature: float | None, max_tokens: int | None, seed: int | None
 ) -> "Sampling":
     """Return the sampling settings of training, changed by `n` and by the options that were given."""
-    from egpo.evals.responses import Sampling
+    from dataclasses import replace
 
-    rollout = subject.config.rollout
-    return Sampling(
-        n=n,
-        temperature=rollout.temperature if temperature is None else temperature,
-        top_p=rollout.top_p,
-        top_k=rollout.top_k,
-        min_p=rollout.min_p,
+    from egpo.probes.subject import training_sampling
+
+    sampling = training_sampling(subject.config, n)
+    return replace(
+        sampling,
+        temperature=sampling.temperature if temperature is None else temperature,
         max_tokens=max_tokens or subject.max_tokens,
-        seed=subject.config.seed if seed is None else seed,
+        seed=sampling.seed if seed is None else seed,
     )
 
 

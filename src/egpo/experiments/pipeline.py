@@ -74,7 +74,8 @@ def _check(experiment: Experiment, selection: Selection) -> None:
     run = experiment.run
     if run.config.is_file():
         own, wanted = run.config.read_text(encoding="utf-8"), config_to_yaml(experiment.training)
-        refuse_other_training(own, wanted, str(run.path))
+        changed = experiment.training.model_dump(mode="json", exclude_defaults=True)
+        refuse_other_training(own, wanted, str(run.path), changed)
     for stage in selection.stages:
         if stage.check is not None:
             stage.check(experiment)

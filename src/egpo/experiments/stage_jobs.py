@@ -10,7 +10,6 @@ from egpo.config.machine import model_folder
 from egpo.engines import require_engine, train
 from egpo.evals.evaluate import Exam
 from egpo.evals.intervals import default_ks
-from egpo.evals.responses import Sampling
 from egpo.experiments.bfcl import bfcl_jobs
 from egpo.experiments.evaluations import evaluation_jobs
 from egpo.experiments.experiment import Experiment
@@ -20,7 +19,7 @@ from egpo.fingerprints import digest_of, files_in, fingerprint, folder_digest
 from egpo.prepared_data import FILES, data_digest, make_data, require_source
 from egpo.probes.probe import draw_exam, probe
 from egpo.probes.store import write_probe
-from egpo.probes.subject import find_subject
+from egpo.probes.subject import find_subject, training_sampling
 from egpo.reports import write_report
 from egpo.runs.differences import FREE
 from egpo.runs.folder import PROBE
@@ -52,7 +51,7 @@ def probe_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
         "model": digest_of([model_identity(config.model.path), config.model.template]),
         "data": data_digest(config),
         "task": digest_of(config.task.model_dump(mode="json")),
-        "sampling": digest_of([_probe_sampling(config), config.segments.tags, config.rollout.stop]),
+        "sampling": digest_of([training_sampling(config, config.probe.n), config.segments.tags, config.rollout.stop]),
         "probe": digest_of(config.probe.model_dump()),
     }
     outputs = [path, path.with_suffix(".jsonl"), path.with_suffix(".svg")]
@@ -60,7 +59,8 @@ def probe_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
 
 
 def _probe(experiment: Experiment, screen: Screen) -> str:
-    config, sampling = experiment.training, _probe_sampling(experiment.training)
+    config = experiment.training
+    sampling = training_sampling(config, config.probe.n)
     exam = Exam(
         config.task.name, config.task.settings, "train", config.probe.problems, sampling, default_ks(sampling.n)
     )
@@ -68,12 +68,6 @@ def _probe(experiment: Experiment, screen: Screen) -> str:
     with screen.watched("probe") as view, warnings_printed_by(view.say):
         path = write_probe(subject.folder, probe(subject.load(), paper, view.watch), subject.origin)
     return _probe_result(read_json_object(path))
-
-
-def _probe_sampling(config: Config) -> Sampling:
-    """Return the sampling of the training, with the probe's number of responses."""
-    rollout = config.rollout
-    return Sampling(config.probe.n, rollout.temperature, rollout.top_p, rollout.max_response_tokens, config.seed)
 
 
 def _probe_result(found: Mapping[str, Any]) -> str:

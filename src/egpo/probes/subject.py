@@ -10,6 +10,7 @@ from egpo.config.schema import Model, Task
 from egpo.errors import InputError
 from egpo.evals.evaluate import Origin
 from egpo.evals.local_model import ROWS_AT_ONCE, LocalModel
+from egpo.evals.responses import Sampling
 from egpo.evals.targets import HERE, Device, ModelPlace, find_model
 from egpo.local.models.loading import load_policy
 from egpo.runs import RunFolder
@@ -65,6 +66,20 @@ def find_subject(
     known = recipe or place.recipe
     config = _config(known, _task(known, task, settings or {}), place.model, device)
     return Subject(config, place, out or _folder(recipe, place), known.rollout.max_response_tokens if known else None)
+
+
+def training_sampling(config: Config, n: int) -> Sampling:
+    """Return how the training samples, with `n` responses per problem."""
+    rollout = config.rollout
+    return Sampling(
+        n=n,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p,
+        max_tokens=rollout.max_response_tokens,
+        seed=config.seed,
+    )
 
 
 def _task(known: Config | None, name: str | None, settings: Mapping[str, Any]) -> Task:

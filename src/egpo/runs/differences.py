@@ -37,8 +37,13 @@ def config_differences(old_yaml: str, new_yaml: str) -> list[Difference]:
     return [difference for difference in shown if difference.old != difference.new]
 
 
-def refuse_other_training(old_yaml: str, new_yaml: str, where: str) -> list[Difference]:
+def refuse_other_training(
+    old_yaml: str, new_yaml: str, where: str, changed: Mapping[str, Any] | None = None
+) -> list[Difference]:
     """Raise ConfigError if a difference changes what is computed or measured; return the other differences.
+
+    `changed` holds the settings of the new config that are not at their defaults. With it, a key that the old config
+    lacks may have its default: the run is older than the setting.
 
     `steps` may change if the schedule is constant: the learning rate then does not depend on the length of the run.
     Differences in the section `verl` are allowed unless one of the two configs uses the verl engine.
@@ -48,6 +53,9 @@ def refuse_other_training(old_yaml: str, new_yaml: str, where: str) -> list[Diff
     if "verl" not in (_leaves_of(old_yaml).get("engine"), _leaves_of(new_yaml).get("engine")):
         free.add("verl")
     other = [difference for difference in differences if not _is_in(difference.key, free)]
+    if changed is not None:
+        set_keys = dict(_leaves(changed, ()))
+        other = [difference for difference in other if difference.old != _NOTHING or difference.key in set_keys]
     if other:
         fix = "resume with the config of the run, or start a new run with name=..."
         faults = [Fault(f"this run has a different config ({difference})", where) for difference in other]

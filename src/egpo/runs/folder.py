@@ -6,10 +6,11 @@ The lock ends with its process, however the process ends.
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from egpo.errors import EgpoError, InputError, warn_once
 from egpo.files import UNFINISHED, write_atomically
@@ -174,18 +175,19 @@ class RunFolder:
 
     @classmethod
     @contextmanager
-    def resume(cls, path: Path, config_yaml: str) -> Iterator["RunFolder"]:
+    def resume(cls, path: Path, config_yaml: str, changed: Mapping[str, Any] | None = None) -> Iterator["RunFolder"]:
         """Open an existing run and lock it during the block.
 
         A config that changes the computation is a ConfigError with the differences (`egpo.runs.differences`); other
-        changes are written to `config.yaml`. Temporary files of a killed process are removed.
+        changes are written to `config.yaml`. `changed` holds the settings that are not at their defaults. Temporary
+        files of a killed process are removed.
         """
         folder = cls(path)
         if not folder.config.is_file():
             fix = "leave out --resume to start a new run, or check `runs` and `name`"
             raise InputError("there is no run to resume", where=str(path), fix=fix)
         with locked(path):
-            if refuse_other_training(folder.config.read_text(encoding="utf-8"), config_yaml, str(path)):
+            if refuse_other_training(folder.config.read_text(encoding="utf-8"), config_yaml, str(path), changed):
                 _write_config(folder, config_yaml)
             _remove_unfinished(folder)
             yield folder

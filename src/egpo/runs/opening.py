@@ -40,7 +40,7 @@ class RunConfig(Protocol):
     def seed(self) -> int: ...
     @property
     def watch(self) -> WatchSettings: ...
-    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
+    def model_dump(self, *, mode: str, exclude_defaults: bool = False) -> dict[str, Any]: ...
 
 
 class StoredCheckpoints(Protocol):
@@ -134,7 +134,8 @@ def _created(opening: RunOpening[Loaded]) -> Iterator[tuple[Loaded, int]]:
 
 @contextmanager
 def _resumed(opening: RunOpening[Loaded], step: int | None) -> Iterator[tuple[Loaded, int]]:
-    with RunFolder.resume(opening.folder.path, opening.config_yaml):
+    changed = opening.run_config.model_dump(mode="json", exclude_defaults=True)
+    with RunFolder.resume(opening.folder.path, opening.config_yaml, changed):
         opening.clear_leftovers()
         start = opening.checkpoints.choose(step)
         if start:

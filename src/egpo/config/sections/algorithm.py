@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     Field,
-    SerializerFunctionWrapHandler,
     WithJsonSchema,
     create_model,
-    model_serializer,
     model_validator,
 )
 from pydantic_core import PydanticKnownError
@@ -55,14 +53,6 @@ class AlgorithmFields(Section):
             fix = f"settings of `{self.estimator}` stand under algorithm.{self.estimator}"
             raise raised(Fault(what, "estimator_settings", fix))
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_empty_settings(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out empty `estimator_settings`: run folders from before that key existed stay resumable."""
-        values: dict[str, Any] = dump(self)
-        if not values.get("estimator_settings"):
-            values.pop("estimator_settings", None)
-        return values
 
     def check_estimator(self) -> None:
         """Import an estimator outside the package and check its settings; InputError if something is wrong."""

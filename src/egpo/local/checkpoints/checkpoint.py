@@ -27,6 +27,7 @@ from egpo.data.output import StagingFolder, remove_abandoned
 from egpo.errors import EgpoError, InputError, warn_once
 from egpo.files import UNFINISHED, fsync_path, write_atomically
 from egpo.local.checkpoints.manifest import (
+    CHANGED_SETTINGS,
     CheckpointManifest,
     describe_files,
     files_below,
@@ -168,7 +169,8 @@ class Checkpoints:
         manifest = read_manifest(self.folder(step))
         if manifest.step != step:
             raise InputError(f"contains step {manifest.step}", where=str(self.folder(step).parent))
-        if manifest.identity != self._identity:
+        # Digests of earlier versions cover every setting, and change when one is added: `config.yaml` was compared.
+        if manifest.identity.startswith(CHANGED_SETTINGS) and manifest.identity != self._identity:
             raise InputError("belongs to a run with other settings", where=str(self.folder(step).parent))
         verify_files(self.folder(step), manifest)
         return manifest

@@ -31,6 +31,10 @@ class FileEntry:
     sha256: str
 
 
+CHANGED_SETTINGS = "changed-settings:"
+"""Prefix of an identity: a digest of the settings that are not at their defaults."""
+
+
 @dataclass(frozen=True)
 class CheckpointManifest:
     """The content of `manifest.json`.

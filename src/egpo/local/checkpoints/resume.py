@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from egpo.config import Config, SftConfig
 from egpo.local.checkpoints.checkpoint import Snapshot
+from egpo.local.checkpoints.manifest import CHANGED_SETTINGS
 from egpo.local.models.lora import adapter_state, load_adapter_state, merged_state
 from egpo.local.models.policy import Policy
 from egpo.local.progress_bars import without_progress_bars
@@ -86,13 +87,14 @@ def _without(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def config_identity(config: Config | SftConfig) -> str:
     """Return a digest of the settings that a resumed run must share: all that change what is computed.
 
-    `steps` is one of them only where the learning rate depends on it.
+    `steps` is one of them only where the learning rate depends on it. Settings at their defaults are left out, so that
+    the digest stays the same when a later version adds a setting.
     """
-    values = config.model_dump(mode="json", exclude={*FREE, "verl"})
+    values = config.model_dump(mode="json", exclude={*FREE, "verl"}, exclude_defaults=True)
     values.get("task", {}).pop("judge_timeout_s", None)
     if config.update.schedule == "constant":
         values.pop("steps", None)
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return CHANGED_SETTINGS + hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def export_policy(policy: Policy, folder: Path) -> None:
