@@ -33,7 +33,7 @@ def egpo(monkeypatch, capsys, tmp_path):
     [
         ("task.name=nope", "override `task.name=nope`: unknown task `nope`; choose from `code`, `countdown`"),
         ("task.name=nosuchmodule:Task", "no module `nosuchmodule`"),
-        ("task.settings.mode=nope", "override `task.settings.mode=nope`: mode='nope'; choose from `binary`, `shaped`"),
+        ("task.settings.mode=nope", "override `task.settings.mode=nope`: mode='nope' is not allowed; choose"),
         ("task.settings.nope=1", "unknown setting `nope`"),
         ("steps=1" + 300 * "0", "it must be less than or equal to 2147483647"),
         ("rollout.n=1" + 20 * "0", "`n` is 100000000000000000000; it must be less than or equal to 2147483647"),
