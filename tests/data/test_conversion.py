@@ -99,14 +99,14 @@ def test_the_manifest_says_what_was_read_and_written(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "rule", "message"),
     [
-        ([xlam(0), xlam(1), {"query": "q"}], SplitRule(), r"line 3: no `tools`, `answers`"),
+        ([xlam(0), xlam(1), {"query": "q"}], SplitRule(), r"line 3: the record has no `tools`, `answers`"),
         ([xlam(0)], SplitRule(), "leaves none of 1 rows for training"),
         (
             [xlam(0, answers="["), xlam(1, answers="[")],
             SplitRule(),
             r"all 2 records of the file were dropped \(bad_calls: 2\)",
         ),
-        ([xlam(0), {"messages": []}], SplitRule(), r"line 2: no `query`"),
+        ([xlam(0), {"messages": []}], SplitRule(), r"line 2: the record has no `query`"),
     ],
 )
 def test_bad_input_leaves_nothing_behind(tmp_path, rows, rule, message):

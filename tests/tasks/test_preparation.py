@@ -161,7 +161,9 @@ def test_function_calling_takes_each_format_and_no_mixture(tmp_path, record, oth
     done = make("function_calling", tmp_path / "out", train=4, test=2, source=write_lines(tmp_path / "a.jsonl", rows))
     assert [entry.rows for entry in done.files.values()] == [4, 2]
     mixture = write_lines(tmp_path / "b.jsonl", [*rows[:3], numbered(other, 9), *rows[3:]])
-    with pytest.raises(InputError, match=r"b.jsonl, line 4: a \w+ record among \w+ records"):
+    with pytest.raises(
+        InputError, match=r"b.jsonl, line 4: this record has the format \w+, but earlier ones have the format \w+"
+    ):
         make("function_calling", tmp_path / "out2", train=4, test=2, source=mixture)
 
 
@@ -222,7 +224,7 @@ def test_a_row_without_its_ground_truth_names_its_line(tmp_path, name, row, mess
         "function_calling": XLAM if "query" in row else RAW,
     }[name]
     source = write_lines(tmp_path / "rows.jsonl", [good, row])
-    with pytest.raises(InputError, match=f"rows.jsonl, line 2: {message}"):
+    with pytest.raises(InputError, match=f"rows.jsonl, line 2: .*{message}"):
         make(name, tmp_path / "out", train=5, test=5, source=source)
     assert not (tmp_path / "out").exists()
 
@@ -273,5 +275,5 @@ def test_a_file_that_was_changed_is_not_read_as_the_one_that_was_prepared(tmp_pa
     make("gsm8k", tmp_path / "a", train=5, test=3, seed=1)
     make("gsm8k", tmp_path / "b", train=5, test=3, seed=2)
     (tmp_path / "a" / "train.parquet").write_bytes((tmp_path / "b" / "train.parquet").read_bytes())
-    with pytest.raises(InputError, match="does not match the digest in manifest"):
+    with pytest.raises(InputError, match="does not match its digest in manifest"):
         load_task("gsm8k", source=tmp_path / "a").problems("train")

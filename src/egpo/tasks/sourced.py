@@ -84,7 +84,7 @@ class SourcedTask(ABC):
             raise InputError(what, where=f"task {type(self).__name__}", fix="give the path of a folder")
         if source is not None and (fault := path_fault(str(source))):
             what = f"source={shortened(str(source))} is not a valid path"
-            raise InputError(what, where=f"task {type(self).__name__}", fix=f"give {fault}")
+            raise InputError(what, where=f"task {type(self).__name__}", fix=f"it must be {fault}")
         self.source = None if source is None else Path(source)
         self.seed, self._limits = seed, {"train": train, "test": test}
         given = {split: limit for split, limit in self._limits.items() if limit is not None}
