@@ -145,12 +145,12 @@ def test_a_failure_is_neither_right_nor_wrong(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ('{"data_source": "gsm8k", "resp', "line 3: not valid JSON"),
+        ('{"data_source": "gsm8k", "resp', "line 3: the record is not valid JSON"),
         ('{"data_source": "gsm8k", "response": "x"}', "line 3: the row has no ground truth"),
         ('{"data_source": "gsm8k", "ground_truth": "1"}', "line 3: the row has no response"),
         ('{"data_source": "gsm8k", "response": "x", "ground_truth": "none"}', "gsm8k ground truth: there is no number"),
         ('{"data_source": "gsm9k", "response": "x", "ground_truth": "1"}', "line 3, rewards: unknown data source"),
-        ("[1]", "line 3: not a JSON object"),
+        ("[1]", "line 3: the line is not a JSON object"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line, what, workers):

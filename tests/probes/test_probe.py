@@ -43,7 +43,7 @@ def test_failures_are_no_wrong_answers():
     assert finding(outcome, "failures").value == 0.25
     only_first = Scripted(lambda problem, sample: problem.ground_truth if problem.key == "train 0" else None)
     assert list(probe(only_first, paper_of(4, 4)).pass_rates) == ["train 0"]
-    with pytest.raises(EgpoError, match="none of 16 responses could be obtained"):
+    with pytest.raises(EgpoError, match="failed to give any of 16 responses"):
         probe(Scripted(lambda problem, sample: None), paper_of(4, 4))
 
 
@@ -53,7 +53,7 @@ def test_one_response_a_prompt_is_refused():
 
 
 def test_a_split_without_problems():
-    with pytest.raises(InputError, match="split `train`: the split has no problems"):
+    with pytest.raises(InputError, match="split `train`: this split has no problems"):
         paper_of(0, 2)
 
 

@@ -47,7 +47,7 @@ def test_an_environment_that_cannot_be_made_says_what_pip_said(monkeypatch, tmp_
 def test_an_environment_without_bfcl_is_told():
     from pathlib import Path
 
-    with pytest.raises(EgpoError, match="bfcl-eval is not in this environment"):
+    with pytest.raises(EgpoError, match="bfcl-eval is not installed for this Python"):
         data_folder(Path(sys.executable))
 
 

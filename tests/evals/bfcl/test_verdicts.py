@@ -36,7 +36,7 @@ def test_the_wrong_ones_are_listed_and_the_others_right(tmp_path):
 
 
 def test_a_case_twice_is_no_second_case(tmp_path):
-    with pytest.raises(EgpoError, match="1 cases of a occur twice"):
+    with pytest.raises(EgpoError, match="1 cases of a occur more than once"):
         read_verdicts(left(tmp_path, [*answers("x", "y"), *answers("x")]))
 
 

@@ -36,7 +36,7 @@ def test_an_attempt_that_gets_through_is_exit_code_1(app: typer.Typer, three_att
     result = CliRunner().invoke(app, ["--tier", "limits"])
     assert result.exit_code == 1
     assert "NO" in result.stdout
-    assert "got through" in result.stdout
+    assert "not contained" in result.stdout
 
 
 @pytest.mark.parametrize("options", [[], ["--no-cgroup"]])
