@@ -2,7 +2,7 @@
 
 Each reward is a row of `KINDS`: its judge behind one signature (text, ground truth, extra_info), reasons, modes, tags
 and settings. `hybrid` chooses between math and code by the row's `ability`. To add a reward, add a row to `KINDS`, and
-its data sources to `DATA_SOURCES`.
+its data sources to `DATA_SOURCES`; `tasks/gold.py` writes a gold answer from a ground truth.
 
 `require_visible_tags` checks before a run that the tags of a reward survive decoding: engines decode with
 `skip_special_tokens=True` before they call a reward, which removes a tag that is a *special* token of the tokenizer.
