@@ -31,7 +31,7 @@ from egpo.segments.tags import TokenTexts
 
 
 class TrainOpening(EngineOpening[Run]):
-    """The opening of an RL run. Task, prompts and disk space are checked before the run's folder is created."""
+    """What starts or resumes an RL run. Task, prompts and disk space are checked before the run's folder is created."""
 
     def __init__(self, config: Config, view: LiveView, interrupts: Interrupts, on_step: OnStep | None = None) -> None:
         super().__init__(config, interrupts, on_step)

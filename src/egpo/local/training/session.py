@@ -160,7 +160,10 @@ AnyRun = TypeVar("AnyRun", bound=EngineRun)
 
 
 class EngineOpening(RunOpening[AnyRun]):
-    """The opening of a run of this engine, which continues from the checkpoint `saved` (None: from the beginning)."""
+    """What starts or resumes a run of the embedded engine.
+
+    The run continues from the checkpoint `saved`; if it is None, from the beginning.
+    """
 
     checkpoints: Checkpoints
 
