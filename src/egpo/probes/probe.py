@@ -44,7 +44,7 @@ def draw_exam(exam: Exam) -> ExamProblems:
     problems = _drawn(task.problems(exam.split), exam.num_problems, exam.sampling.seed)
     if not problems:
         where = f"task {exam.task}, split `{exam.split}`"
-        raise InputError("no problems", where=where, fix="prepare its data with that split")
+        raise InputError("this split has no problems", where=where, fix="prepare the task's data with this split")
     return ExamProblems(exam, task, problems, sandbox_tier(task, exam.settings))
 
 
