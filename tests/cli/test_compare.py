@@ -86,9 +86,9 @@ def test_published_figures(egpo):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "no run to compare"),
+        ([], "fewer than two runs to compare"),
         (["nowhere", "here"], "nowhere: no such folder"),
-        (["--scores", "A=1"], "one condition"),
+        (["--scores", "A=1"], "fewer than two conditions"),
         (["nowhere", "--scores", "A=1"], "run folders and --scores cannot be combined; give either run folders"),
     ],
 )

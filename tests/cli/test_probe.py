@@ -87,8 +87,8 @@ def test_a_real_model_from_a_recipe_with_json_for_programs(egpo_probe, model_fol
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "egpo: egpo probe: nothing to probe; give a recipe, or --model and --task"),
-        (["--model", "m"], "no task; give one, as in --task"),
+        ([], "egpo: egpo probe: there is no model to probe; give a recipe, or --model and --task"),
+        (["--model", "m"], "there is no task to probe on; give one, as in --task"),
         (["--model", "m", "--task", "cuontdown"], "did you mean `countdown`?"),
         (["--model", "m", "--task", TASK, "--set", "size=3"], "unknown setting `size`"),
         (["--model", "m", "--task", TASK, "--keep", "0.1:0.9"], "name a folder for the kept problems with --out"),

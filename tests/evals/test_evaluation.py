@@ -129,7 +129,7 @@ def test_k_beyond_n_is_refused_before_anything_is_asked():
 
 
 def test_a_split_without_problems():
-    with pytest.raises(InputError, match=r"split `test`: this split has no problems"):
+    with pytest.raises(InputError, match=r"split `test`: the split has no problems"):
         exam(0, 1)
 
 

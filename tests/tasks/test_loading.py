@@ -92,7 +92,7 @@ def test_the_self_check_names_what_is_wrong():
         ("some_tasks:", "no class ``"),
         ("some_tasks:Half", "`Half` has no method `judge`, `gold`"),
         ("broken_task:X", "importing `broken_task` failed .ZeroDivisionError"),
-        ("needy_task:X", "`needy_task` needs `not_installed_anywhere`"),
+        ("needy_task:X", "imports `not_installed_anywhere`, which is not installed"),
         ("leaving_task:X", "importing `leaving_task` failed .SystemExit: 3"),
         (":X", "importing `` failed"),
         ("countdwn", "unknown task `countdwn`; did you mean `countdown`"),

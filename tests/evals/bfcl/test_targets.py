@@ -48,7 +48,9 @@ def test_a_checkpoint_of_verl_is_to_be_merged_first(tmp_path):
     actor.mkdir(parents=True)
     run.config.write_text("name: run\n")
     (actor / "config.json").write_text("{}")
-    assert "no weights in it; convert a checkpoint of verl to a model with `egpo merge`" in fault(str(run.path))
+    assert "the folder has no weights; convert a checkpoint of verl to a model with `egpo merge`" in fault(
+        str(run.path)
+    )
     assert "no such folder" in fault(str(tmp_path / "none"))
 
 

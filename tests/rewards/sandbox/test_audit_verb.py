@@ -21,7 +21,7 @@ def app() -> typer.Typer:
 @pytest.fixture
 def three_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of each kind; the rest is tested in test_escapes.py."""
-    wanted = ("read a host file", "fork bomb", "leave with success")
+    wanted = ("read a host file", "fork bomb", "exit with code 0 during a test")
     monkeypatch.setattr(audit, "ATTEMPTS", [attempt for attempt in ATTEMPTS if attempt.name in wanted])
 
 
