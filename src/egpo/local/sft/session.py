@@ -67,7 +67,10 @@ class SftSession(Session):
 
 
 class SftOpening(EngineOpening[SftRun]):
-    """What starts or resumes a supervised run. All conversations are read and tokenised before the run's folder is created."""
+    """What starts or resumes a supervised run.
+
+    All conversations are read and tokenised before the run's folder is created.
+    """
 
     def __init__(
         self, config: SftConfig, interrupts: Interrupts, on_step: OnStep | None = None, *, quiet: bool = False
