@@ -185,7 +185,7 @@ def ability_of(extra_info: Fields) -> str:
 
 
 def _reasons() -> dict[str, str]:
-    """Return the reasons of both abilities; a reason that both have gets both meanings."""
+    """Return the verdict reasons of math and code with their explanations. A reason of both has both explanations."""
     first, second = (KINDS[ability].reasons for ability in ABILITIES)
     shared = {name: f"math: {first[name]}; code: {second[name]}" for name in first if name in second}
     return {**first, **second, **shared}

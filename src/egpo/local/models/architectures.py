@@ -181,7 +181,7 @@ def _sliding_window(model: PreTrainedModel) -> str | None:
 
 
 def _hooked_layer(model: PreTrainedModel) -> str | None:
-    """Return a phrase if a layer has hooks, except those of transformers, which change no result."""
+    """Return "a layer has hooks" if a hook might change its result, else None. Hooks of transformers itself do not."""
     hooks = (hook for part in model.base_model.modules() for hook in _hooks(part))
     is_foreign = any(not getattr(hook, "__module__", "").startswith("transformers.") for hook in hooks)
     return "a layer has hooks" if is_foreign else None
