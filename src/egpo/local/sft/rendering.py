@@ -105,7 +105,10 @@ def _content(turn: Turn) -> str:
 
 
 def _calls(calls: Any) -> list[dict[str, Any]]:
-    """Return the calls with parsed arguments: a template that writes JSON would put a string in quotes."""
+    """Return the calls with their arguments as dicts.
+
+    Arguments may be stored as a JSON string. A template that converts arguments to JSON would quote that string again.
+    """
     if not isinstance(calls, list):
         raise CallsError("`tool_calls` is not a list")
     return [

@@ -94,7 +94,7 @@ def kl_per_response(logp_BT: Tensor, reference_BT: Tensor, mask_BT: Tensor, esti
 
 
 def less_kl(reward_B: Tensor, kl_B: Tensor, weight: float) -> Tensor:
-    """Return the reward minus the KL penalty, r - weight * sum over tokens of k, as `kl_in: reward` asks."""
+    """Return the reward minus `weight` times the KL divergence of the response, for the setting `kl_in: reward`."""
     return reward_B - weight * kl_B.to(reward_B)
 
 

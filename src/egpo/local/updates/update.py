@@ -61,7 +61,8 @@ class UpdateSettings:
 class OptimizerStep:
     """The result of the optimizer step on one mini-batch.
 
-    `num_tokens`: number of all its response tokens. `sums` covers only the rows that were computed.
+    `num_tokens`: number of all its response tokens. `sums` leaves out rows of advantage 0, unless KL is a term of the
+    loss.
     """
 
     sums: LossSums
