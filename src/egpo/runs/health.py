@@ -208,7 +208,7 @@ RULES = (
         "the mean of `sampler/logp_diff_mean` over 3 steps is above 0.05, or that of `sampler/clipped_frac` above 0.01",
         "sampling and training compute different policies: low precision, or two engines that load a model differently",
         "compute in `model.dtype=float32`; with verl: compare the versions of vLLM and transformers, or correct the "
-        "difference with verl's rollout correction (`verl.overrides`)",
+        "difference with verl's own rollout correction",
     ),
     Rule(
         "entropy_collapsed", "danger", entropy_collapsed,
