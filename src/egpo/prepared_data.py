@@ -64,7 +64,10 @@ class DataPlan:
 
 
 def data_plan(config: Config) -> DataPlan | None:
-    """Return how to make a recipe's data; None if it names prepared data (`task.settings.source`) or a user's task."""
+    """Return a plan for making the recipe's data.
+
+    Return None if the recipe names prepared data (`task.settings.source`), or if its task is not built in.
+    """
     task = TASKS.get(config.task.name.replace("-", "_"))
     if task is None or "source" in config.task.settings:
         if config.prepare.source is not None:
