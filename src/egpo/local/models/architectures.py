@@ -150,7 +150,7 @@ def _other_activation(model: PreTrainedModel) -> str | None:
 
 
 def _rotation_by_length(model: PreTrainedModel) -> str | None:
-    """Return a phrase if the rotary angles depend on the sequence's length: each would need its own tables."""
+    """Return a phrase if the rotary angles depend on the sequence's length: one table is used for all lengths."""
     rotation = getattr(model.base_model.rotary_emb, "rope_type", "default")
     is_fixed = rotation in ("default", "linear", "llama3", "yarn")
     return None if is_fixed else f"the rotary positions are {rotation}"
