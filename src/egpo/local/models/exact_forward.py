@@ -21,20 +21,22 @@ from egpo.local.models.attention import ATTENTION_NAME
 SLICE_BYTES = 64 * 2**20
 
 
-def plain_logits(model: PreTrainedModel, tokens: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-    """Return the logits (T, V) of one sequence by `model(input_ids)` with the attention of transformers.
+def plain_logits(model: PreTrainedModel, rows: Sequence[Sequence[int]], dtype: torch.dtype | None = None) -> Tensor:
+    """Return the logits (R, T, V) of some sequences by `model(input_ids)` with the attention of transformers.
 
-    `dtype` is a higher precision; without it the model computes in its own."""
-    token_1T = torch.tensor([list(tokens)], device=model.device)
+    `dtype` is a higher precision; without it the model computes in its own. Shorter sequences are filled up at the end,
+    where no token of the sequence sees it. All rows go through at once, so that every weight is converted once."""
+    longest = max(map(len, rows))
+    token_RT = torch.tensor([[*row, *[row[-1]] * (longest - len(row))] for row in rows], device=model.device)
     model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
     try:
         with ExitStack() as stack:
             if dtype is not None and dtype != model.dtype:
                 stack.enter_context(_computing_in(model, dtype))
-            logits: Tensor = model(token_1T, use_cache=False).logits[0]
+            logits_RTV: Tensor = model(token_RT, use_cache=False).logits
     finally:
         model.set_attn_implementation(ATTENTION_NAME)
-    return logits
+    return logits_RTV
 
 
 @contextmanager

@@ -33,7 +33,7 @@ FLOORS = {torch.float32: 2.0**-16, torch.bfloat16: 2.0**-8, torch.float16: 2.0**
 16 bits it is the rounding of the logits alone, and transformers' own error is larger. In float32, errors are a few
 hundred roundings at most (2^-24 each) and depend on the order of sums: on SmolLM2-135M the engine's kernels are 3.8e-5
 from float64 and transformers 0.8e-5, both of no consequence. 2^-16 is 1/256 of one rounding in bfloat16."""
-PROMPT_LENGTH, RESPONSE_LENGTHS = 16, (64, 31, 1)
+PROMPT_LENGTH, RESPONSE_LENGTHS = 16, (64, 40)
 DECODED = 16
 """Tokens of each response that are also computed one at a time with a cache."""
 SHALLOW_LAYERS = 2
@@ -144,11 +144,12 @@ class ReferenceLogits:
 
     @classmethod
     def of(cls, policy: Policy, group: Sequences) -> "ReferenceLogits":
-        exact, theirs = [], []
-        for response in group.responses:
-            tokens, first = [*group.prompt, *response[:-1]], len(group.prompt) - 1
-            exact.append(plain_logits(policy.model, tokens, _exact_dtype(policy))[first:])
-            theirs.append(token_errors(plain_logits(policy.model, tokens)[first:], exact[-1]))
+        rows, first = [[*group.prompt, *response[:-1]] for response in group.responses], len(group.prompt) - 1
+        all_exact = plain_logits(policy.model, rows, _exact_dtype(policy))
+        all_theirs = plain_logits(policy.model, rows)
+        exact = [logits[first : len(row)] for logits, row in zip(all_exact, rows, strict=True)]
+        pairs = zip(all_theirs, exact, rows, strict=True)
+        theirs = [token_errors(logits[first : len(row)], logits_TV) for logits, logits_TV, row in pairs]
         size = float(torch.cat([logits.square().mean(dim=-1) for logits in exact]).mean().sqrt())
         return cls(exact, theirs, FLOORS[policy.head_VD.dtype] * size)
 
@@ -171,7 +172,7 @@ def token_errors(logits_TV: Tensor, exact_TV: Tensor) -> Tensor:
 
 
 def text_tokens(policy: Policy) -> Sequences:
-    """Return the text as a prompt and three responses to it, cut short for a short context and for a large model."""
+    """Return the text as a prompt and two responses to it, cut short for a short context and for a large model."""
     tokens = policy.tokenizer(TEXT, add_special_tokens=False)["input_ids"]
     needed = PROMPT_LENGTH + sum(RESPONSE_LENGTHS)
     tokens = (tokens * (needed // max(len(tokens), 1) + 1))[:needed]
@@ -233,8 +234,8 @@ def packed_logits(policy: Policy, group: Sequences) -> list[Tensor]:
 
 
 def cached_logits(policy: Policy, group: Sequences) -> list[Tensor]:
-    """Return the logits of the first DECODED tokens of the first two responses, one token at a time with a cache."""
-    responses = [response[:DECODED] for response in group.responses[:2]]
+    """Return the logits of the first DECODED tokens of both responses, one token at a time with a cache."""
+    responses = [response[:DECODED] for response in group.responses]
     num_tokens = min(map(len, responses))
     pack, slots = pack_groups([Sequences(group.prompt)], policy.device), policy.open_slots()
     hidden_ND = policy.hidden(pack, slots)
