@@ -62,15 +62,15 @@ def origin_of(folder: Path) -> ModelOrigin | None:
         return None
 
 
-def converted_folder(path: Path, digest: str | None = None, package: tuple[str, str] | None = None) -> Path:
+def converted_folder(path: Path, origin: ModelOrigin | None = None) -> Path:
     """Return the model folder of a GGUF file; convert the file if that has not been done.
 
-    `digest` is the sha256 of the file where it is known, `package` the name and sha256 of what contained the file."""
-    digest = digest or _remembered_digest(path)
+    `origin` is where the file comes from, if that is known; without it, the file is digested and named by its name."""
+    digest = origin.gguf_sha256 if origin else _remembered_digest(path)
     folder = _place(path.stem, digest, path.parent)
     if not is_converted(folder):
         file = read_gguf(path)
-        origin = ModelOrigin(_name(file), digest, *(package or (None, None)))
+        origin = origin or ModelOrigin(_name(file), digest)
         with _locked(folder):
             if not is_converted(folder):
                 notify_once(f"converting {path.name}, once, into {folder}")

