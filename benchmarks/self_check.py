@@ -61,24 +61,24 @@ def show_cost(policy: loading.Policy, load_s: float) -> None:
     on_gpu = policy.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    digest_s, check_s = timed(lambda: verdict_key(policy)), []
-    for _ in range(2):
-        check_s.append(timed(lambda: self_check.measure_paths(policy)))
+    digest = timed(lambda: verdict_key(policy))
+    first, again = (timed(lambda: self_check.measure_paths(policy)) for _ in range(2))
     peak = torch.cuda.max_memory_allocated() if on_gpu else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(
-        f"loading {load_s:.2f} s, {torch.get_num_threads()} threads; digest of the weights {digest_s:.2f} s; the check "
-        f"{check_s[0]:.2f} s, again {check_s[1]:.2f} s (allowed {max(5.0, 0.05 * load_s):.1f} s)\n"
+        f"loading {load_s:.2f} s, {torch.get_num_threads()} threads; digest of the weights {digest}; the check "
+        f"{first}, again {again} (allowed {max(5.0, 0.05 * load_s):.1f} s)\n"
         f"weights {weights / 2**20:,.0f} MiB; peak beyond them {(peak - weights) / 2**20:,.0f} MiB"
         + ("" if on_gpu else " (of the whole process, libraries included)")
     )
 
 
-def timed(compute: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def timed(compute: Callable[[], object]) -> str:
+    """Return seconds by the clock, and of the processor, which tell more where other work shares the cores."""
+    start, processor = time.perf_counter(), time.process_time()
     compute()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return f"{time.perf_counter() - start:.2f} s ({time.process_time() - processor:.2f} s of processor time)"
 
 
 class Checked:

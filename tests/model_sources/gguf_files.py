@@ -62,12 +62,13 @@ def write_gguf(path, metadata, tensors, version=3):
     for key, value in metadata.items():
         kind, content = _value(value)
         head += _text(key) + struct.pack("<I", kind) + content
-    body = b""
+    parts, offset = [], 0
     for name, (shape, kind, content) in tensors.items():
         sizes = tuple(reversed(shape))
-        head += _text(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, kind, len(body))
-        body += content + b"\0" * (-len(content) % ALIGNMENT)
-    path.write_bytes(head + b"\0" * (-len(head) % ALIGNMENT) + body)
+        head += _text(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, kind, offset)
+        parts += [content, b"\0" * (-len(content) % ALIGNMENT)]
+        offset += len(content) + len(parts[-1])
+    path.write_bytes(b"".join([head, b"\0" * (-len(head) % ALIGNMENT), *parts]))
     return path
 
 
