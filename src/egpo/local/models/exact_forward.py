@@ -63,8 +63,10 @@ def _replaced_forward(module: Module, forward: Any) -> Iterator[None]:
 
 def _sliced_linear(module: Linear, dtype: torch.dtype, x: Tensor) -> Tensor:
     rows = max(1, SLICE_BYTES // (module.in_features * dtype.itemsize))
-    weights = module.weight.split(rows)
-    biases = [None] * len(weights) if module.bias is None else [part.to(dtype) for part in module.bias.split(rows)]
+    weights = torch.split(module.weight, rows)
+    biases = (
+        [None] * len(weights) if module.bias is None else [part.to(dtype) for part in torch.split(module.bias, rows)]
+    )
     parts = [linear(x, weight.to(dtype), bias) for weight, bias in zip(weights, biases, strict=True)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 

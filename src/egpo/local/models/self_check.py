@@ -167,7 +167,7 @@ def _exact_dtype(policy: Policy) -> torch.dtype:
 
 def token_errors(logits_TV: Tensor, exact_TV: Tensor) -> Tensor:
     """Return for each token the root mean square over the vocabulary of the difference, in float32."""
-    rows = zip(logits_TV.split(32), exact_TV.split(32), strict=True)
+    rows = zip(torch.split(logits_TV, 32), torch.split(exact_TV, 32), strict=True)
     return torch.cat([(ours.to(exact.dtype) - exact).square().mean(dim=-1).sqrt().float() for ours, exact in rows])
 
 

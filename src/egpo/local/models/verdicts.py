@@ -57,7 +57,7 @@ def _sums(weight: Tensor) -> Tensor:
     rest = torch.nn.functional.pad(flat[len(whole) * 8 :], (0, 8)).view(-1)[:8].view(torch.int64)
     factor = torch.randint(1, 2**62, (_CHUNK,), generator=torch.Generator().manual_seed(0)).to(flat.device)
     total = torch.cat([rest, rest])
-    for chunk in whole.split(_CHUNK):
+    for chunk in torch.split(whole, _CHUNK):
         total = total * 31 + torch.stack([chunk.sum(), (chunk * factor[: len(chunk)]).sum()])
     return total
 
