@@ -1,7 +1,8 @@
 """Compare the engine's forward passes with those of transformers on real text, before anything is trained.
 
-Models have features that a config does not show, such as positions by bias, capped logits, or states in place of a
-cache. What the engine does not support appears here as a difference, and the model is refused.
+Some features of models cannot be seen in their config, such as position biases of attention (ALiBi), soft-capped
+logits, or a recurrent state instead of a key-value cache. A feature that the engine does not support makes the logits
+differ, and InputError is raised.
 
 The bound is measured. Three passes compute the logits of the same text: the engine's and transformers' own in the
 model's precision, and an exact one in the next higher precision (float32 for 16 bits, float64 for float32). The error
@@ -101,7 +102,8 @@ def require_agreement(policy: Policy, where: str) -> None:
             raise InputError(
                 _refusal(policy, path),
                 where=where,
-                fix="the local engine supports plain attention and a plain head; use engine=verl for this model",
+                fix="the local engine supports only standard causal attention, and logits that are the product of "
+                "hidden states and the head's weight; use engine=verl for this model",
             )
 
 
