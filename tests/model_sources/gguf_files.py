@@ -52,7 +52,7 @@ def _value(value):
         return 6, struct.pack("<f", value)
     if isinstance(value, str):
         return 8, _text(value)
-    kind = _value(value[0])[0]
+    kind = {4: 5}.get(_value(value[0])[0], _value(value[0])[0])  # llama.cpp writes arrays of integers as signed
     return 9, struct.pack("<IQ", kind, len(value)) + b"".join(_value(item)[1] for item in value)
 
 

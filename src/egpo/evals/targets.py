@@ -1,6 +1,6 @@
 """Finds the models that a command names, and where their evaluations are written.
 
-`find_model` turns a MODEL argument (folder, GGUF file, short name, run, checkpoint, name on the hub) into a `ModelPlace`.
+`find_model` turns a MODEL argument (folder, GGUF file, short name, run, checkpoint, hub name) into a `ModelPlace`.
 `local_targets` and `served_targets` turn arguments into `EvaluationTarget`s, which can be opened and evaluated.
 """
 
