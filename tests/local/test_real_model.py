@@ -5,9 +5,11 @@ Skipped, with the reason, only where the package index cannot be reached and nob
 import hashlib
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from egpo.chat_templates import render
 from egpo.config import load_config
@@ -90,6 +92,20 @@ def test_it_answers_a_question(policy):
             break
         hidden_RD = policy.next_hidden(torch.tensor(answer[-1:]), slots)
     assert policy.tokenizer.decode(answer) == "The capital of France is Paris.<|im_end|>"
+
+
+@torch.no_grad()
+def test_its_logits_are_those_of_llama_cpp():
+    """llama_cpp_logits.json: the largest logits of the self-check's text by llama-cpp-python 0.3.36, from the converted
+    model written as GGUF in float32. On all 64 tokens the distance is 0.003 on average and 0.009 at most (root mean
+    square over the vocabulary); llama.cpp keeps keys and values in float16."""
+    known = json.loads((Path(__file__).parent / "llama_cpp_logits.json").read_text())
+    model = AutoModelForCausalLM.from_pretrained(resolve(NAME)).eval()
+    logits_TV = model(torch.tensor([known["text_tokens"]])).logits[0]
+    for place, row in known["places"].items():
+        found = logits_TV[int(place)]
+        torch.testing.assert_close(found[row["tokens"]], torch.tensor(row["logits"]), atol=0.05, rtol=0)
+        assert int(found.argmax()) == row["tokens"][0]
 
 
 def test_a_probe_of_two_problems(policy):
