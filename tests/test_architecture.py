@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "api_results": LEAVES | {"runs", "comparisons", "evals", "probes"},
     "api": LEAVES
-    | {"api_results", "config", "tasks", "runs", "engines", "prepared_data", "local", "evals", "probes", "comparisons"}
+    | {"api_results", "config", "tasks", "runs", "engines", "cold_starts", "local", "evals", "probes", "comparisons"}
     | {"reports"},
     "config": LEAVES | {"advantages"},
     "rewards": LEAVES,
@@ -71,6 +71,7 @@ MAY_IMPORT = {
     "serving": LEAVES | {"config"},
     "plans": LEAVES | {"config"},
     "prepared_data": LEAVES | {"config", "data", "tasks"},
+    "cold_starts": LEAVES | {"config", "tasks", "rewards", "prepared_data", "local"},
     "engines": LEAVES | {"config", "local", "runs", "verl"},
     "experiments": LEAVES
     | {
@@ -78,6 +79,7 @@ MAY_IMPORT = {
         "tasks",
         "data",
         "runs",
+        "cold_starts",
         "prepared_data",
         "engines",
         "verl",

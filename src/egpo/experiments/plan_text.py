@@ -35,6 +35,15 @@ def prepare_line(experiment: Experiment) -> str:
     return f"{plan.folder}, {origin} ({state})"
 
 
+def cold_start_line(experiment: Experiment) -> str:
+    plan = experiment.cold_start
+    if plan is None:
+        return "nothing to do: the recipe has no `cold_start`"
+    chosen, state = plan.settings, "exists already" if plan.model.is_dir() else "will be trained"
+    count = f"the first {chosen.problems:,} gold answers" if chosen.problems else "all gold answers"
+    return f"{chosen.epochs} epochs over {count}, lr {chosen.lr:g} -> {plan.model} ({state})"
+
+
 def probe_line(experiment: Experiment) -> str:
     return f"{experiment.config.probe.problems} training problems, {experiment.config.probe.n} responses each"
 
@@ -64,7 +73,7 @@ def eval_line(experiment: Experiment) -> str:
     count = f"{chosen.problems} problems" if chosen.problems else "the whole test split"
     exams = ", ".join(f"{exam.task} {exam.sampling.described}" for exam in exams_of(experiment.training))
     bfcl = f"; BFCL {', '.join(chosen.bfcl.categories)}, {chosen.bfcl.runs} passes" if chosen.bfcl else ""
-    return f"{' and '.join(chosen.models)} on {count}: {exams}{bfcl}"
+    return f"{' and '.join(experiment.evaluated)} on {count}: {exams}{bfcl}"
 
 
 def report_line(experiment: Experiment) -> str:
@@ -73,7 +82,7 @@ def report_line(experiment: Experiment) -> str:
 
 def _line(name: str, text: str) -> str:
     """Return one line of the plan, wrapped between words at 80 columns."""
-    start, indent = f"  {name:<8} ", " " * 11
+    start, indent = f"  {name:<10} ", " " * 13
     return fill(
         text, 80, initial_indent=start, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
