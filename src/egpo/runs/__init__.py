@@ -10,7 +10,7 @@ metrics.py       `metrics.jsonl` and `timings.jsonl`, and the history that healt
 metric_table.py  the table of metrics: to add one, add a row. `metrics_page.py` generates docs/metrics.md from it
 health.py        the table of health rules, and `health.jsonl`
 live.py          the panel or the log lines; numbers as text: `formatting.py`; other displays: `trackers.py`
-dump.py          `rollouts/step_N.jsonl`: the responses of a step
+dump.py          `rollouts/step_N.jsonl`: the responses of a step; `sample_table.py`: a few of them, for trackers
 stored.py        reads a finished or running run folder back
 """
 
