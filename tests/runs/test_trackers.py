@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -45,8 +46,9 @@ OFFLINE = {"WANDB_MODE": "offline", "SWANLAB_MODE": "offline", "MLFLOW_DISABLE_T
 
 
 def run_offline(name, folder):
-    """Log a run and its resumption, with tables, in a process of its own: trackers leave threads and services behind."""
-    pytest.importorskip(name, reason=f"`pip install {name}`: it is an optional extra, too large for the lock file")
+    """Log a run and its resumption, with tables. In a process of its own: trackers leave threads and services behind."""
+    reason = f"{name} is not installed (an optional extra that is not in requirements.lock, docs/dependencies.md)"
+    pytest.importorskip(name, reason=reason)
     code = f"""
 import signal, warnings
 from pathlib import Path
@@ -101,7 +103,7 @@ def test_mlflow_keeps_one_run_with_its_settings_metrics_and_tables(tmp_path):
     assert set(run.data.metrics) == {"val-core/x/acc/mean_1"}
     names = sorted(one.path for one in client.list_artifacts(run.info.run_id, "samples"))
     assert names == [f"samples/step_{step}.json" for step in (1, 2, 3, 4)]
-    stored = json.loads(open(client.download_artifacts(run.info.run_id, names[-1])).read())
+    stored = json.loads(Path(client.download_artifacts(run.info.run_id, names[-1])).read_text())
     rows = [dict(zip(stored["columns"], row, strict=True)) for row in stored["data"]]
     assert [(row["step"], row["reward"], row["response"]) for row in rows[:2]] == [
         (4, 0.5, "|4| <b>é</b> 0"),
@@ -181,7 +183,13 @@ def test_a_table_takes_a_response_of_every_problem_before_the_next_of_any():
     records = [record(f"p{place}", sample) for place in range(3) for sample in range(4)]
     table = sample_table(records, 5)
     problem, sample = table.columns.index("problem"), table.columns.index("sample")
-    assert [(row[problem], row[sample]) for row in table.rows] == [("p0", 0), ("p0", 1), ("p1", 0), ("p1", 1), ("p2", 0)]
+    assert [(row[problem], row[sample]) for row in table.rows] == [
+        ("p0", 0),
+        ("p0", 1),
+        ("p1", 0),
+        ("p1", 1),
+        ("p2", 0),
+    ]
     assert len(sample_table(records, 100).rows) == 12
     assert sample_table([], 5).rows == ()
 

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from egpo.data.output import StagingFolder, remove_abandoned
 from egpo.errors import EgpoError, InputError
 from egpo.files import UNFINISHED, fsync_path
+from egpo.merges.places import NOTE
 
 _NUM_PROBED = 16
 _TOLERANCE = 1e-3
@@ -85,8 +86,6 @@ def _logits(model: PreTrainedModel) -> Tensor:
 
 
 _WEIGHTS = (".safetensors", ".bin")
-NOTE = "merge.json"
-"""File in the model folder: what was merged, from which files, and the digests."""
 
 
 def require_free(out: Path, actor: Path, *, force: bool) -> None:

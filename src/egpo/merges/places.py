@@ -12,6 +12,9 @@ from egpo.errors import InputError
 from egpo.runs.folder import SHARD, RunFolder
 from egpo.runs.stored import StoredCheckpoint, checkpoint_at, checkpoints_in, latest_step
 
+NOTE = "merge.json"
+"""File in a merged model's folder: what was merged, from which files, and the digests."""
+
 
 def find_checkpoint(path: Path, step: int | None = None) -> StoredCheckpoint:
     """Return the checkpoint of a step, or the latest complete one if `step` is None. InputError if there is none."""
