@@ -44,7 +44,7 @@ class Hub:
     url: str = ""
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     def __init__(self, status, message, code=None):
         self.status, self.message, self.code = status, message, code
 
@@ -67,10 +67,10 @@ class Answers(BaseHTTPRequestHandler):
         body = self.body()
         try:
             if hub.failing is not None and hub.failing in path:
-                raise Refused(hub.status, "out of order")
+                raise RefusedError(hub.status, "out of order")
             value = self.routed(path, body)
             self.reply(200, value)
-        except Refused as refused:
+        except RefusedError as refused:
             code = {"X-Error-Code": refused.code} if refused.code else {}
             self.reply(refused.status, {"error": refused.message}, code | {"X-Error-Message": refused.message})
 
@@ -101,13 +101,13 @@ class Answers(BaseHTTPRequestHandler):
             return self.stored(found[1], body)
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         if token not in (WRITER, READER):
-            raise Refused(401, "Invalid username or password.")
+            raise RefusedError(401, "Invalid username or password.")
         if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)", path):
             return self.described(found[1])
         if path == "/api/validate-yaml":
             return self.validated(json.loads(body)["content"])
         if token == READER:
-            raise Refused(403, "Forbidden: you must use a write token to upload to a repository.")
+            raise RefusedError(403, "Forbidden: you must use a write token to upload to a repository.")
         return self.written(path, body)
 
     def written(self, path, body):
@@ -122,11 +122,11 @@ class Answers(BaseHTTPRequestHandler):
             return self.batch(json.loads(body))
         if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/main", path):
             return self.committed(found[1], [json.loads(line) for line in body.splitlines()])
-        raise Refused(404, f"no such address: {path}")
+        raise RefusedError(404, f"no such address: {path}")
 
     def described(self, name):
         if name not in self.hub.repos:
-            raise Refused(404, "Repository not found", "RepoNotFound")
+            raise RefusedError(404, "Repository not found", "RepoNotFound")
         repo = self.hub.repos[name]
         files = [{"rfilename": file} for file in repo.files]
         return {"id": name, "private": repo.private, "siblings": files, "sha": "0" * 40}
@@ -134,7 +134,7 @@ class Answers(BaseHTTPRequestHandler):
     def created(self, asked):
         name = f"{asked['organization']}/{asked['name']}"
         if name in self.hub.repos:
-            raise Refused(409, "You already created this model repo")
+            raise RefusedError(409, "You already created this model repo")
         self.hub.repos[name] = Repo(private=asked.get("visibility") == "private" or bool(asked.get("private")))
         return {"url": f"{self.hub.url}/{name}"}
 
@@ -142,7 +142,7 @@ class Answers(BaseHTTPRequestHandler):
         metadata = yaml.safe_load(content.split("---\n")[1])
         for result in metadata.get("model-index", [{}])[0].get("results", []):
             if not (result["task"]["type"] and result["dataset"]["type"] and result["metrics"]):
-                raise Refused(400, "Invalid metadata")
+                raise RefusedError(400, "Invalid metadata")
         return {"errors": [], "warnings": []}
 
     def planned(self, asked):
@@ -163,7 +163,7 @@ class Answers(BaseHTTPRequestHandler):
 
     def stored(self, oid, body):
         if hashlib.sha256(body).hexdigest() != oid:
-            raise Refused(400, "digest does not match")
+            raise RefusedError(400, "digest does not match")
         self.hub.objects[oid] = body
         return {}
 
@@ -180,7 +180,7 @@ class Answers(BaseHTTPRequestHandler):
             elif key == "deletedFile":
                 del repo.files[value["path"]]
             else:
-                raise Refused(400, f"unknown operation {key}")
+                raise RefusedError(400, f"unknown operation {key}")
         oid = hashlib.sha1(repr(sorted(repo.files)).encode()).hexdigest()
         return {"success": True, "commitUrl": f"{self.hub.url}/{name}/commit/{oid}", "commitOid": oid}
 

@@ -122,7 +122,7 @@ def test_a_hub_that_is_not_there_or_fails_is_one_line_and_code_1(run, hub, monke
     assert (code, "the hub failed (500: 'out of order'); run the same command again later" in line) == (1, True)
     with socket.socket() as free:  # bound, but not listening: connections are refused
         free.bind(("127.0.0.1", 0))
-        nobody = "http://127.0.0.1:{}".format(free.getsockname()[1])
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
         monkeypatch.setattr(constants, "ENDPOINT", nobody)
         code, line = refusal(run, "me/first")
     assert (code, line.startswith(f"{nobody}: the hub cannot be reached (")) == (1, True)

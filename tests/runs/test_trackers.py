@@ -46,7 +46,7 @@ OFFLINE = {"WANDB_MODE": "offline", "SWANLAB_MODE": "offline", "MLFLOW_DISABLE_T
 
 
 def run_offline(name, folder):
-    """Log a run and its resumption, with tables. In a process of its own: trackers leave threads and services behind."""
+    """Log a run and its resumption, with tables. In a process of its own: trackers leave threads and services."""
     reason = f"{name} is not installed (an optional extra that is not in requirements.lock, docs/dependencies.md)"
     pytest.importorskip(name, reason=reason)
     code = f"""

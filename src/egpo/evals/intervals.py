@@ -77,7 +77,10 @@ def mid_quantiles(means: Floats, shares: tuple[float, float]) -> tuple[float, fl
 
 
 def student_t(share: float, freedom: int) -> float:
-    """Return a quantile of Student's t by the Cornish-Fisher expansion: within 0.2 % from 5 degrees of freedom."""
+    """Return a quantile of Student's t by the Cornish-Fisher expansion.
+
+    At 97.5 % it is within 0.2 % of the exact quantile from 5 degrees of freedom on.
+    """
     z = _NORMAL.inv_cdf(share)
     terms = (
         z,

@@ -1,8 +1,8 @@
 """Upload a model and its card to a Hugging Face hub, in one commit.
 
-The hub is the one that `HF_ENDPOINT` names, by default huggingface.co. The token is `HF_TOKEN`, or the one that `hf auth
-login` stored. A new repository is private unless it is asked to be public, and nothing is uploaded to a public one
-unless that was asked for.
+The hub is the one that `HF_ENDPOINT` names, by default huggingface.co. The token is `HF_TOKEN`, or the one that
+`hf auth login` stored. A new repository is private unless it is asked to be public, and nothing is uploaded to a public
+one unless that was asked for.
 """
 
 from collections.abc import Iterator

@@ -62,7 +62,7 @@ class Ledger:
             self._view.note(note)
 
     def send_samples(self, step: int) -> None:
-        """Send the table of sample responses to the trackers, where it is asked for and the step's rollouts are written.
+        """Send the table of sample responses to the trackers, if it is asked for and the step wrote its rollouts.
 
         A file that cannot be read is a warning: training does not depend on it.
         """

@@ -254,7 +254,7 @@ def _mlflow_run(client: Any, run: TrackedRun) -> str:
 
 
 def _log_params(client: Any, run_id: str, config: Mapping[str, Any]) -> None:
-    """Log each setting under its dotted key. MLflow refuses another value later, so a resumed run does not call this."""
+    """Log each setting under its dotted key. MLflow refuses another value later: a resumed run does not call this."""
     from mlflow.entities import Param
 
     params = [Param(mlflow_name(key), str(value)[:_LONGEST_PARAM]) for key, value in _leaves(config)]
