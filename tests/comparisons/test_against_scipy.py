@@ -9,6 +9,8 @@ from itertools import product
 
 import numpy as np
 import pytest
+
+pytest.importorskip("scipy", reason="scipy is a development dependency: pip install '.[dev]'")
 from scipy import optimize, special, stats
 
 from egpo.comparisons.mcnemar import Discordance, _binomial, compare_over_problems, mid_p
