@@ -1,4 +1,4 @@
-"""docs/dependencies.md: every dependency has its row with a reason, and every row its dependency; imports are declared."""
+"""docs/dependencies.md: a row with a reason for every dependency, and no other row; every import is declared."""
 
 import ast
 import re

@@ -159,7 +159,7 @@ def test_notes_say_numbers():
 def test_steps_come_in_order():
     health = Health()
     health.observe(2, {})
-    with pytest.raises(ValueError, match="step 2 comes after step 2"):
+    with pytest.raises(ValueError, match="step 2 was added after step 2"):
         health.observe(2, {})
 
 
@@ -196,10 +196,10 @@ def test_notes_read_back_and_garbage_is_named(tmp_path):
     stream.forget_after(4)
     assert read_notes(path) == notes[:3]
     path.write_text('{"step": 1}\n')
-    with pytest.raises(InputError, match="line 1: not a health note"):
+    with pytest.raises(InputError, match="line 1: the line is not a health note"):
         read_notes(path)
     with pytest.raises(EgpoError, match="line 1"):
         stream.forget_after(4)
     path.write_text('{"step": "4", "rule": "x", "severity": "danger", "message": "m", "advice": "a"}\n')
-    with pytest.raises(InputError, match=r"line 1: not a health note \(its step is '4'"):
+    with pytest.raises(InputError, match=r"line 1: the line is not a health note \(its step is '4'"):
         stream.forget_after(4)

@@ -1,4 +1,4 @@
-"""The jobs of the stages: prepare, probe, train, merge, eval, report. A function per stage returns its jobs."""
+"""The jobs of the stages prepare, probe, train, merge, eval and report: one function per stage returns its jobs."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -79,13 +79,13 @@ def _probe_result(found: Mapping[str, Any]) -> str:
 
 
 def require_trainable(experiment: Experiment) -> None:
-    """Raise InputError if the run is not trained to its last step and its engine cannot run on this machine."""
+    """Raise InputError if training steps are left to do and the recipe's engine cannot run on this machine."""
     if not experiment.run.checkpoint_of(experiment.config.steps).is_dir():
         require_engine(experiment.training)
 
 
 def train_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
-    """Return the job that trains, or resumes. A run with other settings is refused, with the differences."""
+    """Return the job that trains the run, or resumes its training. Its inputs are weights, data and settings."""
     config = experiment.training
     inputs = {
         "weights": model_identity(config.model.path),
@@ -96,7 +96,7 @@ def train_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
 
 
 def _settings_that_matter(config: Config) -> dict[str, Any]:
-    """Return the settings without those that a run may change (`FREE`): sections, and keys such as `verl.python`."""
+    """Return the settings without the sections and keys that a run may change (`FREE`), such as `verl.python`."""
     settings = config.model_dump(mode="json", exclude=set(FREE) if config.engine == "verl" else {*FREE, "verl"})
     for section, _, key in (name.partition(".") for name in FREE):
         settings.get(section, {}).pop(key, None)
@@ -104,7 +104,7 @@ def _settings_that_matter(config: Config) -> dict[str, Any]:
 
 
 def _training_outputs(experiment: Experiment) -> list[Path]:
-    """Return the metrics and the last checkpoint: a whole model of the embedded engine, shards of verl."""
+    """Return the files of a finished training: metrics, and the last checkpoint (a whole model, or verl's shards)."""
     actor = experiment.run.checkpoint_of(experiment.config.steps) / "actor"
     return [experiment.run.metrics, *files_in(actor / "huggingface"), *files_in(actor)]
 
@@ -118,7 +118,7 @@ def _train(experiment: Experiment) -> str:
 
 
 def merge_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
-    """Return the job that merges verl's shards; none for the embedded engine, whose checkpoints hold whole models."""
+    """Return the job that merges verl's shards; none for the embedded engine, which saves whole models."""
     if experiment.config.engine == "local":
         return []
     actor = experiment.run.checkpoint_of(experiment.config.steps) / "actor"
@@ -135,7 +135,7 @@ def _merge(experiment: Experiment, actor: Path) -> str:
 
 
 def eval_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
-    """Return one job per model, and one per model for BFCL if the recipe has `eval.bfcl`."""
+    """Return the evaluation jobs: one per model, and one more per model for BFCL if the recipe has `eval.bfcl`."""
     return [*evaluation_jobs(experiment, screen), *bfcl_jobs(experiment, screen)]
 
 

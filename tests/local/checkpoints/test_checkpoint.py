@@ -124,7 +124,7 @@ def flip(path):
     [
         (
             break_file("resume.safetensors", lambda p: p.write_bytes(p.read_bytes()[:-1])),
-            "bytes; 104 were written",
+            "bytes, but 104 were written",
         ),
         (break_file("huggingface/model.safetensors", flip), "its digest differs"),
         (break_file("state.json", flip), "its digest differs"),
