@@ -181,13 +181,13 @@ def test_only_the_files_of_a_model_are_uploaded(run):
 
 def test_a_run_without_a_checkpoint_and_a_model_without_a_run_are_refused(run, tmp_path):
     shutil.copytree(run / "checkpoints/global_step_2/actor/huggingface", tmp_path / "model")
-    with pytest.raises(InputError, match="a model already"):
+    with pytest.raises(InputError, match="the folder is already a model"):
         find_pushed_model(tmp_path / "model")
     shutil.rmtree(run / "checkpoints")
     (run / "checkpoints").mkdir()
     with pytest.raises(InputError, match="the run has no checkpoint yet"):
         find_pushed_model(run)
-    with pytest.raises(InputError, match="no such folder"):
+    with pytest.raises(InputError, match="the folder does not exist"):
         find_pushed_model(tmp_path / "nothing")
 
 

@@ -93,7 +93,7 @@ def test_mistakes_are_one_line_and_code_2(run, hub, tmp_path, monkeypatch):
     assert refusal(run, "no-owner") == (2, f"REPO: 'no-owner' has no owner; {form}")
     assert refusal(run, "a b/c") == (2, f"REPO: 'a b/c' is not a repository's name; {form}")
     assert refusal(run)[1].startswith("REPO: no repository; give it as owner/name")
-    assert refusal(tmp_path / "nothing", "me/first")[1].startswith(f"{tmp_path}/nothing: no such folder")
+    assert refusal(tmp_path / "nothing", "me/first")[1].startswith(f"{tmp_path}/nothing: the folder does not exist")
     for token, answer in (("hf_unknown", "(401: 'Invalid username or password.')"), (READER, "(403: 'Forbidden: ")):
         monkeypatch.setenv("HF_TOKEN", token)
         code, line = refusal(run, "me/first")

@@ -139,7 +139,7 @@ def test_one_that_breaks_later_is_left_out_and_the_others_go_on():
     logged, closed = [], []
     good = Tracker("good", lambda step, metrics: logged.append((step, metrics)), lambda: closed.append("good"))
     trackers = Trackers([Tracker("bad", broken, broken), good])
-    with pytest.warns(EgpoWarning, match=r"bad failed \(ConnectionError: no route\)"):
+    with pytest.warns(EgpoWarning, match=r"`bad` failed \(ConnectionError: no route\)"):
         trackers.log(1, METRICS)
     forget_warnings()  # a second warning would now be an error
     for step in (2, 3):
@@ -150,7 +150,7 @@ def test_one_that_breaks_later_is_left_out_and_the_others_go_on():
 
 
 def test_one_that_breaks_at_the_end_is_a_warning():
-    with pytest.warns(EgpoWarning, match="bad failed"):
+    with pytest.warns(EgpoWarning, match="`bad` failed"):
         Trackers([Tracker("bad", lambda *_: None, broken)]).close()
 
 
@@ -219,7 +219,9 @@ def test_a_tracker_that_refuses_a_table_still_gets_metrics():
     good = Tracker("good", lambda *_: None, lambda: None, lambda step, table: tables.append((step, len(table.rows))))
     plain = Tracker("plain", lambda *_: None, lambda: None)
     trackers = Trackers([picky, good, plain])
-    with pytest.warns(EgpoWarning, match=r"picky did not take the table of samples \(ConnectionError: no route\)"):
+    with pytest.warns(
+        EgpoWarning, match=r"the tracker `picky` did not take the table of samples \(ConnectionError: no route\)"
+    ):
         trackers.log_samples(1, sample_table([record()], 1))
     forget_warnings()  # a second warning would now be an error
     for step in (2, 3):

@@ -114,11 +114,9 @@ def _after_samples(one: Tracker, step: int, table: SampleTable) -> Tracker:
     error = _failure(partial(one.log_samples, step, table))
     if error is None:
         return one
-    said = f"{type(error).__name__}: {error}"
-    warn_once(
-        f"samples {one.name}",
-        f"{one.name} did not take the table of samples ({said}) and gets no more of them; rollouts/ is complete",
-    )
+    said = f"({type(error).__name__}: {error})"
+    message = f"the tracker `{one.name}` did not take the table of samples {said} and receives no more tables"
+    warn_once(f"samples {one.name}", f"{message}; rollouts/ is complete")
     return replace(one, log_samples=None)
 
 
