@@ -67,6 +67,7 @@ MAY_IMPORT = {
     "demos": LEAVES | {"advantages", "config", "runs", "evals", "probes", "reports", "experiments"},
     "verl": LEAVES | {"config", "tasks", "rewards", "advantages", "segments", "data", "runs"},
     "merges": LEAVES | {"config", "data", "runs", "local"},
+    "pushes": LEAVES | {"runs", "merges", "local"},
     "comparisons": LEAVES | {"data", "runs", "evals"},
     "serving": LEAVES | {"config"},
     "plans": LEAVES | {"config"},

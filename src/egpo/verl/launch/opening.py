@@ -68,7 +68,8 @@ def open_launch(config: Config, view: LiveView, *, resume: bool, resume_from: in
     """Create or resume a run, and yield what is needed to start verl. Call `refuse_what_verl_lacks` first."""
     opening = VerlOpening(config, view)
     with opened(opening, resume=resume, resume_from=resume_from) as run:
-        mirror = Mirror(config, opening.places, Ledger(opening.folder, view, run.trackers), run.start)
+        ledger = Ledger(opening.folder, view, run.trackers, config.watch.samples)
+        mirror = Mirror(config, opening.places, ledger, run.start)
         python = run.loaded.installed.python
         yield Launch(config, opening.places, python, opening.settings, run.start, mirror)
 
