@@ -2,7 +2,7 @@
 
 The navigation is read from docs/README.md, the index that readers on GitHub see: a heading is a section, a link in a
 list is a page. Files of the repository that the pages link to (recipes, model cards) become pages of the site under
-`source/`, so that the site needs no connection and no link leaves it. Only the standard library and MkDocs are imported.
+`source/`, so that the site works without a connection. Only the standard library and MkDocs are imported.
 """
 
 import os
@@ -121,4 +121,6 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    if page.file.src_uri == INDEX:
+        page.meta["hide"] = ["navigation"]  # the tabs and the page itself are the navigation
     return rewritten(markdown, page.file.src_uri)
