@@ -1,0 +1,155 @@
+"""The documentation site: generated pages are up to date, every page is in the index, and the site builds strictly."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from egpo.cli.main import app
+from egpo.config.schema import Config, SftConfig
+from egpo.sections import Section
+from egpo.tasks.loading import TASKS
+from website.figures import FIGURES, IMAGES, figure, stored_curves
+from website.hooks import pages_of, read_nav, rewritten
+from website.pages import DOCS, PAGES
+from website.task_notes import TASK_NOTES
+
+ROOT = Path(__file__).resolve().parents[1]
+MKDOCS = ROOT / ".env-docs" / "bin" / "mkdocs"
+needs_mkdocs = pytest.mark.skipif(not MKDOCS.exists(), reason="MkDocs is not installed: make site")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_generated_pages_are_up_to_date(name):
+    assert (DOCS / name).read_text() == PAGES[name](), "write it again: make pages"
+
+
+def test_every_task_has_a_page():
+    assert set(TASK_NOTES) == set(TASKS), "describe it in website/task_notes.py"
+
+
+def commands(command, words=()):
+    if not hasattr(command, "commands"):
+        yield words
+        return
+    for name, inner in command.commands.items():
+        yield from commands(inner, (*words, name))
+
+
+def test_the_page_of_the_command_line_has_what_the_help_shows():
+    page = (DOCS / "cli.md").read_text()
+    verbs = list(commands(typer.main.get_command(app)))
+    assert len(verbs) > 20
+    for words in verbs:
+        shown = CliRunner().invoke(app, [*words, "--help"], env={"TERMINAL_WIDTH": "200", "COLUMNS": "200"}).output
+        options = set(re.findall(r"--[a-z][a-z-]+", shown)) - {"--help"}
+        section = re.search(rf"^## egpo {' '.join(words)}$(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)[1]
+        assert all(option in section for option in options), words
+
+
+def keys(section, path=""):
+    for name, field in section.model_fields.items():
+        yield f"{path}{name}"
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from keys(field.annotation, f"{path}{name}.")
+
+
+def test_the_page_of_the_config_has_every_key():
+    rl, sft = (DOCS / "config.md").read_text().split("\n## Supervised fine-tuning\n")
+    for kind, page in ((Config, rl), (SftConfig, sft)):
+        for key in keys(kind):
+            assert f"| `{key}` |" in page, f"{kind.__name__}: {key}"
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_show_the_stored_curves(name):
+    assert (IMAGES / f"{name}.svg").read_text() == figure(name, stored_curves()), "python -m website.figures"
+
+
+def test_the_index_lists_every_page_once():
+    listed = list(pages_of(read_nav((DOCS / "README.md").read_text())))
+    there = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
+    assert sorted(listed) == sorted(there), "add the page to a list in docs/README.md"
+
+
+def test_navigation_has_sections_and_groups():
+    index = "- [a](a.md)\n## One\n- [b](x/b.md), [c](c.md): text\n### Group\n- [`d`](d.md)\n## Two\n- [e](e.md)\n"
+    assert read_nav(index)[2:] == [
+        {"One": [{"B": "x/b.md"}, {"C": "c.md"}, {"Group": [{"D": "d.md"}]}]},
+        {"Two": [{"E": "e.md"}]},
+    ]
+
+
+def test_links_to_the_repository_lead_to_their_pages_in_the_site():
+    text = "[a](../../pyproject.toml#x) [b](../speed.md) [c](https://d.example)\n```\n[e](../../AGENTS.md)\n```\n"
+    assert rewritten(text, "tuning/countdown.md") == text.replace(
+        "../../pyproject.toml#x", "../source/pyproject.toml.md#x"
+    )
+
+
+def build(folder, out):
+    command = [MKDOCS, "build", "--strict", "--site-dir", out]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    out = tmp_path_factory.mktemp("site")
+    done = build(ROOT, out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@needs_mkdocs
+def test_the_site_has_every_page_and_searches_them(site):
+    texts = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    found = {entry["location"].partition("#")[0] for entry in texts}
+    for page in DOCS.rglob("*.md"):
+        place = page.relative_to(DOCS).with_suffix(".html").as_posix().replace("README.html", "index.html")
+        assert (site / place).is_file()
+        assert place in found or place == "index.html"
+
+
+@needs_mkdocs
+def test_the_site_loads_nothing_from_elsewhere(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 40
+    for page in pages:
+        text = page.read_text()
+        loaded = re.findall(r"<(?:script|img|iframe|source)[^>]*\ssrc=\"?([^\" >]+)", text)
+        loaded += re.findall(
+            r"<link[^>]*\srel=\"?(?:stylesheet|preconnect|preload|icon)[^>]*\shref=\"?([^\" >]+)", text
+        )
+        assert loaded
+        assert not [one for one in loaded if one.startswith(("http:", "https:", "//"))], page.name
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(?:https?:)?//", sheet.read_text()), sheet.name
+
+
+@needs_mkdocs
+def test_recipes_that_pages_link_to_are_pages_of_the_site(site):
+    text = (site / "tiny_model.html").read_text()
+    targets = re.findall(r'href="(source/[^"]+_tiny[^"]*\.html)"', text)
+    assert targets
+    for target in targets:
+        assert "egpo-tiny" in (site / target).read_text()
+
+
+@needs_mkdocs
+def test_a_strict_build_refuses_bad_links_and_pages_outside_the_index(tmp_path):
+    for name in ("mkdocs.yml", "docs", "website"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+    (tmp_path / "docs" / "new.md").write_text("# New\n[a](nowhere.md) [b](speed.md#nowhere)\n")
+    done = build(tmp_path, tmp_path / "out")
+    assert done.returncode == 1
+    assert "new.md" in re.search(r"not included in the \"nav\".*?(?=WARNING)", done.stderr, re.DOTALL)[0]
+    assert "'nowhere.md'" in done.stderr
+    assert "'#nowhere'" in done.stderr or "speed.md#nowhere" in done.stderr
