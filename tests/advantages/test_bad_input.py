@@ -22,7 +22,7 @@ GOOD = Signals([1.0, 0.0], [0, 0], entropy_B=[0.5, 0.5])
         ({"reward_B": [1.0, 0.0], "group_B": torch.tensor([0.5, 0.5])}, "group_B has dtype torch.float32"),
         ({"reward_B": [1.0, 0.0], "group_B": np.array([0.5, 0.5])}, "group_B has floating-point ids"),
         ({"reward_B": [1.0, 0.0], "group_B": [float("nan"), 1]}, "group_B has floating-point ids"),
-        ({"reward_B": [1j, 0.0], "group_B": [0, 0]}, "reward_B is complex"),
+        ({"reward_B": [1j, 0.0], "group_B": [0, 0]}, "reward_B contains complex numbers"),
         ({"reward_B": [1.0, 0.0], "group_B": [0, 0], "correct_B": [0.5, 1]}, "correct_B has values other than 0 and 1"),
         (
             {"reward_B": [1.0, 0.0], "group_B": [0, 0], "correct_B": [float("nan"), 1]},

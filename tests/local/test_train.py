@@ -120,7 +120,9 @@ def test_a_run_that_is_done_says_so(recipe, tmp_path, capsys):
 
 def test_a_failure_in_the_middle_of_a_step_keeps_the_steps_before_it(recipe, tmp_path):
     task = "task.name=tests.local.run_tasks:Breaks"
-    with pytest.raises(InputError, match=r"its `prompt` raised ZeroDivisionError: .* \(run_tasks\.py, line \d+\)"):
+    with pytest.raises(
+        InputError, match=r"the task's `prompt` raised ZeroDivisionError: .* \(run_tasks\.py, line \d+\)"
+    ):
         trained(recipe, task, "checkpoints.every=0", "validation.every=0")
     steps = [path.name for path in (tmp_path / "runs/tiny/checkpoints").glob("global_step_*")]
     assert len(steps) == 1

@@ -137,7 +137,7 @@ def _row(name: str, value: Any) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} is not a row of numbers: {error}", where="Signals") from error
     if row.is_complex():
-        raise InputError(f"{name} is complex", where="Signals", fix="give real numbers")
+        raise InputError(f"{name} contains complex numbers", where="Signals", fix="give real numbers")
     if row.ndim != 1:
         raise InputError(f"{name} has {row.ndim} dimensions", where="Signals", fix="give one value per response")
     return row

@@ -7,7 +7,8 @@ layers as `LayerParts`:
     h = h + out(attention(rotate(query_norm(query(x))), rotate(key_norm(key(x))), value(x)))    x = attention_norm(h)
     h = h + down(silu(gate(y)) * up(y))                                                         y = mlp_norm(h)
 
-To add an architecture with this layer: add a row to ARCHITECTURES. Every other model is computed by transformers.
+To add an architecture with this layer: add a row to ARCHITECTURES and its name to `FAST_ARCHITECTURES` in
+`egpo/support.py`, which `egpo plan` and `egpo doctor` read. Every other model is computed by transformers.
 """
 
 from collections.abc import Callable, Iterator

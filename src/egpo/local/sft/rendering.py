@@ -151,7 +151,7 @@ class ConversationTemplate:
         return bool(re.search(r"\{%-?\s*generation\s*-?%\}", source))
 
     def marks(self, messages: Sequence[Turn], conversation: Conversation) -> list[int]:
-        """Return where the assistant's marked parts start, as character positions in the rendered text."""
+        """Return where the template's `{% generation %}` blocks start, as character positions in the rendered text."""
         spans = marked_spans(self.tokenizer, messages, tools=conversation.tools, variables=self.variables)
         return [start for start, _ in spans]
 

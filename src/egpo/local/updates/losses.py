@@ -136,7 +136,7 @@ class Targets:
     reference_BT: Tensor | None = None
 
     def of(self, rows: Sequence[int]) -> "_TokenTargets":
-        """Return the targets at the tokens of these rows, in order."""
+        """Return old log-probabilities, advantages and weights of the response tokens of these rows, row by row."""
         row_R = torch.tensor(rows, device=self.mask_BT.device)
         mask_RT = self.mask_BT[row_R]
         length_R = mask_RT.sum(1)
