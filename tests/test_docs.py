@@ -68,9 +68,10 @@ def test_links_between_pages_lead_somewhere():
 
 
 def anchors(page):
-    """The anchors that GitHub gives to the headings of a page."""
+    """The anchors of a page on GitHub: its own, and those of its headings."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    named = re.findall(r'<a id="([^"]+)">', prose(page))
+    return {*named, *(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)}
 
 
 def test_anchors_lead_to_headings_on_github_too():

@@ -16,7 +16,7 @@ from egpo.config.schema import Config, SftConfig
 from egpo.sections import Section
 from egpo.tasks.loading import TASKS
 from website.figures import FIGURES, IMAGES, figure, stored_curves
-from website.hooks import pages_of, read_nav, rewritten
+from website.hooks import pages_of, read_nav, rewritten, with_lists_apart
 from website.pages import DOCS, PAGES
 from website.task_notes import TASK_NOTES
 
@@ -81,8 +81,8 @@ def test_the_index_lists_every_page_once():
 def test_navigation_has_sections_and_groups():
     index = "- [a](a.md)\n## One\n- [b](x/b.md), [c](c.md): text\n### Group\n- [`d`](d.md)\n## Two\n- [e](e.md)\n"
     assert read_nav(index)[2:] == [
-        {"One": [{"B": "x/b.md"}, {"C": "c.md"}, {"Group": [{"D": "d.md"}]}]},
-        {"Two": [{"E": "e.md"}]},
+        {"One": [{"b": "x/b.md"}, {"c": "c.md"}, {"Group": [{"d": "d.md"}]}]},
+        {"Two": [{"e": "e.md"}]},
     ]
 
 
@@ -91,6 +91,11 @@ def test_links_to_the_repository_lead_to_their_pages_in_the_site():
     assert rewritten(text, "tuning/countdown.md") == text.replace(
         "../../pyproject.toml#x", "../source/pyproject.toml.md#x"
     )
+
+
+def test_lists_below_text_stand_apart():
+    text = "# H\n- a\n- b\n\ntext:\n- c\n  more\n- d\n```\ncode\n- e\n```\n"
+    assert with_lists_apart(text) == text.replace("text:\n- c", "text:\n\n- c")
 
 
 def build(folder, out):
@@ -131,6 +136,14 @@ def test_the_site_loads_nothing_from_elsewhere(site):
         assert not [one for one in loaded if one.startswith(("http:", "https:", "//"))], page.name
     for sheet in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(?:https?:)?//", sheet.read_text()), sheet.name
+
+
+@needs_mkdocs
+def test_lists_and_tables_are_rendered_as_such(site):
+    """GitHub's parser and that of MkDocs differ: a list or a table right below a line of text, for example."""
+    for page in site.rglob("*.html"):
+        for paragraph in re.findall(r"<p>(.*?)</p>", page.read_text(), re.DOTALL):
+            assert not re.search(r"^(?:[-*] |[0-9]+\. |\|)", paragraph, re.MULTILINE), f"{page.name}: {paragraph[:200]}"
 
 
 @needs_mkdocs

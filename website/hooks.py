@@ -23,6 +23,8 @@ _FENCE_OR_LINK = re.compile(
     r"^(?P<fence>```|~~~).*?^(?P=fence)\s*$|(?<=\]\()(?![a-z]+:|#|/)(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))",
     re.DOTALL | re.MULTILINE,
 )
+_ITEM = re.compile(r"[-*] |[0-9]+\. ")
+_NO_TEXT = re.compile(r"[-*] |[0-9]+\. |\s|#|<")
 _LANGUAGES = {".yaml": "yaml", ".yml": "yaml", ".py": "python", ".json": "json", ".toml": "toml"}
 
 
@@ -40,8 +42,7 @@ def read_nav(index: str) -> list[Any]:
                 section = entries
         elif re.match(r"\s*- ", line):
             for title, page in re.findall(r"\[([^\]]+)\]\(([^):#]+\.md)\)", line):
-                title = title.strip("`")
-                entries.append({title[0].upper() + title[1:]: page})
+                entries.append({title.strip("`"): page})
     return nav
 
 
@@ -95,6 +96,21 @@ def rewritten(markdown: str, uri: str) -> str:
     return _FENCE_OR_LINK.sub(leading, markdown)
 
 
+def with_lists_apart(markdown: str) -> str:
+    """Return the page with an empty line before each list that follows a line of text. GitHub needs none there, but
+    MkDocs' parser would take the list for a part of the paragraph."""
+    lines: list[str] = []
+    fence = ""
+    for line in markdown.splitlines():
+        before = lines[-1] if lines else ""
+        if not fence and _ITEM.match(line) and before.strip() and not _NO_TEXT.match(before):
+            lines.append("")
+        if mark := re.match(r"```|~~~", line):
+            fence = "" if fence == mark[0] else fence or mark[0]
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
 def _page_text(path: Path) -> str:
     place = path.relative_to(ROOT).as_posix()
     if path.is_dir():
@@ -123,4 +139,4 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri == INDEX:
         page.meta["hide"] = ["navigation"]  # the tabs and the page itself are the navigation
-    return rewritten(markdown, page.file.src_uri)
+    return with_lists_apart(rewritten(markdown, page.file.src_uri))
