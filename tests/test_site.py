@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import typer
@@ -166,3 +167,11 @@ def test_a_strict_build_refuses_bad_links_and_pages_outside_the_index(tmp_path):
     assert "new.md" in re.search(r"not included in the \"nav\".*?(?=WARNING)", done.stderr, re.DOTALL)[0]
     assert "'nowhere.md'" in done.stderr
     assert "'#nowhere'" in done.stderr or "speed.md#nowhere" in done.stderr
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_algorithm_pages_state_what_the_stored_curves_show(name):
+    text = (DOCS / "algorithms" / f"{name}.md").read_text()
+    rows = [(int(row["step"]), float(row["reward"])) for row in stored_curves() if row["estimator"] == name]
+    first, last = (fmean(value for step, value in rows if low <= step < low + 5) for low in (1, 36))
+    assert f"the reward rises from {first:.2f} to {last:.2f}" in text

@@ -9,7 +9,7 @@ The curves are stored in docs/images/countdown_tiny.csv. docs/algorithms/grpo.md
 import csv
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -99,44 +99,64 @@ def figure(name: str, rows: Sequence[Row]) -> str:
     )
 
 
+@dataclass(frozen=True)
+class _Axes:
+    """The place of a panel in the figure, and the ranges that it shows."""
+
+    x0: int
+    last_step: int
+    low: float
+    high: float
+    tick: float
+
+    def x(self, step: int) -> float:
+        return self.x0 + PANEL_WIDTH * (step - 1) / (self.last_step - 1)
+
+    def y(self, value: float) -> float:
+        return TOP + PANEL_HEIGHT * (1 - (value - self.low) / (self.high - self.low))
+
+
 def _panel(panel: Panel, index: int, rows: Sequence[Row]) -> str:
-    x0 = LEFT + index * (PANEL_WIDTH + 64)
     values = [float(row[panel.column]) for row in rows]
     last = max(int(row["step"]) for row in rows)
-    low, high, tick = _scale(min(values), max(values))
+    axes = _Axes(LEFT + index * (PANEL_WIDTH + 64), last, *_scale(min(values), max(values)))
+    estimators = sorted({row["estimator"] for row in rows}, key=ESTIMATORS.index)
+    lines = [line for one in estimators for line in _lines(axes, one, _curves(rows, one, panel.column))]
+    return "\n".join([*_grid(axes, panel), *lines])
 
-    def x(step: int) -> float:
-        return x0 + PANEL_WIDTH * (step - 1) / (last - 1)
 
-    def y(value: float) -> float:
-        return TOP + PANEL_HEIGHT * (1 - (value - low) / (high - low))
-
+def _grid(axes: _Axes, panel: Panel) -> list[str]:
+    bottom, right = TOP + PANEL_HEIGHT, axes.x0 + PANEL_WIDTH
     parts = [
-        f'<text class="t" x="{x0}" y="20">{panel.title}</text>',
-        f'<text class="n" x="{x0}" y="36">{panel.unit}</text>',
+        f'<text class="t" x="{axes.x0}" y="20">{panel.title}</text>',
+        f'<text class="n" x="{axes.x0}" y="36">{panel.unit}</text>',
+        f'<text class="n" x="{right}" y="{bottom + 33}" text-anchor="end">training step</text>',
     ]
-    for i in range(round((high - low) / tick) + 1):
-        value = low + i * tick
-        parts.append(f'<path d="M{x0} {y(value):.1f}h{PANEL_WIDTH}" stroke="#e3e3e3"/>')
-        parts.append(f'<text class="n" x="{x0 - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.10g}</text>')
-    for step in (1, *range(10, last + 1, 10)):
-        parts.append(
-            f'<text class="n" x="{x(step):.1f}" y="{TOP + PANEL_HEIGHT + 17}" text-anchor="middle">{step}</text>'
-        )
-    parts.append(
-        f'<text class="n" x="{x0 + PANEL_WIDTH}" y="{TOP + PANEL_HEIGHT + 33}" text-anchor="end">training step</text>'
-    )
-    for estimator in dict.fromkeys(row["estimator"] for row in sorted(rows, key=lambda row: -len(row["estimator"]))):
-        curves: dict[str, dict[int, float]] = {}
-        for row in rows:
-            if row["estimator"] == estimator:
-                curves.setdefault(row["seed"], {})[int(row["step"])] = float(row[panel.column])
-        mean = {step: fmean(curve[step] for curve in curves.values()) for step in range(1, last + 1)}
-        for width, opacity, curve in [*((1, 0.3, curve) for curve in curves.values()), (2.2, 1, mean)]:
-            points = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in sorted(curve.items()))
-            style = f'fill="none" stroke="{COLOURS[estimator]}" stroke-width="{width}" stroke-opacity="{opacity}"'
-            parts.append(f'<polyline points="{points}" {style}/>')
-    return "\n".join(parts)
+    for i in range(round((axes.high - axes.low) / axes.tick) + 1):
+        value = axes.low + i * axes.tick
+        height = axes.y(value)
+        parts.append(f'<path d="M{axes.x0} {height:.1f}h{PANEL_WIDTH}" stroke="#e3e3e3"/>')
+        parts.append(f'<text class="n" x="{axes.x0 - 6}" y="{height + 4:.1f}" text-anchor="end">{value:.6g}</text>')
+    for step in (1, *range(10, axes.last_step + 1, 10)):
+        parts.append(f'<text class="n" x="{axes.x(step):.1f}" y="{bottom + 17}" text-anchor="middle">{step}</text>')
+    return parts
+
+
+def _curves(rows: Sequence[Row], estimator: str, column: str) -> list[dict[int, float]]:
+    """Return the values by step, one curve per seed."""
+    curves: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if row["estimator"] == estimator:
+            curves.setdefault(row["seed"], {})[int(row["step"])] = float(row[column])
+    return list(curves.values())
+
+
+def _lines(axes: _Axes, estimator: str, curves: list[dict[int, float]]) -> Iterator[str]:
+    mean = {step: fmean(curve[step] for curve in curves) for step in curves[0]}
+    for width, opacity, curve in [*((1, 0.35, curve) for curve in curves), (2.2, 1, mean)]:
+        points = " ".join(f"{axes.x(step):.1f},{axes.y(value):.1f}" for step, value in sorted(curve.items()))
+        style = f'fill="none" stroke="{COLOURS[estimator]}" stroke-width="{width}" stroke-opacity="{opacity}"'
+        yield f'<polyline points="{points}" {style}/>'
 
 
 def _scale(low: float, high: float) -> tuple[float, float, float]:
@@ -151,7 +171,7 @@ def _legend(estimators: Sequence[str], seeds: int) -> list[str]:
     for estimator in estimators:
         parts.append(f'<path d="M{x} {HEIGHT - 13}h22" stroke="{COLOURS[estimator]}" stroke-width="2.2"/>')
         parts.append(f'<text x="{x + 28}" y="{HEIGHT - 9}">{estimator}</text>')
-        x += 60 + 8 * len(estimator)
+        x += 48 + 7 * len(estimator)
     thin = f"thick: mean of {seeds} seeds, thin: each seed" if seeds > 1 else "one seed"
     return [*parts, f'<text class="n" x="{x}" y="{HEIGHT - 9}">{thin}</text>']
 
