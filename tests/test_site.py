@@ -5,8 +5,11 @@ import os
 import re
 import shutil
 import subprocess
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import fmean
+from threading import Thread
 
 import pytest
 import typer
@@ -16,6 +19,8 @@ from egpo.cli.main import app
 from egpo.config.schema import Config, SftConfig
 from egpo.sections import Section
 from egpo.tasks.loading import TASKS
+from tests.reports.chromium import find_chromium, started_browser
+from tests.waiting import becomes_true
 from website.figures import FIGURES, IMAGES, figure, stored_curves
 from website.hooks import pages_of, read_nav, rewritten, with_lists_apart
 from website.pages import DOCS, PAGES
@@ -175,3 +180,42 @@ def test_algorithm_pages_state_what_the_stored_curves_show(name):
     rows = [(int(row["step"]), float(row["reward"])) for row in stored_curves() if row["estimator"] == name]
     first, last = (fmean(value for step, value in rows if low <= step < low + 5) for low in (1, 36))
     assert f"the reward rises from {first:.2f} to {last:.2f}" in text
+
+
+class Address(str):
+    """An address in place of a file's path, as `Browser.opened` takes it."""
+
+    def resolve(self):
+        return self
+
+    def as_uri(self):
+        return str(self)
+
+
+@pytest.fixture
+def address(site):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SilentHandler, directory=site))
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+class SilentHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@needs_mkdocs
+@pytest.mark.skipif(find_chromium() is None, reason="no Chromium: make system")
+def test_the_search_finds_a_page_and_asks_no_other_server(address, tmp_path):
+    with (
+        started_browser(tmp_path / "profile") as browser,
+        browser.opened(Address(f"{address}/index.html?q=zero_variance")) as tab,
+    ):
+        found = "[...document.querySelectorAll('.md-search-result__link')].map((link) => link.href)"
+        assert becomes_true(lambda: any("metrics.html" in link for link in tab.evaluate(found)))
+        sent = [event["params"] for event in browser.events if event.get("method") == "Network.requestWillBeSent"]
+        requests = [one["request"]["url"] for one in sent]
+        assert any("search_index.json" in url for url in requests)
+        assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []

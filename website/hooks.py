@@ -140,3 +140,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri == INDEX:
         page.meta["hide"] = ["navigation"]  # the tabs and the page itself are the navigation
     return with_lists_apart(rewritten(markdown, page.file.src_uri))
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Wrap the lines of prompts and responses on the pages of tasks; elsewhere a block of text may be a formula."""
+    if page.file.src_uri.startswith("tasks/"):
+        return html.replace('class="language-text highlight"', 'class="language-text highlight wrapped"')
+    return html
