@@ -21,7 +21,7 @@ from egpo.sections import Section
 from egpo.tasks.loading import TASKS
 from tests.reports.chromium import find_chromium, started_browser
 from tests.waiting import becomes_true
-from website.figures import FIGURES, IMAGES, figure, stored_curves
+from website.figures import FIGURES, IMAGES, METRICS, figure, read_runs, stored_curves
 from website.hooks import pages_of, read_nav, rewritten, with_lists_apart
 from website.pages import DOCS, PAGES
 from website.task_notes import TASK_NOTES
@@ -172,6 +172,15 @@ def test_a_strict_build_refuses_bad_links_and_pages_outside_the_index(tmp_path):
     assert "new.md" in re.search(r"not included in the \"nav\".*?(?=WARNING)", done.stderr, re.DOTALL)[0]
     assert "'nowhere.md'" in done.stderr
     assert "'#nowhere'" in done.stderr or "speed.md#nowhere" in done.stderr
+
+
+def test_curves_are_read_from_run_folders(tmp_path):
+    """The first line of a run may be a validation alone."""
+    run = tmp_path / "countdown-egpo-3"
+    run.mkdir()
+    values = dict.fromkeys(METRICS.values(), 0.5)
+    (run / "metrics.jsonl").write_text(f'{{"step": 0, "val-core/x": 1}}\n{json.dumps({"step": 1, **values})}\n')
+    assert read_runs(tmp_path) == [{"estimator": "egpo", "seed": "3", "step": "1", **dict.fromkeys(METRICS, "0.5000")}]
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -1,7 +1,7 @@
 """Writes the generated pages of docs/: commands, config, metrics and one page per task.
 
-    python website/pages.py           writes them
-    python website/pages.py --check   exits with 1 if one of them is not up to date
+    python -m website.pages           writes those that are not up to date
+    python -m website.pages --check   names them, and exits with 1 if there is one
 
 To add a page: a row in PAGES, and a link in docs/README.md.
 """

@@ -5,6 +5,9 @@ Prompts, gold responses, defaults and reasons come from the code; the rest from 
 
 import inspect
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 from egpo.rewards.scoring import KINDS
@@ -89,7 +92,20 @@ def _example_code(name: str, notes: TaskNotes, index: int) -> str:
         "]",
         *([condition, *(f"    {line}" for line in loop)] if notes.sandbox else loop),
     ]
-    return "Responses with their reward and reason:\n\n```python\n" + "\n".join(lines) + "\n```"
+    return f"Responses with their reward and reason:\n\n```python\n{_formatted(lines)}```"
+
+
+def _formatted(lines: list[str]) -> str:
+    """Return the code as `ruff format`, which also checks code in Markdown files, writes it."""
+    ruff = Path(sys.executable).with_name("ruff")
+    done = subprocess.run(
+        [ruff, "format", "--stdin-filename", "example.py", "-"],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
 
 
 def _example_line(example: Example) -> str:
