@@ -21,7 +21,7 @@ exit code 2; any other failure with exit code 1. `egpo --install-completion` set
 
 def cli_page() -> str:
     """Return the text of docs/cli.md."""
-    root = typer.main.get_command(app)
+    root: Any = typer.main.get_command(app)
     verbs = [verb for name, command in root.commands.items() for verb in _verbs(f"egpo {name}", command)]
     panels: dict[str, list[tuple[str, Any]]] = {}
     for title, command in verbs:

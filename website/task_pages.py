@@ -129,7 +129,7 @@ def _settings(kind: type[SourcedTask], notes: TaskNotes) -> str:
 
 
 def _parameters(kind: type) -> dict[str, Any]:
-    found = inspect.signature(kind.__init__).parameters.values()
+    found = inspect.signature(kind).parameters.values()
     return {one.name: one.default for one in found if one.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
