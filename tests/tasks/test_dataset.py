@@ -461,29 +461,30 @@ def test_train_probe_and_evaluate_from_python():
     assert run.steps == 1
     found = egpo.evaluate(run, task, n=4, max_tokens=8)
     assert found.evaluation.figures.num_failed > 0
-    assert egpo.probe(SMALL, task=task, problems=4, n=4, max_tokens=8).probe.evaluation.exam.split == "train"
+    assert (
+        egpo.probe(model="egpo-tiny", task=task, problems=4, n=4, max_tokens=8).probe.evaluation.exam.split == "train"
+    )
 
 
-def test_a_run_from_a_recipe_with_both_stages_and_a_changed_reward(monkeypatch):
+@pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
+def test_the_commands_train_and_evaluate_and_a_wrong_reward_ends_them_with_code_2():
+    from typer.testing import CliRunner
+
+    from egpo.cli.main import app
+
     write_lines("rows.jsonl", ROWS)
     reward = Path("mine.py")
     reward.write_text("def f(completions, **columns):\n    return [float(len(text) % 2) for text in completions]\n")
     words = ["model.path=egpo-tiny", "rollout.prompts=2", "rollout.n=2", "rollout.max_response_tokens=8", "steps=1"]
-    words += ["validation.every=0", "task.name=dataset", "task.settings.source=rows.jsonl", "name=r"]
+    words += ["validation.every=0", "task.name=dataset", "task.settings.source=rows.jsonl"]
     words += [f"task.settings.prompt='{PROMPT}'", "task.settings.reward=mine.py:f", "task.settings.test=4"]
-    assert egpo_command("train", *words).returncode == 0
-    assert json.loads(Path("runs/r/metrics.jsonl").read_text().splitlines()[-1])["step"] == 1
-    done = egpo_command("eval", "runs/r", "--n", "2", "--problems", "4", "--max-tokens", "8")
-    assert done.returncode == 0, done.stderr
+    assert CliRunner().invoke(app, ["train", *words, "name=r"]).exit_code == 0
+    done = CliRunner().invoke(app, ["eval", "runs/r", "--n", "2", "--problems", "4", "--max-tokens", "8"])
+    assert done.exit_code == 0, done.output
     reward.write_text("def f(completions):\n    return ['good'] * len(completions)\n")
-    done = egpo_command("train", *words, "name=again")
-    assert (done.returncode, done.stderr.count("Traceback")) == (2, 0)
-    assert "the function returned 'good'" in " ".join(done.stderr.split())
-
-
-def egpo_command(*words):
-    command = [Path(sys.executable).parent / "egpo", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    done = CliRunner().invoke(app, ["train", *words, "name=again"])
+    assert isinstance(done.exception, InputError), done.exception
+    assert str(done.exception).startswith("reward mine.py:f: the function returned 'good'; return a number")
 
 
 def test_the_digest_of_the_data_changes_with_the_rows_and_with_the_reward():
@@ -512,11 +513,14 @@ def test_verls_workers_find_data_and_reward_from_another_folder(monkeypatch):
         "def f(completions, sum):\n    return [float(t == str(s)) for t, s in zip(completions, sum)]\n"
     )
     settings = {"source": "rows.jsonl", "prompt": PROMPT, "reward": "mine.py:f", "test": 4}
-    handed = json.dumps(worker_settings("dataset", settings))
+    handed, launched_in = json.dumps(settings), str(Path.cwd())
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
+    monkeypatch.syspath_prepend(launched_in)  # as the launcher does by PYTHONPATH
     place = {"split": "test", "index": 1}
-    truth = json.loads(load_task("dataset", **json.loads(handed)).problems("test")[1].ground_truth)["sum"]
+    truth = json.loads(load_task("dataset", **worker_settings("dataset", settings)).problems("test")[1].ground_truth)[
+        "sum"
+    ]
     right = task_reward.compute_score("", str(truth), "", place, task="dataset", settings=handed)
     wrong = task_reward.compute_score("", "x", "", place, task="dataset", settings=handed)
     assert (right["score"], right["acc"], wrong["score"], wrong["failed"]) == (1.0, 1.0, 0.0, 0.0)

@@ -283,9 +283,10 @@ class Dataset:
         return ({"role": "system", "content": self._system}, *messages)
 
 
-def located(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with absolute paths, for worker processes that run in another folder."""
-    return {**settings, **{name: str(path.absolute()) + rest for name, (path, rest) in _files(settings).items()}}
+def located(settings: Mapping[str, Any], folders: Iterable[str]) -> dict[str, Any]:
+    """Return the settings with absolute paths. Files are looked for in the current folder, then in `folders`."""
+    found = _files(settings, ("", *folders))
+    return {**settings, **{name: str(path.absolute()) + rest for name, (path, rest) in found.items()}}
 
 
 def input_files(settings: Mapping[str, Any]) -> list[Path]:
@@ -293,14 +294,15 @@ def input_files(settings: Mapping[str, Any]) -> list[Path]:
     return [path for path, _ in _files(settings).values()]
 
 
-def _files(settings: Mapping[str, Any]) -> dict[str, tuple[Path, str]]:
-    """Return the paths that exist by setting, each with the text after it: the `:function` of a reward."""
+def _files(settings: Mapping[str, Any], folders: Sequence[str] = ("",)) -> dict[str, tuple[Path, str]]:
+    """Return the paths that exist in one of the folders by setting, each with the text after it: the `:function` of a reward."""
     found = {}
     for name in ("source", "test", "reward"):
         value = settings.get(name)
         word, colon, function = str(value).rpartition(":") if name == "reward" else (str(value), "", "")
-        path = Path(word).expanduser()
-        if isinstance(value, str | Path) and word and path.exists():
+        paths = (Path(folder, Path(word).expanduser()) for folder in folders)
+        path = next((path for path in paths if path.exists()), None) if word else None
+        if path is not None and isinstance(value, str | Path):
             found[name] = (path, colon + function)
     return found
 

@@ -5,6 +5,7 @@ user's class are wrapped, so that an exception in them becomes an InputError tha
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -178,5 +179,8 @@ def sandbox_tier(task: Task, settings: Mapping[str, Any]) -> str | None:
 
 
 def worker_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings for a process that runs in another folder: paths of the task `dataset` become absolute."""
-    return located(settings) if name == NAME else dict(settings)
+    """Return the settings for a process that runs in another folder than the launch, which is on its import path.
+
+    The paths of the task `dataset` become absolute.
+    """
+    return located(settings, sys.path) if name == NAME else dict(settings)

@@ -14,7 +14,6 @@ from typing import Any
 
 from egpo.config import Config
 from egpo.config.machine import require_model_place
-from egpo.tasks.loading import worker_settings
 from egpo.verl.cpu import launch_settings as cpu
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import ProblemFiles
@@ -136,11 +135,7 @@ def _reward(config: Config, files: ProblemFiles) -> Iterator[Setting]:
         yield Setting(f"{REWARD}.path", "pkg://egpo.verl.launch.task_reward", "task.name")
         yield Setting(f"{REWARD}.name", "compute_score", "task.name")
         yield Setting(f"{REWARD}.reward_kwargs.task", config.task.name, "task.name")
-        yield Setting(
-            f"{REWARD}.reward_kwargs.settings",
-            json.dumps(worker_settings(config.task.name, config.task.settings)),
-            "task.settings",
-        )
+        yield Setting(f"{REWARD}.reward_kwargs.settings", json.dumps(config.task.settings), "task.settings")
         if config.task.judge_timeout_s is not None:
             seconds = config.task.judge_timeout_s
             yield Setting(f"{REWARD}.reward_kwargs.judge_timeout_s", seconds, "task.judge_timeout_s")
