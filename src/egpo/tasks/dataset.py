@@ -295,7 +295,7 @@ def input_files(settings: Mapping[str, Any]) -> list[Path]:
 
 
 def _files(settings: Mapping[str, Any], folders: Sequence[str] = ("",)) -> dict[str, tuple[Path, str]]:
-    """Return the paths that exist in one of the folders by setting, each with the text after it: the `:function` of a reward."""
+    """Return by setting the path that exists in one of the folders, and the text after it: a reward's `:function`."""
     found = {}
     for name in ("source", "test", "reward"):
         value = settings.get(name)
