@@ -53,7 +53,7 @@ def test_one_response_a_prompt_is_refused():
 
 
 def test_a_split_without_problems():
-    with pytest.raises(InputError, match="split `train`: this split has no problems"):
+    with pytest.raises(InputError, match="split `train`: the split has no problems"):
         paper_of(0, 2)
 
 

@@ -23,7 +23,7 @@ _EXAMPLE_LENGTH = 400
 
 
 def print_evaluation(evaluation: Evaluation, path: Path) -> None:
-    """Print the figures of an evaluation, the reasons, and the path of its file.
+    """Print the figures of an evaluation, the number of responses for each reason of a verdict, and the file's path.
 
     If no response contains an answer, print examples of responses instead of figures, which would all be zero.
     """

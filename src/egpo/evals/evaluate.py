@@ -109,7 +109,7 @@ def load_exam(exam: Exam) -> ExamProblems:
     if not problems:
         where = f"task {exam.task}, split `{exam.split}`"
         fix = "prepare the task's data with this split, or choose another split"
-        raise InputError("this split has no problems", where=where, fix=fix)
+        raise InputError("the split has no problems", where=where, fix=fix)
     return ExamProblems(exam, task, problems, sandbox_tier(task, exam.settings))
 
 

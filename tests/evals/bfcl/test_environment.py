@@ -26,7 +26,7 @@ def test_an_interpreter_by_name_goes_first(monkeypatch):
     monkeypatch.setenv(VARIABLE, sys.executable)
     assert str(bfcl_python(offline=True)) == sys.executable
     monkeypatch.setenv(VARIABLE, "/no/such/python")
-    with pytest.raises(InputError, match="no interpreter"):
+    with pytest.raises(InputError, match="no Python interpreter"):
         bfcl_python()
 
 

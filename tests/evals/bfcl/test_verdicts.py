@@ -42,16 +42,16 @@ def test_a_case_twice_is_no_second_case(tmp_path):
 
 @pytest.mark.parametrize("total", [1, 3])
 def test_a_summary_of_other_cases_is_refused(tmp_path, total):
-    with pytest.raises(EgpoError, match="the summary and the cases of a differ"):
+    with pytest.raises(EgpoError, match="the summary of a does not agree"):
         read_verdicts(left(tmp_path, answers("x", "y"), total=total))
 
 
 def test_what_was_asked_and_has_no_result_is_named(tmp_path):
     verdicts = read_verdicts(left(tmp_path, answers("x", "y")))
     require_asked(verdicts, ["a"], {"a": ["a_0", "a_1"]})
-    with pytest.raises(EgpoError, match="no result of b"):
+    with pytest.raises(EgpoError, match="no result for b"):
         require_asked(verdicts, ["a", "b"], {})
-    with pytest.raises(EgpoError, match="no result of a_2"):
+    with pytest.raises(EgpoError, match="no result for a_2"):
         require_asked(verdicts, ["a"], {"a": ["a_0", "a_2"]})
 
 
