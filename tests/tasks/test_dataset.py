@@ -280,8 +280,11 @@ def test_a_response_on_which_the_function_raises_is_failed_and_the_others_are_ju
         (many(lambda texts: [fails(text) for text in texts]), "raised KeyError: 'no such thing'"),
         (lambda text: None, "failed on all 2 responses: no_score"),
         (many(lambda texts: [None] * len(texts)), "gave no reward for any of 2 responses"),
-        (lambda text: "good", "the function returned 'good'; return a number"),
-        (many(lambda texts: ["good"] * len(texts)), "the function returned 'good'; return a number"),
+        (lambda text: "good", "the function returned 'good', which is not a reward; return a number"),
+        (
+            many(lambda texts: ["good"] * len(texts)),
+            "the function returned 'good', which is not a reward; return a number",
+        ),
         (many(lambda texts: [1.0]), "returned 1 values for 2 completions; return one number for each completion"),
         (many(lambda texts: 1.0), "returned float, not a list"),
         (many(lambda texts: "ab"), "returned str, not a list"),
@@ -484,7 +487,9 @@ def test_the_commands_train_and_evaluate_and_a_wrong_reward_ends_them_with_code_
     reward.write_text("def f(completions):\n    return ['good'] * len(completions)\n")
     done = CliRunner().invoke(app, ["train", *words, "name=again"])
     assert isinstance(done.exception, InputError), done.exception
-    assert str(done.exception).startswith("reward mine.py:f: the function returned 'good'; return a number")
+    assert str(done.exception).startswith(
+        "reward mine.py:f: the function returned 'good', which is not a reward; return a number"
+    )
 
 
 def test_the_digest_of_the_data_changes_with_the_rows_and_with_the_reward():

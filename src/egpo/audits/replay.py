@@ -56,8 +56,8 @@ def mode_of_run(path: Path) -> RunMode | None:
     task = read_layers(config, "config of the run").value.get("task") or {}
     name, settings = task.get("name"), task.get("settings") or {}
     if name == DATASET:
-        _, _, mode = str(settings.get("reward")).partition("@")
-        return RunMode(mode, config) if mode else None
+        _, _, own_mode = str(settings.get("reward")).partition("@")
+        return RunMode(own_mode, config) if own_mode else None
     if not isinstance(name, str) or ":" in name:
         return None
     # Only the mode is passed to the task: other settings may name files that were moved since the run.

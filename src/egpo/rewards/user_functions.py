@@ -71,7 +71,9 @@ class UserReward:
         self.is_batched = _response_parameter(parameters, self._where) == BATCHED
         self._passed = self._chosen(parameters, columns, has_truth=has_truth)
 
-    def _chosen(self, parameters: Mapping[str, inspect.Parameter], columns: Sequence[str], *, has_truth: bool) -> set:
+    def _chosen(
+        self, parameters: Mapping[str, inspect.Parameter], columns: Sequence[str], *, has_truth: bool
+    ) -> set[str]:
         """Return the names of the arguments to pass. InputError if a required one does not exist."""
         own = {"prompts", "completions"} if self.is_batched else {"text", "solution_str", "problem"}
         own |= set() if self.is_batched else {"extra_info", "data_source"}
