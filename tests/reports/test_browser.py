@@ -130,7 +130,7 @@ def test_steps_by_key_and_by_button_stop_at_the_ends(tab):
 
 def test_another_run_is_opened_at_the_same_step_or_at_its_last(tab):
     tab.press("[")  # step 5, which the second run has not
-    tab.choose("[aria-label=Run]", "1")
+    tab.choose("[aria-label=Source]", "1")
     assert tab.evaluate("document.querySelector('[aria-label=Step]').value") == "12"
     assert tab.count(".option") == 1 + len(HOSTILE)
 
@@ -250,7 +250,7 @@ def test_a_run_that_has_only_begun(browser, tmp_path):
     (run / "timings.jsonl").unlink()
     with browser.opened(write_report([run])) as tab:
         assert "No steps recorded yet" in tab.text("#curves")
-        assert "No rollouts saved yet" in tab.text("#rollouts")
+        assert "No rollouts saved yet" in tab.text("#responses")
         assert tab.complaints() == []
 
 

@@ -32,7 +32,7 @@ def test_hostile_text_stands_in_no_markup(tmp_path):
     for text in HOSTILE[:4]:
         assert text not in page
     # What the page's script reads is what the model wrote.
-    groups = embedded(page, "rollouts-0-12")
+    groups = embedded(page, "responses-0-2")
     assert [response["text"] for response in groups[0]["responses"]] == [r.output for r in group_records(12)]
 
 

@@ -28,6 +28,18 @@ class TokenSpan:
 
 
 @dataclass(frozen=True)
+class TokenAlternatives:
+    """The likeliest tokens at one position, as (text, probability) in descending order; written as
+    `[token, [[text, probability], ...]]`. They include the sampled token if it is among them.
+
+    `token` is the position in the response, from 0. Probabilities are those of the distribution that was sampled from.
+    """
+
+    token: int
+    likeliest: Sequence[tuple[str, float]]
+
+
+@dataclass(frozen=True)
 class RolloutRecord:
     """One response. Unknown values are None or empty."""
 
@@ -63,6 +75,8 @@ class RolloutRecord:
     token_entropy: Sequence[float | None] = ()
     """Entropy at each token in nats, rounded to four decimals; None if it is not finite."""
     token_segment: Sequence[TokenSpan] = ()
+    token_alternatives: Sequence[TokenAlternatives] = ()
+    """The likeliest tokens at some positions of high entropy; empty unless the recipe sets `rollout.alternatives`."""
 
     @property
     def num_tokens(self) -> int:
@@ -102,7 +116,12 @@ def _as_line(record: RolloutRecord) -> dict[str, Any]:
         "segments": {name: _finite(entropy) for name, entropy in record.segments.items()},
         "token_entropy": [_finite(entropy, ENTROPY_DIGITS) for entropy in record.token_entropy],
         "token_segment": [[span.name, span.start, span.end] for span in record.token_segment],
+        "token_alternatives": [_alternatives_as_json(found) for found in record.token_alternatives],
     }
+
+
+def _alternatives_as_json(found: TokenAlternatives) -> list[Any]:
+    return [found.token, [[text, round(share, ENTROPY_DIGITS)] for text, share in found.likeliest]]
 
 
 def _finite(value: float | None, digits: int | None = None) -> float | None:
@@ -116,6 +135,10 @@ def _as_record(value: Mapping[str, Any], where: str) -> RolloutRecord:
     try:
         spans = tuple(TokenSpan(*span) for span in known.get("token_segment", ()))
         tuples = {name: tuple(known.get(name, ())) for name in ("tokens", "token_entropy")}
-        return RolloutRecord(**(known | tuples | {"token_segment": spans}))
-    except TypeError as error:
+        alternatives = tuple(
+            TokenAlternatives(token, tuple((text, share) for text, share in likeliest))
+            for token, likeliest in known.get("token_alternatives", ())
+        )
+        return RolloutRecord(**(known | tuples | {"token_segment": spans, "token_alternatives": alternatives}))
+    except (TypeError, ValueError) as error:
         raise InputError(f"not a rollout record ({error})", where=where, fix="give a file from `rollouts/`") from error

@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpo.reports.curves import read_runs
-from egpo.reports.rollouts import (
-    UNKNOWN,
-    as_json,
-    embed_rollouts,
-    encode_groups,
-    spread_evenly,
-    utf16_length,
-)
+from egpo.reports.response_json import UNKNOWN, as_json, encode_groups, utf16_length
+from egpo.reports.responses import embed_responses, spread_evenly
 from tests.reports.folders import group_records, record, write_run
 
 ANY_JSON = st.recursive(
@@ -88,18 +82,19 @@ def long_run(tmp_path):
 
 @pytest.mark.parametrize("most_bytes", [20_000, 60_000, 300_000, 10_000_000])
 def test_bytes_are_bounded_and_what_is_left_out_is_counted(long_run, most_bytes):
-    found = embed_rollouts(long_run, most_bytes)
-    (run,) = found.runs
-    assert sum(len(step.json.encode()) for step in run.steps) <= most_bytes
-    assert [run.steps[0].step, run.steps[-1].step] == [1, 40]
-    assert run.num_all_steps == 40
-    assert 3 <= len(run.steps) <= 24
-    for step in run.steps:
+    found = embed_responses(long_run, [], most_bytes)
+    (run,) = found.sources
+    assert sum(step.size for step in run.sets) <= most_bytes
+    assert [run.sets[0].label, run.sets[-1].label] == ["1", "40"]
+    assert run.num_all_sets == 40
+    assert 3 <= len(run.sets) <= 24
+    for step in run.sets:
         assert 1 <= step.num_groups <= step.num_all_groups == 6
+    assert found.left_out[0].startswith(f"long: {40 - len(run.sets)} of 40 recorded steps")
 
 
 def test_a_group_too_large_keeps_one_response_at_least(long_run):
-    for step in embed_rollouts(long_run, 100).runs[0].steps:
+    for step in embed_responses(long_run, [], 100).sources[0].sets:
         (group,) = json.loads(step.json)
         assert len(group["responses"]) == 1
         assert group["of"] == 3
@@ -114,4 +109,4 @@ def test_files_that_are_no_steps_are_passed_over(long_run):
 def test_a_shade_is_full_at_the_rare_entropies(tmp_path):
     """Tokens of 0, 0.25 ... 16.5 nats: the 99th percentile is among the last, rounded up to half a nat."""
     runs = read_runs([write_run(tmp_path / "a", dumps=(1,), records=[record(1, "abc" * 66, 0)])])
-    assert embed_rollouts(runs).scale == 16.5
+    assert embed_responses(runs, [], 1_000_000).scale == 16.5
