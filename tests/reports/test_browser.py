@@ -140,7 +140,7 @@ def test_filters_by_verdict_and_reason(tab):
     assert tab.count(".option") == 1
     assert "✓ right" in tab.text(".reader-head")
     tab.choose("[aria-label=Reason]", "wrong_value")
-    assert tab.text(".reader") == "No responses of this step match the filters."
+    assert tab.text(".reader") == "No responses match the filters."
     tab.press("j")
     tab.choose("[aria-label=Verdict]", "wrong")
     assert tab.count(".option") == len(HOSTILE) / 2

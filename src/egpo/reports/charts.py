@@ -58,7 +58,7 @@ def _metric_chart(row: Metric, name: str) -> MetricChart:
 def _other(name: str) -> MetricChart:
     """Return the chart of a metric that has none of its own: its name is the title."""
     row = find_metric(name)
-    return MetricChart(name, name, row.meaning if row else "as recorded", row and _unit(row) or "value")
+    return MetricChart(name, name, row.meaning if row else "as recorded", (row and _unit(row)) or "value")
 
 
 def _unit(row: Metric) -> str:

@@ -67,8 +67,10 @@ class ShownEvaluation:
         found = self.figures.get(ACCURACY)
         if found is None:
             return "–"
-        interval = "" if found.low is None or found.high is None else f" [{100 * found.low:.1f}, {100 * found.high:.1f}]"
-        return f"{100 * found.value:.1f} %{interval}"
+        text = f"{100 * found.value:.1f} %"
+        if found.low is None or found.high is None:
+            return text
+        return f"{text} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 
 def read_evaluations(runs: Sequence[ReportedRun]) -> list[ShownEvaluation]:

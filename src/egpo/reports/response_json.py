@@ -86,8 +86,9 @@ def _encode_tokens(record: RolloutRecord) -> dict[str, Any]:
 
 
 def _encode_alternatives(found: TokenAlternatives) -> list[Any]:
-    """Return `[token, [text, probability in tenths of a percent, text, ...]]`."""
-    return [found.token, [part for text, share in found.likeliest for part in (text, round(1000 * share))]]
+    """Return `[token, sampled, [text, probability in tenths of a percent, text, ...]]`."""
+    flat = [part for text, share in found.likeliest for part in (text, round(1000 * share))]
+    return [found.token, found.sampled, flat]
 
 
 def utf16_length(text: str) -> int:

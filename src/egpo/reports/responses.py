@@ -97,9 +97,7 @@ def _index_entry(source: ResponseSource) -> dict[str, Any]:
     return {"kind": source.kind, "name": source.name, "place": source.place, "sets": sets, "of": source.num_all_sets}
 
 
-def embed_responses(
-    runs: Sequence[ReportedRun], evaluations: Sequence[ShownEvaluation], most_bytes: int
-) -> Responses:
+def embed_responses(runs: Sequence[ReportedRun], evaluations: Sequence[ShownEvaluation], most_bytes: int) -> Responses:
     """Select responses of all runs and evaluations that have some."""
     stored = [one for one in evaluations if one.responses.is_file()]
     share = 1.0 if not stored else _ROLLOUTS_FRAC
@@ -134,7 +132,8 @@ def _embed_run(run: ReportedRun, share: int) -> ResponseSource:
 def _embed_evaluations(evaluations: Sequence[ShownEvaluation], most_bytes: int) -> list[ResponseSource]:
     found = []
     for number, evaluation in enumerate(evaluations):
-        kept = _embed_set(evaluation.exam.title, read_samples(evaluation.responses), most_bytes // (len(evaluations) - number))
+        share = most_bytes // (len(evaluations) - number)
+        kept = _embed_set(evaluation.exam.title, read_samples(evaluation.responses), share)
         most_bytes -= kept.size
         found.append(ResponseSource("evaluation", evaluation.label, evaluation.place, [kept], 1))
     return found

@@ -10,7 +10,7 @@ from egpo.errors import ConfigError, Fault, InputError
 
 FREE = (
     *("name", "runs", "checkpoints", "watch", "prepare", "probe", "eval"),
-    *("task.judge_timeout_s", "verl.python", "verl.patience_minutes"),
+    *("rollout.alternatives", "task.judge_timeout_s", "verl.python", "verl.patience_minutes"),
 )
 """Keys and sections that do not change the computation: where a run is stored, what is kept and displayed, and what
 happens before and after training. (The data itself is compared by its digest.)"""

@@ -30,12 +30,14 @@ class TokenSpan:
 @dataclass(frozen=True)
 class TokenAlternatives:
     """The likeliest tokens at one position, as (text, probability) in descending order; written as
-    `[token, [[text, probability], ...]]`. They include the sampled token if it is among them.
+    `[token, sampled, [[text, probability], ...]]`.
 
-    `token` is the position in the response, from 0. Probabilities are those of the distribution that was sampled from.
+    `token` is the position in the response, from 0; `sampled` the place of the sampled token among the likeliest, -1 if
+    it is not one of them. Probabilities are those of the distribution that was sampled from.
     """
 
     token: int
+    sampled: int
     likeliest: Sequence[tuple[str, float]]
 
 
@@ -121,7 +123,7 @@ def _as_line(record: RolloutRecord) -> dict[str, Any]:
 
 
 def _alternatives_as_json(found: TokenAlternatives) -> list[Any]:
-    return [found.token, [[text, round(share, ENTROPY_DIGITS)] for text, share in found.likeliest]]
+    return [found.token, found.sampled, [[text, round(share, ENTROPY_DIGITS)] for text, share in found.likeliest]]
 
 
 def _finite(value: float | None, digits: int | None = None) -> float | None:
@@ -136,8 +138,8 @@ def _as_record(value: Mapping[str, Any], where: str) -> RolloutRecord:
         spans = tuple(TokenSpan(*span) for span in known.get("token_segment", ()))
         tuples = {name: tuple(known.get(name, ())) for name in ("tokens", "token_entropy")}
         alternatives = tuple(
-            TokenAlternatives(token, tuple((text, share) for text, share in likeliest))
-            for token, likeliest in known.get("token_alternatives", ())
+            TokenAlternatives(token, sampled, tuple((text, share) for text, share in likeliest))
+            for token, sampled, likeliest in known.get("token_alternatives", ())
         )
         return RolloutRecord(**(known | tuples | {"token_segment": spans, "token_alternatives": alternatives}))
     except (TypeError, ValueError) as error:

@@ -54,7 +54,8 @@ function valueRange(values) {
   const cut = sorted.length >= 20 && usual > 0 && highest > 8 * usual;
   let high = cut ? 1.5 * usual : highest;
   let low = sorted[0] >= 0 && sorted[0] <= high / 2 ? 0 : sorted[0];
-  if (high === low) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) / 2, high + Math.abs(high) / 2];
+  // Differences that are equal in exact arithmetic may differ in their last digits.
+  if (high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high))) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) / 2, high + Math.abs(high) / 2];
   const room = 0.06 * (high - low);
   return { low: low === 0 ? 0 : low - room, high: high + room, above: cut ? sorted.filter((v) => v > high).length : 0 };
 }

@@ -2,20 +2,20 @@
 
 const SHADES = 12;
 
-// The tokens in order: text, entropy in nats or null, likeliest tokens with their probabilities or null.
+// The tokens in order: text, entropy in nats or null, likeliest tokens with their probabilities if they were recorded, and which of
+// those was sampled.
 function tokensOf(response) {
   let start = 0;
-  const alternatives = new Map(response.alternatives ?? []);
+  const alternatives = new Map((response.alternatives ?? []).map(([token, sampled, flat]) => [token, { sampled, likeliest: pairs(flat) }]));
   return (response.lengths ?? []).map((length, i) => {
     const text = response.text.slice(start, (start += length));
     const hundredths = response.entropies.length ? response.entropies[i] : -1;
-    return { text, entropy: hundredths < 0 ? null : hundredths / 100, likeliest: pairs(alternatives.get(i)) };
+    return { text, entropy: hundredths < 0 ? null : hundredths / 100, ...alternatives.get(i) };
   });
 }
 
 // [text, tenths of a percent, text, ...] as [[text, probability], ...].
-const pairs = (flat) =>
-  flat ? flat.flatMap((text, i) => (i % 2 ? [] : [[text, flat[i + 1] / 1000]])) : null;
+const pairs = (flat) => flat.flatMap((text, i) => (i % 2 ? [] : [[text, flat[i + 1] / 1000]]));
 
 // Ranges of tokens by segment; `null` for tokens outside of all segments, such as tags.
 function segmentsOf(response, count) {
@@ -51,26 +51,26 @@ function responseBlocks(response, tokens, scale) {
 }
 
 function describeToken(tokens, number) {
-  const { text, entropy, likeliest } = tokens[number];
+  const { text, entropy, likeliest, sampled } = tokens[number];
   const known = entropy === null ? "unknown" : `${entropy.toFixed(2)} nats`;
   return [
     element("div", { class: "soft" }, `token ${number + 1} of ${tokens.length}`),
     element("div", {}, element("code", {}, visible(JSON.stringify(text)))),
     element("div", {}, "entropy ", element("b", {}, known)),
-    ...(likeliest ? [alternativesTable(likeliest, text)] : []),
+    ...(likeliest ? [alternativesTable(likeliest, sampled)] : []),
   ];
 }
 
 // The likeliest tokens at this place. The sampled one is in bold if it is among them.
 function alternativesTable(likeliest, sampled) {
-  const rows = likeliest.map(([text, probability]) =>
-    element("tr", { class: text === sampled ? "sampled" : "" },
+  const rows = likeliest.map(([text, probability], i) =>
+    element("tr", { class: i === sampled ? "sampled" : "" },
       element("td", {}, element("code", {}, visible(JSON.stringify(text)))),
       element("td", { class: "number" }, percent(probability)),
       element("td", {}, drawn("svg", { width: 60, height: 8, "aria-hidden": "true" },
         drawn("rect", { width: 60 * probability, height: 8, class: "probability" })))));
   return element("table", { class: "alternatives" },
-    element("caption", {}, "likeliest tokens"), element("tbody", {}, ...rows));
+    element("caption", {}, sampled < 0 ? "likeliest tokens, without the sampled one" : "likeliest tokens"), element("tbody", {}, ...rows));
 }
 
 // Makes the tokens of a response readable: by pointer, and by key once the text has the focus. ← and → go through all
