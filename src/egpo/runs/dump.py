@@ -110,7 +110,8 @@ def read_dump(path: Path) -> list[RolloutRecord]:
 
 
 def _as_line(record: RolloutRecord) -> dict[str, Any]:
-    return {item.name: getattr(record, item.name) for item in fields(record)} | {
+    """Return the object of a record. Alternatives are left out if there are none, as in most runs."""
+    line = {item.name: getattr(record, item.name) for item in fields(record)} | {
         "score": _finite(record.score),
         "advantage": _finite(record.advantage),
         "num_tokens": record.num_tokens,
@@ -118,8 +119,9 @@ def _as_line(record: RolloutRecord) -> dict[str, Any]:
         "segments": {name: _finite(entropy) for name, entropy in record.segments.items()},
         "token_entropy": [_finite(entropy, ENTROPY_DIGITS) for entropy in record.token_entropy],
         "token_segment": [[span.name, span.start, span.end] for span in record.token_segment],
-        "token_alternatives": [_alternatives_as_json(found) for found in record.token_alternatives],
     }
+    alternatives = [_alternatives_as_json(found) for found in line.pop("token_alternatives")]
+    return line | {"token_alternatives": alternatives} if alternatives else line
 
 
 def _alternatives_as_json(found: TokenAlternatives) -> list[Any]:

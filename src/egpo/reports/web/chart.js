@@ -1,7 +1,7 @@
 // Draws one metric of all runs by step. All charts share the step axis, the zoom and the cursor.
 
 const HEIGHT = 214;
-const MARGIN = { top: 12, right: 12, bottom: 38, left: 18 };
+const MARGIN = { top: 16, right: 12, bottom: 38, left: 18 };
 const DOTTED = 40; // curves of at most this many points show each point
 const DRAG = 6; // pixels; a shorter movement is a click
 
@@ -46,12 +46,13 @@ class Chart {
   // The curve within the zoom, raw and smoothed. On a logarithmic axis, its positive values only.
   prepared(curve, from) {
     let raw = from ? difference(curve.raw, from) : curve.raw;
-    if (this.isLog) raw = points(raw, (_, value) => value > 0);
-    const smooth = smoothed(raw, this.shared.window);
     const [low, high] = this.shared.stepRange();
     const inside = (whole) => (this.shared.zoom ? points(whole, (step) => step >= low && step <= high) : whole);
+    const numAll = inside(raw).x.length;
+    if (this.isLog) raw = points(raw, (_, value) => value > 0);
+    const smooth = smoothed(raw, this.shared.window);
     const shown = inside(raw);
-    return { ...curve, raw: shown, smooth: smooth === raw ? shown : inside(smooth) };
+    return { ...curve, raw: shown, smooth: smooth === raw ? shown : inside(smooth), numHidden: numAll - shown.x.length };
   }
 
   get isDifference() {
@@ -63,8 +64,8 @@ class Chart {
   }
 
   get unit() {
-    const unit = this.settings.share ? "" : this.settings.unit;
-    return this.isDifference ? `difference${unit && ` in ${unit}`}` : unit;
+    if (!this.isDifference) return this.settings.unit;
+    return `difference in ${this.settings.share ? "points" : this.settings.unit}`;
   }
 
   format(value) {
@@ -115,15 +116,18 @@ class Chart {
     }
     text({ x: (this.left + right) / 2, y: HEIGHT - 6, "text-anchor": "middle", class: "tick axis-label" }, "step");
     const middle = (MARGIN.top + bottom) / 2;
-    text({ x: 11, y: middle, "text-anchor": "middle", transform: `rotate(-90 11 ${middle})`, class: "tick axis-label" }, this.unit || "share");
-    if (this.range.above) text({ x: right, y: 20, "text-anchor": "end" }, `${this.range.above} above`);
+    text({ x: 11, y: middle, "text-anchor": "middle", transform: `rotate(-90 11 ${middle})`, class: "tick axis-label" }, this.unit);
+    const numHidden = this.found.reduce((sum, curve) => sum + curve.numHidden, 0);
+    const cut = this.range.above ? `${this.range.above} above` : numHidden ? `${numHidden} values of 0 or less` : "";
+    if (cut) text({ x: right, y: 10, "text-anchor": "end" }, cut);
   }
 
   valueTicks() {
     const { low, high } = this.range;
     if (!this.isLog) {
       const { values, step } = ticks(low, high, 4);
-      return { values, labels: values.map((value) => tickLabel(value, step, this.settings.share)) };
+      const label = (value) => tickLabel(value, step, this.settings.share);
+      return { values, labels: values.map((value) => (this.isDifference ? label(value).replace(" %", "") : label(value))) };
     }
     const values = logTicks(low, high);
     return { values, labels: values.length ? values.map((value) => logLabel(value, this.settings.share)) : [""] };

@@ -24,9 +24,10 @@ function ticks(low, high, count) {
   return { step, values: found };
 }
 
-// Powers of ten; between few of them also 2 and 5 times each.
+// Powers of ten; between few of them also 2 and 5 times each. For a narrow range, the ticks of a linear axis.
 function logTicks(low, high) {
   const decades = Math.log10(high / low);
+  if (decades < 1) return ticks(low, high, 4).values;
   const parts = decades > 2 ? [1] : [1, 2, 5];
   const every = Math.max(1, Math.ceil(decades / 5));
   const found = [];
@@ -43,7 +44,7 @@ function tickLabel(value, step, share) {
 }
 
 const logLabel = (value, share) =>
-  share ? `${+(100 * value).toPrecision(1)} %` : value >= 0.01 && value < 1e4 ? `${+value.toPrecision(1)}` : value.toExponential(0);
+  share ? `${+(100 * value).toPrecision(3)} %` : value >= 0.01 && value < 1e4 ? `${+value.toPrecision(3)}` : value.toExponential(0);
 
 // The axis starts at 0 if that wastes at most half of the height. Rare values far above all others (an exploded
 // gradient) do not flatten the rest: they are cut off at the top and counted in `above`.

@@ -3,7 +3,8 @@
 const MOST_COLUMNS = 24;
 
 function sideBySide(problem, store, open, close) {
-  const found = store.ofProblem(problem);
+  const exam = ({ source, set }) => (store.sources[source].kind === "rollouts" ? "" : store.sources[source].sets[set].label);
+  const found = store.ofProblem(problem).sort((a, b) => exam(a).localeCompare(exam(b))); // the models of an exam together
   const shown = found.slice(0, MOST_COLUMNS);
   const more = found.length > shown.length ? ` The first ${shown.length} of ${found.length} are shown.` : "";
   return element(
@@ -22,6 +23,7 @@ function column(one, store, open) {
   const right = responses.filter((response) => response.correct).length;
   const mean = responses.reduce((sum, response) => sum + (response.score ?? 0), 0) / responses.length;
   const body = element("div", {});
+  const many = responses.length > 1;
   let at = 0;
   const show = (number) => {
     at = (number + responses.length) % responses.length;
@@ -29,9 +31,9 @@ function column(one, store, open) {
     body.replaceChildren(
       element("div", { class: "reader-head" },
         element("span", { class: "stepper" },
-          button("‹", () => show(at - 1), { "aria-label": "Previous sample" }),
+          many ? button("‹", () => show(at - 1), { "aria-label": "Previous sample" }) : null,
           `sample ${response.sample + 1} of ${of}`,
-          button("›", () => show(at + 1), { "aria-label": "Next sample" })),
+          many ? button("›", () => show(at + 1), { "aria-label": "Next sample" }) : null),
         badge(response)),
       element("p", { class: "soft small" }, `reward ${figure(response.score)}, ${response.tokens ?? "unknown"} tokens`),
       responseText(response, store.index.scale),

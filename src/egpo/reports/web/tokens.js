@@ -66,7 +66,7 @@ function alternativesTable(likeliest, sampled) {
   const rows = likeliest.map(([text, probability], i) =>
     element("tr", { class: i === sampled ? "sampled" : "" },
       element("td", {}, element("code", {}, visible(JSON.stringify(text)))),
-      element("td", { class: "number" }, percent(probability)),
+      element("td", { class: "number" }, probability < 0.001 ? "< 0.1 %" : percent(probability)),
       element("td", {}, drawn("svg", { width: 60, height: 8, "aria-hidden": "true" },
         drawn("rect", { width: 60 * probability, height: 8, class: "probability" })))));
   return element("table", { class: "alternatives" },
