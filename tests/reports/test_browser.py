@@ -1,6 +1,7 @@
 """The page in a real browser: curves, the browser of rollouts by clicks and keys, hostile text, sizes and colours."""
 
 import json
+import struct
 
 import pytest
 
@@ -199,10 +200,19 @@ def test_even_markup_that_got_in_could_not_run(browser, page):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [360, 768, 1280])
-def test_it_fits_any_width_in_both_colours(browser, page, width, dark):
+@pytest.mark.parametrize("width", [360, 390, 768, 1400])
+def test_it_fits_any_width_in_both_colours(browser, page, tmp_path, width, dark):
+    """With one problem side by side, a zoomed chart and an open tooltip, too. The screenshot has all of the page."""
     with browser.opened(page, width=width, dark=dark) as tab:
+        tab.evaluate("document.querySelector('#charts .plot').focus()")
+        tab.press("+")
+        tab.click(".reader .controls button")
+        tab.evaluate("document.querySelector('.reader .response').focus()")
+        tab.press("ArrowDown")
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        tab.screenshot(tmp_path / "page.png")
+        size = struct.unpack(">II", (tmp_path / "page.png").read_bytes()[16:24])
+        assert size == (width, tab.evaluate("document.documentElement.scrollHeight"))
         red = tab.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]")
         assert (int(red) < 60) == dark
         assert tab.complaints() == []

@@ -11,7 +11,7 @@ from egpo.reports.curves import read_runs
 from egpo.reports.evaluations import read_evaluations
 from egpo.reports.verdict import verdicts_of
 from tests.comparisons.folders import two_conditions
-from tests.reports.folders import note, write_run
+from tests.reports.folders import HOSTILE, note, write_run
 from tests.reports.test_evaluations import write_evaluation
 
 
@@ -141,3 +141,20 @@ def test_verdicts_between_conditions_stand_in_the_opening(tmp_path):
     write_json(found, tmp_path)
     opening = re.search(r'<section id="verdict".*?</section>', render_report(runs).decode(), re.DOTALL)[0]
     assert found.contrasts[0].verdict in opening
+
+
+def test_a_base_that_was_sampled_otherwise_is_not_compared(tmp_path):
+    run = write_run(tmp_path / "a")
+    write_evaluation(run, "base", "the base", None, 0.25, n=4, top_p=0.5)
+    write_evaluation(run, "final", "a step 12", 12, 0.75, n=4)
+    assert verdicts(run)[0].entries[0].finding == "not measured"
+
+
+def test_hostile_names_stay_text(tmp_path):
+    run = write_run(tmp_path / "a")
+    greedy(run, "base", HOSTILE[1], None, 0.25)
+    greedy(run, "final", HOSTILE[0], 12, 0.75)
+    page = render_report([run]).decode()
+    assert HOSTILE[0] not in page
+    assert HOSTILE[1] not in page
+    assert page.count("<script") == page.count("</script>")

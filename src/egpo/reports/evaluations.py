@@ -57,6 +57,11 @@ class ShownEvaluation:
         return self.file.path.with_suffix(".jsonl")
 
     @property
+    def sampling(self) -> dict[str, Any]:
+        """All settings of the sampling but its seed."""
+        return {name: value for name, value in self.file.section("sampling").items() if name != "seed"}
+
+    @property
     def model(self) -> str:
         """The path or name of the model, as it was given to `egpo eval`."""
         return str(self.file.header.get("model", ""))

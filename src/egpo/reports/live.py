@@ -1,8 +1,8 @@
 """`egpo report --live`: serve the report of runs that are being trained. The page asks for new data every two seconds.
 
-Two addresses, read-only: `/` is the page, `/version` says whether the files of the runs have changed since. The server
-listens on the loopback interface unless told otherwise. A request whose Host header names another machine is refused,
-and so is one whose Origin is another site: a web page on the internet cannot read the report through the browser.
+Two addresses, read-only: `/` is the page, `/version` is a digest that changes with the files of the runs. The server
+listens on the loopback interface by default. A request whose Host header names another machine is refused, and so is
+one whose Origin is another site: a web page on the internet cannot read the report through the browser.
 """
 
 import ipaddress
@@ -11,13 +11,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from egpo.errors import EgpoError, InputError
+from egpo.errors import InputError
 from egpo.reports.comparison import PATTERN
 from egpo.reports.report import BUDGET_MB, render_report
 from egpo.runs.folder import RunFolder
@@ -66,8 +66,8 @@ class LiveReport:
     def _rendered(self, version: str) -> LiveState:
         try:
             return LiveState(version, render_report(self._paths, self._budget_mb, live=True))
-        except (EgpoError, OSError) as error:
-            return LiveState(version, self._state.page, str(error))
+        except Exception as error:  # boundary: files of a run that is being written or deleted may contain anything
+            return LiveState(version, self._state.page, str(error) or type(error).__name__)
 
     def require_folders(self) -> None:
         """Raise an InputError if a run folder was deleted."""
@@ -120,20 +120,21 @@ def serve_live(
 ) -> None:
     """Serve until Ctrl-C. InputError if a run folder is deleted meanwhile."""
     report = LiveReport(paths, budget_mb)
-    with live_server(report, host, port) as address:
+    # Around the server, too: Ctrl-C may come as soon as the address is printed.
+    with suppress(KeyboardInterrupt), live_server(report, host, port) as address:
         say(f"{address} (Ctrl-C ends it)")
-        try:
-            while True:
-                report.require_folders()
-                time.sleep(_CHECK_S)
-        except KeyboardInterrupt:
-            return
+        while True:
+            report.require_folders()
+            time.sleep(_CHECK_S)
 
 
 def _server_class(host: str) -> type[ThreadingHTTPServer]:
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Print nothing: a browser that closes its connection early is not an error."""
 
     return Server
 
@@ -184,7 +185,7 @@ class LiveHandler(BaseHTTPRequestHandler):
 def is_allowed_host(header: str, listens_on: str) -> bool:
     """Return whether a Host header means this server: `localhost`, the name that it listens on, or an IP address.
 
-    A name of another site that resolves to this machine (DNS rebinding) is none of these.
+    A name of another site that resolves to this machine (DNS rebinding) is refused.
     """
     name = header.rpartition(":")[0] if not header.endswith("]") and ":" in header else header
     name = name.strip("[]").lower()

@@ -75,7 +75,8 @@ def evaluated_pairs(run: ReportedRun, evaluations: Sequence[ShownEvaluation]) ->
     found = []
     for exam in exams:
         trained = [evaluation for evaluation in own if evaluation.step == last and evaluation.exam == exam]
-        if base := _base_of(run, [one for one in evaluations if one.place is None and one.exam == exam]):
+        others = [one for one in evaluations if one.place is None and one.exam == exam]
+        if base := _base_of(run, [one for one in others if one.sampling == trained[0].sampling]):
             found.append(EvaluatedPair(run, exam, base, trained))
     return found
 

@@ -89,7 +89,9 @@ def config_identity(config: Config | SftConfig) -> str:
     `steps` is one of them only where the learning rate depends on it.
     """
     values = config.model_dump(mode="json", exclude={*FREE, "verl"})
-    values.get("task", {}).pop("judge_timeout_s", None)
+    for section, _, key in (name.partition(".") for name in FREE):
+        if key:  # `exclude` takes whole sections only
+            values.get(section, {}).pop(key, None)
     if config.update.schedule == "constant":
         values.pop("steps", None)
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
