@@ -11,7 +11,7 @@ function sideBySide(problem, store, open, close) {
     "section",
     { class: "beside", "aria-label": "The same problem side by side" },
     element("div", { class: "reader-head" }, element("h3", {}, `${problem}, side by side`), button("Close", close)),
-    element("p", { class: "soft small" }, `In ${found.length} ${found.length === 1 ? "set" : "sets"} of responses of this page.${more}`),
+    element("p", { class: "soft small" }, `In ${found.length} ${found.length === 1 ? "step or evaluation" : "steps and evaluations"} of this page.${more}`),
     element("div", { class: "beside-columns", tabindex: "0", role: "region", "aria-label": "Columns: one for each step or evaluation" },
       ...shown.map((one) => column(one, store, open))),
   );
