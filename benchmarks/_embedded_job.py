@@ -1,4 +1,5 @@
-"""Training jobs for two CPU cores: a small Qwen3 shape, prompts of random words, responses of one fixed length."""
+"""The training jobs of the CPU benchmarks: a small model of Qwen3's architecture, prompts of random words, responses of
+one fixed length."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,8 @@ import _words
 
 @dataclass(frozen=True)
 class Job:
-    """`group` responses of `new_tokens` tokens per prompt. The model has 2.8 million parameters in float32, unless
-    `hidden` or `vocabulary` are changed."""
+    """A training job with `group` responses of `new_tokens` tokens per prompt. With the default `hidden` and
+    `vocabulary` the model has 2.8 million parameters in float32."""
 
     prompts: int = 16
     group: int = 8

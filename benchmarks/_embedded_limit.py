@@ -1,4 +1,4 @@
-"""Lower limits for a job of benchmarks/embedded_cpu.py: the matrix products that it cannot avoid, run and counted here.
+"""Lower limits of the time of a step in benchmarks/embedded_cpu.py: the matrix products that no engine can avoid.
 
 Three limits, from the loosest to the strictest:
 - the products with the weights, as torch computes them;
@@ -22,9 +22,12 @@ Seconds = dict[str, float]
 
 
 class Products:
-    """Every product with a weight: one token a row at a time for the responses, every prompt once; then forward,
-    gradient of the input and gradient of the weight over all tokens, every prompt once. The head only where a token of
-    a response is predicted: of a prompt that is its last token."""
+    """All products with a weight matrix that a step needs.
+
+    Sampling: every prompt once, then one token of every response at a time. Update: forward, gradient of the input and
+    gradient of the weight over all tokens, every prompt once. The output head counts only at positions that predict a
+    token of a response.
+    """
 
     def __init__(self, run: Run, job: Job) -> None:
         model, self._job = run.policy.model, job
@@ -55,7 +58,7 @@ class Products:
         return {"step": end - start, "sample": middle - start, "update": end - middle}
 
     def with_attention(self, rounds: list[Seconds]) -> list[Seconds]:
-        """Return the seconds of `run` plus those of attention at the rate of the same stage."""
+        """Return the seconds of `run` plus those of attention, computed at the speed of the products of that stage."""
         shares = {stage: 1 + self.attention_operations[stage] / self.operations[stage] for stage in self.operations}
         stages = [{stage: seconds[stage] * share for stage, share in shares.items()} for seconds in rounds]
         return [{**seconds, "step": sum(seconds.values())} for seconds in stages]

@@ -1,4 +1,5 @@
-"""Training jobs of benchmarks/one_gpu.py: Qwen3 shapes with random weights, and prompts of random words.
+"""The training jobs of benchmarks/one_gpu.py: models of Qwen3's architecture with random weights, prompts of random
+words.
 
 The lengths of the responses are fixed in advance and the same for every contender.
 """
@@ -18,7 +19,8 @@ VOCABULARY = 151_936
 
 @dataclass(frozen=True)
 class Shape:
-    """A Qwen3 shape: heads of 128 dimensions, one key head for two to four query heads."""
+    """The sizes of a model of Qwen3's architecture, with heads of 128 dimensions and one key head for two to four query
+    heads."""
 
     hidden: int
     inner: int
@@ -53,7 +55,8 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Job:
-    """A job: `prompts` of `prompt_tokens` tokens, `group` responses to each, of `shortest` to `longest` tokens."""
+    """A training job: `prompts` prompts of `prompt_tokens` tokens, and `group` responses of `shortest` to `longest`
+    tokens to each."""
 
     shape: str
     shortest: int
@@ -74,7 +77,7 @@ class Job:
 
     @property
     def lengths(self) -> list[int]:
-        """Return the length of every row: uniform between `shortest` and `longest`, drawn once."""
+        """Return the number of tokens of every response, drawn uniformly between `shortest` and `longest`."""
         rng = random.Random(0)
         return [rng.randint(self.shortest, self.longest) for _ in range(self.rows)]
 
@@ -89,8 +92,10 @@ class Job:
         return _words.make_tokenizer(self.vocabulary)
 
     def uniforms(self) -> torch.Tensor:
-        """Return draws with which row b ends at its length: the end token is sampled where the draw is close to 1, and
-        nowhere else, since the words are nearly alike in probability and 15 of them lie above all other draws."""
+        """Return the random numbers for sampling, chosen so that every response ends at its fixed length.
+
+        A number close to 1 selects the end token, which comes last in the vocabulary; all other numbers are smaller.
+        """
         drawn = np.random.default_rng(0).random((self.rows, self.longest)) * (1 - 15 / self.vocabulary)
         for row, length in enumerate(self.lengths):
             drawn[row, length - 1] = 1 - 1e-12

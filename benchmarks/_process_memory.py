@@ -1,4 +1,4 @@
-"""Peak memory of a piece of work, on top of what the process holds when it begins. Linux only."""
+"""The peak memory of a piece of work, beyond the memory that the process uses before it. Linux only."""
 
 import ctypes
 import gc
@@ -8,16 +8,18 @@ _STATUS = Path("/proc/self/status")
 
 
 class PeakMemory:
-    """Measures from its creation on. Memory that earlier work has freed is returned to the system first."""
+    """A measurement of peak memory that starts when the object is created. Memory that earlier work has freed is
+    returned to the system first."""
 
     def __init__(self) -> None:
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")  # reset the peak to what is held now
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak to the memory in use now
         self._held = _mebibytes("VmRSS")
 
     def taken(self) -> dict[str, float]:
-        """Return MiB: `peak` of the whole process since then, and `beyond`, its excess over what was held before."""
+        """Return memory in MiB: the peak of the whole process since the start, and `beyond`, its excess over the memory
+        in use at the start."""
         peak = _mebibytes("VmHWM")
         return {"peak": peak, "beyond": peak - self._held}
 

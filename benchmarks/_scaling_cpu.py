@@ -1,4 +1,4 @@
-"""Jobs of benchmarks/scaling.py for two CPU cores: that of embedded_cpu.py with one property changed."""
+"""The jobs of benchmarks/scaling.py for two CPU cores: the job of embedded_cpu.py with one property changed."""
 
 from dataclasses import replace
 

@@ -1,4 +1,5 @@
-"""Jobs of benchmarks/scaling.py for a GPU: 8 prompts x 8 x 256 tokens of the 0.6B shape, one property changed."""
+"""The jobs of benchmarks/scaling.py for a GPU: 8 prompts with 8 responses of 256 tokens each for the 0.6B model, with
+one property changed."""
 
 import gc
 import sys

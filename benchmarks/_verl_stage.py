@@ -6,7 +6,8 @@ from egpo.verl.imports import when_imported
 
 
 def time_both(trainers):
-    """Time both, in alternating order. The step trains on the result of the second one."""
+    """Time verl's own advantage stage and the plug-in's, in alternating order. The step trains on the result of the
+    second."""
     with_plugin = trainers.Fed._compute_advantage
 
     def stock(self, batch, metrics):

@@ -34,13 +34,13 @@ def make_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
 
 
 def reward(text: str) -> float:
-    """Return 1 if the number of the first word is even: cheap, and different within most groups."""
+    """Return the reward of a response: 1 if the number of its first word is even. Most groups have both rewards."""
     first = text.split(maxsplit=1)[0] if text.strip() else ""
     return float(first.startswith("w") and int(first[1:]) % 2 == 0)
 
 
 class Words:
-    """A task whose problems are the prompts."""
+    """A task whose problems are prompts of random words."""
 
     def __init__(self, texts: list[str]) -> None:
         self._texts = texts

@@ -24,7 +24,7 @@ GROUP = 8
 
 
 def loop_over_groups(reward_BT, group_B, mask_BT):
-    """GRPO as a plain loop, one group at a time."""
+    """Compute GRPO's advantages by a plain loop over groups."""
     score_B = reward_BT.sum(-1)
     advantage_B = torch.zeros_like(score_B)
     for group in group_B.unique():
@@ -38,7 +38,7 @@ def loop_over_groups(reward_BT, group_B, mask_BT):
 
 
 def loop_over_rows(reward_BT, group_B, mask_BT):
-    """GRPO as in verl 0.9: a dictionary of lists, filled and read one row at a time."""
+    """Compute GRPO's advantages as verl 0.9 does: with a dictionary of lists, filled and read one row at a time."""
     score_B = reward_BT.sum(-1)
     scores_of: dict[int, list] = {}
     groups = group_B.tolist()

@@ -55,7 +55,7 @@ def open_job(job: Job) -> Run:
 
 
 class Start:
-    """Weights, optimizer and order of problems after a first step: the state in which every measured step begins."""
+    """The state in which every measured step begins: weights, optimizer and order of problems after a first step."""
 
     def __init__(self, run: Run) -> None:
         step(run, 0)
@@ -72,7 +72,7 @@ class Start:
 
 
 class Ours:
-    """The engine's own step with one estimator, and the seconds of its stages. The policy is that of the run."""
+    """The training step of egpo with one estimator, on the policy of the run, with the seconds of its stages."""
 
     def __init__(self, run: Run, start: Start, estimator: str) -> None:
         algorithm = run.config.algorithm.model_copy(update={"estimator": estimator})
@@ -90,7 +90,7 @@ class Ours:
 
 
 class Turns:
-    """All contenders but TRL, one after the other. The last of `num_turns` measures memory."""
+    """The steps of all contenders except TRL, one after the other. The last of `num_turns` turns measures memory."""
 
     def __init__(self, job: Job, estimators: Sequence[str], num_turns: int) -> None:
         run = open_job(job)
@@ -176,8 +176,8 @@ def compare_estimators(seconds: dict[str, list[Seconds]], console: Console) -> N
 
 
 def take_cores(num_threads: int) -> None:
-    """Use two cores of the machine. All contenders have the spinning of the `egpo` command, which is read when torch
-    is loaded."""
+    """Limit the process to two cores, and let waiting OpenMP threads spin for all contenders, as the command `egpo`
+    does. The variable is read when torch is loaded."""
     if "GOMP_SPINCOUNT" not in os.environ:
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"GOMP_SPINCOUNT": "3000"})
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])

@@ -78,13 +78,14 @@ class Subject:
 
 
 def _spelled(text: str) -> Verdict:
-    """The math reward without its worker processes: what it would pass to one counts as unparsable."""
+    """Return the verdict of the math reward without its worker processes: what they would judge counts as
+    unparsable."""
     _, reason = settle_by_spelling(text, gold_form("18"))
     return Verdict(float(reason == "correct"), reason == "correct", reason or "unparsable")
 
 
 def _extracted(text: str) -> Verdict:
-    """The code reward without its sandbox: a program that it would run counts as correct."""
+    """Return the verdict of the code reward without its sandbox: a program that it would run counts as correct."""
     program = extract_program(split_thinking(text).answer)
     if program is None:
         return Verdict(0.0, False, "no_code")
@@ -92,7 +93,8 @@ def _extracted(text: str) -> Verdict:
 
 
 def _scored(data_source: str) -> Subject:
-    """Judge as every caller does: convert the values of a row, read its settings, find its reward by its source."""
+    """Judge a response as training does: convert the values of a data row, read its settings, and find its reward by
+    `data_source`."""
     truth, extra = SCORED_ROWS[data_source]
     return Subject(
         f"score {data_source}", lambda text: score(data_source, text, truth, extra), dict(reasons_of(data_source))
@@ -209,7 +211,7 @@ def hostile(characters: int) -> Iterator[str]:
 
 
 def examine(subject: Subject, text: str, *, with_memory: bool = False) -> None:
-    """Judge one text. Record the time it took and all violations."""
+    """Judge one text, and record the time and all violations of the limits."""
     try:
         elapsed_ms, verdict = _timed(subject, text)
         peak = _peak_bytes(subject, text) if with_memory else 0
@@ -220,7 +222,7 @@ def examine(subject: Subject, text: str, *, with_memory: bool = False) -> None:
 
 
 def _peak_bytes(subject: Subject, text: str) -> int:
-    """Measure memory in a separate call: tracemalloc makes everything several times slower."""
+    """Return the peak memory of judging a text, measured in a separate call because tracemalloc makes it slower."""
     tracemalloc.start()
     try:
         subject.judge(text)

@@ -1,4 +1,4 @@
-"""Time contenders in turn, round after round, so that other load on the machine slows all of them alike.
+"""The timing of several contenders in turn, round after round, so that other load on the machine slows all equally.
 
 A ratio is computed within a round. Its median and quartiles over the rounds are printed.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per round."""
+    """The seconds of one contender in each round."""
 
     seconds: list[float]
 

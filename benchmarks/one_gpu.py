@@ -41,8 +41,8 @@ Seconds = dict[str, float]
 
 
 def open_job(job: jobs.Job, **sections: dict[str, object]) -> Run:
-    """The run of a job, its weights drawn on the GPU: on a CPU that alone takes a minute. `sections` of a recipe are
-    added to what the job says."""
+    """Return a run for a job. `sections` are further sections of its recipe. The random weights are drawn on the GPU,
+    because a CPU needs a minute for them."""
     loading._random_model = lambda folder, dtype, seed: _named_model(job)
     with TemporaryDirectory() as folder:
         jobs.save(job, Path(folder))
@@ -66,7 +66,7 @@ def _named_model(job: jobs.Job) -> torch.nn.Module:
 
 
 class Ours:
-    """The engine's own step with one estimator, and the seconds of its stages. The policy is that of the run."""
+    """The training step of egpo with one estimator, on the policy of the run, with the seconds of its stages."""
 
     def __init__(self, run: Run, job: jobs.Job, estimator: str) -> None:
         algorithm = run.config.algorithm.model_copy(update={"estimator": estimator})
@@ -147,7 +147,7 @@ def product_rate() -> float:
 
 
 class Turns:
-    """Our estimators, one after the other, opened at the first turn."""
+    """The steps of egpo with each estimator, one after the other. Their runs are opened at the first turn."""
 
     def __init__(self, job: jobs.Job, estimators: Sequence[str] = ("grpo", "egpo")) -> None:
         self._job, self._contenders = job, {}

@@ -122,7 +122,7 @@ def nearly(answer: str, rng: random.Random) -> str:
 
 
 class Peer:
-    """verl's rewards in another process."""
+    """The rewards of verl, which run in another process."""
 
     def __init__(self, python: Path) -> None:
         command = [str(python), str(Path(__file__).with_name("_verl_peer.py"))]
@@ -150,7 +150,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the table."""
+    """One row of the printed table: the rates of one reward."""
 
     reward: str
     verdicts_per_second: float

@@ -51,7 +51,7 @@ def gradient_bytes(inputs):
 
 
 def peak_bytes(name, arguments):
-    """Return the peak memory of one pass over what it starts with."""
+    """Return the peak memory of one forward and backward pass in bytes, beyond the memory in use before it."""
     if arguments.device == "cuda":
         inputs = make_inputs(arguments)
         before = torch.cuda.memory_allocated()

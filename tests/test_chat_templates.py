@@ -43,31 +43,35 @@ def test_it_is_what_transformers_writes(tokenizer):
 
 def test_one_that_never_ends_is_named(tokenizer, monkeypatch):
     monkeypatch.setattr(chat_templates, "CPU_LIMIT_S", 1)
-    with pytest.raises(InputError, match=r"^chat template of .*egpo-tiny: it has not finished within 1 s; use the"):
+    with pytest.raises(
+        InputError, match=r"^chat template of .*egpo-tiny: the template has not finished within 1 s; use the"
+    ):
         render(with_template(tokenizer, CHAT + ENDLESS), ASKED)
 
 
 def test_one_that_computes_for_ever_in_a_single_operation_is_named(tokenizer, monkeypatch):
     """The interpreter's lock is held meanwhile: no other thread of this process could look at the clock."""
     monkeypatch.setattr(chat_templates, "CPU_LIMIT_S", 1)
-    with pytest.raises(InputError, match="it has not finished within 1 s"):
+    with pytest.raises(InputError, match="the template has not finished within 1 s"):
         render(with_template(tokenizer, CHAT + "{{ 9 ** (9 ** 9) % 10 }}"), ASKED)
 
 
 def test_one_that_writes_gigabytes_is_named(tokenizer, monkeypatch):
     monkeypatch.setattr(chat_templates, "MOST_CHARS", 1000)
-    with pytest.raises(InputError, match="it writes more than"):
+    with pytest.raises(InputError, match="the template writes more than"):
         render(with_template(tokenizer, CHAT + "{% for a in range(300) %}words{% endfor %}"), ASKED)
 
 
 def test_one_that_takes_all_memory_is_named(tokenizer):
     doubling = "{% set n = namespace(x='words') %}{% for a in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}"
-    with pytest.raises(InputError, match=r"it takes more than 1,024 MiB of memory"):
+    with pytest.raises(InputError, match=r"the template takes more than 1,024 MiB of memory"):
         render(with_template(tokenizer, CHAT + doubling), ASKED)
 
 
 def test_one_that_ignores_the_messages_is_refused(tokenizer):
-    with pytest.raises(InputError, match="it ignores the messages: two different questions give the same prompt"):
+    with pytest.raises(
+        InputError, match="the template ignores the messages: two different questions give the same prompt"
+    ):
         render(with_template(tokenizer, "<user>how many?<assistant>"), ASKED)
 
 
@@ -76,7 +80,7 @@ def test_one_that_never_ends_on_a_later_conversation_is_named(tokenizer, monkeyp
     template = CHAT + "{% if 'slow' in messages[0].content %}" + ENDLESS + "{% endif %}"
     assert render(with_template(tokenizer, template), ASKED) == "<user>how many?<a>"
     monkeypatch.setattr(chat_templates, "TIME_LIMIT_S", 0.5)
-    with pytest.raises(InputError, match=r"it has not finished within 0\.5 s"):
+    with pytest.raises(InputError, match=r"the template has not finished within 0\.5 s"):
         render(tokenizer, [{"role": "user", "content": "slow"}])
     deadline = time.monotonic() + 1.0
     while time.monotonic() < deadline:  # nothing is raised here any more

@@ -29,7 +29,7 @@ def test_a_check_that_hangs_is_ended(monkeypatch):
     monkeypatch.setattr(checks, "TIME_LIMIT_S", 0.5)
     monkeypatch.setattr(checks, "_DEVICE_QUESTION", "import time; time.sleep(60)")
     check = checks.check_device()
-    assert (check.state, check.found) == ("red", "no answer within 0.5 s")
+    assert (check.state, check.found) == ("red", "the check did not finish within 0.5 s")
 
 
 def test_a_broken_torch_is_red_with_its_own_words(monkeypatch):

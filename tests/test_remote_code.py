@@ -105,7 +105,7 @@ def test_a_known_class_is_loaded_from_transformers_and_not_from_the_folder(folde
 def test_verl_gets_no_folder_that_names_code(folder):
     """verl's reward workers load tokenizers with trust_remote_code=True, whatever its settings say."""
     change(folder / "tokenizer_config.json", auto_map=TOKENIZER_MAP)
-    with pytest.raises(InputError, match="names code of its own"):
+    with pytest.raises(InputError, match="refers to code in the folder"):
         load_for_verl(str(folder))
 
 

@@ -1,4 +1,4 @@
-"""Runs the command line: `python -m egpo` equals `egpo`."""
+"""The entry point of `python -m egpo`, which is the same as the command `egpo`."""
 
 from egpo.cli.main import main
 

@@ -1,12 +1,13 @@
-"""The largest tool call that is accepted.
+"""The limits on the size of a tool call.
 
-Rewards (which read calls) and data (which writes them) use the same bounds, so that no prepared row is rejected during
+Rewards (which read calls) and data (which writes them) use the same limits, so that no prepared row is rejected during
 a run.
 """
 
 MAX_DEPTH = 64
-"""Levels of nested objects and lists."""
+"""Maximum number of levels of nested objects and lists."""
 MAX_NUMBER_CHARS = 300
-"""Characters of one number: below the largest double (1.8e308), so that every integer can become a float."""
+"""Maximum number of characters of a number, so that every integer can be converted to a float (at most 1.8e308)."""
 MAX_CALLS_CHARS = 1_000_000
-"""Characters of the text that contains the calls. Bounds the memory of parsing; other text may be longer."""
+"""Maximum number of characters of the text that contains the calls, which limits the memory of parsing. The rest of a
+response may be longer."""

@@ -1,7 +1,8 @@
-"""Render chat templates with limits on time, memory and size. The only module that calls `apply_chat_template`.
+"""The rendering of chat templates, with limits on time, memory and size. No other module calls `apply_chat_template`,
+but BFCL's handler, which runs without egpo.
 
-A template is a program from a model folder. Jinja's sandbox keeps it away from files and Python, but not from running
-for ever or using all memory. So the first rendering of a template runs in a child process with limits, and every
+A template is a program from a model folder. Jinja's sandbox denies it access to files and to Python, but it can still
+run forever or use all memory. So the first rendering of a template is tested in a child process with limits, and every
 rendering has a time limit and a maximum size.
 """
 
@@ -20,9 +21,9 @@ from typing import Any, TypeVar
 from egpo.errors import InputError
 
 TIME_LIMIT_S = 60.0
-"""Time limit of one rendering. Usual templates take less than a millisecond."""
+"""Time limit of one rendering in seconds. Usual templates take less than a millisecond."""
 CPU_LIMIT_S = 10
-"""CPU time limit of the first rendering, in its child process."""
+"""Limit of the CPU time of the first rendering, in its child process, in seconds."""
 MEMORY_LIMIT = 1 << 30
 """Bytes that the child process may allocate beyond its size at the start."""
 MOST_CHARS = 64 << 20
@@ -34,11 +35,11 @@ Result = TypeVar("Result")
 _MARK = " [egpo tests whether this is read]"
 _OK, _IGNORED, _TOO_LONG, _NO_MEMORY = b"o", b"i", b"l", b"m"
 _FAULTS = {
-    _IGNORED: "it ignores the messages: two different questions give the same prompt",
-    _TOO_LONG: f"it writes more than {MOST_CHARS:,} characters for one conversation",
-    _NO_MEMORY: f"it takes more than {MEMORY_LIMIT >> 20:,} MiB of memory",
+    _IGNORED: "the template ignores the messages: two different questions give the same prompt",
+    _TOO_LONG: f"the template writes more than {MOST_CHARS:,} characters for one conversation",
+    _NO_MEMORY: f"the template takes more than {MEMORY_LIMIT >> 20:,} MiB of memory",
 }
-_UNFINISHED = "it has not finished within {:g} s"
+_UNFINISHED = "the template has not finished within {:g} s"
 _FIX = "use the template of the model's publisher: `chat_template.jinja`, or `chat_template` in tokenizer_config.json"
 
 
@@ -50,10 +51,11 @@ def render(
     prompt: bool = True,
     variables: Mapping[str, Any] | None = None,
 ) -> str:
-    """Render a conversation with the tokenizer's chat template; with `prompt`, up to the start of the assistant's turn.
+    """Return a conversation rendered with the tokenizer's chat template.
 
-    `variables` are passed to the template. Exceptions of the template are passed on (`jinja2.TemplateError` and
-    others). A template that exceeds a limit or ignores the messages is an InputError.
+    With `prompt`, the text ends with the start of the assistant's turn. `variables` are passed to the template.
+    Exceptions that the template raises (`jinja2.TemplateError` and others) are not caught. Raise InputError if the
+    template exceeds a limit or ignores the messages.
     """
 
     def rendered(shown: Messages) -> str:
@@ -80,8 +82,8 @@ def render(
 def marked_spans(
     tokenizer: Any, messages: Messages, *, tools: Sequence[Any] | None, variables: Mapping[str, Any]
 ) -> list[tuple[int, int]]:
-    """Return the spans between `{% generation %}` and `{% endgeneration %}`, in characters of the text of `render`
-    without a prompt. Call `render` first: it tests the template."""
+    """Return the spans between `{% generation %}` and `{% endgeneration %}`, as character positions in the text that
+    `render` returns with `prompt=False`. Call `render` first, because it tests the template."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     def spans() -> list[tuple[int, int]]:
@@ -109,7 +111,7 @@ _tried: set[tuple[Any, ...]] = set()
 
 
 def _fault(rendered: Callable[[Messages], str], messages: Messages) -> bytes:
-    """Return the code of the limit that the template exceeds on these messages, or `_OK`."""
+    """Return the code of what is wrong with the template on these messages: too long, ignores them, or `_OK`."""
     text = rendered(messages)
     if len(text) > MOST_CHARS:
         return _TOO_LONG
@@ -122,9 +124,9 @@ def _fault(rendered: Callable[[Messages], str], messages: Messages) -> bytes:
 
 
 def _try_out(work: Callable[[], bytes], where: str) -> None:
-    """Run `work` in a forked child, which can be killed at any point; InputError if it exceeds a limit.
+    """Run `work` in a forked child process with limits, and raise InputError if it exceeds one.
 
-    An exception in the child is ignored: the same call raises it again in this process.
+    An exception in the child is ignored, because the same call raises it again in this process.
     """
     ours, theirs = os.pipe()
     with warnings.catch_warnings():
@@ -150,13 +152,13 @@ def _try_out(work: Callable[[], bytes], where: str) -> None:
         limit_s = CPU_LIMIT_S if ready else TIME_LIMIT_S
         raise InputError(_UNFINISHED.format(limit_s), where=where, fix=_FIX)
     if not answer:
-        raise InputError(f"the process that tested it was killed (status {status})", where=where, fix=_FIX)
+        raise InputError(f"the process that tested the template was killed (status {status})", where=where, fix=_FIX)
     if answer in _FAULTS:
         raise InputError(_FAULTS[answer], where=where, fix=_FIX)
 
 
 def _answer(work: Callable[[], bytes], pipe: int) -> None:
-    """In the child: write the result to the pipe and exit, without Python's exit handlers."""
+    """Run `work` in the child process with limits, write its result to the pipe, and exit without exit handlers."""
     answer = _OK
     try:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU):
@@ -188,11 +190,11 @@ def _limit_memory() -> None:
 
 
 class _OutOfTime(BaseException):
-    """Raised in a thread whose rendering takes too long. `except Exception` does not catch it."""
+    """The exception that is raised in a thread whose rendering takes too long. `except Exception` does not catch it."""
 
 
 class _Deadlines:
-    """A thread, started with the first rendering, that raises `_OutOfTime` in threads past their deadline."""
+    """The deadlines of all renderings, and a thread that raises `_OutOfTime` in threads whose deadline has passed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -216,7 +218,7 @@ class _Deadlines:
             self._thread = threading.Thread(target=self._look, daemon=True, name="chat template time limit")
             try:
                 self._thread.start()
-            except RuntimeError:  # no thread can be started: rendering has no time limit then
+            except RuntimeError:  # no thread can be started: rendering then has no time limit
                 self._thread = None
 
     def _look(self) -> None:

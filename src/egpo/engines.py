@@ -1,13 +1,24 @@
-"""The two engines that train a recipe: `local` in this process, `verl` in processes of its own.
+"""The two engines that train a recipe: `local` in this process, `verl` in separate processes.
 
-Which engine runs is decided here and nowhere else, by `engine` in the recipe. Only the chosen engine is imported.
+Only this module chooses the engine, by `engine` in the recipe. Only the chosen engine is imported.
 """
 
 from egpo.config import Config
+from egpo.runs.ledger import OnStep
 
 
-def train(config: Config, *, resume: bool = False, resume_from: int | None = None) -> None:
-    """Train until `config.steps` steps are done, from the beginning or from a checkpoint of the run."""
+def train(
+    config: Config,
+    *,
+    resume: bool = False,
+    resume_from: int | None = None,
+    on_step: OnStep | None = None,
+    quiet: bool = False,
+) -> None:
+    """Train until `config.steps` steps are done, from the beginning or from a checkpoint of the run.
+
+    `on_step` and `quiet` are for the embedded engine: verl trains in other processes.
+    """
     if config.engine == "verl":
         from egpo.verl.launch.train import train as train_with_verl
 
@@ -15,11 +26,11 @@ def train(config: Config, *, resume: bool = False, resume_from: int | None = Non
         return
     from egpo.local.train import train as train_in_process
 
-    train_in_process(config, resume=resume, resume_from=resume_from)
+    train_in_process(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=quiet)
 
 
 def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = None) -> str:
-    """Return a description of the training as text. `local` tries a few samples; `verl` shows its command line."""
+    """Return a description of the planned training. `local` samples a few responses; `verl` shows its command line."""
     if config.engine == "verl":
         from egpo.verl.launch.dry_run import dry_run as show_command
 
@@ -30,7 +41,7 @@ def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = N
 
 
 def require_engine(config: Config) -> None:
-    """Raise InputError if the recipe's engine cannot run on this machine: before the probe is paid for, not after."""
+    """Raise InputError if the recipe's engine cannot run on this machine. Callers check this before a costly probe."""
     if config.engine == "verl":
         from egpo.verl.launch.preflight import ask_interpreter, require_devices, require_verl
 

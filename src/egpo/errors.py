@@ -1,6 +1,6 @@
 """The exceptions and warnings of egpo, and the signals that stop a run.
 
-Every message has one format, where: what is wrong; what to do:
+Every message has the format "where: what is wrong; what to do", as in
 ``recipes/countdown.yaml [update]: unknown key `clp`; did you mean `clip`?``
 """
 
@@ -14,7 +14,7 @@ from difflib import get_close_matches
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong: `what` is wrong, `where`, and how to `fix` it."""
+    """One error in an input: what is wrong, where it is, and how to fix it."""
 
     what: str
     where: str = ""
@@ -27,7 +27,7 @@ class Fault:
 
 
 class EgpoError(Exception):
-    """The base class of all exceptions, and a failure of egpo or of the machine: exit code 1."""
+    """The base class of egpo's exceptions. On its own, a failure of egpo or of the machine: exit code 1."""
 
     exit_code = 1
 
@@ -36,18 +36,18 @@ class EgpoError(Exception):
         super().__init__(str(self.faults[0]))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keep the faults when pickled: process pools and Ray send exceptions between processes."""
+        """Pickle the exception with its faults: process pools and Ray send exceptions between processes."""
         return _revived, (type(self), self.faults)
 
 
 class InputError(EgpoError, ValueError):
-    """An input of the user that cannot be used: exit code 2."""
+    """The exception for an input of the user that cannot be used: exit code 2."""
 
     exit_code = 2
 
 
 class ConfigError(InputError):
-    """A recipe or an override with faults. Contains every fault found, not only the first."""
+    """The exception for a recipe or an override with faults. It contains every fault found, not only the first."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = list(faults)
@@ -61,11 +61,11 @@ def _revived(kind: type[EgpoError], faults: list[Fault]) -> EgpoError:
 
 
 class EgpoWarning(UserWarning):
-    """A problem that does not stop the run, but that the user should look at."""
+    """The category of warnings about a problem that does not stop the run but needs the user's attention."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the advice for an unknown name: the closest known name, or the list of all."""
+    """Return the advice for an unknown name: the closest known name, or the list of all known names."""
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean `{close[0]}`?" if close else "choose from " + ", ".join(f"`{n}`" for n in names)
@@ -74,8 +74,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def how_it_ended(code: int) -> str:
     """Describe how a child process ended, from its return code as `subprocess` gives it.
 
-    ``ended with code 1``, ``was ended by SIGTERM``; ``was ended by SIGKILL (code 137)`` where a shell or bubblewrap
-    reports the signal of its own child.
+    Examples: ``ended with code 1``, ``was ended by SIGTERM``, and ``was ended by SIGKILL (code 137)`` if a shell or
+    bubblewrap reports the signal of its own child process as an exit code.
     """
     if code < 0:
         return f"was ended by {_signal_name(-code)}"
@@ -92,7 +92,7 @@ def _signal_name(number: int) -> str:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Return a text for a message: quoted, with control characters escaped, at most `most` characters."""
+    """Return a text for use in a message: quoted, with control characters escaped, at most `most` characters long."""
     shown = repr(text)
     return shown if len(shown) <= most else shown[: most - 3] + "..."
 
@@ -101,40 +101,40 @@ _shown_topics: set[str] = set()
 
 
 def warn_once(topic: str, message: str) -> None:
-    """Warn once per topic. Python's own filter would repeat a message whose numbers change with every batch."""
+    """Issue a warning, once per topic. Python's own filter would repeat a message whose numbers change every step."""
     if topic not in _shown_topics:
         warnings.warn(message, EgpoWarning, stacklevel=3)
         _shown_topics.add(topic)
 
 
 def notify_once(message: str) -> None:
-    """Print a notice on stderr, the first time only."""
+    """Print a notice on stderr, unless the same notice was printed before."""
     if message not in _shown_topics:
         print(f"egpo: notice: {message}", file=sys.stderr)
         _shown_topics.add(message)
 
 
 def forget_warnings() -> None:
-    """Allow every topic to warn again, as at the start of a run."""
+    """Forget which warnings and notices were shown, so that each can be shown again in the next run."""
     _shown_topics.clear()
 
 
 USER_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
 """Signals from a user. The first one stops a run after saving a checkpoint, a second one stops it at once."""
 NOTICES = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-"""Signals from a closing terminal, or from a scheduler before its time limit. They stop a run after saving a
-checkpoint. They may arrive several times (from the terminal and from its shell), so a second one does nothing."""
+"""Signals from a terminal that is closed, or from a scheduler shortly before its time limit. They stop a run after
+saving a checkpoint. A second one does nothing, because the terminal and its shell may both send one."""
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that stop a run. Ignored signals stay ignored: under `nohup` a run outlives its terminal."""
+    """Return the signals that stop a run, without those that this process ignores, such as SIGHUP under `nohup`."""
     free = (signum for signum in (signal.SIGQUIT, *NOTICES) if signal.getsignal(signum) != signal.SIG_IGN)
     return (signal.SIGINT, signal.SIGTERM, *free)
 
 
 class RunInterruptedError(EgpoError):
-    """A run that was stopped by a signal: exit code 128 + the signal's number (130 for SIGINT, 143 for SIGTERM), as
-    shells expect."""
+    """The exception for a run that was stopped by a signal. Its exit code is 128 + the number of the signal, as shells
+    expect: 130 for SIGINT, 143 for SIGTERM."""
 
     def __init__(self, signum: int, what: str, *, where: str = "", fix: str = "") -> None:
         super().__init__(what, where=where, fix=fix)

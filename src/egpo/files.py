@@ -1,4 +1,7 @@
-"""Atomic writes: a file has its old content or its new content, even if the process or the machine crashes."""
+"""Atomic writes of files, and the check of paths.
+
+After an atomic write a file has its old content or its new content, even if the process or the machine crashes.
+"""
 
 import os
 import secrets
@@ -8,16 +11,16 @@ from pathlib import Path
 UNFINISHED = ".egpo-"
 """Prefix of the names of temporary files and folders, which are not data."""
 ROWS = "rows:"
-"""Prefix of a digest of rows. A digest without it is of a file's bytes."""
+"""Prefix of a digest of the rows of a data file. A digest without this prefix is of the bytes of a file."""
 
 
 MAX_PATH_BYTES = 2_048
-"""The limit of Linux is 4,096; the rest is for the files below a folder that a setting names."""
+"""The longest path that a setting may have. The limit of Linux is 4,096; the rest is for files below that path."""
 MAX_NAME_BYTES = 255
 
 
 def path_fault(text: str) -> str | None:
-    """Return what a path must be, if this text cannot be a path; None if it can."""
+    """Return the requirement that a text violates as a path, as a phrase to follow "must be"; None if it is valid."""
     if "\0" in text:
         return "a path without NUL characters"
     try:
@@ -46,7 +49,7 @@ def fsync_path(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace the content of a file: readers find the old content or the new, never a part. Text is UTF-8.
+    """Replace the content of a file. Readers find the old or the new content, never a part of it. Text is UTF-8.
 
     The content is written to a temporary file, flushed to disk and renamed. After a failure (OSError) the old content
     is unchanged. A killed process may leave a file whose name starts with `UNFINISHED`.

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 _READ_WHOLE = 64 * 2**20
-"""Bytes. A larger file is identified by its size and its first 64 MiB: reading gigabytes of weights takes minutes."""
+"""The largest size, in bytes, at which a whole file is read. A larger file is identified by its size and its first
+64 MiB, because reading gigabytes of weights takes minutes."""
 
 
 def digest_of(value: Any) -> str:
-    """Return the sha256 of plain values as JSON. The order of keys does not matter."""
+    """Return the SHA-256 digest of a plain value, written as JSON. The order of keys does not matter."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def fingerprint(path: Path) -> str | None:
-    """Return `size:sha256` of a file; None if there is no such file."""
+    """Return the fingerprint `size:sha256` of a file; None if there is no such file."""
     if not path.is_file():
         return None
     size = path.stat().st_size
@@ -31,10 +32,10 @@ def fingerprints(paths: Iterable[Path]) -> dict[Path, str | None]:
 
 
 def folder_digest(folder: Path) -> str:
-    """Return one digest of the files directly in a folder. Subfolders are not read."""
+    """Return one digest of the names and contents of the files directly in a folder. Subfolders are not read."""
     return digest_of({path.name: fingerprint(path) for path in files_in(folder)})
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the files directly in a folder, sorted by path, without hidden ones."""
+    """Return the files directly in a folder, sorted by path. Hidden files are left out."""
     return sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith("."))

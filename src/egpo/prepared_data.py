@@ -1,7 +1,7 @@
-"""The prepared data of a recipe: where it lies, and how it is made.
+"""The prepared data of a recipe: its folder, and how it is made.
 
-The name of the folder holds a digest of everything that decides the data's bytes. Recipes with the same data
-therefore share one folder, and other data never replaces it.
+The name of the folder contains a digest of everything that determines the data's bytes. Recipes with the same data
+therefore share one folder, and different data never overwrites it.
 """
 
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ from egpo.tasks.sourced import SourcedTask
 
 FILES = (*(f"{split}.parquet" for split in SPLITS), MANIFEST)
 _REWARD_SETTINGS = ("mode", "sandbox")
-"""Settings of a task that change how responses are judged, and no row."""
+"""Settings of a task that change how responses are judged, but not the data rows."""
 _DEFAULT_SPLIT_SEED = 42
 
 
 @dataclass(frozen=True)
 class DataPlan:
-    """How the data of a recipe is made. `inputs` are digests of everything that decides its bytes."""
+    """A plan for making the data of a recipe. `inputs` are digests of everything that determines the data's bytes."""
 
     config: Config
     task: type[SourcedTask]
@@ -49,7 +49,7 @@ class DataPlan:
 
     @property
     def row_settings(self) -> dict[str, Any]:
-        """The task's settings that change rows."""
+        """The task's settings that change the data rows."""
         return {key: value for key, value in self.config.task.settings.items() if key not in _REWARD_SETTINGS}
 
     @property
@@ -64,12 +64,13 @@ class DataPlan:
 
 
 def data_plan(config: Config) -> DataPlan | None:
-    """Return the plan; None if the recipe names prepared data (`task.settings.source`) or a user's own task."""
+    """Return how to make a recipe's data; None if it names prepared data (`task.settings.source`) or a user's task."""
     task = TASKS.get(config.task.name.replace("-", "_"))
     if task is None or "source" in config.task.settings:
         if config.prepare.source is not None:
-            what = "`task.settings.source` is set as well" if task else f"`{config.task.name}` reads its own data"
-            raise InputError(what, where="prepare.source", fix="leave one of them out")
+            both = "`prepare.source` and `task.settings.source` are both set"
+            what = both if task else f"`prepare.source` is set, but the task `{config.task.name}` reads its own data"
+            raise InputError(what, where="prepare.source", fix="remove one of them" if task else "remove it")
         return None
     return DataPlan(config, task)
 
@@ -93,7 +94,7 @@ def require_source(config: Config) -> None:
 
 
 def make_data(plan: DataPlan) -> str:
-    """Write the data unless its folder is complete already. Returns one line: the folder and its number of rows."""
+    """Write the data unless its folder is complete, and return one line with the folder and its number of rows."""
     if _is_complete(plan.folder):
         return f"{_described(plan.folder)}, there already"
     conversion = plan.config.prepare.convert
@@ -105,7 +106,7 @@ def make_data(plan: DataPlan) -> str:
 
 
 def with_prepared_data(config: Config) -> Config:
-    """Return the config that is trained: its task reads the prepared folder, whether that exists yet or not."""
+    """Return the config for training: its task reads the folder of prepared data, which need not exist yet."""
     plan = data_plan(config)
     if plan is None:
         return config
@@ -114,10 +115,10 @@ def with_prepared_data(config: Config) -> Config:
 
 
 def require_prepared_data(config: Config, recipe: str) -> Config:
-    """Return the config that reads the prepared data, for verbs that prepare nothing themselves.
+    """Return the config that reads the prepared data, for commands that do not prepare data.
 
-    A recipe without `prepare.source` is returned as it is: its task generates the problems. InputError, with the
-    command that prepares the data, if it is not there yet.
+    A recipe without `prepare.source` is returned unchanged: its task generates the problems. InputError, with the
+    command that prepares the data, if the data is not prepared yet.
     """
     if config.prepare.source is None:
         return config
@@ -130,7 +131,7 @@ def require_prepared_data(config: Config, recipe: str) -> Config:
 
 
 def data_digest(config: Config) -> str:
-    """Return a digest of the rows in the prepared folder; of the task's settings if there is no such folder."""
+    """Return a digest of the rows in the prepared folder; if there is none, a digest of the task's settings."""
     source = config.task.settings.get("source")
     if isinstance(source, str) and Path(source).is_dir():
         files = [path for path in files_in(Path(source)) if path.suffix == ".parquet"]
@@ -141,7 +142,7 @@ def data_digest(config: Config) -> str:
 
 
 def _source_identity(source: str | None) -> str:
-    """Return a digest of a file's or folder's bytes. A name on the hub stands for itself."""
+    """Return a digest of the bytes of a file or folder; a name on the hub is returned unchanged."""
     if source is None:
         return "generator"
     path = Path(source)

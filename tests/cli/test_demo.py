@@ -19,4 +19,4 @@ def test_a_folder_that_holds_something_else_ends_with_code_2(tmp_path, monkeypat
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 2
-    assert "something else than a demo" in capsys.readouterr().err
+    assert "files that no demo wrote" in capsys.readouterr().err

@@ -26,4 +26,4 @@ def test_merge_says_what_it_made_and_that_it_verified_it(tmp_path):
 def test_a_mistake_ends_with_code_2(tmp_path):
     done = egpo("merge", tmp_path, "--out", tmp_path / "out")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"egpo: {tmp_path}: not a checkpoint")
+    assert done.stderr.startswith(f"egpo: {tmp_path}: the folder is not a checkpoint")

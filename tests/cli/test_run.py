@@ -79,13 +79,13 @@ def test_config_show_says_where_a_setting_comes_from(egpo):
     ("words", "message"),
     [
         (["run", "none.yaml"], "none.yaml: no such file"),
-        (["run", "steps=3"], "no recipe; name one or more"),
+        (["run", "steps=3"], "no recipe is given; name at least one"),
         (["run", "recipe.yaml", "--only", "trian"], "unknown stage `trian`; did you mean `train`?"),
         (["run", "recipe.yaml", "--only", "train", "--from", "eval"], "--only and --from cannot be combined"),
-        (["run", "recipe.yaml", "--seeds", "a"], "--seeds: `a`; give whole numbers"),
+        (["run", "recipe.yaml", "--seeds", "a"], "--seeds: `a` is not a list of whole numbers"),
         (["run", "recipe.yaml", "recipe.yaml", "--dry-run"], "two experiments would write to runs/run"),
-        (["new", "x", "--from", "recip.yaml"], "no such recipe; did you mean `recipe.yaml`?"),
-        (["new", "recipe", "--from", "recipe.yaml"], "recipe.yaml: exists already"),
+        (["new", "x", "--from", "recip.yaml"], "the recipe does not exist; did you mean `recipe.yaml`?"),
+        (["new", "recipe", "--from", "recipe.yaml"], "recipe.yaml: the file exists already"),
         (["train", "recipe.yaml", "prepare.source=a/b"], "`a/b` is not prepared yet; egpo run recipe.yaml --only"),
         (["probe", "recipe.yaml", "prepare.source=a/b"], "`a/b` is not prepared yet; egpo run recipe.yaml --only"),
     ],
@@ -108,7 +108,7 @@ def test_a_machine_file_with_a_wrong_path_ends_with_code_2(egpo, here):
     (here / "egpo.machine.yaml").write_text("models: [nowhere]\n")
     done = egpo("run", "recipe.yaml", "--dry-run")
     assert done.code == 2
-    assert "egpo.machine.yaml:1: `models`: no such folder" in done.err
+    assert "egpo.machine.yaml:1: the folder " in done.err
 
 
 def test_a_dry_run_imports_neither_torch_nor_transformers(here):

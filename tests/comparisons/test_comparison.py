@@ -24,7 +24,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_condition(tmp_path):
 def test_one_run_each_is_compared_problem_by_problem(tmp_path):
     runs = two_conditions(tmp_path, other=0.6)
     assert compare_runs(runs).contrasts[0].method == BOOTSTRAP
-    assert "One training run per condition" in compare_runs(runs).notes[0]
+    assert "Each condition has one training run" in compare_runs(runs).notes[0]
     (single,) = compare_runs(two_conditions(tmp_path / "single", other=0.6, n=1)).contrasts
     assert (single.method, single.finding) == (MCNEMAR, "better")
 
@@ -199,7 +199,7 @@ def test_several_evaluations_must_be_chosen_from(tmp_path):
     ):
         compare_runs(runs)
     assert compare_runs(runs, ComparisonOptions(exam="*-greedy")).contrasts[0].method == MCNEMAR
-    with pytest.raises(InputError, match="no evaluation `gsm8k`; there are: countdown-greedy, countdown-n4-t1"):
+    with pytest.raises(InputError, match="no evaluation `gsm8k`; choose from: countdown-greedy, countdown-n4-t1"):
         compare_runs(runs, ComparisonOptions(exam="gsm8k"))
 
 
@@ -224,16 +224,16 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path, break_it, message):
 @pytest.mark.parametrize(
     ("runs", "wanted", "message"),
     [
-        (lambda runs: [], ComparisonOptions(), "no run to compare"),
-        (lambda runs: runs[:1], ComparisonOptions(), "1 run to compare"),
-        (lambda runs: [runs[0], runs[0]], ComparisonOptions(), "1 run to compare"),
-        (lambda runs: runs[:2], ComparisonOptions(), "the 2 runs are seeds of one condition"),
+        (lambda runs: [], ComparisonOptions(), "fewer than two runs to compare"),
+        (lambda runs: runs[:1], ComparisonOptions(), "fewer than two runs to compare: "),
+        (lambda runs: [runs[0], runs[0]], ComparisonOptions(), "fewer than two runs to compare: "),
+        (lambda runs: runs[:2], ComparisonOptions(), "the 2 runs form one condition"),
         (
             lambda runs: runs,
             ComparisonOptions(metrics=["acuracy"]),
             "unknown metric `acuracy`; did you mean `accuracy`?",
         ),
-        (lambda runs: runs, ComparisonOptions(metrics=["pass@9"]), "no problem has a value of pass@9"),
+        (lambda runs: runs, ComparisonOptions(metrics=["pass@9"]), "pass@9 cannot be computed for any problem"),
         (
             lambda runs: runs,
             ComparisonOptions(factors=["algoritm"]),
@@ -268,7 +268,7 @@ def test_failures_and_scores_that_are_none_are_said_and_not_only_left_out(tmp_pa
     rewrite_samples(runs[1], lambda place: {"failed": place < 200, "score": None if place == 300 else 0.5})
     found = compare_runs(runs, ComparisonOptions(metrics=["accuracy", "score"]))
     assert [contrast.num_problems for contrast in found.contrasts] == [50, 49]
-    assert "200 of 400 responses of egpo-0 failed and count in no figure." in found.notes
+    assert "200 of 400 responses of egpo-0 could not be judged and are left out." in found.notes
     assert any("50 problems with a value of accuracy (grpo-0 100, egpo-0 50)" in note for note in found.notes)
     assert any("49 problems with a value of score (grpo-0 100, egpo-0 49)" in note for note in found.notes)
 

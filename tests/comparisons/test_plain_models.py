@@ -50,10 +50,10 @@ def test_everything_in_a_folder_of_runs_means_the_runs(tmp_path):
 
 def test_mistakes_are_told(tmp_path):
     path = base(tmp_path)
-    with pytest.raises(InputError, match="1 run to compare: base"):
+    with pytest.raises(InputError, match="fewer than two runs to compare: base"):
         compare_runs([path, path])
     (tmp_path / "probe.json").write_text("{}")
-    with pytest.raises(InputError, match="not an evaluation; give an"):
+    with pytest.raises(InputError, match="not an evaluation; give a file"):
         compare_runs([tmp_path / "probe.json", path])
     with pytest.raises(InputError, match="no such folder"):
         compare_runs([tmp_path / "none.json", path], ComparisonOptions())

@@ -48,10 +48,10 @@ def test_nothing_is_left_out(tmp_path):
     assert found["fresh"].status == "step 4 of 10, not evaluated"
     assert found["unproved"].status == "finished, not evaluated"
     assert found["unproved"].date == ""
-    assert found["empty"].status == "no run: no config.yaml"
+    assert found["empty"].status == "not a run: no config.yaml"
     for name in ("garbled", "cut", "broken"):
         assert found[name].status.startswith("unreadable: ")
-    assert "config.yaml: not YAML" in found["garbled"].status
+    assert "config.yaml: the config is not YAML" in found["garbled"].status
 
 
 def test_a_folder_with_a_probe_alone_is_not_a_failed_run(tmp_path):
@@ -88,7 +88,7 @@ def test_no_runs_no_table(tmp_path, make, message):
 def test_a_run_itself_is_no_folder_of_runs(tmp_path):
     run = write_run(tmp_path / "runs" / "grpo")
     with pytest.raises(
-        InputError, match=f"this folder is a run; give the folder that contains it: {tmp_path / 'runs'}"
+        InputError, match=f"this folder is a run; give the folder that contains the run: {tmp_path / 'runs'}"
     ):
         read_results(run)
 

@@ -29,7 +29,10 @@ def test_the_published_reproduction_is_not_distinguishable_and_ten_evaluations_w
         "smallest detectable difference: 3.2 points (80 % power)"
     )
     assert "detecting 2.0 points on these cases takes 11 evaluations of each." in found.notes[0]
-    assert "for other cases like these 200 the difference lies in [-8.6, +9.0] at the widest" in found.notes[1]
+    assert (
+        "on other cases of the same kind as these 200, the 95 % interval of the difference is at most [-8.6, +9.0]"
+        in found.notes[1]
+    )
     assert found.notes[-1].startswith(
         "Evaluations of one training run do not show the variation between training seeds"
     )
@@ -108,14 +111,14 @@ def test_three_conditions_are_corrected_for():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["A=61"], "one condition; give at least two"),
+        (["A=61"], "fewer than two conditions to compare; give at least two"),
         (["A=61", "A=62"], "`A` is given twice"),
-        (["A", "B=1"], "`A`; write NAME=MEAN±SDxEVALUATIONS"),
+        (["A", "B=1"], "`A` is neither a file nor NAME=...; write NAME=MEAN±SDxEVALUATIONS"),
         (["A=much", "B=1"], "write NAME=MEAN±SDxEVALUATIONS"),
-        (["A=nan", "B=1"], "scores are in percent, from 0 to 100"),
-        (["A=161", "B=1"], "scores are in percent, from 0 to 100"),
-        (["A=61±2x1", "B=1"], "a spread over 1 evaluation"),
-        (["none.yaml"], "none.yaml: cannot be read"),
+        (["A=nan", "B=1"], "scores must be in percent, from 0 to 100"),
+        (["A=161", "B=1"], "scores must be in percent, from 0 to 100"),
+        (["A=61±2x1", "B=1"], "a standard deviation, which needs at least 2 evaluations"),
+        (["none.yaml"], "none.yaml: the file of scores cannot be read"),
     ],
 )
 def test_mistakes_are_told(words, message):

@@ -89,9 +89,12 @@ def test_a_value_that_was_replaced_is_nobodys_fault(recipes):
 def test_cycles_are_named_with_their_chain(recipes):
     path = recipes(a="include: b.yaml\n", b="include: [c.yaml]\n", c="include: a.yaml\n").with_name("a.yaml")
     (found,) = faults(path)
-    assert found == "c.yaml:1: includes itself: a.yaml -> b.yaml -> c.yaml -> a.yaml; remove one of these includes"
+    assert (
+        found
+        == "c.yaml:1: the file includes itself: a.yaml -> b.yaml -> c.yaml -> a.yaml; remove one of these includes"
+    )
     (found,) = faults(recipes(me="seed: 1\ninclude: ./me.yaml\n"))
-    assert found.startswith("me.yaml:2: includes itself: me.yaml -> me.yaml")
+    assert found.startswith("me.yaml:2: the file includes itself: me.yaml -> me.yaml")
 
 
 def test_one_file_may_be_included_by_two_others(recipes):
@@ -103,13 +106,19 @@ def test_one_file_may_be_included_by_two_others(recipes):
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("include: bass.yaml\n", "mine.yaml:1: includes `bass.yaml`, which does not exist; did you mean `base.yaml`?"),
-        ("seed: 1\ninclude: [base.yaml, x/y.yaml]\n", "mine.yaml:2: includes `x/y.yaml`, and there is no folder x"),
-        ("include: .\n", "mine.yaml:1: includes `.`, which is a folder; name each of its files"),
+        (
+            "include: bass.yaml\n",
+            "mine.yaml:1: the included file `bass.yaml` does not exist; did you mean `base.yaml`?",
+        ),
+        (
+            "seed: 1\ninclude: [base.yaml, x/y.yaml]\n",
+            "mine.yaml:2: the included file `x/y.yaml` does not exist: there is no folder x",
+        ),
+        ("include: .\n", "mine.yaml:1: the included path `.` is a folder; name each file of the folder"),
         ("include: 3\n", "mine.yaml:1: `include` is 3; it must be a file, or a list of files"),
         ("include: [base.yaml, 3]\n", "it must be a file, or a list of files"),
         ("include: ''\n", "it must be a file, or a list of files"),
-        ("include: broken.yaml\n", "broken.yaml:1: not YAML"),
+        ("include: broken.yaml\n", "broken.yaml:1: the text is not YAML"),
         ("include: list.yaml\n", "list.yaml: the recipe is a list"),
         ("inclde: base.yaml\nmodel: {path: x}\ntask: {name: y}\n", "unknown key `inclde`; did you mean `include`?"),
         ("model: {path: x}\ntask: {name: y, include: base.yaml}\n", "unknown key `include`"),

@@ -71,7 +71,7 @@ algorithm: {estimator: egop, egpo: {lam: 3, alpha: 0.5}}
 rollout: 5
 """
     assert set(faults(write(tmp_path, text), "steps=1.5", "foo")) == {
-        "`foo`: not an override; write section.key=value, as in update.lr=2e-6",
+        "`foo`: this is not an override; write section.key=value, as in update.lr=2e-6",
         "override `steps=1.5`: `steps` is 1.5; it must be a whole number",
         "recipe.yaml: `model.path` is missing; set it in the recipe, or as model.path=...",
         "recipe.yaml:1: unknown key `modl`; did you mean `model`?",
@@ -106,10 +106,10 @@ rollout: 5
         ("rollout.n='8'", "`n` is '8'; it must be a whole number"),
         ("update.lr=.nan", "`lr` is nan; it must be a finite number"),
         ("update.lr=", "`lr` is empty; it must be a number"),
-        ("segments.tags=[<a>]", "`tags` has too few values; it takes two"),
-        ("segments.tags=[]", "`tags` has too few values; it takes two"),
-        ("segments.tags=[a, b, c]", "`tags` has too many values; it takes two"),
-        ("segments.tags=['', b]", "neither may be empty"),
+        ("segments.tags=[<a>]", "`tags` has too few values; give two values"),
+        ("segments.tags=[]", "`tags` has too few values; give two values"),
+        ("segments.tags=[a, b, c]", "`tags` has too many values; give two values"),
+        ("segments.tags=['', b]", "neither tag may be empty"),
         ("model.path=", "`path` is empty; it must have at least 1 character"),
         ("seed=-1", "`seed` is -1; it must be greater than or equal to 0"),
         ("seed=4294967296", "`seed` is 4294967296; it must be less than 4294967296"),
@@ -122,7 +122,7 @@ rollout: 5
         ("algorithm.egpo_calibrated.eps=.inf", "`eps` is inf; it must be a finite number"),
         ("algorithm.egpo_calibrated.measure=prob", "`measure` is `prob`"),
         ("update={lr: 1e-6, clip: 7}", "`clip` is 7; it must be less than 1"),
-        ("segments.tags=[<a>, <a>]", "`tags` are `<a>` and `<a>`; neither may contain the other"),
+        ("segments.tags=[<a>, <a>]", "`tags` are `<a>` and `<a>`; neither tag may contain the other"),
         ("name=../x", "`name` is '../x'; it must match pattern"),
         ("engine=trl", "`engine` is `trl`"),
         ("seed.x=1", "`seed` is {'x': 1}; it must be a whole number"),
@@ -210,7 +210,7 @@ def _refuses(call):
 
 def test_an_override_cannot_reach_into_a_value(tmp_path):
     (found,) = faults(write(tmp_path, MINIMAL + "seed: 1\n"), "seed.x=1")
-    assert found == "override `seed.x=1`: `seed` is not a section; it is a single value and has no keys"
+    assert found == "override `seed.x=1`: `seed` is not a section; set `seed` itself: it is a single value without keys"
 
 
 @pytest.mark.parametrize(
@@ -221,8 +221,8 @@ def test_an_override_cannot_reach_into_a_value(tmp_path):
         ("- a\n- b\n", "the recipe is a list"),
         ("just words", "the recipe is `just words`"),
         ("model: {path: x\n", "not YAML"),
-        ("a: b: c\n", "recipe.yaml:1: not YAML"),
-        ("model:\n\tpath: x\n", "recipe.yaml:2: not YAML"),
+        ("a: b: c\n", "recipe.yaml:1: the text is not YAML"),
+        ("model:\n\tpath: x\n", "recipe.yaml:2: the text is not YAML"),
         ("seed: 1\nmodel: {path: x}\nseed: 2\n", "recipe.yaml:3: `seed` is given twice; remove one"),
         ("a: &a [*a]\n", "nested too deeply"),
         ("x: " + "[" * 5000, "nested too deeply"),

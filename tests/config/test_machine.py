@@ -122,12 +122,12 @@ def test_an_interpreter_is_called_by_its_own_name(machine, tmp_path):
 def test_every_wrong_path_is_named_with_its_line(machine, tmp_path):
     path = machine("models:\n  - nowhere\ndata: [nothing]\nenvironments:\n  verl: none/python\n  bfcl: .\n")
     assert faults() == [
-        f"{path}:1: `models`: no such folder {tmp_path}/nowhere; correct the path, or leave it out",
-        f"{path}:3: `data`: no such folder {tmp_path}/nothing; correct the path, or leave it out",
-        f"{path}:5 [environments]: `verl`: no interpreter at {tmp_path}/none/python; "
-        "give the path of its python, such as /opt/verl/bin/python",
-        f"{path}:6 [environments]: `bfcl`: no interpreter at {tmp_path}; "
-        "give the path of its python, such as /opt/verl/bin/python",
+        f"{path}:1: the folder {tmp_path}/nowhere of `models` does not exist; correct the path, or leave it out",
+        f"{path}:3: the folder {tmp_path}/nothing of `data` does not exist; correct the path, or leave it out",
+        f"{path}:5 [environments]: `verl` names {tmp_path}/none/python, which is not an interpreter; "
+        "give the path of a Python interpreter, such as /opt/verl/bin/python",
+        f"{path}:6 [environments]: `bfcl` names {tmp_path}, which is not an interpreter; "
+        "give the path of a Python interpreter, such as /opt/verl/bin/python",
     ]
 
 
@@ -151,7 +151,7 @@ def test_a_wrong_machine_file_is_a_clear_error(machine, text, fault):
 
 def test_a_variable_that_names_no_file(monkeypatch):
     monkeypatch.setenv(VARIABLE, "/nowhere/machine.yaml")
-    with pytest.raises(InputError, match=r"EGPO_MACHINE: no such file `/nowhere/machine.yaml`"):
+    with pytest.raises(InputError, match=r"EGPO_MACHINE: the machine file `/nowhere/machine.yaml` does not exist"):
         load_config(None, VERL)
 
 

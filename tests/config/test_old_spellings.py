@@ -43,7 +43,7 @@ def test_an_old_key_means_the_present_one_in_a_file_and_in_an_override(row, reci
         f"algorithm:\n  {section.partition('.')[2]}:\n    {key}: {wanted}\n"
     )  # fmt: skip
     by_file = load_config(recipe(text))
-    notice = f"egpo: notice: algorithm.{row.old} -> algorithm.{row.recipe}\n"
+    notice = f"egpo: notice: the old key algorithm.{row.old} is read as algorithm.{row.recipe}\n"
     assert capsys.readouterr().err == notice
     by_override = load_config(recipe(""), [f"algorithm.{row.old}={wanted}"])
     assert value_of(by_file.algorithm, row.recipe) == wanted
@@ -55,7 +55,7 @@ def test_an_old_key_means_the_present_one_in_a_file_and_in_an_override(row, reci
 def test_an_old_value_means_the_present_one(section, recipe, capsys):
     by_file = load_config(recipe(f"algorithm: {{{section}: {{entropy_mode: joint}}}}\n"))
     key = f"algorithm.{section}.entropy_mode"
-    assert capsys.readouterr().err == f"egpo: notice: {key}=joint -> {key}=response\n"
+    assert capsys.readouterr().err == f"egpo: notice: the old value {key}=joint is read as {key}=response\n"
     by_override = load_config(recipe(""), [f"{key}=joint"])
     by_section = load_config(recipe(""), [f"algorithm={{{section}: {{entropy_mode: joint}}}}"])
     assert by_file == by_override == by_section
@@ -99,11 +99,18 @@ def test_the_plug_in_reads_the_same_table(row, capsys):
     key = row.verl.removeprefix("egpo.")
     arguments = read_settings({"adv_estimator": estimator, **nested(row.old, value)}).arguments
     assert arguments[key] == value
-    old = f"egpo: notice: algorithm.{row.old} -> algorithm.{row.verl}\n" if row.old != row.verl else ""
+    old = (
+        f"egpo: notice: the old key algorithm.{row.old} is read as algorithm.{row.verl}\n"
+        if row.old != row.verl
+        else ""
+    )
     assert capsys.readouterr().err == old
 
 
 def test_the_plug_in_reads_old_values(capsys):
     assert OLD_VALUES == {"entropy_mode": {"joint": "response"}}
     assert read_settings({"adv_estimator": "egpo", "egpo": {"entropy_mode": "joint"}}).segment == "response"
-    assert "algorithm.egpo.entropy_mode=joint -> algorithm.egpo.entropy_mode=response" in capsys.readouterr().err
+    assert (
+        "the old value algorithm.egpo.entropy_mode=joint is read as algorithm.egpo.entropy_mode=response"
+        in capsys.readouterr().err
+    )

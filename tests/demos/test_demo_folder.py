@@ -35,7 +35,7 @@ def test_a_demo_of_the_same_size_continues_and_one_of_another_is_refused(tmp_pat
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(InputError, match="something else"):
+    with pytest.raises(InputError, match="files that no demo wrote"):
         DemoFolder(tmp_path).claim(FAST)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

@@ -51,7 +51,7 @@ def described(sampled, greedy, length=40):
 def test_what_kind_of_gain_it_was():
     assert "did not rise" in described(11, 30)
     assert "no evidence of new abilities" in described(30, 11)
-    assert "longer: it searches more" in described(30, 30, length=60)
+    assert "longer: the model searches more" in described(30, 30, length=60)
     assert "not become measurably longer" in described(30, 30, length=40)
     assert "shorter" in described(30, 30, length=20)
 

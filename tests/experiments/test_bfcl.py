@@ -120,7 +120,7 @@ def test_a_model_of_the_hub_is_a_folder_once_it_is_here(tmp_path, monkeypatch):
     assert downloaded(str(tmp_path)) == str(tmp_path)
     for name in ("some/model", "no model at all"):
         with pytest.raises(
-            InputError, match=f"model {name}: not on this machine, and cannot be downloaded from the hub"
+            InputError, match=f"model {name}: the model is not on this machine, and cannot be downloaded from the hub"
         ):
             downloaded(name)
 

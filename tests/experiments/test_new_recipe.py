@@ -34,9 +34,9 @@ def test_what_differs_is_written_by_section(base, tmp_path):
 def test_nothing_is_written_over_and_nothing_wrong_is_written(base, tmp_path):
     with pytest.raises(InputError, match="exists already"):
         write_recipe(base, base)
-    with pytest.raises(InputError, match=r"no such recipe; did you mean `.*base.yaml`"):
+    with pytest.raises(InputError, match=r"the recipe does not exist; did you mean `.*base.yaml`"):
         write_recipe(tmp_path / "mine", base.with_name("bass.yaml"))
-    with pytest.raises(InputError, match="no such folder"):
+    with pytest.raises(InputError, match="the folder does not exist"):
         write_recipe(tmp_path / "none" / "mine", base)
     with pytest.raises(ConfigError, match="unknown key `lrr`"):
         write_recipe(tmp_path / "mine", base, ["update.lrr=1"])

@@ -50,6 +50,12 @@ def test_all_stages_leave_what_they_promise_and_are_then_skipped(run_recipe):
     assert times() == before
 
 
+def test_the_probe_samples_as_the_training_does(run_recipe):
+    run_recipe("rollout.top_k=5", "rollout.min_p=0.1", "rollout.top_p=0.9", only=["prepare", "probe"])
+    sampling = json.loads(Path("runs/tiny/evals/probe.json").read_text())["evaluation"]["sampling"]
+    assert (sampling["top_k"], sampling["min_p"], sampling["top_p"]) == (5, 0.1, 0.9)
+
+
 def test_only_what_depends_on_a_change_is_done_again(run_recipe):
     run_recipe()
     said = run_recipe("eval.n=4", "eval.problems=3")
@@ -122,10 +128,10 @@ def test_another_training_is_refused_with_its_differences_and_nothing_is_lost(ru
 
 def test_only_and_from(run_recipe):
     for stage in ("probe", "train", "eval"):
-        with pytest.raises(EgpoError, match=r"the data is not prepared; run `prepare` first"):
+        with pytest.raises(EgpoError, match=r"the data is not prepared; run the stage `prepare` first"):
             run_recipe(only=[stage])
     run_recipe(only=["prepare"])
-    with pytest.raises(EgpoError, match="no model after step 2; run `train` and `merge` first"):
+    with pytest.raises(EgpoError, match="there is no model of step 2 yet; run the stages `train` and `merge` first"):
         run_recipe(only=["eval"])
     assert worked(run_recipe(only=["prepare", "train"])) == ["train"]
     assert worked(run_recipe(only=["eval"])) == ["eval: base", "eval: trained"]
@@ -206,7 +212,7 @@ def test_every_recipe_is_checked_before_the_first_one_begins(recipe):
 def test_a_record_that_is_none_is_named(run_recipe, text):
     run_recipe(only=["prepare"])
     Path("runs/tiny/stages.json").write_text(text)
-    with pytest.raises(InputError, match=r"stages.json: not a record of stages .*; remove it"):
+    with pytest.raises(InputError, match=r"stages.json: the file is not a valid record of stages .*; remove the file"):
         run_recipe()
 
 
@@ -230,13 +236,13 @@ def test_another_runs_broken_record_is_no_concern(run_recipe):
     [
         ("eval.tasks=[{name: gsm9k}]", "eval.tasks: unknown task `gsm9k`"),
         ("eval.tasks=[{name: gsm8k, settings: {moode: binary}}]", "unknown setting `moode`"),
-        ("eval.tasks=[{name: countdown}]", "eval.tasks: `countdown` is named twice"),
+        ("eval.tasks=[{name: countdown}]", "eval.tasks: the task `countdown` is named twice"),
         ("task={name: contdown}", "task: unknown task `contdown`; did you mean `countdown`"),
         (
             "eval.bfcl={categories: [multi_turn_bse]}",
-            "eval.bfcl.categories: no category `multi_turn_bse`; did you mean",
+            "eval.bfcl.categories: there is no category `multi_turn_bse`; did you mean",
         ),
-        ("eval.bfcl={categories: [memory_kv]}", "eval.bfcl.categories: `memory_kv` is not offered"),
+        ("eval.bfcl={categories: [memory_kv]}", "eval.bfcl.categories: `memory_kv` cannot be evaluated"),
     ],
 )
 def test_what_a_later_stage_would_refuse_is_refused_before_the_first_begins(recipe, override, fault):

@@ -98,8 +98,7 @@ def test_a_run_folder_that_is_removed(egpo, tmp_path):
     code, said = ending(process)
     assert (code, said) == (
         1,
-        "egpo: runs/tiny: the run folder was removed or moved during the run; its checkpoints are lost; "
-        "start the run again",
+        "egpo: runs/tiny: the run folder was removed or moved during the run; move it back, or start the run again",
     )
     assert not (tmp_path / "runs/tiny").exists()
 
@@ -116,7 +115,7 @@ def test_a_task_whose_problems_cannot_be_had(egpo, tmp_path):
     code, said = ending(egpo("train", "task.name=tests.local.test_endings:Unreachable"))
     assert code == 2
     assert said.startswith(
-        "egpo: task tests.local.test_endings:Unreachable: its `problems` raised ConnectionError: no data server "
+        "egpo: task tests.local.test_endings:Unreachable: the task's `problems` raised ConnectionError: no data server "
     )
     assert not (tmp_path / "runs").exists()
 

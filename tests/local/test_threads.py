@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from egpo.local.step import step
-from egpo.local.threads import UnwantedError, num_sides, require_wanted, side_by_side
+from egpo.local.threads import PartCancelledError, num_worker_threads, parallel_map, raise_if_cancelled
 from tests.local.device import ON_GPU
 from tests.local.test_step import opened
 
@@ -22,7 +22,7 @@ def two_threads():
 
 
 def test_results_come_in_the_order_of_the_parts():
-    assert side_by_side(lambda part: part * 2, list(range(5))) == [0, 2, 4, 6, 8]
+    assert parallel_map(lambda part: part * 2, list(range(5))) == [0, 2, 4, 6, 8]
     assert torch.get_num_threads() == 2
 
 
@@ -31,16 +31,16 @@ def test_each_part_has_one_thread_and_the_callers_gradient_switch():
         return torch.get_num_threads(), torch.is_grad_enabled()
 
     with torch.no_grad():
-        assert side_by_side(seen, [1, 2]) == [(1, False)] * 2
-    assert side_by_side(seen, [1, 2]) == [(1, True)] * 2
+        assert parallel_map(seen, [1, 2]) == [(1, False)] * 2
+    assert parallel_map(seen, [1, 2]) == [(1, True)] * 2
 
 
 def test_no_parts_have_no_results():
-    assert side_by_side(lambda part: part, []) == []
+    assert parallel_map(lambda part: part, []) == []
 
 
 def test_a_single_part_has_all_threads():
-    assert side_by_side(lambda part: torch.get_num_threads(), [1]) == [2]
+    assert parallel_map(lambda part: torch.get_num_threads(), [1]) == [2]
 
 
 def test_an_error_in_a_part_reaches_the_caller_and_ends_the_others():
@@ -51,19 +51,19 @@ def test_an_error_in_a_part_reaches_the_caller_and_ends_the_others():
             raise ZeroDivisionError
         try:
             while True:
-                require_wanted()
-        except UnwantedError:
+                raise_if_cancelled()
+        except PartCancelledError:
             ended.set()
             raise
 
     with pytest.raises(ZeroDivisionError):
-        side_by_side(work, [0, 1])
+        parallel_map(work, [0, 1])
     assert ended.is_set()
     assert torch.get_num_threads() == 2
 
 
-def test_outside_of_parts_everything_is_wanted():
-    require_wanted()
+def test_outside_of_parts_nothing_is_cancelled():
+    raise_if_cancelled()
 
 
 def taken(model_folder, *overrides):
@@ -87,13 +87,13 @@ def test_a_step_on_two_cores_repeats_to_the_bit_and_equals_one_core(model_folder
 @pytest.mark.skipif(ON_GPU, reason="a GPU's work is not cut in two")
 def test_bfloat16_weights_with_masters_stay_together(model_folder):
     """Their gradients pass through hooks of the backward pass."""
-    assert num_sides(opened(model_folder).policy) == 2
-    assert num_sides(opened(model_folder, "model.dtype=bfloat16").policy) == 1
+    assert num_worker_threads(opened(model_folder).policy) == 2
+    assert num_worker_threads(opened(model_folder, "model.dtype=bfloat16").policy) == 1
 
 
 def test_a_large_model_stays_together(model_folder, monkeypatch):
     monkeypatch.setattr("egpo.local.threads._MOST_GRADIENT_BYTES", 1000)
-    assert num_sides(opened(model_folder).policy) == 1
+    assert num_worker_threads(opened(model_folder).policy) == 1
 
 
 def test_a_machine_without_a_thread_to_give_works_in_the_one_there_is(monkeypatch):
@@ -109,6 +109,6 @@ def test_a_machine_without_a_thread_to_give_works_in_the_one_there_is(monkeypatc
 
     monkeypatch.setattr(threading.Thread, "start", start_one)
     threads = torch.get_num_threads()
-    assert side_by_side(lambda part: worked.append(part) or 2 * part, [1, 2, 3]) == [2, 4, 6]
+    assert parallel_map(lambda part: worked.append(part) or 2 * part, [1, 2, 3]) == [2, 4, 6]
     assert sorted(worked) == [1, 2, 3]
     assert torch.get_num_threads() == threads

@@ -120,7 +120,9 @@ def test_a_run_that_is_done_says_so(recipe, tmp_path, capsys):
 
 def test_a_failure_in_the_middle_of_a_step_keeps_the_steps_before_it(recipe, tmp_path):
     task = "task.name=tests.local.run_tasks:Breaks"
-    with pytest.raises(InputError, match=r"its `prompt` raised ZeroDivisionError: .* \(run_tasks\.py, line \d+\)"):
+    with pytest.raises(
+        InputError, match=r"the task's `prompt` raised ZeroDivisionError: .* \(run_tasks\.py, line \d+\)"
+    ):
         trained(recipe, task, "checkpoints.every=0", "validation.every=0")
     steps = [path.name for path in (tmp_path / "runs/tiny/checkpoints").glob("global_step_*")]
     assert len(steps) == 1
@@ -240,7 +242,7 @@ def test_a_tokenizer_without_a_pad_token_trains(recipe, tmp_path):
 
 
 def test_a_prompt_longer_than_the_context_is_found_before_training(recipe, tmp_path):
-    with pytest.raises(InputError, match=r"do not fit the model's 256.*max_prompt_tokens=6"):
+    with pytest.raises(InputError, match=r"do not fit the model's context of 256.*max_prompt_tokens=6"):
         trained(recipe, "rollout.max_response_tokens=250")
     assert not (tmp_path / "runs").exists()
 
@@ -255,7 +257,7 @@ def test_a_task_without_problems(recipe):
 
 def test_a_run_folder_of_another_config(recipe):
     trained(recipe, "steps=1")
-    with pytest.raises(InputError, match="already contains a run; continue it with --resume"):
+    with pytest.raises(InputError, match="already contains a run; continue that run with --resume"):
         trained(recipe, "steps=1")
     with pytest.raises(InputError, match=r"update.lr: 0.001 -> 0.002"):
         trained(recipe, "steps=1", "update.lr=0.002", resume=True)
@@ -266,12 +268,12 @@ def test_a_corrupt_checkpoint_is_named_and_the_one_before_it_offered(recipe, tmp
     weights = tmp_path / "runs/tiny/checkpoints/global_step_4/actor/huggingface/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
     before = contents(tmp_path / "runs/tiny")
-    offer = "continue from the one before it: egpo train runs/tiny/config.yaml --resume-from 2"
-    with pytest.raises(InputError, match=f"model.safetensors: has .* bytes; .* were written; {offer}"):
+    offer = "continue from an earlier checkpoint: egpo train runs/tiny/config.yaml --resume-from 2"
+    with pytest.raises(InputError, match=f"model.safetensors: the file has .* bytes, but .* were written; {offer}"):
         trained(recipe, "steps=4", "update.schedule=constant", resume=True)
     assert contents(tmp_path / "runs/tiny") == before
     trained("runs/tiny/config.yaml", resume_from=2)
-    with pytest.raises(InputError, match="no checkpoint of step 3; there are: 2, 4"):
+    with pytest.raises(InputError, match="no checkpoint of step 3; steps with a checkpoint: 2, 4"):
         trained("runs/tiny/config.yaml", resume_from=3)
 
 

@@ -41,12 +41,12 @@ def test_missing_shards_are_named(actor, tmp_path):
         shutil.copy(shard(actor, 0), shard(actor, rank, world_size=5))
     shard(actor, 0).unlink()
     shard(actor, 1).unlink()
-    assert "2 of 5 shards missing: rank 0, 4" in fault(actor, tmp_path / "out")
+    assert "2 of 5 shards are missing: rank 0, 4" in fault(actor, tmp_path / "out")
 
 
 def test_a_missing_shard_after_the_first_is_named(actor, tmp_path):
     shard(actor, 1).unlink()
-    assert "1 of 2 shards missing: rank 1" in fault(actor, tmp_path / "out")
+    assert "1 of 2 shards are missing: rank 1" in fault(actor, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -59,7 +59,7 @@ def test_a_truncated_shard(actor, tmp_path):
     content = shard(actor, 1).read_bytes()
     for size in (0, 100, len(content) // 2, len(content) - 1):
         shard(actor, 1).write_bytes(content[:size])
-        assert "rank_1.pt: cannot be read as a shard" in fault(actor, tmp_path / "out")
+        assert "rank_1.pt: the file cannot be read as a shard" in fault(actor, tmp_path / "out")
 
 
 class _Payload:
@@ -77,12 +77,12 @@ def test_a_shard_that_would_run_code_is_not_run(actor, tmp_path, capsys):
 
 def test_a_shard_of_something_else(actor, tmp_path):
     torch.save([1, 2], shard(actor, 0))
-    assert "has no tensors by name" in fault(actor, tmp_path / "out")
+    assert "the file is not a state dict" in fault(actor, tmp_path / "out")
 
 
 def test_shards_of_two_saves(actor, tmp_path):
     rewrite(shard(actor, 1), lambda state: {name: state[name] for name in list(state)[:-1]})
-    assert "tensors differ from those of rank 0: lm_head.weight" in fault(actor, tmp_path / "out")
+    assert "the file has other tensors than that of rank 0: lm_head.weight" in fault(actor, tmp_path / "out")
 
 
 def test_whole_tensors_that_the_ranks_disagree_on(actor, tmp_path):
@@ -112,7 +112,7 @@ def test_a_missing_config_and_a_missing_tokenizer(actor, tmp_path):
         path.unlink()
     assert "no tokenizer" in fault(actor, tmp_path / "out")
     (actor / "huggingface" / "config.json").unlink()
-    assert "huggingface: no config.json; copy config.json" in fault(actor, tmp_path / "out")
+    assert "huggingface: the folder has no config.json; copy config.json" in fault(actor, tmp_path / "out")
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model(actor, tmp_path):
@@ -121,7 +121,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model(actor, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(TINY)
     tokenizer.add_tokens(["one-more"])
     tokenizer.save_pretrained(actor / "huggingface")
-    assert "the tokenizer has 1025 tokens and the model 1024" in fault(actor, tmp_path / "out")
+    assert "the tokenizer has 1025 tokens, but the model has embeddings for only 1024" in fault(actor, tmp_path / "out")
 
 
 def test_a_model_that_diverged(actor, tmp_path):
@@ -142,15 +142,17 @@ def test_adapters_without_their_alpha_and_without_their_base(tmp_path):
     """verl's own merger takes 0 for an alpha that it does not find, and the training is lost without a word."""
     actor = tmp_path / "actor"
     save_sharded(actor, Sharding(1, lora=LORA, lora_only=True))
-    assert "has adapters only; give the model that the training started from" in fault(actor, tmp_path / "out")
-    assert "no such folder" in fault(actor, tmp_path / "out", base="nobody/nothing")
+    assert "has only adapters, without their base model; give the model that the training started from" in fault(
+        actor, tmp_path / "out"
+    )
+    assert "the folder does not exist" in fault(actor, tmp_path / "out", base="nobody/nothing")
     meta = actor / "lora_train_meta.json"
     meta.write_text('{"r": 8, "lora_alpha": 24}')
     assert "and rank 8 do not fit the weight" in fault(actor, tmp_path / "out", base=str(TINY))
     meta.write_text('{"r": 4, "lora_alpha": 0}')
-    assert "rank 4, alpha 0; write" in fault(actor, tmp_path / "out", base=str(TINY))
+    assert "rank 4 and alpha 0 must both be above 0; write" in fault(actor, tmp_path / "out", base=str(TINY))
     meta.write_text('{"r": 4}')
-    assert "has no rank and alpha" in fault(actor, tmp_path / "out", base=str(TINY))
+    assert "has no valid rank and alpha" in fault(actor, tmp_path / "out", base=str(TINY))
     meta.unlink()
     assert "has LoRA adapters, but their alpha is not recorded" in fault(actor, tmp_path / "out", base=str(TINY))
 
@@ -164,7 +166,7 @@ def test_what_is_there_is_not_replaced(actor, tmp_path):
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
     for force in (False, True):
-        assert "already holds thesis.tex; choose another --out" in fault(actor, out, force=force)
+        assert "already contains thesis.tex; choose another --out" in fault(actor, out, force=force)
     (out / "config.json").touch()  # many a program has one: it takes weights to be a model
     assert fault(actor, out, force=True).endswith("; choose another --out")
     (out / "model.safetensors").touch()
@@ -172,7 +174,7 @@ def test_what_is_there_is_not_replaced(actor, tmp_path):
     assert (out / "thesis.tex").read_text() == "years of work"
     merge(actor, out, force=True)
     assert not (out / "thesis.tex").exists()
-    assert "is a file" in fault(actor, out / "config.json")
+    assert "the output is a file, not a folder" in fault(actor, out / "config.json")
 
 
 def test_a_merge_may_be_made_again(actor, tmp_path):
@@ -182,7 +184,7 @@ def test_a_merge_may_be_made_again(actor, tmp_path):
     merge(actor, out)
     assert listing(out) == before
     other = shutil.copytree(actor, tmp_path / "other" / "actor")
-    assert "already holds" in fault(other, out)
+    assert "already contains" in fault(other, out)
 
 
 def test_a_link_stays_and_the_model_goes_where_it_leads(actor, tmp_path):
@@ -236,8 +238,8 @@ def test_a_full_disk_leaves_the_earlier_merge(actor, tmp_path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000)),
     )
     assert done.returncode == 2, done.stderr
-    assert "cannot be written (File too large" in done.stderr
-    assert "the folder is unchanged" in done.stderr
+    assert "the folder cannot be written (File too large" in done.stderr
+    assert "and is unchanged" in done.stderr
     assert listing(out) == before
     assert not list(tmp_path.glob(".egpo-*"))
 

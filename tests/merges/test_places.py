@@ -57,20 +57,20 @@ def fault(path, step=None):
 
 
 def test_a_step_that_is_not_there(run):
-    assert "no checkpoint of step 11; there are: 9, 10, 100" in fault(run, 11)
+    assert "there is no checkpoint of step 11; available steps: 9, 10, 100" in fault(run, 11)
     assert "not the checkpoint of step 10: it is that of step 9" in fault(run / "checkpoints" / "global_step_9", 10)
 
 
 def test_what_is_no_checkpoint(run, tmp_path):
-    assert "no such folder" in fault(tmp_path / "none")
+    assert "the folder does not exist" in fault(tmp_path / "none")
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "not a checkpoint (it holds nothing)" in fault(empty)
+    assert "not a checkpoint (it contains nothing)" in fault(empty)
     (empty / "notes.txt").touch()
-    assert "not a checkpoint (it holds notes.txt)" in fault(empty)
+    assert "not a checkpoint (it contains notes.txt)" in fault(empty)
     (empty / "config.json").touch()
-    assert "a model already" in fault(empty)
+    assert "the folder is already a model" in fault(empty)
     (tmp_path / "fresh" / "checkpoints").mkdir(parents=True)
     assert "the run has no checkpoint yet" in fault(tmp_path / "fresh")
     (tmp_path / "fresh" / "checkpoints" / "global_step_1").mkdir()
-    assert "global_step_1: not a checkpoint" in fault(tmp_path / "fresh")
+    assert "global_step_1: the folder is not a checkpoint" in fault(tmp_path / "fresh")

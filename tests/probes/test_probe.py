@@ -43,7 +43,7 @@ def test_failures_are_no_wrong_answers():
     assert finding(outcome, "failures").value == 0.25
     only_first = Scripted(lambda problem, sample: problem.ground_truth if problem.key == "train 0" else None)
     assert list(probe(only_first, paper_of(4, 4)).pass_rates) == ["train 0"]
-    with pytest.raises(EgpoError, match="none of 16 responses could be obtained"):
+    with pytest.raises(EgpoError, match="failed to give any of 16 responses"):
         probe(Scripted(lambda problem, sample: None), paper_of(4, 4))
 
 
@@ -53,7 +53,7 @@ def test_one_response_a_prompt_is_refused():
 
 
 def test_a_split_without_problems():
-    with pytest.raises(InputError, match="split `train`: no problems"):
+    with pytest.raises(InputError, match="split `train`: the split has no problems"):
         paper_of(0, 2)
 
 
@@ -90,7 +90,7 @@ def test_accuracy_against_its_thresholds(right, status, advice):
 
 
 def test_an_interval_that_crosses_a_threshold_says_so():
-    assert "the interval crosses a threshold" in finding(probed([0, 0, 0, 0, 0, 0, 0, 6], n=8), "accuracy").advice
+    assert "the 95 % interval contains a threshold" in finding(probed([0, 0, 0, 0, 0, 0, 0, 6], n=8), "accuracy").advice
     assert "interval" not in finding(probed([4] * 8, n=8), "accuracy").advice
 
 
@@ -104,7 +104,7 @@ def test_too_little_variance_is_in_the_way_and_the_advice_depends_on_why(times, 
 
 
 @pytest.mark.parametrize(
-    ("entropy", "advice"), [(0.05, "higher temperature"), (0.5, ""), (2.0, "lower the temperature")]
+    ("entropy", "advice"), [(0.05, "raise the temperature"), (0.5, ""), (2.0, "lower the temperature")]
 )
 def test_entropy_outside_its_range_is_a_remark_only(entropy, advice):
     found = finding(probed([2, 2], n=4, entropy={"response": entropy}), "entropy")
@@ -131,8 +131,8 @@ def test_what_is_not_known_is_not_found():
 @pytest.mark.parametrize(
     ("shares", "size", "why"),
     [
-        ((0.3, 0.6, 0.75, 0.9), 8, "the smallest with 70% informative groups: 75%"),
-        ((0.2, 0.36, 0.47, 0.5), 8, "47% informative groups; 70% cannot be reached (50% at 16)"),
+        ((0.3, 0.6, 0.75, 0.9), 8, "the smallest size with 70% informative groups: 75%"),
+        ((0.2, 0.36, 0.47, 0.5), 8, "47% informative groups; no size reaches 70% (50% at size 16)"),
         ((0.01, 0.02, 0.04, 0.08), 16, "even there only 8%"),
         ((0.0, 0.0, 0.0, 0.0), None, "no learning signal"),
     ],

@@ -19,7 +19,7 @@ def test_a_comparison_beside_the_runs_is_shown(tmp_path):
     page = render_report(runs).decode()
     assert found.contrasts[0].verdict in page
     assert '<a href="#comparison">' in page
-    assert "One training run per condition" in page
+    assert "Each condition has one training run" in page
 
 
 def test_it_is_not_shown_to_runs_that_it_is_not_about(tmp_path):

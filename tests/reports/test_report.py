@@ -99,7 +99,7 @@ def test_the_probe_is_a_histogram(tmp_path):
     [
         (lambda path: None, "no such folder"),
         (lambda path: path.mkdir(), "not a run folder"),
-        (lambda path: write_run(path / "inner"), "give the runs inside it"),
+        (lambda path: write_run(path / "inner"), "give the runs inside the folder"),
         (lambda path: path.write_text("x"), "no such folder"),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_damaged_line_is_named(tmp_path):
     run = write_run(tmp_path / "a")
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join([*lines[:3], '{"step": 3, "criti\n', *lines[4:]]))
-    with pytest.raises(InputError, match=r"metrics.jsonl, line 4: not JSON"):
+    with pytest.raises(InputError, match=r"metrics.jsonl, line 4: the line is not JSON"):
         render_report([run])
 
 

@@ -154,5 +154,5 @@ def test_damaged_alternatives_are_an_error_with_a_line(tmp_path):
     path = tmp_path / "step_1.jsonl"
     write_dump(path, [record(1, "abcdef", 0)])
     path.write_text(json.dumps(json.loads(path.read_text()) | {"token_alternatives": [[1, "x"]]}) + "\n")
-    with pytest.raises(InputError, match="line 1: not a rollout record"):
+    with pytest.raises(InputError, match="line 1: the line is not a rollout record"):
         read_dump(path)

@@ -101,10 +101,10 @@ def test_a_line_cut_in_half_is_passed_over_and_garbage_is_named(tmp_path):
     path.write_bytes(path.read_bytes()[:-5])
     assert read_dump(path) == [record()]
     path.write_text('{"output": "4"}\n')
-    with pytest.raises(InputError, match="line 1: not a rollout record"):
+    with pytest.raises(InputError, match="line 1: the line is not a rollout record"):
         read_dump(path)
     path.write_text('{"output": "4", "later": 1, "token_segment": [["a"]]}\n')
-    with pytest.raises(InputError, match="line 1: not a rollout record"):
+    with pytest.raises(InputError, match="line 1: the line is not a rollout record"):
         read_dump(path)
 
 

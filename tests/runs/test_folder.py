@@ -47,14 +47,16 @@ def test_a_new_run_holds_its_config(tmp_path):
 
 def test_a_folder_that_holds_a_run_is_refused_with_what_to_do(tmp_path):
     create(tmp_path / "a", "update.lr=1e-5")
-    with pytest.raises(InputError, match=r"a: already contains a run; continue it with --resume, or .*name="):
+    with pytest.raises(
+        InputError, match=r"a: the folder already contains a run; continue that run with --resume, or .*name="
+    ):
         create(tmp_path / "a")
     assert RunFolder(tmp_path / "a").config.read_text() == yaml_of("update.lr=1e-5")
 
 
 def test_a_folder_of_other_things_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match=r"contains thesis\.tex, but no run"):
+    with pytest.raises(InputError, match=r"the folder is not empty and not a run \(it contains thesis\.tex\)"):
         create(tmp_path)
     with pytest.raises(InputError, match="is a file"):
         create(tmp_path / "thesis.tex")
@@ -170,3 +172,20 @@ def test_what_is_said_about_verl_counts_for_a_run_on_verl(tmp_path):
         resume(tmp_path / "verl", "engine=verl", "verl.gpus=8")
     with pytest.raises(ConfigError, match="engine: local -> verl"):
         resume(tmp_path / "local", "engine=verl")
+
+
+def test_a_run_that_is_older_than_a_setting_resumes_at_its_default(tmp_path):
+    folder = create(tmp_path / "a")
+    without = [line for line in folder.config.read_text().splitlines() if "max_refills" not in line]
+    folder.config.write_text("\n".join(without) + "\n")
+
+    def resume_with(*overrides):
+        config = load_config(overrides=[*BASE, *overrides])
+        changed = config.model_dump(mode="json", exclude_defaults=True)
+        with RunFolder.resume(folder.path, config_to_yaml(config), changed):
+            pass
+
+    with pytest.raises(ConfigError, match=r"algorithm\.max_refills: nothing -> 7"):
+        resume_with("algorithm.max_refills=7")
+    resume_with()
+    assert folder.config.read_text() == yaml_of()

@@ -80,6 +80,7 @@ SICK = {
     "loss_not_finite": [{"actor/pg_loss": float("nan")}],
     "grad_norm_exploded": [*steady("actor/grad_norm", 0.5, 5), {"actor/grad_norm": 10.5}],
     "grad_norm_unusual": [{"actor/grad_norm": 5e-4, "critic/score/mean": 0.1}] * 5,
+    "sampler_differs": [{"sampler/logp_diff_mean": 0.06, "sampler/clipped_frac": 0.0}] * 3,
     "entropy_collapsed": [{"actor/entropy": 0.009}],
     "entropy_falling": [*steady("actor/entropy", 0.9, 5), *steady("actor/entropy", 0.29, 3)],
     "kl_high": [{"actor/kl": 0.51}],
@@ -159,7 +160,7 @@ def test_notes_say_numbers():
 def test_steps_come_in_order():
     health = Health()
     health.observe(2, {})
-    with pytest.raises(ValueError, match="step 2 comes after step 2"):
+    with pytest.raises(ValueError, match="step 2 was added after step 2"):
         health.observe(2, {})
 
 
@@ -196,10 +197,10 @@ def test_notes_read_back_and_garbage_is_named(tmp_path):
     stream.forget_after(4)
     assert read_notes(path) == notes[:3]
     path.write_text('{"step": 1}\n')
-    with pytest.raises(InputError, match="line 1: not a health note"):
+    with pytest.raises(InputError, match="line 1: the line is not a health note"):
         read_notes(path)
     with pytest.raises(EgpoError, match="line 1"):
         stream.forget_after(4)
     path.write_text('{"step": "4", "rule": "x", "severity": "danger", "message": "m", "advice": "a"}\n')
-    with pytest.raises(InputError, match=r"line 1: not a health note \(its step is '4'"):
+    with pytest.raises(InputError, match=r"line 1: the line is not a health note \(its step is '4'"):
         stream.forget_after(4)

@@ -92,7 +92,7 @@ def test_the_missing_step_is_said(tmp_path):
 def test_garbage_before_the_end_is_named(tmp_path, garbage):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + garbage.encode("latin-1") + b'\n{"step": 3}\n')
-    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2: no"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2: the line is not"):
         read_metrics(path)
 
 
@@ -143,7 +143,7 @@ except EgpoError as error:
     print(error.exit_code, error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"1 {path}: cannot be written")
+    assert done.stdout.startswith(f"1 {path}: the file cannot be written")
     assert "--resume" in done.stdout
     assert path.read_bytes().endswith(b"}\n")
     assert [line["step"] for line in read_metrics(path)] == list(range(1, len(read_metrics(path)) + 1))

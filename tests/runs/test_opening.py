@@ -13,7 +13,7 @@ from egpo.runs.provenance import describe_launch, read_provenance
 
 
 class Config(SimpleNamespace):
-    def model_dump(self, *, mode):
+    def model_dump(self, *, mode, exclude_defaults=False):
         return {"name": self.name}
 
 

@@ -57,7 +57,7 @@ def test_other_data_is_refused_and_nothing_recorded(tmp_path):
 def test_a_damaged_file_is_named(tmp_path, content):
     path = tmp_path / "provenance.json"
     path.write_text(content)
-    with pytest.raises(InputError, match=r"provenance\.json: cannot be read"):
+    with pytest.raises(InputError, match=r"provenance\.json: the provenance cannot be read"):
         read_provenance(path)
 
 

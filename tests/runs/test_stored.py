@@ -53,11 +53,13 @@ def test_files_are_read_on_first_use(run):
     run.folder.evals.mkdir()
     (run.folder.evals / "cut.json").write_text("{")
     assert run.last_step == 0
-    with pytest.raises(InputError, match=r"cut\.json: cannot be read"):
+    with pytest.raises(InputError, match=r"cut\.json: the file cannot be read"):
         _ = run.evaluations
 
 
-@pytest.mark.parametrize(("content", "message"), [(b"a: [", "config.yaml: not YAML"), (b"\xff", "cannot be read")])
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"a: [", "config.yaml: the config is not YAML"), (b"\xff", "cannot be read")]
+)
 def test_a_damaged_config_is_named(run, content, message):
     run.folder.config.write_bytes(content)
     with pytest.raises(InputError, match=message):
@@ -88,7 +90,7 @@ def test_runs_have_distinct_names_and_are_opened_once(tmp_path):
             pass
     assert [run.name for run in stored_runs([*paths, paths[0]])] == ["a/seed", "b/seed"]
     assert distinct_names([]) == []
-    with pytest.raises(InputError, match="not a run folder; give the runs inside it"):
+    with pytest.raises(InputError, match="not a run folder; give the runs inside the folder"):
         stored_runs([tmp_path / "a"])
 
 

@@ -43,7 +43,7 @@ def test_a_name_stays_in_its_folder(tmp_path, name):
 
 
 def test_a_name_of_the_hub_would_be_sampled_otherwise(tmp_path):
-    with pytest.raises(InputError, match="would sample by the generation config on the hub"):
+    with pytest.raises(InputError, match="would use the sampling settings of the model on the hub"):
         offer(tmp_path, Serving("Qwen/Qwen3-0.6B", "m"))
 
 
@@ -51,5 +51,5 @@ def test_a_name_of_the_hub_would_be_sampled_otherwise(tmp_path):
 def test_a_generation_config_that_is_none(tmp_path, content):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "generation_config.json").write_text(content)
-    with pytest.raises(InputError, match=r"generation_config\.json: (cannot be read|is not a JSON object)"):
+    with pytest.raises(InputError, match=r"generation_config\.json: the file (cannot be read|is not a JSON object)"):
         offer(tmp_path, Serving(str(tmp_path / "model"), "m"))

@@ -160,7 +160,7 @@ def test_a_server_that_never_answers_says_its_last_words(server):
     start, lines = server("silent", timeout_s=1, watch=watch)
     message = fault(start)
     assert "the server (vllm) did not answer within 1 s (http://127.0.0.1:" in message
-    assert "Connection refused); the last lines of its log:\n" in message
+    assert "Connection refused); see the last lines of its log:\n" in message
     assert "loading for ever" in message
     assert seconds == sorted(seconds)
     assert seconds
@@ -182,7 +182,7 @@ def test_a_port_in_use_is_found_before_anything_starts(server):
         taken.listen()
         port = taken.getsockname()[1]
         start, lines = server("ready", Serving("egpo-tiny", "m", port=port))
-        assert fault(start) == f"127.0.0.1:{port}: the port is in use; choose another, or 0 for any that is free"
+        assert fault(start) == f"127.0.0.1:{port}: the port is in use; choose another port, or 0 for any free one"
     assert lines == []
 
 
@@ -206,13 +206,17 @@ def test_a_name_that_is_part_of_another_is_not_served(server):
 
 def test_hosts_that_cannot_be(server):
     assert "no such host" in fault(server("ready", Serving("egpo-tiny", "m", host="no.such.host.invalid"))[0])
-    assert "cannot be listened on" in fault(server("ready", Serving("egpo-tiny", "m", host="192.0.2.1"))[0])
+    assert "the server cannot listen here" in fault(server("ready", Serving("egpo-tiny", "m", host="192.0.2.1"))[0])
 
 
 def test_what_is_no_model(server, tmp_path):
-    assert "no config.json in it; give a folder that `egpo merge` wrote" in fault(server("ready", str(tmp_path))[0])
+    assert "no config.json, so it is not a model; give a folder that `egpo merge` wrote" in fault(
+        server("ready", str(tmp_path))[0]
+    )
     assert "no such folder" in fault(server("ready", str(tmp_path / "none"))[0])
     (tmp_path / "config.json").write_text("{}")
-    assert "no weights in it; convert a checkpoint of verl to a model" in fault(server("ready", str(tmp_path))[0])
+    assert "the folder has no weights; convert a checkpoint of verl to a model" in fault(
+        server("ready", str(tmp_path))[0]
+    )
     (tmp_path / "model.safetensors").touch()
-    assert "no tokenizer" in fault(server("ready", str(tmp_path))[0])
+    assert "the tokenizer cannot be loaded" in fault(server("ready", str(tmp_path))[0])

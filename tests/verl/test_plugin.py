@@ -54,7 +54,7 @@ def test_it_is_light_and_quiet():
 def test_doctor_and_plug_in_know_the_same_version():
     settings.require_supported(VERL_VERSION)
     assert f"=={VERL_VERSION}" == settings.SUPPORTED
-    with pytest.raises(EgpoError, match=r"verl 0\.9\.2 is installed, and verl==0\.9\.1 is supported"):
+    with pytest.raises(EgpoError, match=r"verl 0\.9\.2 is installed, but only verl==0\.9\.1 is supported"):
         settings.require_supported("0.9.2")
 
 
@@ -114,6 +114,8 @@ def test_a_failed_prompt_ends_the_run():
     end_on_failures(buffer)
     buffer._sync_metadata_from_transfer_queue()
     buffer.failure_keys["train"] = {"uid"}
-    with pytest.raises(EgpoError, match="the rollout or the reward of 1 prompt raised; see the traceback above"):
+    with pytest.raises(
+        EgpoError, match="the rollout or the reward of 1 prompt raised an exception; see the traceback above"
+    ):
         buffer._sync_metadata_from_transfer_queue()
     assert buffer.polled == 2

@@ -42,7 +42,7 @@ def test_two_spellings_that_agree_are_one_and_two_that_do_not_are_refused():
     same = read_settings({**STOCK, "adv_estimator": "egpo", "egpo_lambda": 0.3, "egpo": {"lam": 0.3}})
     assert same.arguments["lam"] == 0.3
     assert refused(adv_estimator="egpo", egpo_lambda=0.2, egpo={"lam": 0.3}) == (
-        "algorithm: `algorithm.egpo.lam` is 0.3 and `algorithm.egpo_lambda` is 0.2, and they are one setting; "
+        "algorithm: `algorithm.egpo.lam` is 0.3 and `algorithm.egpo_lambda` is 0.2, but both name the same setting; "
         "keep algorithm.egpo.lam"
     )
 
@@ -64,28 +64,28 @@ def test_two_spellings_that_agree_are_one_and_two_that_do_not_are_refused():
         ),
         (
             {"adv_estimator": "egpo_calibrated", "egpo": {"lam": 0.3}},
-            "algorithm.egpo: `lam` is a setting of `egpo`, and the estimator is `egpo_calibrated`; "
-            "algorithm.adv_estimator=egpo, or leave it out",
+            "algorithm.egpo: `lam` is a setting of `egpo`, but the estimator is `egpo_calibrated`; "
+            "set algorithm.adv_estimator=egpo, or leave the key out",
         ),
         (
             {"egpo": {"alpha": 3.0}},
-            "algorithm.egpo: `alpha` is a setting of `egpo`, and the estimator is `grpo`; "
-            "algorithm.adv_estimator=egpo, or leave it out",
+            "algorithm.egpo: `alpha` is a setting of `egpo`, but the estimator is `grpo`; "
+            "set algorithm.adv_estimator=egpo, or leave the key out",
         ),
         (
             {"adv_estimator": "egpo", "egpo_calibrated": {"eps": 1.0}},
-            "algorithm: there is no section `egpo_calibrated`; its settings too stand under algorithm.egpo",
+            "algorithm: there is no section `egpo_calibrated`; put its settings under algorithm.egpo",
         ),
         (
             {"adv_estimator": "egpo", "lam": 0.4},
             "algorithm: `algorithm.lam` is 0.4: that is GAE's lambda, which `egpo` does not have; "
-            "+algorithm.egpo.lam=0.4",
+            "set +algorithm.egpo.lam=0.4",
         ),
         ({"adv_estimator": "egpo", "egpo": {"lam": 3.0}}, "algorithm.egpo: `lam` 3 is not less than `alpha` 2"),
         ({"adv_estimator": "egpo", "egpo": {"lam": "0.3"}}, "algorithm.egpo: `lam` is '0.3'; it must be a number"),
         ({"adv_estimator": "egpo", "egpo": {"form": "clip"}}, "algorithm.egpo: `form` is `clip`"),
         ({"adv_estimator": "egpo", "egpo": {"tags": ["<a>", "<a>"]}}, "algorithm.egpo: `tags` are `<a>` and `<a>`"),
-        ({"adv_estimator": "egpo", "egpo": 0.4}, "algorithm: `egpo` is `0.4`; it is a section"),
+        ({"adv_estimator": "egpo", "egpo": 0.4}, "algorithm: `egpo` is `0.4`, not a section; set its keys"),
     ],
 )
 def test_what_hydra_accepts_and_nobody_would_read_is_refused(algorithm, message):

@@ -38,7 +38,7 @@ REFUSALS = [
     (["algorithm.rollout_correction.bypass_mode=True"], "algorithm.rollout_correction.bypass_mode=False"),
     (["trainer.v1.trainer_mode=egpo_synk"], "did you mean `egpo_sync`"),
     (["+algorithm.egpo.lamm=0.4"], "did you mean `lam`"),
-    (["+algorithm.egpo_lambda=0.4", "+algorithm.egpo.lam=0.3"], "they are one setting"),
+    (["+algorithm.egpo_lambda=0.4", "+algorithm.egpo.lam=0.3"], "both name the same setting"),
     (["actor_rollout_ref.rollout.temperature=0"], "greedy"),
 ]
 

@@ -1,9 +1,9 @@
 """Advantage estimators: rewards and measurements of a batch in, one advantage per response out.
 
-    signals.py           Signals, what an estimator sees; Groups, sums within groups
+    signals.py           Signals, the inputs of an estimator; Groups, sums within groups
     grpo.py              the reward compared with the group
-    egpo.py              plus a clipped bonus for the entropy of the thinking
-    egpo_calibrated.py   times the confidence relative to the group
+    egpo.py              GRPO's advantage plus a clipped bonus for the entropy of the thinking
+    egpo_calibrated.py   GRPO's advantage times the confidence relative to the group
 
 To add an estimator, write its file (settings class and function, see `egpo.py`) and add a row to ESTIMATORS. Recipes,
 verl's keys, the translation to verl, the demo and the documentation read this table. An estimator outside the package
@@ -50,16 +50,19 @@ FORM = "give an egpo.advantages.Estimator, or a function f(signals, **settings) 
 
 @dataclass(frozen=True)
 class Estimator:
-    """One row of the table. Calling it calls its function: `ESTIMATORS["egpo"](signals, lam=0.4)`."""
+    """An advantage estimator. Calling it calls its function: `ESTIMATORS["egpo"](signals, lam=0.4)`."""
 
     function: Callable[..., Tensor]
-    """`f(signals, *, normalize, metrics, **settings) -> advantage_B`."""
+    """The function that computes the advantages: `f(signals, *, normalize, metrics, **settings) -> advantage_B`."""
     settings: type[Section] | None = None
-    """Its settings with their bounds. A field `entropy_mode` chooses the segment. None: any settings, unchecked."""
+    """The class of its settings, with bounds.
+
+    A field `entropy_mode` chooses the segment. None: settings are not checked.
+    """
     segment: Segment | None = None
-    """The segment whose entropy it reads unless `entropy_mode` says otherwise. None: it reads no entropy."""
+    """The segment whose entropy the estimator uses by default (see `entropy_mode`). None: it uses no entropy."""
     level: Literal["response"] = "response"
-    """One advantage per response. (Token-level estimators, one advantage per token, will be `token`.)"""
+    """The level of the advantages: `response` means one advantage per response."""
 
     def __call__(self, signals: Signals, **settings: Any) -> Tensor:
         return self.function(signals, **settings)
@@ -73,7 +76,7 @@ ESTIMATORS: dict[str, Estimator] = {
 
 
 def estimator_named(name: str) -> Estimator:
-    """Return the estimator of that name, or of that `module:name`; an unknown name is an error with the nearest one."""
+    """Return the estimator of that name, or of that `module:name`. Raise InputError with the nearest name otherwise."""
     if ":" in name:
         return _from_outside(name)
     if name not in ESTIMATORS:
@@ -82,19 +85,19 @@ def estimator_named(name: str) -> Estimator:
 
 
 def explain(name: str, signals: Signals, **settings: Any) -> Metrics:
-    """Return the estimator's metrics for this batch. A metric without data (no row measured, say) is left out."""
+    """Return the metrics that an estimator reports for this batch. A metric without data is left out."""
     metrics: Metrics = {}
     estimator_named(name)(signals, **settings, metrics=metrics)
     return metrics
 
 
 def over_tokens(advantage_B: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return each response's advantage at each of its tokens, and 0 outside the mask. Returns are the same tensor."""
+    """Return the response's advantage at each of its tokens, and 0 outside the mask."""
     return advantage_B.unsqueeze(-1) * mask_BT
 
 
 def _from_outside(name: str) -> Estimator:
-    """Import `module:name`. A plain function reads the entropy of the whole response; an Estimator says its segment."""
+    """Import the estimator `module:name`. A plain function gets the entropy of the whole response."""
     module_name, _, attribute = name.partition(":")
     where = f"estimator {name}"
     found = getattr(import_user_code(module_name, where), attribute, None)

@@ -16,14 +16,17 @@ if TYPE_CHECKING:
 
 
 class EgpoSettings(Section):
-    """0 < lam < alpha and alpha > 1: the bonus, at most lam / alpha (or 1 / alpha) of |A|, never changes a sign."""
+    """The settings of `egpo`. With 0 < lam < alpha and alpha > 1, the bonus never changes the sign of an advantage A.
+
+    The bonus is at most lam / alpha of |A| (`clip_entropy`), or 1 / alpha of |A| (`clip_bonus`).
+    """
 
     lam: Positive = 0.4
-    """Strength of the bonus; less than alpha. (0 would be grpo.)"""
+    """Strength of the bonus; more than 0 and less than alpha."""
     alpha: Annotated[float, Field(gt=1)] = 2.0
-    """The cap of the bonus is |A| / alpha."""
+    """Divisor in cap = |A| / alpha, where A is GRPO's advantage; `form` says what is capped. More than 1."""
     form: Literal["clip_entropy", "clip_bonus"] = "clip_entropy"
-    """`clip_entropy`: lam * clip(H, cap). `clip_bonus`, the paper's equation: min(lam * H, cap)."""
+    """Bonus for entropy H. `clip_entropy`: lam * clip(H, -cap, cap). `clip_bonus` (the paper): min(lam * H, cap)."""
     entropy_mode: Segment = "thinking"
     """The segment whose entropy counts: thinking, answer or response."""
 
@@ -31,7 +34,7 @@ class EgpoSettings(Section):
     def _keeps_signs(self) -> EgpoSettings:
         if not self.lam < self.alpha:
             what = f"`lam` {self.lam:g} is not less than `alpha` {self.alpha:g}"
-            raise raised(Fault(what, "lam", "a bonus of that size would change the sign of advantages"))
+            raise raised(Fault(what, "lam", "lower it: a bonus of that size would change the sign of advantages"))
         return self
 
 
@@ -53,7 +56,7 @@ def egpo(
     has no gradient under EGPO either. With A < 0 it shrinks the penalty, so a group no longer sums to zero. H is the
     entropy of the thinking segment; a response without one gets no bonus. lam = 0 is GRPO to the bit.
     """
-    # lam = 0 is allowed here, where it is a law, and refused in recipes, where `grpo` says the same.
+    # lam = 0 is allowed here, so that tests can compare with GRPO; a recipe must say `grpo` instead.
     checked(EgpoSettings, "estimator `egpo`", lam=lam if lam != 0 else 0.4, alpha=alpha, form=form)
     entropy_B = measured(signals, "egpo")
     base_B = grpo(signals, normalize=normalize, metrics=metrics)

@@ -17,18 +17,22 @@ if TYPE_CHECKING:
 
 
 class EgpoCalibratedSettings(Section):
-    """0 <= lambda_min <= 1 <= lambda_max < inf and eps > 0: a weight neither changes a sign nor grows without bound."""
+    """The settings of `egpo_calibrated`. Within their bounds, a weight never changes the sign of an advantage.
+
+    The bounds are 0 <= lambda_min <= 1 <= lambda_max < inf and eps > 0.
+    """
 
     lambda_min: Fraction = 0.5
-    """Lowest weight."""
+    """Lowest weight of an advantage."""
     lambda_max: Annotated[float, Field(ge=1)] = 2.0
-    """Highest weight."""
+    """Highest weight of an advantage."""
     eps: Positive = 1e-6
     """Added to the entropy, so that the ratio is finite where the entropy is 0."""
     sides: Literal["both", "asymmetric", "positive_only"] = "both"
-    """`both`; `asymmetric`: right rows in [1, lambda_max], wrong in [lambda_min, 1]; `positive_only`: wrong rows 1."""
+    """Bounds of the weight by correctness. `both`: [lambda_min, lambda_max] for all. `asymmetric`: right responses
+    [1, lambda_max], wrong ones [lambda_min, 1]. `positive_only`: weight 1 for wrong ones."""
     measure: Literal["entropy", "nll"] = "entropy"
-    """`entropy`, exact; `nll`, the mean of -log p of the sampled tokens."""
+    """What is measured: `entropy` (exact), or `nll` (the mean of -log p of the sampled tokens)."""
     entropy_mode: Segment = "answer"
     """The segment that is measured: thinking, answer or response."""
 
@@ -90,9 +94,9 @@ def _bounds(signals: Signals, sides: str, lambda_min: float, lambda_max: float) 
         return _Bounds(low_B, high_B)
     if signals.correct_B is None:
         raise InputError(
-            f"`correct_B` is missing, and `sides` is `{sides}`",
+            f"`correct_B` is missing, which `sides={sides}` needs",
             where="estimator `egpo_calibrated`",
-            fix="give Signals(correct_B=...), or take sides `both`",
+            fix="give Signals(correct_B=...), or use `sides=both`",
         )
     right_B = signals.correct_B.bool()
     if sides == "asymmetric":

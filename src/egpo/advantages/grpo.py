@@ -12,9 +12,9 @@ from egpo.sections import Section
 if TYPE_CHECKING:
     from torch import Tensor
 
-EPS = 1e-6  # verl's; TRL adds 1e-4
+EPS = 1e-6  # as in verl; TRL uses 1e-4
 SAME_ROUNDINGS = 8
-"""Rewards that differ by at most this many roundings count as equal: the same sum, taken in another order."""
+"""Rewards that differ by at most this many rounding errors count as equal, such as one sum in two orders."""
 
 
 class GrpoSettings(Section):
@@ -38,7 +38,7 @@ def grpo(signals: Signals, *, normalize: bool = True, metrics: Metrics | None = 
 
 @dataclass(frozen=True)
 class _Standing:
-    """Where each row stands in its group (float64), and what kind of group it is."""
+    """The rewards relative to their groups (float64), and masks of groups with equal rewards or a single row."""
 
     centred_B: Tensor
     normalized_B: Tensor

@@ -1,6 +1,8 @@
-"""What an estimator sees of a batch, and sums within groups. B rows (one per response, in any order), P groups.
+"""The inputs of an advantage estimator, and sums within groups.
 
-torch is imported inside the functions: recipes are checked without it, and the table of estimators is part of that.
+Tensor suffixes: B rows (one per response, in any order), P groups.
+
+torch is imported inside the functions, so that recipes and their estimators' settings can be checked without it.
 """
 
 from __future__ import annotations
@@ -16,19 +18,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Metrics = dict[str, float]
-"""What an estimator reports about a batch, under the metric names of docs/metrics.md."""
+"""Metrics of a batch by the names in docs/metrics.md."""
 
 LOW_COVERAGE = 0.05
-"""Warn when a smaller fraction of the responses has the segment that is measured."""
+"""Fraction of responses with the measured segment below which a warning is given."""
 
 
 @dataclass(frozen=True, eq=False)
 class Signals:
-    """One-dimensional tensors of one length; lists and numpy arrays are converted, on the rewards' device.
+    """The inputs of an estimator, one value per response. Lists and numpy arrays are converted to tensors.
 
-    `group_B` holds any ids, integers or strings: rows with the same id answer the same problem.
-    `entropy_B` is the mean Shannon entropy of the segment that the estimator asks for, NaN where it is empty;
-    `nll_B` the mean of -log p of its sampled tokens. `correct_B` is fully right or not.
+    `group_B`: ids, integers or strings; rows with the same id are responses to the same problem.
+    `entropy_B`: the mean Shannon entropy of the segment that the estimator uses, NaN if the segment is empty.
+    `nll_B`: the mean of -log p of the segment's sampled tokens. `correct_B`: whether the response is fully correct.
     """
 
     reward_B: Tensor
@@ -83,7 +85,7 @@ class Groups:
         return -self.max(-value_B)
 
     def mean_where(self, known_B: Tensor, value_B: Tensor) -> Tensor:
-        """Return the mean over each group's known rows; NaN for a group without any."""
+        """Return each group's mean over the rows that `known_B` marks; NaN for a group without such rows."""
         return self.sum(value_B.masked_fill(~known_B, 0.0)) / self.sum(known_B.to(value_B.dtype))
 
     def rows(self, value_P: Tensor) -> Tensor:
@@ -92,7 +94,7 @@ class Groups:
 
 
 def measured(signals: Signals, estimator: str, measure: str = "entropy") -> Tensor:
-    """Return the measure per row (float64), NaN where the segment is empty or the value is not finite."""
+    """Return each row's entropy or nll (float64); NaN if the segment is empty or the value is not finite."""
     value_B = signals.entropy_B if measure == "entropy" else signals.nll_B
     if value_B is None:
         raise InputError(
@@ -106,7 +108,7 @@ def measured(signals: Signals, estimator: str, measure: str = "entropy") -> Tens
 
 
 def describe(value_B: Tensor, groups: Groups, measure: str, metrics: Metrics) -> None:
-    """Write coverage and the mean of the measure (over responses, over groups) to `metrics`; skip what has no data."""
+    """Add to `metrics` the coverage and the mean of the measure, over responses and over groups, if there is data."""
     known_B = value_B.isfinite()
     if len(value_B):
         metrics["egpo/segment/coverage"] = float(known_B.double().mean())
@@ -117,7 +119,7 @@ def describe(value_B: Tensor, groups: Groups, measure: str, metrics: Metrics) ->
 
 
 def _warn_of_low_coverage(value_B: Tensor, estimator: str) -> None:
-    """Warn when hardly any response has the segment: every other row falls back to GRPO, unnoticed in earlier work."""
+    """Warn if hardly any response has the segment: all other rows get GRPO's advantage, which is easily missed."""
     coverage = float(value_B.isfinite().double().mean()) if len(value_B) else 1.0
     if coverage < LOW_COVERAGE:
         warn_once(
@@ -133,9 +135,9 @@ def _row(name: str, value: Any) -> Tensor:
     try:
         row = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name} is not a row of numbers: {error}", where="Signals") from error
+        raise InputError(f"{name} is not a list of numbers: {error}", where="Signals") from error
     if row.is_complex():
-        raise InputError(f"{name} is complex", where="Signals", fix="give real numbers")
+        raise InputError(f"{name} contains complex numbers", where="Signals", fix="give real numbers")
     if row.ndim != 1:
         raise InputError(f"{name} has {row.ndim} dimensions", where="Signals", fix="give one value per response")
     return row
@@ -146,7 +148,7 @@ def _optional_row(name: str, value: Any, device: torch.device) -> Tensor | None:
 
 
 def _finite_rewards(reward_B: Tensor) -> Tensor:
-    """Return rewards as float32 (float64 stays); a reward that is not finite is an error of its checker."""
+    """Return rewards as float32 (float64 stays). Raise InputError if a reward is not finite."""
     import torch
 
     if reward_B.dtype != torch.float64:
@@ -163,12 +165,12 @@ def _finite_rewards(reward_B: Tensor) -> Tensor:
 
 
 def _right_or_wrong(correct_B: Tensor | None) -> Tensor | None:
-    """Refuse shaped scores: correctness is 0 or 1."""
+    """Return correctness as booleans. Raise InputError for a value other than 0 and 1, such as a partial score."""
     if correct_B is None:
         return None
     if not bool(((correct_B == 0) | (correct_B == 1)).all()):
         raise InputError(
-            "correct_B holds more than 0 and 1",
+            "correct_B has values other than 0 and 1",
             where="Signals",
             fix="give 1 for a fully correct response, else 0",
         )
@@ -196,8 +198,8 @@ def _numbered(group: Iterable[Hashable]) -> Tensor:
     number_of: dict[Hashable, int] = {}
     names = [name.item() if isinstance(name, torch.Tensor | np.generic) else name for name in group]
     if any(isinstance(name, float) for name in names):
-        raise InputError("group_B holds fractions", where="Signals", fix="give integer or string ids")
+        raise InputError("group_B has floating-point ids", where="Signals", fix="give integer or string ids")
     try:
         return torch.tensor([number_of.setdefault(name, len(number_of)) for name in names], dtype=torch.long)
     except TypeError as error:
-        raise InputError(f"group_B holds ids that cannot be compared: {error}", where="Signals") from error
+        raise InputError(f"group_B has ids that are not hashable: {error}", where="Signals") from error

@@ -1,4 +1,4 @@
-"""What the package brings along: the tiny base model."""
+"""The files that are part of the package: the small base model `egpo-tiny`."""
 
 from pathlib import Path
 
@@ -7,9 +7,9 @@ MODELS = {"egpo-tiny": _FOLDER / "egpo-tiny"}
 
 
 def resolve_model(name: str) -> str:
-    """The folder of a model of the package; any other name stays as it is.
+    """Return the folder of a model that is part of the package; return any other name unchanged.
 
-    A folder of that name where one stands comes first: what a user sees in front of him is what he means.
+    If the working directory has a folder of the same name, the name means that folder.
     """
     if name in MODELS and not Path(name).is_dir():
         return str(MODELS[name])

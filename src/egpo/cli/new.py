@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-NAME_HELP = "Name of the new recipe: NAME.yaml is written. It may be a path; its last part names the run."
-FROM_HELP = "Recipe to include."
-OVERRIDES_HELP = "Settings that differ from it, as in rollout.temperature=1.2."
+NAME_HELP = "Name of the new recipe, or its path: NAME.yaml is written. The last part of a path is the name of the run."
+FROM_HELP = "Existing recipe, whose settings the new one includes."
+OVERRIDES_HELP = "Settings in which the new recipe differs, as in rollout.temperature=1.2."
 
 
 def new(
@@ -17,7 +17,7 @@ def new(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help=OVERRIDES_HELP, show_default=False)
     ] = None,
 ) -> None:
-    """Write a recipe that includes another one and holds only what differs.
+    """Write a recipe that includes another recipe and contains only the settings that differ.
 
     Example: [cyan]egpo new hotter --from recipes/countdown_tiny.yaml rollout.temperature=1.2[/]
     """

@@ -1,4 +1,4 @@
-"""Progress bars on stderr. They are shown on a terminal only: a log file gets none."""
+"""Progress bars on stderr. They are shown only if stderr is a terminal, so that log files do not contain them."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProgressView:
-    """A bar. `watch(done, total)` moves it; `say` writes a line above it."""
+    """A progress bar: `watch(done, total)` updates it, and `say` prints a line above it."""
 
     watch: Callable[[int, int], None]
     say: Callable[[str], None]
@@ -32,7 +32,7 @@ class ProgressView:
 
 @contextmanager
 def shown_progress(label: str) -> Iterator[ProgressView]:
-    """Show a bar with this label until the block ends."""
+    """Show a progress bar with this label until the `with` block ends."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -51,7 +51,10 @@ def shown_progress(label: str) -> Iterator[ProgressView]:
 
 @contextmanager
 def staged_progress(label: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar whose label changes with the stage: yields a function of (stage, done, total)."""
+    """Show a progress bar until the `with` block ends. Yield a function (stage, done, total) that updates it.
+
+    The bar's label is `label` at first, then the name of the current stage.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True, highlight=False)
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
@@ -60,7 +63,7 @@ def staged_progress(label: str) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def counted(what: str) -> Callable[[Iterable[Any]], Iterable[Any]]:
-    """Return a function that passes a stream through and shows how many items have passed."""
+    """Return a function that yields the items of a stream unchanged, and displays how many it has yielded."""
 
     def watch(stream: Iterable[Any]) -> Iterable[Any]:
         columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} {task.description}"), TimeElapsedColumn())
@@ -73,7 +76,7 @@ def counted(what: str) -> Callable[[Iterable[Any]], Iterable[Any]]:
 
 
 def terminal_screen() -> "Screen":
-    """Return the screen of an experiment: messages on stdout, bars on stderr."""
+    """Return the output of an experiment to the terminal: messages on stdout, progress bars on stderr."""
     from egpo.experiments.screen import Screen
 
     console = Console(highlight=False)

@@ -1,4 +1,4 @@
-"""`egpo report`: write runs as one HTML page, or serve a page that follows them."""
+"""`egpo report`: write an HTML page about runs, or serve a page that follows them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,9 @@ import typer
 Runs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN...", help="Run folders, and compare.json files from other folders.", show_default=False
+        metavar="RUN...",
+        help="Run folders, and compare.json files that are not in the folder that holds the runs.",
+        show_default=False,
     ),
 ]
 Out = Annotated[
@@ -46,10 +48,11 @@ def report(
     host: Host = "127.0.0.1",
     port: Port = 8765,
 ) -> None:
-    """Write runs as one HTML page: verdict, curves, evaluations, health warnings, settings that differ, responses.
+    """Write an HTML page about runs: verdict, curves, evaluations, health warnings, settings that differ, responses.
 
-    The page is a single file that loads nothing from the network. A running training is shown up to its latest step;
-    with --live the page updates itself. A compare.json that `egpo compare --out` wrote beside the runs is included.
+    The page is a single file that loads nothing from the network. A run that is still training is shown up to its
+    latest step; with --live the page updates itself. A compare.json that `egpo compare --out` wrote to the folder that
+    holds the runs is included.
 
     Example: [cyan]egpo report runs/grpo runs/egpo --out comparison.html[/]
     """

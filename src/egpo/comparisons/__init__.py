@@ -1,16 +1,16 @@
-"""Compare runs: is the comparison fair, is there a difference, and how small a difference could be detected? No torch.
+"""The comparison of runs: is it fair, which conditions differ, what is the smallest detectable difference? No torch.
 
-Enters: run folders, evaluation files, or plain scores. Leaves: a `Comparison` with one verdict per pair of conditions.
+In: run folders, evaluation files, or plain scores. Out: a `Comparison` with one verdict per pair of conditions.
 
-`compared_models`   reads runs and plain models, chooses the evaluation that all share
-`conditions`        groups runs that differ in their seed only
-`fairness`          what differs besides the factor, and notes for the reader
-`values`            the metric of each run and problem
-`mcnemar`, `seeds`  the tests: one run per condition (over problems), several (over seeds and problems)
-`outcome`           what every test returns, and Student's t
-`result`            Holm's correction for multiple tests, verdicts
-`comparison`        all of the above in order: `compare_runs`
-`scores`            the same for published figures without responses
+`compared_models`   reads runs and plain models (not trained by a run), chooses the evaluation that all share
+`conditions`        groups runs that differ only in their seed
+`fairness`          differences besides the factor (the setting under comparison), and notes for the reader
+`values`            the compared metric of each run and problem
+`mcnemar`, `seeds`  the tests: over problems (one run per condition), over seeds and problems (several runs)
+`outcome`           the result type of all tests, and Student's t
+`result`            Holm's correction for multiple tests, and the verdicts
+`comparison`        `compare_runs`, which calls all of the above in order
+`scores`            comparison of published scores, without responses
 `outputs`           JSON, Markdown, CSV
 `results_table`     `egpo results`: one table of all runs in a folder
 """

@@ -1,7 +1,7 @@
 """The models of a comparison, and which of their evaluations are compared.
 
-A compared model is a run, with its settings, provenance and evaluations, or a plain model (such as the base), which has
-evaluations only. All must have been evaluated on one exam: a task, its problems and a way of sampling.
+A compared model is a run, with its settings, provenance and evaluations, or a plain model (such as the base model),
+which has evaluations only. All must have been evaluated on the same exam: task, problems and sampling settings.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _OUTPUTS = ("results.csv", "results.html", "report*.html", "compare*.json")
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """A run, or a plain model if `run` is None. Several `evaluations` are repetitions of one exam on one checkpoint."""
+    """A run, or a plain model if `run` is None. All `evaluations` are of one checkpoint on the same exam."""
 
     name: str
     evaluations: Sequence[StoredEvaluation]
@@ -31,7 +31,7 @@ class ComparedModel:
 
     @property
     def is_trained(self) -> bool:
-        """Whether it is a run: a plain model has neither settings nor a seed."""
+        """Whether the model is a run. A plain model has neither settings nor a seed."""
         return self.run is not None
 
     @property
@@ -48,15 +48,15 @@ class ComparedModel:
 
     @property
     def data_digests(self) -> Mapping[str, str]:
-        """The digests of the data by split, as the run recorded them."""
+        """The digests of the data that the run recorded: split -> digest."""
         return self.provenance.data if self.provenance else {}
 
     @cached_property
     def row_digests(self) -> Mapping[str, str]:
-        """The digests of the data's rows by split.
+        """The digests of the rows of the data: split -> digest.
 
-        An older run recorded the digest of a file's bytes. It is replaced by the digest of the rows if a file with
-        these bytes is still where the run read it.
+        A run of an earlier version recorded the digest of a file's bytes. It is replaced by the digest of the rows if
+        the file still exists with the same bytes.
         """
         if self.run is None:
             return {}
@@ -67,10 +67,10 @@ class ComparedModel:
 
 
 def read_compared_models(paths: Sequence[Path], exam: str | None = None) -> list[ComparedModel]:
-    """Return plain models, given by their evaluation files, then runs in the given order, each folder once.
+    """Return the plain models, given by evaluation files, then the runs in the given order, each folder once.
 
-    `exam` is a pattern for the evaluation's name. InputError if a folder is not a run, if there are fewer than two
-    models, or if they have no exam in common.
+    `exam` is a pattern for the name of the evaluation to compare. Raise InputError if a folder is not a run, if there
+    are fewer than two models, or if they have no evaluation in common.
     """
     paths = [path for path in paths if not _is_output(path)]
     files = [path for path in paths if path.suffix == ".json" and path.is_file()]
@@ -78,19 +78,20 @@ def read_compared_models(paths: Sequence[Path], exam: str | None = None) -> list
     runs = stored_runs([path for path in paths if path not in files], need_config=True)
     if len(models) + len(runs) < 2:
         given = [*(model.name for model in models), *(str(run.folder.path) for run in runs)]
-        what = f"{len(given) or 'no'} run to compare" + "".join(f": {name}" for name in given)
-        raise InputError(what, where="egpo compare", fix="give at least two, as in: egpo compare runs/grpo runs/egpo")
+        what = "fewer than two runs to compare" + "".join(f": {name}" for name in given)
+        fix = "give at least two runs, as in: egpo compare runs/grpo runs/egpo"
+        raise InputError(what, where="egpo compare", fix=fix)
     return [*models, *_compared_runs(runs, exam)]
 
 
 def plain_models(files: Sequence[Path]) -> list[ComparedModel]:
-    """Read evaluation files of models that are not runs; files with the same label are repetitions for one model."""
+    """Read evaluation files of models that are not runs. Files with the same label are evaluations of one model."""
     by_label: dict[str, list[StoredEvaluation]] = {}
     for path in dict.fromkeys(files):
         evaluation = StoredEvaluation(path, read_json_object(path))
         if not evaluation.is_evaluation:
-            fix = "give an `evals/<name>.json` that `egpo eval` wrote"
-            raise InputError("not an evaluation", where=str(path), fix=fix)
+            fix = "give a file `evals/<name>.json` that `egpo eval` wrote"
+            raise InputError("the file is not an evaluation", where=str(path), fix=fix)
         by_label.setdefault(str(evaluation.header.get("label")), []).append(evaluation)
     return [ComparedModel(label, evaluations) for label, evaluations in by_label.items()]
 
@@ -98,14 +99,14 @@ def plain_models(files: Sequence[Path]) -> list[ComparedModel]:
 def evaluations_of(run: StoredRun) -> list[StoredEvaluation]:
     """Return the evaluations of the run's checkpoints, in the order of file names.
 
-    Evaluations of other models (the base) are returned only if there are no others: a served model has no step.
+    If none has a step, all evaluations are returned, because a checkpoint evaluated through a server has no step.
     """
     found = [StoredEvaluation(file.path, file.header) for file in run.evaluations if file.is_evaluation]
     return [evaluation for evaluation in found if evaluation.step is not None] or found
 
 
 def latest(evaluations: Sequence[StoredEvaluation]) -> list[StoredEvaluation]:
-    """Return the evaluations of the latest checkpoint."""
+    """Return the evaluations of the latest checkpoint: those with the highest step."""
     last = max((evaluation.step for evaluation in evaluations if evaluation.step is not None), default=None)
     return [evaluation for evaluation in evaluations if evaluation.step == last]
 
@@ -113,10 +114,10 @@ def latest(evaluations: Sequence[StoredEvaluation]) -> list[StoredEvaluation]:
 def choose_exam(
     evaluations: Mapping[str, Sequence[StoredEvaluation]], wanted: str | None
 ) -> dict[str, list[StoredEvaluation]]:
-    """Return the evaluations to compare, by run.
+    """Return the evaluations to compare: run -> evaluations of its latest checkpoint on the chosen exam.
 
-    The exam is the one that matches `wanted` (`*` matches anything), or the only one that all runs share, or, if they
-    share none and each run has only one, that one.
+    Only exams that match `wanted` (`*` matches anything) are considered. The chosen exam is the only one that all runs
+    share; if they share none and each run has a single exam, it is that one for each run.
     """
     names = {run: _names(found, wanted) for run, found in evaluations.items()}
     for run, held in names.items():
@@ -124,11 +125,11 @@ def choose_exam(
             raise _no_such_exam(run, evaluations[run], wanted)
     shared = [name for name in next(iter(names.values())) if all(name in held for held in names.values())]
     if len(shared) > 1:
-        fix = f"choose one with --eval before you look at results: {', '.join(shared)}"
+        fix = f"choose one with --eval, before you look at any results: {', '.join(shared)}"
         raise InputError(f"the runs share {len(shared)} evaluations", where="egpo compare", fix=fix)
     if not shared and any(len(held) > 1 for held in names.values()):
         held_by = "; ".join(f"{run}: {', '.join(held)}" for run, held in names.items())
-        fix = f"evaluate all runs on the same exam ({held_by})"
+        fix = f"evaluate all runs with the same task and sampling settings ({held_by})"
         raise InputError("the runs share no evaluation", where="egpo compare", fix=fix)
     chosen = {run: shared[0] if shared else held[0] for run, held in names.items()}
     return {run: latest([one for one in found if one.exam == chosen[run]]) for run, found in evaluations.items()}
@@ -143,7 +144,7 @@ def _no_such_exam(run: str, evaluations: Sequence[StoredEvaluation], wanted: str
     known = ", ".join(dict.fromkeys(evaluation.exam for evaluation in evaluations))
     if not known:
         return InputError("this run has no evaluation", where=run, fix=f"make one: egpo eval {run}")
-    return InputError(f"no evaluation `{wanted}`", where=run, fix=f"there are: {known}")
+    return InputError(f"the run has no evaluation `{wanted}`", where=run, fix=f"choose from: {known}")
 
 
 def _compared_runs(runs: Sequence[StoredRun], exam: str | None) -> list[ComparedModel]:
@@ -154,12 +155,12 @@ def _compared_runs(runs: Sequence[StoredRun], exam: str | None) -> list[Compared
 
 
 def _is_output(path: Path) -> bool:
-    """Return whether egpo wrote this file beside the runs: `egpo compare runs/*` means the runs only."""
+    """Return whether this file is an output of egpo beside the runs, which `egpo compare runs/*` must ignore."""
     return path.is_file() and any(path.match(pattern) for pattern in _OUTPUTS)
 
 
 def _row_digest(run: StoredRun, split: str, digest: str) -> str:
-    """Return the digest of the rows of the file whose bytes have this digest; the digest itself if it is gone."""
+    """Return the digest of the rows of the data file whose bytes have `digest`; `digest` if no such file."""
     files = [path for path in _data_files(run, split) if path.is_file()]
     if not files:
         return digest
@@ -170,12 +171,12 @@ def _row_digest(run: StoredRun, split: str, digest: str) -> str:
 
 
 def _data_files(run: StoredRun, split: str) -> Iterator[Path]:
-    """Yield the files that the run may have read: verl's copy, the task's prepared data, the file for supervised
-    training."""
+    """Yield the files from which the run may have read a split: verl's copy, the task's prepared data, or the file for
+    supervised training."""
     yield run.folder.verl / "data" / f"{split}.parquet"
     try:
         config = yaml.safe_load(run.config_yaml)
-    except yaml.YAMLError:  # reported where the settings are compared
+    except yaml.YAMLError:  # reported later, when the settings are compared
         return
     section = config if isinstance(config, dict) else {}
     source = ((section.get("task") or {}).get("settings") or {}).get("source")

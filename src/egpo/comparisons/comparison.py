@@ -1,4 +1,4 @@
-"""Compare runs: read them, refuse an unfair comparison, test every pair of conditions, return the verdicts."""
+"""The steps of a comparison: read runs, refuse an unfair comparison, test every pair of conditions, return verdicts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ from egpo.errors import InputError
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """Options of a comparison: `factors` are the settings that may differ, `exam` names the evaluation to compare,
-    `allow` continues although the comparison is not fair, `seed` is that of the bootstrap."""
+    """Options of a comparison. `factors`: settings that may differ between conditions. `exam`: pattern for the name of
+    the evaluation. `allow`: compare although it is not fair. `seed`: random seed of the bootstrap."""
 
     factors: Sequence[str] = FACTOR
     exam: str | None = None
@@ -37,8 +37,8 @@ class ComparisonOptions:
 
 
 def compare_runs(paths: Sequence[Path], options: ComparisonOptions | None = None) -> Comparison:
-    """Compare runs and plain models. InputError if there is nothing to compare, or if the comparison is not fair
-    and `allow` is not set."""
+    """Compare runs and plain models. Raise InputError if there are fewer than two conditions, or if the comparison is
+    not fair and `allow` is not set."""
     options = options or ComparisonOptions()
     metrics = [ComparedMetric.named(name) for name in dict.fromkeys(options.metrics)]
     models = read_compared_models(paths, options.exam)
@@ -60,7 +60,7 @@ def compare_runs(paths: Sequence[Path], options: ComparisonOptions | None = None
 def _contrasts(
     conditions: Sequence[Condition], figures: Mapping[ComparedMetric, Sequence[Sequence[RunFigures]]], seed: int
 ) -> list[Contrast]:
-    """Test every pair of conditions in every metric."""
+    """Test the difference between every pair of conditions in every metric."""
     places = [(metric, base, other) for metric in figures for base, other in combinations(range(len(conditions)), 2)]
     pairs = [Pair(m.name, conditions[base].label, conditions[other].label, m.is_share) for m, base, other in places]
     tests = [_test(figures[m][base], figures[m][other], m, seed) for m, base, other in places]
@@ -68,7 +68,7 @@ def _contrasts(
 
 
 def _test(base: Sequence[RunFigures], other: Sequence[RunFigures], metric: ComparedMetric, seed: int) -> DifferenceTest:
-    """Test two conditions on the problems for which all their runs have a value."""
+    """Test the difference of two conditions on the problems for which all their runs have a value."""
     problems = shared_problems([*base, *other])
     base_SP, other_SP = table_SP(base, problems), table_SP(other, problems)
     if len(base) == len(other) == 1:
@@ -84,7 +84,7 @@ def _row(condition: Condition, metric: ComparedMetric, figures: Sequence[RunFigu
 
 
 def _require_one_task(models: Sequence[ComparedModel]) -> None:
-    """Raise an InputError for two tasks: `allow` does not permit that."""
+    """Raise InputError if the evaluations are of different tasks, even if `allow` is set."""
     tasks = {model.name: str(one.header.get("task")) for model in models for one in model.evaluations}
     if len(set(tasks.values())) > 1:
         listed = ", ".join(f"{name}: {task}" for name, task in tasks.items())
@@ -93,7 +93,7 @@ def _require_one_task(models: Sequence[ComparedModel]) -> None:
 
 
 def _title(models: Sequence[ComparedModel]) -> str:
-    """Describe the exam: `countdown (test), 256 problems, n=8 temperature=1.0`."""
+    """Describe the evaluation in one line, such as `countdown (test), 256 problems, n=8 temperature=1.0`."""
     evaluation = models[0].evaluations[0]
     header, sampling = evaluation.header, evaluation.section("sampling")
     task = f"{header.get('task')} ({header.get('split', 'test')})"

@@ -1,4 +1,4 @@
-"""Group runs into conditions: runs that differ in their seed only. Name the conditions by what differs."""
+"""The conditions of a comparison: groups of runs that differ only in their seed, labelled by their settings."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class Condition:
 
 
 def setting_differences(one: ComparedModel, other: ComparedModel) -> list[Difference]:
-    """Return the settings that differ, except name, folder, seed and settings without influence on results.
+    """Return the settings that differ, except name, folder, seed and settings that do not influence results.
 
-    A different path to data with equal digests is not a difference: it is the same data on another machine.
+    If the data of both runs have equal digests, different paths to them are not a difference.
     """
     found = config_differences(one.config_yaml, other.config_yaml)
     aside = (*_ASIDE, "task.settings.source") if _share_data(one, other) else _ASIDE
@@ -31,14 +31,14 @@ def setting_differences(one: ComparedModel, other: ComparedModel) -> list[Differ
 
 
 def is_under(key: str, sections: Sequence[str]) -> bool:
-    """Return whether a dotted key is one of the sections, or lies in one."""
+    """Return whether a dotted key equals one of `sections`, or is inside one of them."""
     return any(key == section or key.startswith(f"{section}.") for section in sections)
 
 
 def conditions_of(models: Sequence[ComparedModel], factors: Sequence[str] = FACTOR) -> list[Condition]:
-    """Return plain models, then the conditions of the runs, in the order of their first runs.
+    """Return one condition for each plain model, then the conditions of the runs, in the order of their first runs.
 
-    InputError if there is only one condition, or if a factor is not a setting of any run.
+    Raise InputError if there is only one condition, or if a factor is not a setting of any run.
     """
     runs = [model for model in models if model.is_trained]
     plain = [Condition(model.name, [model]) for model in models if not model.is_trained]
@@ -56,8 +56,8 @@ def _of_runs(runs: Sequence[ComparedModel], factors: Sequence[str], *, alone: bo
         else:
             same.append(run)
     if alone and len(groups) < 2:
-        what = f"the {len(runs)} runs are seeds of one condition: they differ in no setting"
-        raise InputError(what, where="egpo compare", fix="add runs of another condition")
+        what = f"the {len(runs)} runs form one condition: they differ in no setting but the seed"
+        raise InputError(what, where="egpo compare", fix="add runs with other settings")
     labels = _labels([group[0] for group in groups], factors)
     return [Condition(label, group) for label, group in zip(labels, groups, strict=True)]
 
@@ -70,8 +70,8 @@ def _require_setting(factor: str, runs: Sequence[ComparedModel]) -> None:
 
 
 def _labels(firsts: Sequence[ComparedModel], factors: Sequence[str]) -> list[str]:
-    """Return labels: the value of one key of the factor if it is different in every condition; else every key that
-    differs; else run names."""
+    """Return a label for each condition: the value of a factor's key that is different in every condition; else all
+    keys that differ, with their values; else the name of its first run."""
     if len(firsts) == 1:
         return [firsts[0].name]
     columns = dict(_columns(firsts, factors))
@@ -86,7 +86,7 @@ def _labels(firsts: Sequence[ComparedModel], factors: Sequence[str]) -> list[str
 
 
 def _columns(firsts: Sequence[ComparedModel], factors: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each key of the factor that differs, with its value in each condition."""
+    """Yield each key of the factors whose value differs, with its value in each condition."""
     found: dict[str, list[str]] = {}
     for place, other in enumerate(firsts[1:], 1):
         for difference in setting_differences(firsts[0], other):

@@ -1,6 +1,7 @@
-"""What differs between compared runs besides the factor, which makes a comparison unfair; and notes for the reader.
+"""The differences between compared runs that make a comparison unfair, and notes for the reader.
 
-Checked are settings, the reward, the data, the evaluation, and seeds that occur twice.
+Settings, reward, data and evaluation must be equal, except for the factor (the setting under comparison), and no seed
+may occur twice in a condition.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ _SHORT = 40
 
 @dataclass(frozen=True)
 class Inequality:
-    """Something that is not equal in all runs: its value by run name."""
+    """A property that is not equal in all runs: `key` is its name, `values` has its value for each run name."""
 
     kind: Kind
     key: str
@@ -32,7 +33,7 @@ class Inequality:
 
 
 def by_value(values: Mapping[str, str]) -> str:
-    """Return each value with its runs: `1e-06 (grpo, egpo); 2e-06 (dapo)`."""
+    """Format values with the runs that have them, such as `1e-06 (grpo, egpo); 2e-06 (dapo)`."""
     runs_of: dict[str, list[str]] = {}
     for run, value in values.items():
         runs_of.setdefault(value, []).append(run)
@@ -40,18 +41,22 @@ def by_value(values: Mapping[str, str]) -> str:
 
 
 def inequalities(conditions: Sequence[Condition], factors: Sequence[str] = FACTOR) -> list[Inequality]:
-    """Return every difference besides the factors: settings, reward, data, evaluation, repeated seeds."""
+    """Return every difference besides the factors: in settings, reward, data and evaluation, and repeated seeds."""
     models = [run for condition in conditions for run in condition.runs]
     runs = [model for model in models if model.is_trained]
     return [*_of_settings(runs, factors), *_of_data(runs), *_of_evaluations(models), *_of_seeds(conditions)]
 
 
 def refuse(found: Sequence[Inequality]) -> None:
-    """Raise a ConfigError that lists all inequalities, if there are any."""
+    """Raise ConfigError with all differences that make the comparison unfair, if there are any."""
     if found:
-        fix = "declare an intended difference with --factor KEY, or continue with --allow: every output then lists them"
+        fix = (
+            "declare an intended difference with --factor KEY, or compare with --allow: every output then lists the "
+            "differences"
+        )
         faults = [Fault(str(inequality), "not a fair comparison") for inequality in found]
-        raise ConfigError([*faults, Fault(f"{len(found)} differences besides the factor", "egpo compare", fix)])
+        what = f"{len(found)} differences besides the factor make the comparison unfair"
+        raise ConfigError([*faults, Fault(what, "egpo compare", fix)])
 
 
 def _of_settings(runs: Sequence[ComparedModel], factors: Sequence[str]) -> Iterator[Inequality]:
@@ -66,10 +71,10 @@ def _of_settings(runs: Sequence[ComparedModel], factors: Sequence[str]) -> Itera
 
 
 def _of_data(runs: Sequence[ComparedModel]) -> Iterator[Inequality]:
-    """Yield splits whose digests differ. A run without digests is unproved, and equal to no other.
+    """Yield the splits whose data differ between runs, by their digests. A run without digests differs from all others.
 
-    Digests of rows are compared with digests of rows. A digest of bytes whose file is gone cannot be compared with one
-    of rows.
+    Digests of rows are compared if they are known. The digest of a file's bytes cannot be compared with a digest of
+    rows if the file no longer exists.
     """
     digests = {run.name: run.data_digests for run in runs}
     rows = {run.name: run.row_digests for run in runs}
@@ -100,7 +105,7 @@ def _shown_digests(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_evaluations(runs: Sequence[ComparedModel]) -> Iterator[Inequality]:
-    """Yield what differs between evaluations: of different runs, or repeated ones of the same run."""
+    """Yield the properties that differ between evaluations, of different runs or of the same run."""
     setups = {run.name: [_setup(one) for one in run.evaluations] for run in runs}
     plain = {run.name for run in runs if not run.is_trained}
     keys = dict.fromkeys(key for of_run in setups.values() for setup in of_run for key in setup)
@@ -114,10 +119,11 @@ def _of_evaluations(runs: Sequence[ComparedModel]) -> Iterator[Inequality]:
 
 
 def _setup(evaluation: StoredEvaluation) -> dict[str, str]:
-    """Return what must be equal in two evaluations, as text.
+    """Return the properties that must be equal in two evaluations, as text.
 
-    Not the seed, and not the path to the data: the digest of the problems is compared instead. Only the embedded engine
-    measures entropies, so an evaluation without them came from a server, which renders prompts and samples differently.
+    The seed may differ. The path to the data may differ too, because the digest of the problems is compared. Only the
+    embedded engine measures entropies, so an evaluation without them used a server, which renders prompts and samples
+    differently.
     """
     setup = {key: evaluation.header.get(key) for key in ("task", "split", "data", "sandbox", "step")}
     setup["engine"] = "embedded" if evaluation.section("entropy") else "server"
@@ -131,7 +137,7 @@ def _shortened(text: str) -> str:
 
 
 def _of_seeds(conditions: Sequence[Condition]) -> Iterator[Inequality]:
-    """Yield seeds that occur twice in a condition: a repeated training is not a second seed."""
+    """Yield the seeds that occur twice in a condition: two trainings with one seed do not count as two seeds."""
     for condition in conditions:
         seeds = {run.name: run.seed for run in condition.runs if run.seed is not None}
         twice = {name: str(seed) for name, seed in seeds.items() if list(seeds.values()).count(seed) > 1}
@@ -143,7 +149,7 @@ Figures = Mapping[ComparedMetric, Sequence[Sequence[RunFigures]]]
 
 
 def notes_on(conditions: Sequence[Condition], figures: Figures) -> list[str]:
-    """Return what a reader should know although it does not make the comparison unfair."""
+    """Return notes for the reader about limits of the comparison that do not make it unfair."""
     return [
         *_on_seeds(conditions),
         *_on_failures(conditions),
@@ -158,25 +164,28 @@ def _on_seeds(conditions: Sequence[Condition]) -> Iterator[str]:
         return
     if max(counts) == 1:
         yield (
-            "One training run per condition: the intervals are over problems. They do not include the variation "
-            "between training seeds, however often a run is evaluated."
+            "Each condition has one training run: the intervals are over problems and do not include the variation "
+            "between training seeds. More evaluations of the same runs do not change this."
         )
     elif min(counts) == 1:
-        yield "A condition has one training run: its seeds are assumed to vary as much as those of the other condition."
+        yield (
+            "A condition has one training run: the variation between its training seeds is assumed to equal that of "
+            "the other condition."
+        )
     elif min(counts) == 2:
         yield "Two training seeds per condition determine the variation between seeds poorly: the intervals are wide."
 
 
 def _on_failures(conditions: Sequence[Condition]) -> Iterator[str]:
-    """Count responses that the checker or server failed. They are not missing at random: long ones time out first."""
+    """Yield the number of responses of each run that could not be judged, mostly long ones that ran out of time."""
     for run in (run for condition in conditions for run in condition.runs):
         samples = [sample for evaluation in run.evaluations for sample in evaluation.samples]
         if num_failed := sum(sample.failed for sample in samples):
-            yield f"{num_failed:,} of {len(samples):,} responses of {run.name} failed and count in no figure."
+            yield f"{num_failed:,} of {len(samples):,} responses of {run.name} could not be judged and are left out."
 
 
 def _on_problems(figures: Figures) -> Iterator[str]:
-    """Note if runs have values for different problems: only shared ones are compared."""
+    """Yield a note for each metric if runs have values for different problems: only shared problems are compared."""
     for metric, conditions in figures.items():
         keys = {run.run: set(run.by_problem) for runs in conditions for run in runs}
         shared = set.intersection(*keys.values())
@@ -196,7 +205,7 @@ def _on_versions(conditions: Sequence[Condition]) -> Iterator[str]:
 
 
 def _environment(run: ComparedModel) -> dict[str, str]:
-    """Return versions of packages, the commit, and the device that a run was made with."""
+    """Return the package versions, the commit and the device with which a run was made."""
     if run.provenance is None:
         return {}
     start = run.provenance.start

@@ -1,8 +1,8 @@
-"""Compare one training run with one other, problem by problem. P problems.
+"""The comparison of one training run with one other, problem by problem. P problems.
 
-Responses to one problem are correlated, so the sampling unit is the problem. If each problem is simply right or wrong:
-McNemar's test, which counts the problems that only one of the two models got right; without a true difference each is
-a fair coin toss. Otherwise: a cluster bootstrap over problems.
+Responses to one problem are correlated, so the sampling unit is the problem. If the value of every problem is 0 or 1:
+McNemar's test, which counts the problems that only one of the two models solved; without a true difference, either
+model is equally likely to be that one. Otherwise: a cluster bootstrap over problems.
 """
 
 import math
@@ -19,7 +19,7 @@ from egpo.evals.intervals import NUM_RESAMPLES, SHARES, Estimate, mean_with_inte
 Floats = NDArray[np.float64]
 _NEVER = 1e-9
 _ENOUGH_COUNTS = 150
-"""How many different numbers of discordant problems are evaluated: the power changes slowly between neighbours."""
+"""Number of counts of discordant problems at which the power is evaluated; it changes slowly between neighbours."""
 Bounds = tuple[float, float] | None
 MCNEMAR, BOOTSTRAP = "McNemar, mid-p", "cluster bootstrap over problems"
 
@@ -32,9 +32,9 @@ def compare_over_problems(
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
 ) -> DifferenceTest:
-    """Test the difference between two runs with one value per problem each; at least two problems.
+    """Test the difference between two runs that have one value per problem each, for at least two problems.
 
-    `bounds` are the limits of the values; without them, the smallest and the largest value that occur.
+    `bounds` are the limits of the values. Default: the smallest and the largest value that occur.
     """
     # Rounded: differences that are equal in exact arithmetic may differ in their last bits.
     difference_P = (other_P - base_P).round(12)
@@ -53,7 +53,7 @@ def compare_over_problems(
 
 
 def _p_by_resampling(difference_P: Floats, delta: Estimate, limits: Bounds, seed: int, num_resamples: int) -> float:
-    """Return the level at which the interval of `mean_with_interval` would just touch 0.
+    """Return the p-value of the bootstrap: the level at which the interval of the mean difference just touches 0.
 
     The smallest p-value is about 0.0001 with 10,000 resamples, and about 0.01 with fewer than ten problems.
     """
@@ -68,10 +68,10 @@ def _p_by_resampling(difference_P: Floats, delta: Estimate, limits: Bounds, seed
 
 
 def _p_of_agreement(delta: Estimate, limits: Bounds) -> float:
-    """Return the p-value if every problem has the same difference.
+    """Return the p-value for the case that all P problems have the same difference.
 
-    A share u of opposite problems would bring the mean to 0. That none of P problems was opposite has the probability
-    (1 - u)^P on each side.
+    If a share u of all problems had the largest opposite difference, the mean would be 0. The probability that none of
+    P problems is such a problem is (1 - u)^P; it is doubled for a two-sided test.
     """
     if delta.value == 0 or limits is None:
         return 1.0
@@ -81,11 +81,11 @@ def _p_of_agreement(delta: Estimate, limits: Bounds) -> float:
 
 
 def mid_p(num_lost: int, num_won: int) -> float:
-    """Return McNemar's two-sided mid-p value: twice the probability of fewer on the smaller side, plus that of exactly
-    as many. 1 if both sides are equal, or 0.
+    """Return McNemar's two-sided mid-p value for the numbers of problems that only one of two models solved.
 
-    The exact test counts the observed split in full and has 2 to 4 % false alarms instead of 5 %. Counting half of it
-    brings the rate close to 5 %, rarely above (Fagerland et al. 2013, doi:10.1186/1471-2288-13-91).
+    With m the smaller of the two numbers: 2 P(fewer than m) + P(exactly m), under a fair coin. 1 if both are equal. The
+    exact test, 2 P(at most m), has 2 to 4 % false positives instead of 5 %; mid-p is close to 5 % and rarely above
+    (Fagerland et al. 2013, doi:10.1186/1471-2288-13-91).
     """
     tosses, fewer = num_lost + num_won, min(num_lost, num_won)
     if num_lost == num_won:
@@ -98,14 +98,14 @@ def mid_p(num_lost: int, num_won: int) -> float:
 
 @dataclass(frozen=True)
 class Discordance:
-    """A design for McNemar's test: the share of problems that only one model got right, and the number of problems."""
+    """A design for McNemar's test: the share of problems that only one model solved, and the number of problems."""
 
     share: float
     num_problems: int
 
     def detectable(self, alpha: float) -> float | None:
-        """Return the smallest detectable difference; None if the models agreed on every problem, as the share is then
-        unknown, or if no difference reaches the power."""
+        """Return the smallest detectable difference. None if the models agree on every problem, so that the share is
+        unknown, or if no difference can be found with 80 % power."""
         if self.share == 0 or self.power(1.0, alpha) < POWER:
             return None
         return rising_root(lambda effect: self.power(effect, alpha) - POWER, 0.0, 1.0, tolerance=1e-5)
@@ -113,8 +113,8 @@ class Discordance:
     def power(self, effect: float, alpha: float) -> float:
         """Return the probability that the test finds a true difference `effect`.
 
-        The models differ on `share` of the problems, or on `effect` if that is larger. Averaged over the number of
-        such problems and over how they split.
+        The models are assumed to differ on `share` of the problems, or on `effect` if that is larger. The probability
+        is averaged over the number of these problems and over how they are divided between the models.
         """
         share = max(self.share, effect)
         won = (1 + effect / share) / 2
@@ -133,14 +133,17 @@ def _chance_of_alarm(tosses: int, won: float, alpha: float) -> float:
 
 @lru_cache(maxsize=20_000)
 def _most_in_alarm(tosses: int, alpha: float) -> int:
-    """Return the largest count on the smaller side for which p < alpha; -1 if there is none."""
+    """Return the largest number of problems that the losing model may solve alone with p < alpha; -1 if there is none.
+
+    `tosses` is the number of problems that only one of the two models solved.
+    """
     chances = _binomial(tosses, 0.5)
     p_values = 2 * (np.cumsum(chances) - chances) + chances
     return int(np.nonzero(p_values[: (tosses + 1) // 2] < alpha)[0].max(initial=-1))
 
 
 def _binomial(n: int, p: float) -> Floats:
-    """Return the binomial probabilities of 0 to n."""
+    """Return the binomial probabilities of 0 to n successes in n trials, each with probability p."""
     if p in (0, 1):
         certain: Floats = np.zeros(n + 1)
         certain[round(n * p)] = 1

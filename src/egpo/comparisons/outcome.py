@@ -21,12 +21,12 @@ POWER = 0.8
 """The probability with which a test finds the smallest detectable difference."""
 _NOTHING = 1e-12
 _ALMOST_NORMAL = 1e7
-"""From this many degrees of freedom on, t and the normal distribution differ by less than 1e-7."""
+"""The degrees of freedom from which Student's t and the normal distribution differ by less than 1e-7."""
 _ENOUGH_TERMS, _GRID = 10_000, 4_001
 
 
 class Design(Protocol):
-    """The number of problems, runs or evaluations of a test, and how much they vary."""
+    """The design of a test: the number of problems, runs or evaluations, and how much they vary."""
 
     def detectable(self, alpha: float) -> float | None:
         """Return the smallest true difference that a test at this level finds with 80 % power; None if unknown."""
@@ -35,8 +35,8 @@ class Design(Protocol):
 
 @dataclass(frozen=True)
 class DifferenceTest:
-    """The result of a test: `base` is the mean of the base condition, `delta` is other minus base with its 95 %
-    interval, `p_value` is that of the hypothesis that there is no difference."""
+    """The result of a test. `base`: mean of the base condition. `delta`: mean of the other condition minus `base`, with
+    its 95 % interval. `p_value`: that of the hypothesis of no difference."""
 
     base: float
     delta: Estimate
@@ -46,20 +46,20 @@ class DifferenceTest:
 
     @property
     def is_clear_of_zero(self) -> bool:
-        """Whether the interval excludes 0."""
+        """Whether the 95 % interval of the difference excludes 0."""
         low, high = self.delta.low, self.delta.high
         return low is not None and high is not None and (low > 0 or high < 0)
 
 
 @dataclass(frozen=True)
 class TDesign:
-    """A t-test: the standard error of its estimate, and the degrees of freedom of that error."""
+    """The design of a t-test: the standard error of the difference, and the degrees of freedom of that error."""
 
     error: float
     freedom: float
 
     def detectable(self, alpha: float) -> float | None:
-        """Return the smallest detectable difference; None if nothing varied."""
+        """Return the smallest detectable difference; None if the standard error is 0."""
         if self.error < _NOTHING:
             return None
         most = 2 * self.error * (t_quantile(1 - alpha / 2, self.freedom) + t_quantile(POWER, self.freedom))
@@ -70,7 +70,10 @@ class TDesign:
 
 
 def t_cdf(t: float, freedom: float) -> float:
-    """Return P(T <= t) = 1 - I_x(freedom / 2, 1/2) / 2 for t >= 0, where x = freedom / (freedom + t^2)."""
+    """Return the cumulative distribution of Student's t.
+
+    P(T <= t) = 1 - I_x(freedom / 2, 1/2) / 2 for t >= 0, where x = freedom / (freedom + t^2).
+    """
     if freedom >= _ALMOST_NORMAL:
         return _NORMAL.cdf(t)
     tail = _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
@@ -78,12 +81,12 @@ def t_cdf(t: float, freedom: float) -> float:
 
 
 def two_sided_p(t: float, freedom: float) -> float:
-    """Return the probability of a value at least as far from 0 as t: 1 at 0, 0 at infinity."""
+    """Return the two-sided p-value of a t statistic: the probability of a value at least as far from 0 as `t`."""
     return 0.0 if math.isinf(t) else 2 * t_cdf(-abs(t), freedom)
 
 
 def t_quantile(share: float, freedom: float) -> float:
-    """Return the t with P(T <= t) = share."""
+    """Return the quantile of Student's t: the t with P(T <= t) = `share`."""
     if share < 0.5:
         return -t_quantile(1 - share, freedom)
     high = 1.0
@@ -105,7 +108,7 @@ def power_of_t(effect: float, error: float, freedom: float, alpha: float) -> flo
 
 
 def rising_root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
-    """Return the zero of a rising function between `low` and `high`, by bisection to `tolerance * high`."""
+    """Return the zero of an increasing function between `low` and `high`, by bisection to `tolerance * high`."""
     enough = tolerance * high
     while high - low > enough:
         middle = (low + high) / 2
@@ -115,9 +118,9 @@ def rising_root(function: Callable[[float], float], low: float, high: float, tol
 
 @lru_cache(maxsize=256)
 def chi_over_root_freedom(freedom: float, num: int = 200) -> tuple[float, ...]:
-    """Return `num` equally probable values of s = sqrt(chi^2 / freedom).
+    """Return `num` equally probable values of the random variable s = sqrt(chi^2 / freedom).
 
-    Its density is proportional to s^(freedom-1) e^(-freedom s^2/2).
+    The density of s is proportional to s^(freedom-1) e^(-freedom s^2/2).
     """
     if freedom >= _ALMOST_NORMAL:
         return (1.0,)
@@ -140,7 +143,7 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
 
 
 def _beta_fraction(x: float, a: float, b: float) -> float:
-    """Evaluate the continued fraction by Lentz's method, two terms at a time."""
+    """Evaluate the continued fraction of the incomplete beta function by Lentz's method, two terms at a time."""
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
     value = d
     for m in range(1, _ENOUGH_TERMS):

@@ -1,4 +1,4 @@
-"""Write a comparison as JSON, Markdown or CSV. Each of them lists what was not fair."""
+"""The output of a comparison as JSON, Markdown or CSV. Each format lists what makes the comparison unfair."""
 
 import csv
 import io
@@ -17,12 +17,12 @@ _FORMULAS = tuple("=+-@\t\r")
 _MARKUP = str.maketrans({letter: f"\\{letter}" for letter in "\\|`*[]"} | {"<": "&lt;"})
 CONDITION_COLUMNS = ("condition", "metric", "mean", "runs", "evaluations")
 CONTRAST_COLUMNS = ("contrast", "metric", "delta", "95 % interval", "p", "MDE", "finding")
-"""`p` has Holm's correction for multiple tests. `MDE` (minimum detectable effect) is the smallest detectable
-difference; the full name does not fit into a terminal of 80 columns."""
+"""Columns of the table of contrasts. `p` has Holm's correction for multiple tests. `MDE` (minimum detectable effect) is
+the smallest detectable difference; the full name does not fit into a terminal of 80 columns."""
 
 
 def as_json(comparison: Comparison) -> str:
-    """Return the comparison as JSON; shares lie in [0, 1]."""
+    """Return the comparison as JSON. Shares such as the accuracy are between 0 and 1."""
     return json.dumps({"format": FORMAT, **asdict(comparison)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -39,14 +39,17 @@ def as_markdown(comparison: Comparison) -> str:
 
 
 def as_csv(comparison: Comparison) -> str:
-    """Return one line per contrast with unrounded figures; `fair` is false if something besides the factor differed."""
+    """Return the comparison as CSV: one line per pair of conditions, with unrounded numbers.
+
+    The column `fair` is false if settings besides the factor differ.
+    """
     rows = [asdict(found) | {"fair": str(not comparison.unfair).lower()} for found in comparison.contrasts]
     columns = [name for name in rows[0] if name not in ("is_share", "verdict")] + ["verdict"]
     return csv_text(columns, [[row[name] for name in columns] for row in rows])
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return CSV. Text that a spreadsheet would read as a formula gets a quote before it."""
+    """Return rows as CSV. Text that a spreadsheet would read as a formula gets a quote before it."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(columns)
@@ -56,7 +59,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def write_json(comparison: Comparison, folder: Path, name: str = "compare") -> Path:
-    """Write `compare.json`. A report of the same runs shows every `compare*.json` beside them."""
+    """Write a comparison to `compare.json` in a folder. A report of runs shows every `compare*.json` beside them."""
     return write_text(folder / f"{name}.json", as_json(comparison))
 
 
@@ -66,12 +69,12 @@ def write_text(path: Path, text: str) -> Path:
         write_atomically(path, text)
     except OSError as error:
         fix = "free some disk space or fix the permissions, or choose another folder"
-        raise EgpoError(f"cannot be written ({error.strerror or error})", where=str(path), fix=fix) from error
+        raise EgpoError(f"the file cannot be written ({error.strerror or error})", where=str(path), fix=fix) from error
     return path
 
 
 def condition_cells(row: ConditionRow) -> Sequence[str]:
-    """Format a condition: with the mean of each run if there are several, and of each repeated evaluation."""
+    """Return the cells of a condition's row, with the mean of each run and of each repeated evaluation, if several."""
     runs = [f"{run.run} {_figure(run.mean, row.is_share)}" for run in row.runs]
     again = [_evaluations(run, row.is_share) for run in row.runs if run.num_evaluations > 1]
     mean = _figure(row.mean, row.is_share)
@@ -103,5 +106,5 @@ def _markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> li
 
 
 def _cell(text: str) -> str:
-    """Return text on one line with Markdown escaped: labels may contain anything."""
+    """Return text on one line with Markdown escaped, because labels may contain any characters."""
     return " ".join(text.translate(_MARKUP).split())

@@ -14,8 +14,8 @@ from egpo.comparisons.outcome import ALPHA, POWER, DifferenceTest
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values with Holm's correction for multiple tests (Holm 1979).
 
-    The probability of any false alarm then stays below the level. The i-th smallest of m p-values is multiplied by
-    m - i + 1, is at least the one before it, and at most 1. A single p-value is unchanged.
+    The probability of any false positive then stays below the level. The i-th smallest of m p-values is multiplied by
+    m - i + 1; the result is at least the one before it, and at most 1. A single p-value is unchanged.
     """
     count, floor = len(p_values), 0.0
     adjusted = [0.0] * count
@@ -29,9 +29,9 @@ Finding = Literal["better", "worse", "not distinguishable"]
 
 
 def finding_of(test: DifferenceTest, adjusted_p: float) -> Finding:
-    """Return whether the other condition is better or worse than the base.
+    """Return whether the other condition is better or worse than the base condition, or not distinguishable from it.
 
-    Both the corrected p-value and the interval must show it; otherwise they are not distinguishable.
+    Better or worse requires a corrected p-value below 0.05 and a 95 % interval that excludes 0.
     """
     if adjusted_p >= ALPHA or not test.is_clear_of_zero:
         return "not distinguishable"
@@ -40,7 +40,7 @@ def finding_of(test: DifferenceTest, adjusted_p: float) -> Finding:
 
 @dataclass(frozen=True)
 class VerdictText:
-    """Formats the verdict on two conditions. Differences of shares are in percentage points."""
+    """The formatter of the verdict on two conditions. Differences of shares are in percentage points."""
 
     base: str
     other: str
@@ -48,10 +48,10 @@ class VerdictText:
     is_share: bool = True
 
     def verdict(self, test: DifferenceTest, adjusted_p: float, detectable: float | None) -> str:
-        """Return one sentence, such as
+        """Return the verdict in one sentence.
 
-        A and B are not distinguishable: difference +0.2 points [-3.1, +3.5]; smallest detectable difference: 4.7 points
-        (80 % power)
+        For example: A and B are not distinguishable: difference +0.2 points [-3.1, +3.5]; smallest detectable
+        difference: 4.7 points (80 % power)
         """
         finding, difference = finding_of(test, adjusted_p), self._difference(test)
         if finding != "not distinguishable":
@@ -74,13 +74,13 @@ class VerdictText:
 
 
 def signed(value: float, is_share: bool) -> str:
-    """Format a difference: `+1.5` (percentage points) of a share, `+0.015` of a score. Zero is `+0.0`."""
+    """Format a difference with its sign: `+1.5` (percentage points) for a share, `+0.015` for a score."""
     text = f"{100 * value:+.1f}" if is_share else f"{value:+.3f}"
     return text.replace("-", "+") if float(text) == 0 else text
 
 
 def amount(value: float, is_share: bool) -> str:
-    """Format a positive difference with its unit: `1.5 points` of a share, `0.015` of a score."""
+    """Format a positive difference with its unit: `1.5 points` for a share, `0.015` for a score."""
     return f"{100 * value:.1f} points" if is_share else f"{value:.3f}"
 
 
@@ -90,7 +90,7 @@ def p_text(p_value: float) -> str:
 
 @dataclass(frozen=True)
 class RunRow:
-    """A run's mean, and the means of its repeated evaluations with their standard deviation, if known."""
+    """The mean of one run, and the means of its repeated evaluations with their standard deviation, if known."""
 
     run: str
     seed: int | None
@@ -102,7 +102,7 @@ class RunRow:
 
 @dataclass(frozen=True)
 class ConditionRow:
-    """The mean over a condition's runs of one metric. Shares lie in [0, 1] and are shown in percent."""
+    """The mean of one metric over the runs of a condition. Shares are between 0 and 1 and are shown in percent."""
 
     label: str
     metric: str
@@ -113,11 +113,11 @@ class ConditionRow:
 
 @dataclass(frozen=True)
 class Contrast:
-    """The difference of two conditions: `delta` is other minus base, with its 95 % interval for this contrast alone.
+    """The difference between two conditions. `delta` is other minus base; `low` and `high` are its 95 % interval.
 
-    `adjusted_p` has Holm's correction for all contrasts of the comparison; the finding follows from it. `detectable` is
-    the smallest detectable difference at the corrected level; None if unknown, or if a share would have to exceed 1.
-    Shares are in [0, 1].
+    The interval is not corrected for multiple tests. `adjusted_p` has Holm's correction for all contrasts of the
+    comparison and decides the finding. `detectable` is the smallest detectable difference at the corrected level; None
+    if it is unknown or would exceed 1 for a share. Shares are between 0 and 1.
     """
 
     metric: str
@@ -140,7 +140,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A whole comparison. `unfair` lists differences besides the factor, if the user allowed them."""
+    """The result of a whole comparison. `unfair` lists the differences besides the factor that the user has allowed."""
 
     title: str
     conditions: Sequence[ConditionRow]
@@ -160,7 +160,7 @@ class Pair:
 
 
 def contrasts_of(pairs: Sequence[Pair], tests: Sequence[DifferenceTest]) -> list[Contrast]:
-    """Return a contrast for each pair and its test; all p-values are corrected together."""
+    """Return the contrast of each pair of conditions from its test. All p-values are corrected together."""
     adjusted = holm([test.p_value for test in tests])
     return [_contrast(*found, len(pairs)) for found in zip(pairs, tests, adjusted, strict=True)]
 

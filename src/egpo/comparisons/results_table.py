@@ -1,7 +1,7 @@
-"""`egpo results`: a table of all runs in a folder, read from the run folders every time.
+"""The table of all runs in a folder that `egpo results` prints. It is read from the run folders every time.
 
-A run has one row for each exam that it was evaluated on, or one row without an evaluation. A folder that cannot be read
-has a row with the error as its status.
+A run has one row for each kind of evaluation (task and sampling settings), or one row if it was not evaluated. A folder
+that cannot be read has a row with the error as its status.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from egpo.runs.stored import StoredRun, step_of
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One row. `mean` is the accuracy in percent over the evaluations on one exam, `evaluations` has each of them.
+    """One row of the table. `mean` is the mean accuracy in percent over repeated evaluations, `evaluations` lists each.
 
     Unknown cells are empty.
     """
@@ -45,23 +45,28 @@ COLUMNS = tuple(field.name for field in fields(ResultRow))
 
 
 def read_results(runs: Path) -> list[ResultRow]:
-    """Return the rows of all runs in a folder, by name. InputError if the folder is missing, empty, or itself a run."""
+    """Return the rows of all runs in a folder, sorted by name.
+
+    Raise InputError if the folder does not exist, is empty, or is itself a run.
+    """
     if not runs.is_dir():
         raise InputError("no such folder", where=str(runs), fix="give the folder that contains the runs")
     if _is_run(runs):
         raise InputError(
-            "this folder is a run", where=str(runs), fix=f"give the folder that contains it: {runs.absolute().parent}"
+            "this folder is a run",
+            where=str(runs),
+            fix=f"give the folder that contains the run: {runs.absolute().parent}",
         )
     folders = _run_folders(runs)
     if not folders:
-        raise InputError("no runs in this folder", where=str(runs), fix="train one: egpo train RECIPE")
+        raise InputError("there are no runs in this folder", where=str(runs), fix="train one: egpo train RECIPE")
     return [row for folder in folders for row in _rows(folder, str(folder.relative_to(runs)))]
 
 
 def _run_folders(runs: Path) -> list[Path]:
-    """Return every folder inside; a folder that only contains runs is replaced by them.
+    """Return every folder inside `runs`; a folder that is not a run but contains runs is replaced by these runs.
 
-    A folder that can be reached twice through links is returned once, by its own name.
+    A folder that can also be reached through a symbolic link is returned once, by its own path.
     """
     folders = [path for path in runs.iterdir() if path.is_dir() and not path.name.startswith(".")]
     places = [place for folder in sorted(folders) for place in _inner_runs(folder) or [folder]]
@@ -72,7 +77,7 @@ def _run_folders(runs: Path) -> list[Path]:
 
 
 def _inner_runs(folder: Path) -> list[Path]:
-    """Return the runs inside a folder that is not a run. Empty if it cannot be listed: its own row has the error."""
+    """Return the runs inside a folder that is not itself a run; an empty list if the folder cannot be listed."""
     try:
         return [] if _is_run(folder) else sorted(path for path in folder.iterdir() if path.is_dir() and _is_run(path))
     except OSError:
@@ -84,7 +89,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _rows(folder: Path, name: str) -> list[ResultRow]:
-    """Return the rows of one folder. If it cannot be read, the row has the error: the table leaves nothing out."""
+    """Return the rows of one run folder. If it cannot be read, return one row with the error as its status."""
     try:
         return _of_run(StoredRun.at(folder), name)
     except EgpoError as error:
@@ -95,9 +100,9 @@ def _rows(folder: Path, name: str) -> list[ResultRow]:
 
 def _of_run(run: StoredRun, name: str) -> list[ResultRow]:
     if not run.folder.config.is_file():
-        # `egpo probe RECIPE` writes to the folder of a run that may come later.
+        # `egpo probe RECIPE` writes to the folder of a run that has not started yet.
         probed = run.folder.probe.is_file()
-        return [ResultRow(name, status="probed, not trained" if probed else "no run: no config.yaml")]
+        return [ResultRow(name, status="probed, not trained" if probed else "not a run: no config.yaml")]
     if not run.config:
         raise InputError("config.yaml has no settings")
     known = _known(run)
@@ -112,7 +117,7 @@ def _of_run(run: StoredRun, name: str) -> list[ResultRow]:
 
 
 def _known(run: StoredRun) -> dict[str, str]:
-    """Return the cells that do not depend on an evaluation."""
+    """Return the cells of a run's rows that do not depend on an evaluation."""
     supervised, provenance = "task" not in run.config, run.provenance
     data = run.setting("data", "path") if supervised else run.setting("task", "name")
     digest = provenance.data.get("train", "").removeprefix(ROWS) if provenance else ""
@@ -126,7 +131,8 @@ def _known(run: StoredRun) -> dict[str, str]:
 
 
 def _figures(evaluations: Sequence[StoredEvaluation]) -> dict[str, str]:
-    """Return the figures of the latest checkpoint; if evaluated once, those of each pass over the problems."""
+    """Return the accuracies of the latest checkpoint: of each evaluation, or, if there is only one, of each pass over
+    the problems."""
     chosen = latest(evaluations)
     parts = chosen[0].passes if len(chosen) == 1 else [evaluation.samples for evaluation in chosen]
     values = [100 * fmean(sample.acc for sample in judged) for part in parts if (judged := _judged(part))]
@@ -141,7 +147,7 @@ def _judged(samples: Sequence[SampleRecord]) -> list[SampleRecord]:
 
 def _status(run: StoredRun) -> str:
     if any("step" in line and step_of(line) is None for line in run.metrics):
-        raise InputError("a step that is not a number", where=str(run.folder.metrics))
+        raise InputError("a line has a step that is not a number", where=str(run.folder.metrics))
     done, planned = run.last_step, run.planned_steps
     if planned is not None:
         return "finished" if done >= planned else f"step {done} of {planned}"

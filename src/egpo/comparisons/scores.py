@@ -1,10 +1,11 @@
-"""Compare published scores without responses: a mean, and its spread over evaluations of one model. E evaluations.
+"""The comparison of published scores without responses: means and standard deviations over E evaluations of a model.
 
-Scores answer only the first of two questions:
-- Is one model better on exactly these cases? Welch's t over evaluations.
-- Is it better on other cases like these? Without the result of each case nothing can be paired, so the variance of the
-  cases counts in full. The variance of a mean is between / cases + within / (cases * E), where within is cases * sd^2
-  (evaluations differ by chance only) and between is p (1 - p) - within.
+Two questions can be asked:
+- Is one model better on exactly these test cases? Welch's t-test over evaluations answers it.
+- Is it better on other cases of the same kind? Without the result of each case, only a wide interval can be given: the
+  models cannot be compared case by case, so the variance between cases counts in full. The variance of a mean is
+  between / cases + within / (cases * E), where within is cases * sd^2 (evaluations differ by chance only) and between
+  is p (1 - p) - within.
 
 `--scores` takes `GRPO=61.7±1.9x5`, `GRPO=61.0,62.5,60.1`, or a file of such scores, in percent.
 """
@@ -36,7 +37,8 @@ _MOST_EVALUATIONS = 10_000
 
 @dataclass(frozen=True)
 class Scores:
-    """A condition: mean share, and standard deviation over `num_evaluations` of one model (None for one evaluation)."""
+    """The scores of one condition, as shares: their mean, and their standard deviation over `num_evaluations` of one
+    model (None for a single evaluation)."""
 
     label: str
     mean: float
@@ -46,12 +48,13 @@ class Scores:
 
 
 def compare_scores(conditions: Sequence[Scores], num_cases: int | None = None, effect: float = EFFECT) -> Comparison:
-    """Compare every pair. `effect` is the difference for which the number of evaluations is planned.
+    """Compare every pair of conditions. Notes give the number of evaluations needed to detect a difference of `effect`.
 
-    InputError if there are fewer than two conditions, or neither a spread nor `num_cases`.
+    Raise InputError if there are fewer than two conditions, or neither standard deviations nor `num_cases`.
     """
     if len(conditions) < 2:
-        raise InputError("one condition", where="--scores", fix="give at least two, as in --scores A=61.7±1.9x5")
+        fix = "give at least two conditions, as in --scores A=61.7±1.9x5 --scores B=63.0±1.2x5"
+        raise InputError("fewer than two conditions to compare", where="--scores", fix=fix)
     places = list(combinations(conditions, 2))
     tests = [difference_of_scores(base, other, num_cases) for base, other in places]
     return Comparison(
@@ -63,17 +66,18 @@ def compare_scores(conditions: Sequence[Scores], num_cases: int | None = None, e
 
 
 def difference_of_scores(base: Scores, other: Scores, num_cases: int | None) -> DifferenceTest:
-    """Test over evaluations if both conditions have several, else over cases as if they were independent."""
+    """Test the difference of two conditions: over evaluations if both have several, else over independent cases."""
     if base.sd is not None and other.sd is not None:
         return _test(base, other, _over_evaluations(base, other), WELCH, num_cases)
     if num_cases is None:
-        fix = "give the spread as in A=61.7±1.9x5, or each evaluation as in A=61.0,62.5, or --cases"
-        raise InputError("one evaluation does not show how much evaluations vary", where="--scores", fix=fix)
+        fix = "give the standard deviation as in A=61.7±1.9x5, or each evaluation as in A=61.0,62.5, or --cases"
+        what = "a condition with one evaluation does not show how much evaluations vary"
+        raise InputError(what, where="--scores", fix=fix)
     return _test(base, other, over_cases(base, other, num_cases), BINOMIAL, num_cases)
 
 
 def num_evaluations_for(base: Scores, other: Scores, effect: float) -> int | None:
-    """Return the number of evaluations per condition that find `effect` on these cases with 80 % power.
+    """Return how many evaluations per condition are needed to find a difference of `effect` with 80 % power.
 
     None if evaluations do not vary, or if no number up to 10,000 is enough.
     """
@@ -89,7 +93,7 @@ def num_evaluations_for(base: Scores, other: Scores, effect: float) -> int | Non
 
 
 def over_cases(base: Scores, other: Scores, num_cases: int) -> TDesign:
-    """Return the t-test over cases, as if the two conditions were evaluated on independent samples of cases.
+    """Return the design of a t-test over cases, as if the two conditions were evaluated on different random cases.
 
     If both were evaluated on the same cases, its standard error is an upper bound.
     """
@@ -143,8 +147,8 @@ def _notes(base: Scores, other: Scores, num_cases: int | None, effect: float) ->
         low, high = _interval(other.mean - base.mean, over_cases(base, other, num_cases))
         interval = f"[{signed(low, True)}, {signed(high, True)}]"
         notes.append(
-            f"{names}: for other cases like these {num_cases} the difference lies in {interval} at the widest. More "
-            "evaluations hardly narrow this interval; paired results of each case, or more cases, do."
+            f"{names}: on other cases of the same kind as these {num_cases}, the 95 % interval of the difference is at "
+            f"most {interval}. More cases, or the results of each case, would narrow it; more evaluations hardly would."
         )
     return notes
 
@@ -161,11 +165,11 @@ def _title(num_cases: int | None) -> str:
 
 _NUMBER = r"\s*(\d+(?:\.\d+)?)\s*"
 _SUMMARY = re.compile(rf"{_NUMBER}(?:(?:±|\+-|\+/-){_NUMBER}[x×]\s*(\d+)\s*)?")
-_FIX = "write NAME=MEAN±SDxEVALUATIONS, as in GRPO=61.7±1.9x5, or NAME=61.0,62.5,60.1 with each evaluation"
+_FIX = "write NAME=MEAN±SDxEVALUATIONS, as in GRPO=61.7±1.9x5, or the score of each evaluation, as in GRPO=61.0,62.5"
 
 
 def read_scores(words: Iterable[str]) -> list[Scores]:
-    """Parse the values of `--scores`: `NAME=...`, or a file.
+    """Parse the values of the option `--scores`: each is `NAME=...` or the path of a file.
 
     A file is YAML (`GRPO: [61.0, 62.5]`, `EGPO: 61.9±0.9x5`) or CSV with the columns `condition` and `score`, one
     evaluation per line.
@@ -179,10 +183,11 @@ def read_scores(words: Iterable[str]) -> list[Scores]:
 
 
 def scores_of(label: str, percents: Sequence[float]) -> Scores:
-    """Return a condition from the score of each evaluation, in percent."""
+    """Return the scores of a condition from the score of each evaluation, in percent."""
     for percent in percents:
         if not 0 <= percent <= 100:
-            raise InputError(f"{label}: {percent:g}", where="--scores", fix="scores are in percent, from 0 to 100")
+            what = f"`{label}` has the score {percent:g}"
+            raise InputError(what, where="--scores", fix="scores must be in percent, from 0 to 100")
     shares = [percent / 100 for percent in percents]
     return Scores(label, fmean(shares), stdev(shares) if len(shares) > 1 else None, len(shares), shares)
 
@@ -194,7 +199,7 @@ def _is_file(word: str) -> bool:
 def _from_word(word: str) -> Scores:
     label, equals, value = word.partition("=")
     if not equals or not label.strip():
-        raise InputError(f"`{word}`", where="--scores", fix=_FIX)
+        raise InputError(f"`{word}` is neither a file nor NAME=...", where="--scores", fix=_FIX)
     return _parsed(label.strip(), value)
 
 
@@ -210,15 +215,15 @@ def _parsed(label: str, value: str) -> Scores:
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"`{label}={value}`", where="--scores", fix=_FIX) from error
+        raise InputError(f"the scores `{label}={value}` cannot be read", where="--scores", fix=_FIX) from error
 
 
 def _summary(label: str, mean: float, sd: float, count: int) -> Scores:
     if count < 2:
         raise InputError(
-            f"{label}: a spread over {count} evaluation",
+            f"`{label}` has a standard deviation, which needs at least 2 evaluations, but has {count}",
             where="--scores",
-            fix="leave out the spread, or give more evaluations",
+            fix="leave out the standard deviation, or give more evaluations",
         )
     return Scores(label, scores_of(label, [mean]).mean, sd / 100, count)
 
@@ -231,7 +236,7 @@ def _from_file(path: Path) -> list[Scores]:
         if isinstance(error, InputError):
             raise
         fix = "write YAML as `NAME: [61.0, 62.5]`, or CSV with the columns condition,score"
-        raise InputError(f"cannot be read ({error!s:.80})", where=str(path), fix=fix) from error
+        raise InputError(f"the file of scores cannot be read ({error!s:.80})", where=str(path), fix=fix) from error
 
 
 def _from_csv(text: str) -> list[Scores]:

@@ -1,17 +1,17 @@
-"""Compare conditions with several training runs, which differ in their seed only. S seeds, P problems.
+"""The comparison of conditions that have several training runs with different seeds. S seeds, P problems.
 
-Problems are shared by all runs, seeds are not, so the variance of a difference of means is
+All runs share the problems but not the seeds, so the variance of a difference of means is
 
     V = problems + seeds,    seeds = (1/S_base + 1/S_other) * (variance of a run's mean),
                              problems = (variance of the mean difference of a problem) / P - residual
 
-where the residual (what neither seed nor problem explains) is contained in both and must be counted once. The part of
-the problems is known well. The part of the seeds is estimated from few runs, with nu = S_base + S_other - 2 degrees of
-freedom. So the test is Student's t with degrees of freedom in between: nu if the whole variance comes from seeds,
-unlimited (the normal test over problems) if none does.
+where the residual (the variance that neither seed nor problem explains) is contained in both terms and must be counted
+once. The term of the problems is known well. The term of the seeds is estimated from few runs, with
+nu = S_base + S_other - 2 degrees of freedom. So the test is Student's t with degrees of freedom between two limits: nu
+if the whole variance comes from seeds, infinity (the normal test over problems) if none does.
 
-The variance of seeds is assumed equal in both conditions, as in Student's t-test. A plain model has no seed: its side
-adds nothing to the part of the seeds.
+The variance of seeds is assumed to be equal in both conditions, as in Student's t-test. A plain model has no seed, so
+it adds nothing to the term of the seeds.
 """
 
 import math
@@ -43,7 +43,10 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True)
 class Spread:
-    """The variance of a difference of means: its parts from problems and from seeds; `freedom` is the seeds'."""
+    """The variance of a difference of means, as the sum of a term for problems and a term for seeds.
+
+    `freedom` is the number of degrees of freedom of the term for seeds.
+    """
 
     problems: float
     seeds: float
@@ -51,38 +54,38 @@ class Spread:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether nothing varied."""
+        """Whether both terms are 0: all runs and problems gave the same difference."""
         return self.problems + self.seeds < _NOTHING
 
     @property
     def error(self) -> float:
-        """Standard error of the difference."""
+        """Standard error of the difference of means."""
         return math.sqrt(self.problems + self.seeds)
 
     @property
     def whole_freedom(self) -> float:
-        """The degrees of freedom of the whole variance, of which the seeds have the share R:
+        """The degrees of freedom of the whole variance, where R is the share of the term for seeds:
 
             nu * (1 + c * (1/R^2 - 1)),    c = (nu - 1) / (nu + 2).
 
-        Satterthwaite's formula has c = 1, for which false alarms reach 7.8 % with nu = 2. With this c they are between
-        4.1 and 5.2 % for nu = 2 at any true R, and closer to 5 % for larger nu. For nu = 1 no c achieves this
-        (2.7 to 5.0 %).
+        Satterthwaite's formula has c = 1; its rate of false positives reaches 7.8 % with nu = 2. With this c it is
+        between 4.1 and 5.2 % for nu = 2 at any true R, and closer to 5 % for larger nu. For nu = 1 it is between 2.7
+        and 5.0 %, and no c is better.
         """
         share = max(self.seeds / (self.problems + self.seeds), _LEAST_SHARE)
         slope = max(_LEAST_SLOPE, (self.freedom - 1) / (self.freedom + 2))
         return self.freedom * (1 + slope * (1 / share**2 - 1))
 
     def p_value(self, delta: float) -> float:
-        """Return the two-sided p-value; 1 if nothing varies."""
+        """Return the two-sided p-value of a difference `delta`; 1 if nothing varies."""
         return 1.0 if self.is_nothing else two_sided_p(delta / self.error, self.whole_freedom)
 
     def reach(self, alpha: float) -> float:
-        """Return half the width of the interval: the difference whose p-value is alpha."""
+        """Return half the width of the interval at level `alpha`: the difference whose p-value is `alpha`."""
         return self.error * t_quantile(1 - alpha / 2, self.whole_freedom)
 
     def detectable(self, alpha: float) -> float | None:
-        """Return the smallest detectable difference; None if nothing varied."""
+        """Return the smallest detectable difference; None if nothing varies."""
         if self.is_nothing:
             return None
         reaches = self._reaches(alpha)
@@ -93,7 +96,7 @@ class Spread:
         return _power(effect, self.error, self._reaches(alpha))
 
     def _reaches(self, alpha: float) -> list[float]:
-        """Return half widths for equally probable estimates of the seeds' variance in repetitions of the experiment."""
+        """Return half widths of the interval for equally probable estimates of the variance of seeds."""
         designs = chi_over_root_freedom(self.freedom, _NUM_DESIGNS)
         return [Spread(self.problems, self.seeds * s * s, self.freedom).reach(alpha) for s in designs]
 
@@ -101,9 +104,10 @@ class Spread:
 def compare_over_seeds(
     base_SP: Floats, other_SP: Floats, *, has_seeds: tuple[bool, bool] = (True, True)
 ) -> DifferenceTest:
-    """Test the difference between two conditions with at least three runs in total; one of them may have a single run.
+    """Test the difference between two conditions with at least three runs in total; one may have a single run.
 
-    If nothing varies, there is no interval and the p-value is 1.
+    `has_seeds`: whether each condition is trained; a plain model is not. If nothing varies, there is no interval and
+    the p-value is 1.
     """
     spread = spread_of(base_SP, other_SP, has_seeds)
     base, num_problems = float(base_SP.mean()), base_SP.shape[1]
@@ -116,10 +120,10 @@ def compare_over_seeds(
 
 
 def spread_of(base_SP: Floats, other_SP: Floats, has_seeds: tuple[bool, bool] = (True, True)) -> Spread:
-    """Return unbiased estimates of both parts.
+    """Return estimates of the terms for problems and for seeds.
 
-    The part of the problems is at least 0, since the residual is subtracted from it. If both are 0 because the means of
-    the runs happen to be equal, V is the residual: it is never smaller.
+    The residual is subtracted from the term for problems, which is then set to 0 if it is negative. If both terms are
+    0, because the means of the runs happen to be equal, the residual is returned as the term for problems.
     """
     num_problems, sides = base_SP.shape[1], (base_SP, other_SP)
     freedom = sum(len(side) for side in sides) - 2
@@ -132,7 +136,7 @@ def spread_of(base_SP: Floats, other_SP: Floats, has_seeds: tuple[bool, bool] = 
 
 
 def _power(effect: float, error: float, reaches: Sequence[float]) -> float:
-    """Return the probability that the interval excludes zero."""
+    """Return the probability that the interval excludes 0 if the true difference is `effect`."""
     found = [_NORMAL.cdf((effect - reach) / error) + _NORMAL.cdf((-effect - reach) / error) for reach in reaches]
     return sum(found) / len(found)
 

@@ -1,4 +1,4 @@
-"""The compared metric: one value per run and problem, over all responses to the problem. S seeds, P problems."""
+"""The compared metric, with one value per run and problem, from all responses to the problem. S seeds, P problems."""
 
 import math
 import re
@@ -23,25 +23,25 @@ _PASS = re.compile(r"pass@([1-9]\d*)")
 
 @dataclass(frozen=True)
 class ComparedMetric:
-    """A metric by name: `accuracy`, `score`, or `pass@k`."""
+    """A metric that can be compared, by its name: `accuracy`, `score`, or `pass@k`."""
 
     name: str
 
     @classmethod
     def named(cls, name: str) -> "ComparedMetric":
-        """Return the metric of that name. InputError for an unknown name."""
+        """Return the metric with this name. Raise InputError if the name is unknown."""
         if name in (ACCURACY, SCORE) or _PASS.fullmatch(name):
             return cls(name)
         raise InputError(f"unknown metric `{name}`", where="--metric", fix=nearest(name, [ACCURACY, SCORE, "pass@8"]))
 
     @property
     def is_share(self) -> bool:
-        """Whether values lie in [0, 1] and are shown in percent."""
+        """Whether values are between 0 and 1 and are shown in percent."""
         return self.name != SCORE
 
     @property
     def is_of_one_response(self) -> bool:
-        """Whether a single response to each problem gives a value."""
+        """Whether one response to a problem is enough to compute the metric."""
         return self.name in (ACCURACY, SCORE, "pass@1")
 
     @property
@@ -49,7 +49,7 @@ class ComparedMetric:
         return SHARES if self.is_share else None
 
     def by_problem(self, samples: Sequence[SampleRecord]) -> dict[str, float]:
-        """Return the value of each problem over all its responses; problems without a finite value are left out."""
+        """Return the metric of each problem from all its responses. Problems without a finite value are left out."""
         tallies = tally_problems(samples)
         found = _PASS.fullmatch(self.name)
         k = int(found[1]) if found else 1
@@ -59,8 +59,8 @@ class ComparedMetric:
 
 @dataclass(frozen=True)
 class RunFigures:
-    """The values of one run. `evaluations` are the means of repeated evaluations; for a single evaluation, of each pass
-    over the problems. `by_problem` has the value of each problem over the responses of all evaluations."""
+    """The values of one run in one metric. `evaluations`: the mean of each evaluation, or, if there is only one, of
+    each pass over the problems. `by_problem`: the value of each problem, from the responses of all evaluations."""
 
     run: str
     seed: int | None
@@ -78,12 +78,12 @@ class RunFigures:
 
 
 def figures_of_run(run: ComparedModel, metric: ComparedMetric) -> RunFigures:
-    """Return the values of a run. Responses of repeated evaluations are pooled by problem."""
+    """Return the values of a run in one metric. Responses of repeated evaluations are pooled by problem."""
     together = metric.by_problem([sample for one in run.evaluations for sample in one.samples])
     if not together:
         most = max(one.section("sampling").get("n", 1) for one in run.evaluations)
         fix = f"each problem has {most} responses per evaluation; choose another --metric"
-        raise InputError(f"no problem has a value of {metric.name}", where=run.name, fix=fix)
+        raise InputError(f"{metric.name} cannot be computed for any problem", where=run.name, fix=fix)
     return RunFigures(run.name, run.seed, _evaluations(run, metric), together, run.is_trained)
 
 
@@ -99,7 +99,7 @@ def figures_of_condition(condition: Condition, metric: ComparedMetric) -> list[R
 
 
 def shared_problems(runs: Sequence[RunFigures]) -> list[str]:
-    """Return the problems with a value in every run. InputError if there are fewer than two."""
+    """Return the problems that have a value in every run. Raise InputError if there are fewer than two."""
     first, *others = [run.by_problem for run in runs]
     shared = [key for key in first if all(key in other for other in others)]
     if len(shared) < 2:

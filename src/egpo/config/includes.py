@@ -1,4 +1,4 @@
-"""Reads a recipe and the files that it includes into one set of values, each with the file and line that set it.
+"""The reader of a recipe and the files that it includes: merged values, each with the file and line that set it.
 
     include: parts/tiny.yaml            # or a list; relative to the file that contains the key
 
@@ -29,14 +29,14 @@ class Layers:
 
 
 def read_layers(path: FilePath, kind: str = "recipe") -> Layers:
-    """Return the values of a file merged over those of the files that it includes."""
+    """Return the values of a file merged over those of the files that it includes. `kind` is used in messages."""
     return _read_layers(path, kind, (), {})
 
 
 def _read_layers(path: FilePath, kind: str, chain: tuple[FilePath, ...], known: dict[FilePath, Layers]) -> Layers:
-    """`chain` holds the files that led to this one; one that occurs again is a cycle. `known` caches the files that
-    were read: without it a file that is included along several paths is read once per path, and the number of paths can
-    double with each level."""
+    """Read a file and, recursively, the files that it includes. `chain`: the files whose includes led to this one, to
+    detect cycles. `known`: cache of files already read; without it a file that several files include is read many
+    times."""
     document = current_document(_read(path, kind), str(path))
     set_at = {key: f"{path}:{line}" for key, line in document.line_of.items() if key[0] != INCLUDE}
     layers = Layers({}, {})
@@ -62,30 +62,32 @@ def _included(document: Document, path: FilePath) -> list[str]:
 
 def _base(path: FilePath, name: str, place: str) -> FilePath:
     if fault := path_fault(name):
-        raise ConfigError([Fault(f"includes {shortened(name)}", place, f"it must be {fault}")])
+        raise ConfigError([Fault(f"`include` has the path {shortened(name)}", place, f"it must be {fault}")])
     base = path.parent / FilePath(name).expanduser()
     if base.is_file():
         return base
     if base.is_dir():
-        raise ConfigError([Fault(f"includes `{name}`, which is a folder", place, "name each of its files")])
+        fix = "name each file of the folder"
+        raise ConfigError([Fault(f"the included path `{name}` is a folder", place, fix)])
     if not base.parent.is_dir():
-        raise ConfigError([Fault(f"includes `{name}`, and there is no folder {base.parent}", place, "check the path")])
+        what = f"the included file `{name}` does not exist: there is no folder {base.parent}"
+        raise ConfigError([Fault(what, place, "check the path")])
     there = [one.name for one in base.parent.glob("*.yaml") if one.name != path.name]
     advice = nearest(base.name, there) if there else f"{base.parent} contains no .yaml file"
-    raise ConfigError([Fault(f"includes `{name}`, which does not exist", place, advice)])
+    raise ConfigError([Fault(f"the included file `{name}` does not exist", place, advice)])
 
 
 def _refuse_cycle(chain: tuple[FilePath, ...], base: FilePath, place: str) -> None:
     if len(chain) > _DEEPEST:
         what = f"more than {_DEEPEST} files include each other in a chain"
-        raise ConfigError([Fault(what, place, "flatten the includes")])
+        raise ConfigError([Fault(what, place, "include fewer files in a chain")])
     if base.resolve() in [path.resolve() for path in chain]:
         shown = " -> ".join(str(path) for path in (*chain, base))
-        raise ConfigError([Fault(f"includes itself: {shown}", place, "remove one of these includes")])
+        raise ConfigError([Fault(f"the file includes itself: {shown}", place, "remove one of these includes")])
 
 
 def merge_layers(lower: Layers, upper: Layers) -> Layers:
-    """Merge sections key by key. Any other value of `upper` replaces that of `lower`, with all keys below it."""
+    """Merge two sets of values. Sections are merged key by key; any other value of `upper` replaces that of `lower`."""
     replaced: list[KeyPath] = []
     value = _merged(lower.value, upper.value, (), replaced)
     kept = {key: place for key, place in lower.set_at.items() if not any(key[: len(path)] == path for path in replaced)}
@@ -93,7 +95,7 @@ def merge_layers(lower: Layers, upper: Layers) -> Layers:
 
 
 def _merged(lower: dict[str, Any], upper: dict[str, Any], path: KeyPath, replaced: list[KeyPath]) -> dict[str, Any]:
-    """Appends to `replaced` the keys whose lower values were replaced."""
+    """Return the merged values. Append to `replaced` the keys whose values in `lower` were replaced."""
     merged = dict(lower)
     for key, new in upper.items():
         old = merged.get(key)
@@ -112,13 +114,14 @@ def _read(path: FilePath, kind: str) -> Document:
         raise ConfigError([Fault("no such file", str(path), "check the path")]) from error
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
         if fault := path_fault(str(path)):
-            raise ConfigError([Fault("cannot be read", shortened(str(path)), f"it must be {fault}")]) from error
-        fix = f"a {kind} is a YAML file in UTF-8"
-        raise ConfigError([Fault(f"cannot be read: {error}", str(path), fix)]) from error
+            what = f"the {kind} cannot be read"
+            raise ConfigError([Fault(what, shortened(str(path)), f"it must be {fault}")]) from error
+        fix = f"a {kind} must be a YAML file in UTF-8"
+        raise ConfigError([Fault(f"the {kind} cannot be read: {error}", str(path), fix)]) from error
     document = parse_yaml(text, str(path))
     if document.value is None:
         fix = (
-            "it needs at least model.path, and task.name or data.path"
+            "a recipe needs at least model.path, and task.name or data.path"
             if kind == "recipe"
             else "remove the file, or write settings into it"
         )

@@ -1,4 +1,4 @@
-"""Loads a recipe: its files, then overrides (`update.lr=2e-6`), then this machine's defaults, all checked together.
+"""The loader of recipes: reads the files, applies overrides (`update.lr=2e-6`) and this machine's defaults, checks all.
 
 `load_config` returns the checked config, `config_to_yaml` writes it back, `config_schema` describes it for editors, and
 `settings_with_origins` tells which file and line, or which override, set each value.
@@ -6,6 +6,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, TypeVar, overload
@@ -20,10 +21,13 @@ from egpo.config.yaml_text import dump_yaml, parse_yaml
 from egpo.errors import ConfigError, Fault
 from egpo.sections import KeyPath, PlaceOf, Section, faults_of
 
+Recipe = str | FilePath | Mapping[str, Any] | None
+"""A YAML file, values by section as a YAML file would hold them, or None for the defaults."""
+
 
 @dataclass(frozen=True)
 class Values:
-    """Unchecked values of a recipe, the origin of each, and the faults of overrides that could not be applied."""
+    """The unchecked values of a recipe, the place where each was set, and the faults of overrides that failed."""
 
     value: dict[str, Any]
     place_of: PlaceOf
@@ -40,18 +44,20 @@ class Values:
         return f"override `{setters[-1]}`" if setters else self.place_of.set_at.get(key, "default")
 
 
-def read_values(recipe: str | FilePath | None, overrides: Iterable[str]) -> Values:
-    """Read a recipe and its includes, apply the overrides, and fill in this machine's defaults. Nothing is checked."""
-    where = str(recipe) if recipe is not None else "defaults"
-    layers = Layers({}, {}) if recipe is None else read_layers(FilePath(recipe))
+def read_values(recipe: Recipe, overrides: Iterable[str]) -> Values:
+    """Read a recipe and its includes, apply the overrides, and add this machine's defaults, without checking values."""
+    if recipe is None or isinstance(recipe, Mapping):
+        where, layers = "defaults" if recipe is None else "settings", Layers(deepcopy(dict(recipe or {})), {})
+    else:
+        where, layers = str(recipe), read_layers(FilePath(recipe))
     applied, faults = apply_overrides(layers.value, [overrides] if isinstance(overrides, str) else list(overrides))
     _fill_from_machine(layers)
     return Values(layers.value, PlaceOf(where, layers.set_at, applied), faults)
 
 
 def _fill_from_machine(layers: Layers) -> None:
-    """Take the numbers of GPUs and nodes from the machine file, where the recipe does not set them."""
-    # Read even if it is not used: a faulty machine file is reported now.
+    """Set the numbers of GPUs and nodes from the machine file, if the recipe uses verl and does not set them."""
+    # The machine file is read even if it is not needed, so that its errors are reported now.
     machine, verl = this_machine(), layers.value.get("verl") or {}
     if layers.value.get("engine") == "verl" and isinstance(verl, dict) and verl.get("device") != "cpu":
         known = {"gpus": machine.gpus, "nodes": machine.nodes}
@@ -69,8 +75,8 @@ class _Override:
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[KeyPath, str], list[Fault]]:
-    """Write the overrides into `values`. Return the override that set each key, and the faults of those that could not
-    be applied."""
+    """Write the overrides into `values`. Return the override that set each key, and the faults of the overrides that
+    could not be applied."""
     applied: dict[KeyPath, str] = {}
     faults: list[Fault] = []
     for override in _parsed(overrides, faults):
@@ -79,7 +85,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[d
             section = section.setdefault(part, {})
             if not isinstance(section, dict):
                 name = ".".join(override.path[: depth + 1])
-                fix = "it is a single value and has no keys"
+                fix = f"set `{name}` itself: it is a single value without keys"
                 faults.append(Fault(f"`{name}` is not a section", f"override `{override.text}`", fix))
                 break
         else:
@@ -95,10 +101,11 @@ def _parsed(overrides: Sequence[str], faults: list[Fault]) -> Iterator[_Override
         key, equals, value = text.partition("=")
         path = tuple(key.strip().split("."))
         if not equals or not all(path):
-            faults.append(Fault("not an override", f"`{text}`", "write section.key=value, as in update.lr=2e-6"))
+            fix = "write section.key=value, as in update.lr=2e-6"
+            faults.append(Fault("this is not an override", f"`{text}`", fix))
             continue
         if path == (INCLUDE,):
-            fix = "write it into the recipe; `egpo new` makes one"
+            fix = "write `include` into the recipe; `egpo new` makes a recipe"
             faults.append(Fault("`include` cannot be an override", f"override `{text}`", fix))
             continue
         try:
@@ -117,12 +124,10 @@ _INCLUDE_SCHEMA = {
 
 
 @overload
-def load_config(recipe: str | FilePath | None = None, overrides: Iterable[str] = ()) -> Config: ...
+def load_config(recipe: Recipe = None, overrides: Iterable[str] = ()) -> Config: ...
 @overload
-def load_config(recipe: str | FilePath | None, overrides: Iterable[str], root: type[Root]) -> Root: ...
-def load_config(
-    recipe: str | FilePath | None = None, overrides: Iterable[str] = (), root: type[Section] = Config
-) -> Section:
+def load_config(recipe: Recipe, overrides: Iterable[str], root: type[Root]) -> Root: ...
+def load_config(recipe: Recipe = None, overrides: Iterable[str] = (), root: type[Section] = Config) -> Section:
     """Read a recipe, apply the overrides, and check the result. All faults are reported in one ConfigError, each with
     its file, line and section.
 
@@ -132,8 +137,8 @@ def load_config(
     return _checked(read_values(recipe, overrides), root)
 
 
-def load_recipe(recipe: str | FilePath | None = None, overrides: Iterable[str] = ()) -> Config | SftConfig:
-    """Load a recipe of either kind. One with `data` and without `task` is for `egpo sft`."""
+def load_recipe(recipe: Recipe = None, overrides: Iterable[str] = ()) -> Config | SftConfig:
+    """Load and check a recipe of either kind. A recipe with `data` and without `task` is for `egpo sft`."""
     return check_values(read_values(recipe, overrides))
 
 
@@ -143,12 +148,12 @@ def check_values(values: Values) -> Config | SftConfig:
 
 
 def config_to_yaml(config: Section) -> str:
-    """Return the resolved config as YAML: every setting, in the order of the schema. It loads as the same config."""
+    """Return a config as YAML: every setting, in the order of the schema. Loading the text gives the same config."""
     return dump_yaml(config.model_dump(mode="json"))
 
 
 def config_schema(root: type[Section] = Config) -> dict[str, Any]:
-    """Return a JSON schema for editors (`# yaml-language-server: $schema=egpo.schema.json`)."""
+    """Return the JSON schema of recipes, for editors (`# yaml-language-server: $schema=egpo.schema.json`)."""
     title = "egpo recipe" if root is Config else "egpo sft recipe"
     described = root.model_json_schema()
     # An included file may contain the required keys.
@@ -169,7 +174,7 @@ def _checked(values: Values, root: type[Root]) -> Root:
 
 @dataclass(frozen=True)
 class Setting:
-    """A dotted key, its value, and the file and line or override that set it (`default` if none did)."""
+    """A setting: its dotted key, its value, and the `file:line` or the override that set it (`default` if none did)."""
 
     key: str
     value: Any
@@ -179,7 +184,7 @@ class Setting:
         return f"{f'{self.key}={json.dumps(self.value, ensure_ascii=False)}':<60}  # {self.origin}"
 
 
-def settings_with_origins(recipe: str | FilePath | None = None, overrides: Iterable[str] = ()) -> list[Setting]:
+def settings_with_origins(recipe: Recipe = None, overrides: Iterable[str] = ()) -> list[Setting]:
     """Return every setting of the checked recipe with its origin, in the order of the schema."""
     values = read_values(recipe, overrides)
     resolved = check_values(values).model_dump(mode="json")

@@ -1,8 +1,8 @@
 """The machine file, `egpo.machine.yaml`: settings that belong to a machine and not to a recipe. It is optional.
 
-It holds the folders of models and data, the number of GPUs, and the interpreters of separate environments. The first of
-these is read: the file named by the variable EGPO_MACHINE, `egpo.machine.yaml` in the working directory, the same in
-~/.config/egpo. An empty EGPO_MACHINE turns it off.
+It contains the folders of models and data, the number of GPUs, and the interpreters of separate environments. One file
+is read: the file that the variable EGPO_MACHINE names; without that variable, `egpo.machine.yaml` in the working
+directory, or else in ~/.config/egpo. If EGPO_MACHINE is empty, no file is read.
 """
 
 import json
@@ -51,11 +51,12 @@ class Machine(Section):
 
 
 def machine_file() -> Path | None:
-    """Return the path of the machine file, or None if there is none. EGPO_MACHINE must name an existing file."""
+    """Return the path of the machine file; None if there is none. Raise InputError if EGPO_MACHINE names no file."""
     if VARIABLE in os.environ:
         named = os.environ[VARIABLE]
         if named and (path_fault(named) or not Path(named).expanduser().is_file()):
-            raise InputError(f"no such file `{named}`", where=VARIABLE, fix="correct the variable, or unset it")
+            what = f"the machine file `{named}` does not exist"
+            raise InputError(what, where=VARIABLE, fix="correct the variable, or unset it")
         return Path(named).expanduser() if named else None
     places = (Path(NAME), Path.home() / ".config" / "egpo" / NAME)
     return next((place for place in places if place.is_file()), None)
@@ -68,7 +69,7 @@ def this_machine() -> Machine:
 
 
 def read_machine(path: Path) -> Machine:
-    """Read and check a machine file. A missing folder or interpreter is reported now, not when it is first used."""
+    """Read and check a machine file. Raise ConfigError if a folder or interpreter that it names does not exist."""
     layers = read_layers(path, "machine file")
     place_of = PlaceOf(str(path), layers.set_at, {})
     try:
@@ -82,8 +83,8 @@ def read_machine(path: Path) -> Machine:
 
 
 def model_folder(name: str) -> str:
-    """Resolve `model.path` on this machine: to a folder of that name, a model of the package, or a folder below one of
-    the machine's `models`. If none exists, return the name unchanged; it is then a name on the hub."""
+    """Resolve `model.path` on this machine: to a folder of that name, a model of the package, or a folder in one of the
+    `models` folders of the machine file. If none exists, return the name unchanged, as a name on the hub."""
     resolved = resolve_model(name)
     if resolved != name or Path(name).expanduser().is_dir():
         return resolved
@@ -105,29 +106,33 @@ def require_model_place(name: str, where: str) -> str:
         _require_readable_config(path / "config.json", where)
         return folder
     if path.exists():
-        raise InputError("is a file, not a model folder", where=where, fix="give the folder that holds it")
+        what = f"`{name}` is a file, not a model folder"
+        raise InputError(what, where=where, fix="give the folder that contains the file")
     close = get_close_matches(name, MODELS, n=1, cutoff=0.8)
     if close or not _may_be_of_the_hub(name):
-        raise InputError("no such folder", where=where, fix=f"did you mean `{close[0]}`?" if close else _closest(path))
+        fix = f"did you mean `{close[0]}`?" if close else _closest(path)
+        raise InputError("no such folder", where=where, fix=fix)
     return folder
 
 
 def _require_readable_config(path: Path, where: str) -> None:
-    """Raise InputError on a config that transformers would answer with a traceback. A missing config is reported by the
-    code that loads the model."""
+    """Raise InputError if a config.json is invalid in a way for which transformers shows only a traceback. (The code
+    that loads the model reports a missing file.)"""
     if not path.is_file():
         return
     fix = "check that the folder is complete, as `save_pretrained` writes it"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"its config.json cannot be read ({error})", where=where, fix=fix) from error
+        raise InputError(f"the model's config.json cannot be read ({error})", where=where, fix=fix) from error
     if not isinstance(config, dict):
-        raise InputError(f"its config.json holds a {type(config).__name__}, not an object", where=where, fix=fix)
+        what = f"the model's config.json contains a {type(config).__name__}, not an object"
+        raise InputError(what, where=where, fix=fix)
     for key in ("num_hidden_layers", "n_layer", "num_layers"):
         layers = config.get(key)
         if layers is not None and (not isinstance(layers, int) or layers < 1):
-            raise InputError(f"`{key}` of its config.json is {layers!r:.40}", where=where, fix="it must be 1 or more")
+            what = f"`{key}` in the model's config.json is {layers!r:.40}"
+            raise InputError(what, where=where, fix="it must be 1 or more")
 
 
 def _may_be_of_the_hub(name: str) -> bool:
@@ -138,7 +143,7 @@ def _may_be_of_the_hub(name: str) -> bool:
 
 
 def _closest(path: Path) -> str:
-    """Return advice that names the closest existing folder, compared at the first part of the path that is missing."""
+    """Return advice for a path that does not exist: the path with its first missing part replaced by a similar name."""
     missing = next(place for place in (*reversed(path.parents), path) if not place.is_dir())
     home = missing.parent
     try:
@@ -152,8 +157,8 @@ def _closest(path: Path) -> str:
 
 
 def data_place(source: str) -> str:
-    """Resolve `prepare.source` on this machine: to an existing path, to a path below one of the machine's `data`
-    folders, or else to the same text, which is then a name on the hub."""
+    """Resolve `prepare.source` on this machine: to an existing path, or to a path in one of the `data` folders of the
+    machine file. If none exists, return the text unchanged, as a name on the hub."""
     if Path(source).expanduser().exists():
         return str(Path(source).expanduser())
     tried = [Path(root, source) for root in this_machine().data]
@@ -179,8 +184,9 @@ def _wrong_paths(machine: Machine, place_of: PlaceOf) -> Iterator[Fault]:
     for key, folders in (("models", machine.models), ("data", machine.data)):
         for folder in folders:
             if not Path(folder).is_dir():
-                yield Fault(f"`{key}`: no such folder {folder}", place_of((key,)), "correct the path, or leave it out")
+                what = f"the folder {folder} of `{key}` does not exist"
+                yield Fault(what, place_of((key,)), "correct the path, or leave it out")
     for name, python in machine.environments:
         if python is not None and not (Path(python).is_file() and os.access(python, os.X_OK)):
-            fix = "give the path of its python, such as /opt/verl/bin/python"
-            yield Fault(f"`{name}`: no interpreter at {python}", place_of(("environments", name)), fix)
+            fix = "give the path of a Python interpreter, such as /opt/verl/bin/python"
+            yield Fault(f"`{name}` names {python}, which is not an interpreter", place_of(("environments", name)), fix)

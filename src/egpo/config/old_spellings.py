@@ -1,4 +1,4 @@
-"""Translates config keys and values of earlier systems to the current ones.
+"""The translation of config keys and values of earlier EGPO repositories to the current ones.
 
 `algorithm.egpo_lambda: 0.4` in a recipe, as an override, or on verl's command line is read as
 `algorithm.egpo.lam: 0.4`, and a notice is printed once on stderr. All old keys are below `algorithm`. To add one, add a
@@ -18,8 +18,8 @@ SECTION = "algorithm"
 
 @dataclass(frozen=True)
 class OldKey:
-    """An old key, the current key in a recipe, and the current key in verl's configuration, all dotted and relative to
-    `algorithm`. In verl's configuration the settings of both estimators are below `egpo`."""
+    """An old key with its current key in a recipe and in verl's configuration. All are dotted and relative to
+    `algorithm`. In verl's configuration the settings of both EGPO estimators are below `egpo`."""
 
     old: str
     recipe: str
@@ -34,10 +34,10 @@ OLD_KEYS = (
     OldKey("egpo.lambda_max", recipe="egpo_calibrated.lambda_max", verl="egpo.lambda_max"),
     OldKey("egpo_calibrated.entropy_epsilon", recipe="egpo_calibrated.eps", verl="egpo.eps"),
 )
-"""The last four belong to the calibrated estimator."""
+"""The table of old keys. The last four are settings of the estimator `egpo_calibrated`."""
 
 OLD_VALUES = {"entropy_mode": {"joint": "response"}}
-"""Last part of the key -> {old value: current value}."""
+"""The table of old values: last part of the key -> {old value: current value}."""
 
 _IN_RECIPES: dict[KeyPath, KeyPath] = {
     (SECTION, *row.old.split(".")): (SECTION, *row.recipe.split(".")) for row in OLD_KEYS
@@ -45,16 +45,16 @@ _IN_RECIPES: dict[KeyPath, KeyPath] = {
 
 
 def current_value(key: str, value: Any) -> Any:
-    """Return the current spelling of a value, with a notice if it was an old one. `key` is dotted."""
+    """Return the current spelling of a value; print a notice if the value is an old one. `key` is its dotted key."""
     new = OLD_VALUES.get(key.rpartition(".")[2], {}).get(value) if isinstance(value, str) else None
     if new is None:
         return value
-    notify_once(f"{key}={value} -> {key}={new}")
+    notify_once(f"the old value {key}={value} is read as {key}={new}")
     return new
 
 
 def current_override(path: KeyPath, value: Any) -> tuple[KeyPath, Any]:
-    """Return an override with current keys and values. It may set one key, or a section that contains old keys."""
+    """Return the key and value of an override in their current spelling. The value may be a section with old keys."""
     if isinstance(value, dict) and path[:1] == (SECTION,):
         nested: Any = value
         for part in reversed(path):
@@ -70,8 +70,8 @@ def current_override(path: KeyPath, value: Any) -> tuple[KeyPath, Any]:
 
 
 def current_document(document: Document, where: str) -> Document:
-    """Return a file's values with current keys and values; each keeps its line number. If a setting is given in both
-    spellings with different values, raise ConfigError."""
+    """Return the values of a file with current keys and values; each keeps its line number. Raise ConfigError if a
+    setting is given in both spellings with different values."""
     if not isinstance(document.value, dict) or not isinstance(document.value.get(SECTION), dict):
         return document
     value, line_of = _copied(document.value), dict(document.line_of)
@@ -119,4 +119,4 @@ def _copied(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _notify(old: KeyPath, new: KeyPath) -> None:
-    notify_once(f"{'.'.join(old)} -> {'.'.join(new)}")
+    notify_once(f"the old key {'.'.join(old)} is read as {'.'.join(new)}")

@@ -1,4 +1,4 @@
-"""Reads and writes YAML 1.2, with the line of each key.
+"""The reader and writer of YAML 1.2, with the line number of each key.
 
 PyYAML reads `1e-6` as a string and `no` as False, and accepts a key twice. Here scalars follow YAML 1.2's core schema,
 and a repeated key is an error.
@@ -31,18 +31,20 @@ class Document:
 
 
 def parse_yaml(text: str, where: str) -> Document:
-    """Parse one YAML document into plain values. Raises ConfigError on invalid YAML; keys are not checked here."""
+    """Parse one YAML document into plain values. Raise ConfigError if it is not YAML; keys are not checked."""
     reader = _Reader(where)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         value = None if node is None else reader.value(node, ())
     except RecursionError as error:
-        raise ConfigError([Fault("nested too deeply", where, "is an alias inside itself?")]) from error
+        fix = "check whether an alias contains itself"
+        raise ConfigError([Fault("the YAML is nested too deeply", where, fix)]) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{where}:{mark.line + 1}" if mark else where
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError([Fault(f"not YAML: {problem}", place, "check the indentation and the quotes")]) from error
+        fix = "check the indentation and the quotes"
+        raise ConfigError([Fault(f"the text is not YAML: {problem}", place, fix)]) from error
     return Document(value, reader.line_of)
 
 
@@ -74,7 +76,8 @@ class _Reader:
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         self.num_values += 1
         if self.num_values > _MOST_VALUES:
-            raise ConfigError([Fault(f"more than {_MOST_VALUES} values", self.where, "is an alias inside itself?")])
+            fix = "check whether an alias contains itself"
+            raise ConfigError([Fault(f"the YAML has more than {_MOST_VALUES} values", self.where, fix)])
         if not node.tag.startswith("tag:yaml.org,2002:") or ":python/" in node.tag:
             place = f"{self.where}:{node.start_mark.line + 1}"
             raise ConfigError([Fault(f"the YAML tag `{node.tag}` is not supported", place, "write plain values")])
@@ -99,7 +102,7 @@ class _Reader:
 
 
 class _Dumper(yaml.SafeDumper):
-    """A dumper that quotes a string if it would otherwise be read as another type."""
+    """A YAML dumper that quotes a string if it would otherwise be read as another type."""
 
 
 def _represent_str(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

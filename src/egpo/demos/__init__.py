@@ -1,8 +1,8 @@
-"""The demo (`egpo demo`): the tiny model of the package, trained with every estimator and compared, in minutes.
+"""The demo (`egpo demo`): trains the package's tiny model with every estimator and compares the results, in minutes.
 
-Enter: a folder and a size. Leave: the data, a run for each estimator, the probe, and one report of all.
+Input: an output folder and a size. Output: the data, one run per estimator, the probe, and one report of all runs.
 
-- `countdown.yaml` is the recipe; `demo` makes one experiment of it per estimator and runs them as `egpo run` does.
+- `countdown.yaml` is the recipe; `demo` runs it once per estimator, as `egpo run` does.
 - `forecast` compares the probe's forecast of informative groups with the first training steps.
-- `findings` compares the evaluations: estimators with the base, and with each other.
+- `findings` compares the evaluations: each estimator with the base model, and the estimators with each other.
 """

@@ -1,4 +1,4 @@
-"""`egpo demo`: the packaged recipe once per estimator, run as `egpo run` runs recipes; then one report of all runs."""
+"""The command `egpo demo`: run `countdown.yaml` once per estimator, as `egpo run` does, and write one report."""
 
 import json
 import time
@@ -24,14 +24,18 @@ from egpo.runs.folder import PROBE, RunFolder
 
 RECIPE = Path(__file__).parent / "countdown.yaml"
 MANNERS = ("sampled", "greedy")
-"""The two exams of the recipe, in the order of `exams_of`."""
-_MOST_VALIDATED = 64  # validation draws a curve; the figures come from the evaluation
+"""The two ways of answering in an evaluation, in the order in which `exams_of` returns their exams."""
+# Maximum number of validation problems: validation only draws a curve; the reported figures come from the evaluation.
+_MOST_VALIDATED = 64
 
 
 @dataclass(frozen=True)
 class DemoSize:
-    """`steps` of `prompts` problems with each estimator; an evaluation on the first `eval_problems` of the test split,
-    `eval_n` responses each; a probe of `probe_problems` of the training split, `probe_n` responses each."""
+    """The size of a demo: numbers of training steps, problems and responses.
+
+    Each estimator trains for `steps` steps of `prompts` problems. The evaluation uses the first `eval_problems` of the
+    test split, the probe `probe_problems` of the training split; `eval_n` and `probe_n` are responses per problem.
+    """
 
     steps: int
     prompts: int
@@ -47,7 +51,7 @@ FAST = DemoSize(steps=6, prompts=16, eval_problems=64, eval_n=4, probe_problems=
 
 @dataclass(frozen=True)
 class DemoFolder:
-    """`data`, `probe`, a run for each estimator, `report.html`, and `plan.json`, which holds the size."""
+    """The folder of a demo: `data`, `probe`, one run per estimator, `report.html`, and `plan.json` with the size."""
 
     path: Path
 
@@ -71,31 +75,37 @@ class DemoFolder:
         return self.path / "plan.json"
 
     def claim(self, size: DemoSize) -> None:
-        """Take a new folder, or resume a demo of the same size. InputError if the folder holds anything else."""
+        """Create the folder, or accept one with a demo of the same size. InputError if it contains anything else."""
         wanted = json.dumps(asdict(size), indent=2) + "\n"
         if self._size.is_file():
             if self._size.read_text(encoding="utf-8") != wanted:
-                fix = "give another --out, or the same options as before"
-                raise InputError("holds a demo of another size", where=str(self.path), fix=fix)
+                fix = "choose another folder with --out, or use the same options as before"
+                raise InputError("the folder contains a demo of another size", where=str(self.path), fix=fix)
             return
         if self.path.exists() and (not self.path.is_dir() or self._holds_something()):
-            raise InputError("holds something else than a demo", where=str(self.path), fix="give another --out")
+            fix = "choose another folder with --out"
+            raise InputError("the folder contains files that no demo wrote", where=str(self.path), fix=fix)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomically(self._size, wanted)
         except OSError as error:
-            fix = "give another --out"
-            raise InputError(f"cannot be written ({error.strerror})", where=str(self.path), fix=fix) from error
+            fix = "choose another folder with --out"
+            raise InputError(
+                f"the folder cannot be written ({error.strerror})", where=str(self.path), fix=fix
+            ) from error
 
     def _holds_something(self) -> bool:
-        """Return whether there is more than the unfinished first file of a call that was killed."""
+        """Return whether the folder contains more than an unfinished file, which an interrupted demo may leave."""
         return any(not entry.name.startswith(UNFINISHED) for entry in self.path.iterdir())
 
 
 @dataclass(frozen=True)
 class Demo:
-    """The results: evaluations by manner (`sampled`, `greedy`) and model, the probe's forecast beside what happened,
-    the report, and the seconds that this call took."""
+    """The results of a demo.
+
+    `evaluations` are by manner (`sampled`, `greedy`), then by model. `forecast` is a sentence that compares the probe's
+    forecast with the measurement, `report` the path of the report, and `took_s` the seconds that the call took.
+    """
 
     evaluations: Mapping[str, Mapping[str, StoredEvaluation]]
     forecast: str
@@ -104,7 +114,7 @@ class Demo:
 
 
 def run_demo(folder: DemoFolder, size: DemoSize, screen: Screen) -> Demo:
-    """Run every job that is not done yet: an interrupted demo continues."""
+    """Run the demo and return its results. Finished jobs are skipped, so that an interrupted demo continues."""
     start = time.monotonic()
     folder.claim(size)
     experiments = {name: Experiment("egpo demo", demo_config(folder, size, name)) for name in ESTIMATORS}
@@ -117,7 +127,7 @@ def run_demo(folder: DemoFolder, size: DemoSize, screen: Screen) -> Demo:
 
 
 def demo_config(folder: DemoFolder, size: DemoSize, estimator: str) -> Config:
-    """Return the recipe with this estimator. Nothing else differs between the runs but their names."""
+    """Return the config of the demo's run with this estimator. The runs differ only in their estimator and name."""
     overrides = {
         "name": estimator,
         "runs": str(folder.path),
@@ -135,14 +145,14 @@ def demo_config(folder: DemoFolder, size: DemoSize, estimator: str) -> Config:
 
 
 def _copy_probe(run: RunFolder, folder: DemoFolder) -> None:
-    """Copy the probe of the base, which all runs share, out of the first run."""
+    """Copy the base model's probe, which all runs share, from the first run into the demo folder."""
     folder.probe.mkdir(exist_ok=True)
     for path in (run.evals / PROBE).parent.glob(f"{Path(PROBE).stem}.*"):
         write_atomically(folder.probe / path.name, path.read_bytes())
 
 
 def _evaluations(experiments: Mapping[str, Experiment]) -> dict[str, dict[str, StoredEvaluation]]:
-    """Return the stored evaluations by manner, then by model: the base, and that of each estimator."""
+    """Return the evaluations by manner (`sampled`, `greedy`), then by model: the base, and one per estimator."""
     first = next(iter(experiments.values()))
     found: dict[str, dict[str, StoredEvaluation]] = {}
     for manner, exam in zip(MANNERS, exams_of(first.training), strict=True):

@@ -1,4 +1,4 @@
-"""Paired comparisons of a demo's evaluations: estimators with the base, estimators with each other, kinds of gain."""
+"""Paired comparisons of a demo's evaluations: estimators with the base model and with each other."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -10,12 +10,12 @@ from egpo.evals.paired import ACCURACY, Judged, PairedDifference, compare, paire
 
 BASE = "egpo-tiny"
 Evaluations = Mapping[str, Mapping[str, Judged]]
-"""By manner (`sampled`, `greedy`), then by model."""
+"""Judged responses by manner (`sampled` or `greedy`), then by the name of the model."""
 
 
 @dataclass(frozen=True)
 class ModelDifference:
-    """Difference in accuracy of `other` and `base`, paired by problem, sampled or greedy (`manner`)."""
+    """The accuracy of `other` minus that of `base`, paired by problem. `manner` is `sampled` or `greedy`."""
 
     manner: str
     base: str
@@ -25,7 +25,10 @@ class ModelDifference:
 
 @dataclass(frozen=True)
 class Gain:
-    """One estimator compared with the base: accuracy in both manners, and length of sampled responses in tokens."""
+    """One estimator's model compared with the base model: sampled accuracy, greedy accuracy, and response length.
+
+    `length` is that of sampled responses, in tokens.
+    """
 
     estimator: str
     sampled: PairedDifference
@@ -34,24 +37,24 @@ class Gain:
 
     @property
     def described(self) -> str:
-        """The kind of gain: more reliable sampling (greedy accuracy unchanged), or newly solved problems."""
+        """The kind of gain in words: more reliable sampling (greedy accuracy unchanged), or newly solved problems."""
         if self.sampled.verdict != "better":
             return "sampled accuracy did not rise measurably"
         if self.greedy.verdict != "better":
             return "sampled accuracy rose, greedy not measurably: more reliable, no evidence of new abilities"
-        became = {"better": "became longer: it searches more", "worse": "became shorter"}
+        became = {"better": "became longer: the model searches more", "worse": "became shorter"}
         length = became.get(self.length.verdict, "did not become measurably longer")
         return f"sampled and greedy accuracy rose, and responses {length}"
 
 
 def against_base(evaluations: Evaluations) -> Iterator[ModelDifference]:
-    """Yield each estimator against the base, in both manners."""
+    """Yield the difference in accuracy of each estimator's model from the base model, sampled and greedy."""
     for manner, by_model in evaluations.items():
         yield from (_difference(manner, by_model, BASE, other) for other in by_model if other != BASE)
 
 
 def between_estimators(evaluations: Evaluations) -> Iterator[ModelDifference]:
-    """Yield every pair of estimators once, in both manners."""
+    """Yield the difference in accuracy between each pair of estimators, sampled and greedy."""
     for manner, by_model in evaluations.items():
         estimators = [name for name in by_model if name != BASE]
         yield from (_difference(manner, by_model, *pair) for pair in combinations(estimators, 2))

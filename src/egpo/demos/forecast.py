@@ -1,4 +1,4 @@
-"""The probe's forecast of informative groups, compared with the first steps of each training."""
+"""The probe's forecast of informative groups (groups whose rewards differ), compared with the first training steps."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +13,11 @@ from egpo.runs.metrics import read_metrics
 from egpo.runs.stored import read_json_object
 
 FIRST_STEPS = 10
-"""Training steps that are compared with the forecast: later the model differs too much from the probed one."""
+"""Number of training steps compared with the forecast; later, the model differs too much from the probed one."""
 
 
 def forecast_and_outcome(probe: Path, configs: Sequence[Config]) -> str:
-    """Return one sentence: the forecast fraction of groups whose rewards differ, and that of each run's first steps."""
+    """Return a sentence on the fraction of groups whose rewards differ: forecast, and measured in the first steps."""
     rollout, steps = configs[0].rollout, min(FIRST_STEPS, configs[0].steps)
     num_groups = steps * rollout.prompts
     forecast = _forecast(probe, rollout.n)

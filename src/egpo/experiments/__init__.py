@@ -1,13 +1,13 @@
 """Experiments (`egpo run`): from recipes to trained, evaluated and compared runs.
 
-Enter: recipes. Leave: prepared data, run folders with checkpoints, evaluations and `stages.json`, and reports.
+Input: recipes. Output: prepared data, run folders with checkpoints, evaluations and `stages.json`, and reports.
 
-- `validate` loads recipes and reports what a later stage would refuse; `experiment` is one recipe with its folders.
+- `validate` loads recipes and checks them for all stages; `experiment` is one recipe with its folders.
 - `stages` is the table of stages, in their order. The pipeline, `--only`, `--from`, the dry run and the help read it.
 - `plan_text` describes what would be done, for the dry run. It imports no torch.
 - `pipeline` runs the stages of each recipe, reuses results of other runs, and compares the runs at the end.
-- `stage_jobs` holds the jobs of each stage; `evaluations` and `bfcl` those of `eval`; `exams` is what models are asked.
-- `stage_record` decides what can be skipped (`stages.json`); `screen` is where messages and progress bars go.
+- `stage_jobs` has the jobs of each stage; `evaluations` and `bfcl` those of `eval`; `exams` lists the evaluations.
+- `stage_record` decides which jobs are skipped (`stages.json`); `screen` prints messages and progress bars.
 - `new_recipe` writes a recipe that includes another one (`egpo new`).
 
 To add a stage: write its `jobs` and `plan` functions, and add a row to `STAGES` in `stages`.

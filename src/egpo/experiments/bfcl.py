@@ -36,7 +36,7 @@ class _Call:
 
 
 def bfcl_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
-    """Return one job per model; none if the recipe has no `eval.bfcl`."""
+    """Return one job per model that evaluates it with BFCL; none if the recipe has no `eval.bfcl`."""
     chosen = experiment.config.eval.bfcl
     if chosen is None:
         return []
@@ -54,7 +54,7 @@ def _job(experiment: Experiment, chosen: Bfcl, which: Which, screen: Screen) -> 
     call = _call(experiment, chosen, which)
     inputs = {
         "model": model_identity(call.asked.tokenizer),
-        # The number of threads changes no answer, nor does a setting that is left to BFCL.
+        # The number of threads and unset settings are left out: they change no answer.
         "bfcl": digest_of(
             [_settings_that_matter(chosen), call.asked.prompt_format, call.asked.instruction, call.asked.template]
         ),
@@ -86,16 +86,16 @@ def _call(experiment: Experiment, chosen: Bfcl, which: Which) -> _Call:
         template=experiment.config.model.template,
         max_tokens=chosen.max_tokens,
     )
-    # The evaluation of a checkpoint goes to its run; for the base the folder must be given.
+    # A trained model's evaluation is written to its run by default; for the base model the folder must be given.
     out = experiment.run.evals if which == "base" else None
     return _Call(BfclTarget(place.label, folder, place=place), asked, BfclOptions(num_passes=chosen.runs, out=out))
 
 
 def _trained_instruction(config: Config) -> str | None:
-    """Return the instruction that stood before the tools in training; None if the task has no tools."""
+    """Return the instruction that precedes the tool definitions in training prompts; None if the task has no tools."""
     try:
         return training_instruction(load_task(config.task.name, **config.task.settings))
-    except InputError:  # the training data is not on this machine: use what the recipe itself contains
+    except InputError:  # the training data is not on this machine: use the recipe's own instruction
         given = config.task.settings.get("instruction")
         return given if isinstance(given, str) else None
 
@@ -125,6 +125,6 @@ def downloaded(model: str) -> str:
     try:
         return str(snapshot_download(model))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
-        what = "not on this machine, and cannot be downloaded from the hub"
-        fix = "download it, and name its folder under `models` in egpo.machine.yaml"
+        what = "the model is not on this machine, and cannot be downloaded from the hub"
+        fix = "download the model, and name its folder under `models` in egpo.machine.yaml"
         raise InputError(what, where=f"model {model}", fix=fix) from error

@@ -1,4 +1,4 @@
-"""Evaluations of an experiment's models: the base and the trained one, on the same held-out problems.
+"""Evaluations of an experiment's base model and trained model, on the same held-out problems.
 
 A model answers in this process, or (`eval.serve`) through a server that is started for the evaluation.
 """
@@ -33,25 +33,25 @@ Which = Literal["base", "trained"]
 
 
 def evaluation_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
-    """Return one job per model: it is loaded once, for all exams."""
+    """Return one job per model, which loads the model once and runs all exams."""
     exams, models = exams_of(experiment.training), dict.fromkeys(experiment.config.eval.models)
     return [_job(experiment, which, exams, screen) for which in models]
 
 
 def evaluation_file(experiment: Experiment, which: Which, exam: Exam) -> Path:
-    """Return where the figures of a model's evaluation are stored."""
+    """Return the path of the JSON file with the figures of a model's evaluation."""
     return _figures_file(_candidate(experiment, which), exam)
 
 
 def find_evaluated(experiment: Experiment, which: Which) -> ModelPlace:
-    """Return where the base or the trained model is. InputError if the training is not finished."""
+    """Return the location of the base or the trained model. InputError if the training is not finished."""
     config, run = experiment.training, experiment.run
     if which == "base":
         return find_model(config.model.path)
     model = experiment.trained_model
     if not (model / "config.json").is_file():
-        fix = "run `train` and `merge` first: leave out --only and --from"
-        raise InputError(f"no model after step {config.steps}", where=str(run.path), fix=fix)
+        fix = "run the stages `train` and `merge` first: leave out --only and --from"
+        raise InputError(f"there is no model of step {config.steps} yet", where=str(run.path), fix=fix)
     return ModelPlace(str(model), f"{config.name} step {config.steps}", run, config.steps)
 
 
@@ -70,7 +70,7 @@ def _job(experiment: Experiment, which: Which, exams: Sequence[Exam], screen: Sc
 
 
 def _candidate(experiment: Experiment, which: Which) -> LocalTarget:
-    """Return the model to evaluate. The base has no run of its own: its files go to this run's `evals`."""
+    """Return the model to evaluate. The base model has no run, so its files are written to this run's `evals`."""
     config, out = experiment.training, experiment.run.evals if which == "base" else None
     return LocalTarget(find_evaluated(experiment, which), out, config, config.model.device)
 
@@ -98,7 +98,7 @@ def _evaluate(candidate: LocalTarget, config: Config, exams: Sequence[Exam], scr
 
 @contextmanager
 def _opened(candidate: LocalTarget, config: Config, say: Callable[[str], None]) -> Iterator[Respondent]:
-    """Load the model, or start a server for it (`eval.serve`), until the block ends. `say` gets the server's log."""
+    """Provide the model during the block: loaded here, or behind a server (`eval.serve`), whose log goes to `say`."""
     if not config.eval.serve:
         with candidate.opened() as model:
             yield model
@@ -114,7 +114,7 @@ def _opened(candidate: LocalTarget, config: Config, say: Callable[[str], None]) 
 
 
 def _serving(candidate: LocalTarget, config: Config) -> Serving:
-    """Return the server's settings. No parsers: the reward reads thinking and tool calls as the model writes them."""
+    """Return the server's settings. Parsers are off: the reward reads thinking and tool calls from the raw text."""
     thinking = config.model.template.get(THINKING)
     return Serving(
         model_folder(candidate.place.model),

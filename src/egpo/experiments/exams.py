@@ -1,6 +1,6 @@
-"""The exams of an experiment: what its models are asked after the training, read from the recipe alone.
+"""The exams of an experiment: the evaluations of its models after training, as the recipe sets them.
 
-Imports no torch: the dry run and the checks of recipes use it.
+This module imports no torch, because the dry run and the checks of recipes use it.
 """
 
 from egpo.config import Config
@@ -19,13 +19,13 @@ def exams_of(config: Config) -> list[Exam]:
     tasks = [config.task, *config.eval.tasks]
     names = [task.name for task in tasks]
     if twice := [name for name in names if names.count(name) > 1]:
-        fix = "name each task once; evaluate other settings of it with `egpo eval --out`"
-        raise InputError(f"`{twice[0]}` is named twice", where="eval.tasks", fix=fix)
+        fix = "name each task once; evaluate the task with other settings by `egpo eval --out`"
+        raise InputError(f"the task `{twice[0]}` is named twice", where="eval.tasks", fix=fix)
     return [_exam(config, task, sampling) for task in tasks for sampling in _samplings(config)]
 
 
 def require_servable(config: Config) -> None:
-    """Raise InputError if a setting cannot be passed to a server: it must not be dropped silently."""
+    """Raise InputError if the recipe has a setting that cannot be passed to a server, which would ignore it."""
     unsupported = [f"model.template.{key}" for key in config.model.template if key != THINKING]
     unsupported += ["rollout.stop"] if config.rollout.stop or config.rollout.stop_tokens else []
     if unsupported:
@@ -40,6 +40,6 @@ def _exam(config: Config, task: Task, sampling: Sampling) -> Exam:
 
 def _samplings(config: Config) -> list[Sampling]:
     chosen, longest = config.eval, config.eval.max_tokens or config.rollout.max_response_tokens
-    # Without the run's seed: runs that differ in their seed alone must be asked the same.
+    # The run's seed is not used, so that runs that differ only in their seed are evaluated alike.
     sampled = Sampling(chosen.n, chosen.temperature, chosen.top_p, longest)
     return [sampled, Sampling(1, 0.0, max_tokens=longest)] if chosen.greedy else [sampled]

@@ -13,7 +13,7 @@ from egpo.runs.folder import RunFolder
 
 @dataclass(frozen=True)
 class Experiment:
-    """`recipe` is the file, as named in messages; `config` is its content with the overrides."""
+    """One recipe. `recipe` is the name of its file for messages; `config` is its content with the overrides applied."""
 
     recipe: str
     config: Config
@@ -32,24 +32,24 @@ class Experiment:
 
     @cached_property
     def training(self) -> Config:
-        """The config that the run is trained with: its task reads the prepared data."""
+        """The config used for training, whose task reads the prepared data."""
         return with_prepared_data(self.config)
 
     def require_data(self) -> None:
         """Raise InputError if the data is not prepared yet."""
         if self.data is not None and not (self.data.folder / MANIFEST).is_file():
             require_source(self.config)
-            fix = "run `prepare` first: leave out --only and --from"
+            fix = "run the stage `prepare` first: leave out --only and --from"
             raise InputError("the data is not prepared", where=str(self.data.folder), fix=fix)
 
     @property
     def merged(self) -> Path:
-        """The folder of the model that is merged from the shards of the last step."""
+        """The folder of the model that is merged from verl's shards of the last step."""
         return self.run.path / "merged" / f"step_{self.config.steps}"
 
     @property
     def trained_model(self) -> Path:
-        """The model that is evaluated after the training. Checkpoints of the embedded engine hold whole models."""
+        """The folder of the trained model: the merged one under verl, otherwise the one in the last checkpoint."""
         if self.config.engine == "verl":
             return self.merged
         return self.run.checkpoint_of(self.config.steps) / "actor" / "huggingface"

@@ -1,4 +1,4 @@
-"""Write a recipe that includes another one and holds only what differs."""
+"""Write a recipe that includes another recipe and contains only the settings that differ (`egpo new`)."""
 
 import os
 import shlex
@@ -15,7 +15,7 @@ from egpo.files import write_atomically
 
 
 def write_recipe(path: Path, base: Path, overrides: Sequence[str] = ()) -> Path:
-    """Write the recipe, and return its path. `.yaml` is added to `path` if it has no suffix.
+    """Write a recipe that includes `base`, and return its path. `.yaml` is added to `path` if it has no suffix.
 
     The recipe is checked before it is written. An existing file is never replaced.
     """
@@ -26,16 +26,16 @@ def write_recipe(path: Path, base: Path, overrides: Sequence[str] = ()) -> Path:
     target = path if path.suffix in (".yaml", ".yml") else path.with_name(f"{path.name}.yaml")
     _require_base(base)
     if target.exists():
-        raise InputError("exists already", where=str(target), fix="choose another name")
+        raise InputError("the file exists already", where=str(target), fix="choose another name")
     if not target.parent.is_dir():
-        raise InputError("no such folder", where=str(target.parent), fix="create it first")
+        raise InputError("the folder does not exist", where=str(target.parent), fix="create it first")
     config = load_recipe(base, [f"name={target.stem}", *overrides])
     verb = "run" if isinstance(config, Config) else "sft"
     try:
         write_atomically(target, f"# egpo {verb} {shlex.quote(str(target))}\n{_text(target, base, overrides)}")
     except OSError as error:
         fix = "choose another path"
-        raise InputError(f"cannot be written ({error.strerror})", where=str(target), fix=fix) from error
+        raise InputError(f"the file cannot be written ({error.strerror})", where=str(target), fix=fix) from error
     return target
 
 
@@ -49,4 +49,4 @@ def _require_base(base: Path) -> None:
     if not base.is_file():
         there = [str(path) for path in base.parent.glob("*.yaml")] if base.parent.is_dir() else []
         fix = nearest(str(base), there) if there else "give the path of a recipe"
-        raise InputError("no such recipe", where=str(base), fix=fix)
+        raise InputError("the recipe does not exist", where=str(base), fix=fix)

@@ -23,7 +23,7 @@ from egpo.runs.folder import LOCK_NAME, locked
 
 
 class StageFailedError(EgpoError):
-    """What failed, in which stage, what is kept, and how to continue. The exit code is that of the cause."""
+    """A failed stage: the cause, the stage, the finished stages, and how to continue. The exit code is the cause's."""
 
     def __init__(self, cause: EgpoError, faults: list[Fault]) -> None:
         Exception.__init__(self, "\n".join(map(str, faults)))
@@ -52,7 +52,7 @@ def run_each(experiments: Sequence[Experiment], selection: Selection, screen: Sc
 
 
 def run_stages(experiment: Experiment, selection: Selection, screen: Screen) -> None:
-    """Do every job of the selected stages that is not done, or whose inputs have changed."""
+    """Run every job of the selected stages that is not done yet or whose inputs have changed."""
     _check(experiment, selection)
     _run_stages(experiment, selection, screen)
 
@@ -70,11 +70,12 @@ def compare_experiments(experiments: Sequence[Experiment], screen: Screen) -> No
 
 
 def _check(experiment: Experiment, selection: Selection) -> None:
-    """Raise InputError if the folder holds another training, or if a selected stage could not run."""
+    """Raise InputError if the run folder has a training with other settings, or if a selected stage cannot run."""
     run = experiment.run
     if run.config.is_file():
         own, wanted = run.config.read_text(encoding="utf-8"), config_to_yaml(experiment.training)
-        refuse_other_training(own, wanted, str(run.path))
+        changed = experiment.training.model_dump(mode="json", exclude_defaults=True)
+        refuse_other_training(own, wanted, str(run.path), changed)
     for stage in selection.stages:
         if stage.check is not None:
             stage.check(experiment)
@@ -113,7 +114,7 @@ def _run_job(job: StageJob, experiment: Experiment, record: StageRecord, screen:
 
 
 def _reuse(job: StageJob, experiment: Experiment) -> str | None:
-    """Copy the outputs of another run in the same folder that has done this job. None if there is no such run."""
+    """Copy the job's outputs from another run that has done it, and return a message; None if no run has done it."""
     home = experiment.run.path
     for record in sorted(home.parent.glob(f"*/{experiment.run.stages.name}")):
         other = record.parent
@@ -128,25 +129,25 @@ def _reuse(job: StageJob, experiment: Experiment) -> str | None:
 def _has_done(record: Path, job: StageJob) -> bool:
     try:
         return StageRecord(record).has_done(job)
-    except InputError:  # a broken record of another run is not an error of this one
+    except InputError:  # a broken record of another run is no reason to stop this run
         return False
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Allow one process at a time. The lock is not the run's own, which the training takes."""
+    """Lock the run folder so that only one process runs its stages. The training itself takes a separate lock."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         fix = "free some disk space, fix the permissions, or choose another folder with runs=..."
-        raise InputError(f"cannot be written ({error.strerror})", where=str(folder), fix=fix) from error
+        raise InputError(f"the run folder cannot be written ({error.strerror})", where=str(folder), fix=fix) from error
     with locked(folder, f"{LOCK_NAME}-stages"):
         yield
 
 
 @contextmanager
 def _explained(experiment: Experiment, stage: Stage, finished: Sequence[str]) -> Iterator[None]:
-    """Add to an error which stage it ended, what is kept, and how to continue."""
+    """Add to an error of the block which stage failed, which stages are finished, and how to continue."""
     try:
         yield
     except EgpoError as error:
@@ -158,13 +159,13 @@ def _explained(experiment: Experiment, stage: Stage, finished: Sequence[str]) ->
             experiment.name,
             fix if interrupted else f"fix the cause, then {fix}",
         )
-        # How to resume the training alone would mislead here: the later stages would be missing.
+        # The cause's own fix resumes only the training and would leave out the later stages.
         causes = [replace(fault, fix="") for fault in error.faults] if interrupted else error.faults
         raise StageFailedError(error, [*causes, last]) from error
 
 
 def _exam_names(experiment: Experiment) -> list[str]:
-    """Return the names of the trained model's evaluations, without its step."""
+    """Return the names of the trained model's evaluations, without the step number."""
     chosen = experiment.training.eval
     names = [exam_name(exam) for exam in exams_of(experiment.training)]
     return [*names, bfcl_exam(experiment)] if chosen.bfcl and "trained" in chosen.models else names

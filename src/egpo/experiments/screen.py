@@ -1,4 +1,4 @@
-"""Where an experiment writes its messages and progress bars: a terminal, or a test."""
+"""The output of an experiment: messages and progress bars, on a terminal or in a test."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,7 +9,7 @@ from egpo.evals.responses import ProgressCallback, ignore_progress
 
 
 class ProgressBar(Protocol):
-    """A progress bar: `watch` moves it, `say` writes a line above it."""
+    """A progress bar: `watch` advances it, `say` prints a line above it."""
 
     @property
     def watch(self) -> ProgressCallback: ...
@@ -19,7 +19,7 @@ class ProgressBar(Protocol):
 
 @dataclass(frozen=True)
 class Screen:
-    """`say` writes a line; `watched` shows a progress bar with that label until its block ends."""
+    """An output: `say` prints a line; `watched(label)` shows a progress bar with that label during a `with` block."""
 
     say: Callable[[str], None]
     watched: Callable[[str], AbstractContextManager[ProgressBar]]
@@ -32,7 +32,7 @@ class _NoBar:
 
 
 def plain_screen(say: Callable[[str], None]) -> Screen:
-    """Return a screen that writes lines and shows no bars."""
+    """Return a screen that prints lines and shows no progress bars."""
 
     @contextmanager
     def watched(label: str) -> Iterator[ProgressBar]:

@@ -1,4 +1,4 @@
-"""The jobs of the stages: prepare, probe, train, merge, eval, report. A function per stage returns its jobs."""
+"""The jobs of the stages prepare, probe, train, merge, eval and report: one function per stage returns its jobs."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -10,7 +10,6 @@ from egpo.config.machine import model_folder
 from egpo.engines import require_engine, train
 from egpo.evals.evaluate import Exam
 from egpo.evals.intervals import default_ks
-from egpo.evals.responses import Sampling
 from egpo.experiments.bfcl import bfcl_jobs
 from egpo.experiments.evaluations import evaluation_jobs
 from egpo.experiments.experiment import Experiment
@@ -20,7 +19,7 @@ from egpo.fingerprints import digest_of, files_in, fingerprint, folder_digest
 from egpo.prepared_data import FILES, data_digest, make_data, require_source
 from egpo.probes.probe import draw_exam, probe
 from egpo.probes.store import write_probe
-from egpo.probes.subject import find_subject
+from egpo.probes.subject import find_subject, training_sampling
 from egpo.reports import write_report
 from egpo.runs.differences import FREE
 from egpo.runs.folder import PROBE
@@ -52,7 +51,7 @@ def probe_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
         "model": digest_of([model_identity(config.model.path), config.model.template]),
         "data": data_digest(config),
         "task": digest_of(config.task.model_dump(mode="json")),
-        "sampling": digest_of([_probe_sampling(config), config.segments.tags, config.rollout.stop]),
+        "sampling": digest_of([training_sampling(config, config.probe.n), config.segments.tags, config.rollout.stop]),
         "probe": digest_of(config.probe.model_dump()),
     }
     outputs = [path, path.with_suffix(".jsonl"), path.with_suffix(".svg")]
@@ -60,7 +59,8 @@ def probe_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
 
 
 def _probe(experiment: Experiment, screen: Screen) -> str:
-    config, sampling = experiment.training, _probe_sampling(experiment.training)
+    config = experiment.training
+    sampling = training_sampling(config, config.probe.n)
     exam = Exam(
         config.task.name, config.task.settings, "train", config.probe.problems, sampling, default_ks(sampling.n)
     )
@@ -68,12 +68,6 @@ def _probe(experiment: Experiment, screen: Screen) -> str:
     with screen.watched("probe") as view, warnings_printed_by(view.say):
         path = write_probe(subject.folder, probe(subject.load(), paper, view.watch), subject.origin)
     return _probe_result(read_json_object(path))
-
-
-def _probe_sampling(config: Config) -> Sampling:
-    """Return the sampling of the training, with the probe's number of responses."""
-    rollout = config.rollout
-    return Sampling(config.probe.n, rollout.temperature, rollout.top_p, rollout.max_response_tokens, config.seed)
 
 
 def _probe_result(found: Mapping[str, Any]) -> str:
@@ -85,13 +79,13 @@ def _probe_result(found: Mapping[str, Any]) -> str:
 
 
 def require_trainable(experiment: Experiment) -> None:
-    """Raise InputError if the run is not trained to its last step and its engine cannot run on this machine."""
+    """Raise InputError if training steps are left to do and the recipe's engine cannot run on this machine."""
     if not experiment.run.checkpoint_of(experiment.config.steps).is_dir():
         require_engine(experiment.training)
 
 
 def train_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
-    """Return the job that trains, or resumes. A run with other settings is refused, with the differences."""
+    """Return the job that trains the run, or resumes its training. Its inputs are weights, data and settings."""
     config = experiment.training
     inputs = {
         "weights": model_identity(config.model.path),
@@ -102,7 +96,7 @@ def train_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
 
 
 def _settings_that_matter(config: Config) -> dict[str, Any]:
-    """Return the settings without those that a run may change (`FREE`): sections, and keys such as `verl.python`."""
+    """Return the settings without the sections and keys that a run may change (`FREE`), such as `verl.python`."""
     settings = config.model_dump(mode="json", exclude=set(FREE) if config.engine == "verl" else {*FREE, "verl"})
     for section, _, key in (name.partition(".") for name in FREE):
         settings.get(section, {}).pop(key, None)
@@ -110,7 +104,7 @@ def _settings_that_matter(config: Config) -> dict[str, Any]:
 
 
 def _training_outputs(experiment: Experiment) -> list[Path]:
-    """Return the metrics and the last checkpoint: a whole model of the embedded engine, shards of verl."""
+    """Return the files of a finished training: metrics, and the last checkpoint (a whole model, or verl's shards)."""
     actor = experiment.run.checkpoint_of(experiment.config.steps) / "actor"
     return [experiment.run.metrics, *files_in(actor / "huggingface"), *files_in(actor)]
 
@@ -124,7 +118,7 @@ def _train(experiment: Experiment) -> str:
 
 
 def merge_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
-    """Return the job that merges verl's shards; none for the embedded engine, whose checkpoints hold whole models."""
+    """Return the job that merges verl's shards; none for the embedded engine, which saves whole models."""
     if experiment.config.engine == "local":
         return []
     actor = experiment.run.checkpoint_of(experiment.config.steps) / "actor"
@@ -141,7 +135,7 @@ def _merge(experiment: Experiment, actor: Path) -> str:
 
 
 def eval_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
-    """Return one job per model, and one per model for BFCL if the recipe has `eval.bfcl`."""
+    """Return the evaluation jobs: one per model, and one more per model for BFCL if the recipe has `eval.bfcl`."""
     return [*evaluation_jobs(experiment, screen), *bfcl_jobs(experiment, screen)]
 
 

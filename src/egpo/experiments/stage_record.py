@@ -63,11 +63,11 @@ class StageRecord:
         self._jobs = _read(path) if path.is_file() else {}
 
     def reason_to_work(self, job: StageJob) -> str | None:
-        """Return why the job has to be done; None if its inputs and outputs are as recorded."""
+        """Return why the job has to run; None if its inputs and outputs are as recorded."""
         return self._reason(job, job.outputs())
 
     def has_done(self, job: StageJob) -> bool:
-        """Return whether this run has done the job of another run: same inputs, and outputs that are as recorded."""
+        """Return whether this run has done a job with the same inputs, and its outputs are still as recorded."""
         return self._reason(job, ()) is None
 
     def _reason(self, job: StageJob, outputs: Iterable[Path]) -> str | None:
@@ -84,7 +84,7 @@ class StageRecord:
         return f"output changed or missing: {others[0]}" if others else None
 
     def done(self, job: StageJob) -> None:
-        """Record the job with the present fingerprints of its outputs."""
+        """Record the job as done, with the current fingerprints of its outputs."""
         time = datetime.now(UTC).isoformat(timespec="seconds")
         self._jobs[job.name] = RecordedJob(job.all_inputs, self._relative(fingerprints(job.outputs())), time)
         value = {"format": FORMAT, "jobs": {name: asdict(recorded) for name, recorded in self._jobs.items()}}
@@ -93,7 +93,7 @@ class StageRecord:
             write_atomically(self._path, json.dumps(value, indent=2) + "\n")
         except OSError as error:
             fix = "free some disk space or fix the permissions"
-            raise EgpoError(f"cannot be written ({error.strerror})", where=str(self._path), fix=fix) from error
+            raise EgpoError(f"the file cannot be written ({error.strerror})", where=str(self._path), fix=fix) from error
 
     def _relative(self, found: Mapping[Path, str | None]) -> dict[str, str | None]:
         home = self._path.parent
@@ -113,5 +113,6 @@ def _read(path: Path) -> dict[str, RecordedJob]:
             raise ValueError(f"format {value['format']}")
         return {name: RecordedJob(**recorded) for name, recorded in value["jobs"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        fix = "remove it: jobs are then checked again, and a training resumes from its checkpoint"
-        raise InputError(f"not a record of stages ({error!r:.80})", where=str(path), fix=fix) from error
+        fix = "remove the file: its jobs then run again, and a training resumes from its checkpoint"
+        what = f"the file is not a valid record of stages ({error!r:.80})"
+        raise InputError(what, where=str(path), fix=fix) from error

@@ -1,4 +1,4 @@
-"""The table of stages of an experiment, and the choice of some of them by `--only` and `--from`.
+"""The table of an experiment's stages, and the selection of stages by `--only` and `--from`.
 
 To add a stage: write a function that returns its jobs and one that returns its line in the plan, and add a row.
 """
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """One row of the table.
+    """One stage of an experiment: a row of `STAGES`.
 
-    `summary` is its line in the help; `jobs` returns its work, `plan` its line in the dry run. `reads_data`: the
-    data must have been prepared. `check` raises InputError before the first stage begins if this one could not run.
-    `repeatable`: `--from` does its work again; a training is resumed instead. `details` is printed below the plan.
-    `compare` is called once, after all recipes of a command, if there are several.
+    `summary` is the stage's line in the help; `jobs` returns its jobs, `plan` its line in the dry run. `reads_data`:
+    the data must be prepared first. `check` raises InputError if the stage cannot run, before the first stage begins.
+    `repeatable`: `--from` runs finished jobs again (a training is resumed instead). `details` returns text to print
+    below the plan. `compare` is called once after all recipes of a command, if there are several.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Stage:
 
 
 def _imported_later(path: str) -> Callable[..., Any]:
-    """Return the function `module:name`, imported at its first call: the help reads this table without torch."""
+    """Return a function that imports `module:name` when called, so that the help can read the table without torch."""
     module, _, name = path.partition(":")
 
     def call(*values: Any) -> Any:
@@ -98,14 +98,14 @@ STAGES: Mapping[str, Stage] = {stage.name: stage for stage in _ROWS}
 
 @dataclass(frozen=True)
 class Selection:
-    """The stages to run, in the table's order. Those in `again` are done even if nothing has changed."""
+    """The stages to run, in the table's order. Those in `again` run even if nothing has changed."""
 
     stages: tuple[Stage, ...] = _ROWS
     again: tuple[Stage, ...] = ()
 
     @classmethod
     def of(cls, only: Sequence[str] = (), start: str | None = None) -> "Selection":
-        """Return the stages named in `only`; or `start` and all later stages, to be done again; or all stages."""
+        """Select the stages named in `only`; or `start` and all later stages, which run again; or all stages."""
         for name in (*only, *([start] if start else [])):
             if name not in STAGES:
                 raise InputError(f"unknown stage `{name}`", where="egpo run", fix=nearest(name, list(STAGES)))

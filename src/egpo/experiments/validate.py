@@ -1,4 +1,4 @@
-"""Load recipes as experiments, and report what a later stage would refuse before the first stage begins."""
+"""Load recipes as experiments, and report the faults of all stages before the first stage begins."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,7 +21,8 @@ def load_experiments(
 ) -> list[Experiment]:
     """Load every recipe with the overrides, once for each seed: `name-s1` is the run of seed 1. All are checked."""
     if not recipes:
-        raise InputError("no recipe", where="egpo run", fix="name one or more: egpo run recipes/countdown_tiny.yaml")
+        fix = "name at least one: egpo run recipes/countdown_tiny.yaml"
+        raise InputError("no recipe is given", where="egpo run", fix=fix)
     found = [Experiment(recipe, load_config(recipe, overrides)) for recipe in recipes]
     if seeds:
         found = [_with_seed(experiment, overrides, seed) for experiment in found for seed in dict.fromkeys(seeds)]
@@ -32,7 +33,7 @@ def load_experiments(
 
 
 def require_later_stages(config: Config) -> None:
-    """Raise ConfigError with every fault of tasks, data, exams, server and BFCL. Only the recipe is read."""
+    """Raise ConfigError with every fault of the recipe's tasks, data, exams, server and BFCL settings."""
     faults = [*_faults("task", _make_task, config.task), *_faults("prepare", data_plan, config)]
     for task in config.eval.tasks:
         faults += _faults("eval.tasks", _make_task, task)
@@ -48,7 +49,7 @@ def require_later_stages(config: Config) -> None:
 
 
 def _with_seed(experiment: Experiment, overrides: Sequence[str], seed: int) -> Experiment:
-    """Load the recipe again, so that an invalid seed or name is reported like any other fault."""
+    """Return the experiment with this seed. Its recipe is loaded again, so that an invalid seed or name is reported."""
     own = [f"seed={seed}", f"name={experiment.name}-s{seed}"]
     return Experiment(experiment.recipe, load_config(experiment.recipe, [*overrides, *own]))
 
@@ -60,13 +61,13 @@ def _require_distinct(folders: Sequence[Path]) -> None:
 
 
 def _make_task(task: Task) -> None:
-    """Make a task of the package, which costs nothing. A user's task may be large: it is made when it is used."""
+    """Construct a built-in task, to check its settings. A user's own task is not checked: that might take long."""
     if ":" not in task.name:
         load_task(task.name, **task.settings)
 
 
 def _faults(where: str, check: Callable[..., object], *values: object, own: bool = False) -> list[Fault]:
-    """Return the faults that a check raises. They get `where` if they name no place, or always with `own`."""
+    """Return the faults that `check` raises. Those without a place get `where`; with `own`, all of them get it."""
     try:
         check(*values)
     except InputError as error:

@@ -1,6 +1,6 @@
-"""Sample and judge: one round of problems, or several where groups with equal rewards are replaced.
+"""Sample responses and judge them, in one round, or in several if groups with equal rewards are replaced.
 
-A group whose rewards are all equal carries no gradient, under any estimator here. P problems, B rows.
+A group whose rewards are all equal carries no gradient, under any estimator here. Tensor suffixes: P problems, B rows.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,12 @@ from egpo.tasks.protocol import judge_texts
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Everything that was sampled in a step. Only the rows of `kept_B` are trained on.
+    """All responses sampled in a step, with their rewards. Only the rows marked in `kept_B` are trained on.
 
-    `reward_B`: the estimator's input, that is the verdict's reward, minus the KL penalty where that is part of the
-    reward. `kl_B`: the KL divergence of each response from the reference where it was subtracted, else 0.
-    `constant_B`: rows of groups whose rewards are all equal. A row whose judge failed is neither kept nor constant.
+    `reward_B`: the input of the estimator, which is the verdict's reward, minus the KL penalty if that is part of the
+    reward. `kl_B`: the KL divergence of each response from the reference if it was subtracted, else 0.
+    `constant_B`: marks rows of groups whose rewards are all equal. A row on which the judge failed is neither kept nor
+    constant.
     """
 
     rollouts: Rollouts
@@ -47,7 +48,7 @@ def collect(run: Run, step: int) -> Batch:
     """Sample P problems with G responses each, and judge them.
 
     With `constant_groups: replace`, further problems replace the groups whose rewards are all equal, in at most
-    `max_refills` rounds. Groups that are still missing then are left out of the step.
+    `max_refills` rounds. If groups are still missing after that, the step has fewer groups.
     """
     settings, wanted = run.config.algorithm, run.config.rollout.prompts
     rounds = [_round(run, step, 0, wanted)]
@@ -60,19 +61,20 @@ def collect(run: Run, step: int) -> Batch:
 
 
 def judge(task: Task, rollouts: Rollouts, timeout_s: float | None = None) -> tuple[Verdict, ...]:
-    """Return a verdict for every row, in order.
+    """Judge every response with the task's judge. Return one verdict per row, in order.
 
-    Where the judge raises or takes longer than `timeout_s`, the row is marked failed and not trained on. A judge that
-    fails on every row ends the run.
+    If the judge raises an exception or takes longer than `timeout_s`, the row is marked as failed and is not trained
+    on. A judge that fails on every row ends the run.
     """
     problems = [rollouts.problems[index] for index in rollouts.problem_B.tolist()]
     return judge_texts(task, problems, rollouts.texts, timeout_s=timeout_s)
 
 
 def is_constant(reward_B: Tensor, group_B: Tensor) -> Tensor:
-    """Mark the rows of groups in which GRPO's advantage is 0 for every row, with the same rounding as in GRPO.
+    """Return a mask of the rows in groups whose advantages under GRPO are all 0.
 
-    A group of one row is constant where its reward is 0.
+    Rewards count as equal within the same rounding tolerance as in GRPO. A group of one row is constant if its reward
+    is 0.
     """
     groups = Groups.of(group_B.to(reward_B.device))
     advantage_B = grpo(Signals(reward_B, group_B), normalize=False)
@@ -97,10 +99,10 @@ def _round(run: Run, step: int, number: int, num_problems: int) -> Batch:
 
 
 def _kl(run: Run, rollouts: Rollouts) -> Tensor:
-    """Return the KL divergence of each response where it is part of the reward, else zeros.
+    """Return the KL divergence of each response from the reference, or zeros if it is not part of the reward.
 
-    Both log-probabilities come from the same kind of forward pass. Those recorded while sampling differ by rounding,
-    and in groups of equal rewards GRPO would normalise that noise into advantages.
+    The log-probabilities of policy and reference come from the same kind of forward pass. Those recorded while
+    sampling have other rounding errors, which GRPO would scale up to advantages in groups of equal rewards.
     """
     if run.reward_reference is None:
         return torch.zeros(len(rollouts))
@@ -112,7 +114,10 @@ def _kl(run: Run, rollouts: Rollouts) -> Tensor:
 
 
 def _known(rollouts: Rollouts, verdicts: tuple[Verdict, ...]) -> Tensor:
-    """Mark the rows that can be compared: judged, with another judged row in the group (or a group of one row)."""
+    """Return a mask of the rows that can be compared with their group.
+
+    These are the judged rows of groups that have at least two judged rows, or that consist of one row.
+    """
     judged_B = torch.tensor([not verdict.failed for verdict in verdicts])
     size_P, num_judged_P = (
         torch.bincount(problem_B, minlength=len(rollouts.problems))

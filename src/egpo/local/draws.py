@@ -16,14 +16,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of one step. Different purposes (training, validation, a refill) are independent."""
+    """The random numbers of one step. Those for different purposes (training, validation, refills) are independent."""
 
     seed: int
     step: int = 0
     purpose: str = "train"
 
     def uniforms(self, keys: Sequence[str], n: int, num_tokens: int) -> Tensor:
-        """Return (len(keys) * n, num_tokens) uniforms in [0, 1), float64: `n` rows for each problem's key, in order.
+        """Return uniform random numbers in [0, 1) of shape (len(keys) * n, num_tokens), float64: `n` rows per key.
 
         A key that occurs twice gets different numbers each time.
         """

@@ -1,7 +1,7 @@
 """Measure a batch and estimate its advantages.
 
-`measure`: entropy and nll per segment of each response. `estimate`: from rewards and measures to advantages, for the
-rows that are trained on. P problems, B rows, T tokens.
+`measure` averages entropy and nll over each segment of each response. `estimate` computes advantages from rewards and
+these averages, for the rows that are trained on. Tensor suffixes: P problems, B rows, T tokens.
 """
 
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ class Measures:
 
 
 def measure(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Measures:
-    """Locate the segments in the sampled tokens, and average over each.
+    """Locate the segments of each response, and average entropy and nll over the tokens of each segment.
 
-    Where the prompt ends with the opening tag, thinking starts at the first sampled token.
+    If the prompt ends with the opening tag, thinking starts at the first sampled token.
     """
     opened_P = _opened(policy, rollouts, tags)
     segments = segment_masks(
@@ -50,7 +50,7 @@ def measure(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Measur
 
 
 def _opened(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Tensor:
-    """Mark the problems whose prompt ends with the opening tag."""
+    """Return a mask of the problems whose prompt ends with the opening tag of the thinking segment."""
     tails = [torch.tensor(prompt) for prompt in rollouts.prompts]
     token_PT = torch.nn.utils.rnn.pad_sequence(tails, batch_first=True)
     length_P = torch.tensor([len(prompt) for prompt in rollouts.prompts])
@@ -60,7 +60,11 @@ def _opened(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Tensor
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """`rows` are trained on; `advantage_B` is NaN for the others. `metrics` are the estimator's own."""
+    """The advantages of a batch.
+
+    `rows`: indices of the rows to train on. `advantage_B` is NaN for all other rows. `metrics`: those that the
+    estimator reports.
+    """
 
     advantage_B: Tensor
     rows: list[int]
@@ -68,7 +72,10 @@ class Estimate:
 
 
 def estimate(batch: Batch, measures: Measures, algorithm: Algorithm) -> Estimate:
-    """Apply the recipe's estimator to the kept rows. Without such rows all advantages are NaN, without metrics."""
+    """Compute the advantages of the kept rows with the recipe's estimator.
+
+    If no row is kept, all advantages are NaN and there are no metrics.
+    """
     metrics: Metrics = {}
     advantage_B = torch.full((len(batch.rollouts),), torch.nan)
     kept_B = batch.kept_B

@@ -5,7 +5,7 @@ import torch
 OUT_OF_MEMORY = (RuntimeError, MemoryError)
 """Exception types that allocators raise; `is_out_of_memory` tells whether one of them means out of memory."""
 
-# torch.OutOfMemoryError is raised for GPUs only; these texts are in plain RuntimeErrors.
+# torch.OutOfMemoryError is raised for GPUs only. Other allocators raise a RuntimeError with one of these texts.
 _SIGNS = (
     "can't allocate memory",
     "not enough memory",

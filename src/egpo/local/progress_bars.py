@@ -1,4 +1,4 @@
-"""Progress bars of other libraries, which would overwrite the live view."""
+"""Suppression of other libraries' progress bars, which would overwrite the live view."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The sampled responses of a step. P problems, B rows, T tokens of the longest response."""
+"""The sampled responses of a step. Tensor suffixes: P problems, B rows, T tokens of the longest response."""
 
 from dataclasses import dataclass
 
@@ -69,12 +69,13 @@ class Alternatives:
 
 @dataclass(frozen=True, eq=False)
 class Rollouts:
-    """Row b answers `problems[problem_B[b]]`. Responses are padded on the right.
+    """Sampled responses. Row b is a response to `problems[problem_B[b]]`, padded on the right.
 
     `mask_BT`: tokens that were sampled, including the stop token. `logp_BT`: log-probability of the sampled token at
     the sampling temperature, over the whole vocabulary: the old log-probability of the policy ratio. `entropy_BT`:
-    Shannon entropy of the distribution that was sampled from, in nats. `finished_B`: ended by a stop token or string,
-    not cut off at the maximum length. `alternatives`: recorded only if they were asked for; they are for display.
+    Shannon entropy of the distribution that was sampled from, in nats. `finished_B`: the response was ended by a stop
+    token or string, not cut off at the maximum length. `alternatives`: None unless they were asked for; only the dump
+    of the rollouts reads them.
     """
 
     problems: tuple[Problem, ...]
@@ -101,7 +102,8 @@ class Rollouts:
         return [row[:length] for row, length in zip(self.response_BT.tolist(), lengths, strict=True)]
 
     def select(self, rows: list[int]) -> "Rollouts":
-        """Return these rows, in this order, with only the problems that they answer, without alternatives."""
+        """Return the rollouts of these rows, in this order, without problems that none of them answers, and without
+        alternatives."""
         row_B = torch.tensor(rows, dtype=torch.long)
         kept = sorted(set(self.problem_B[row_B].tolist()))
         problem_B = torch.tensor([kept.index(problem) for problem in self.problem_B[row_B].tolist()], dtype=torch.long)

@@ -1,4 +1,4 @@
-"""What lives as long as a run: the policy and its optimizer, the task, the stream of problems, the stage timer."""
+"""The state of an RL run: policy, optimizer, task, stream of problems, stage timer; and how it is loaded."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +19,10 @@ from egpo.tasks import Problem, Task, load_task
 
 
 class Stages:
-    """Times the stages of a step by name, and reports each one that begins.
+    """A timer for the stages of a step. It calls `on_enter(name, changes_state)` when a stage begins.
 
-    `on_enter(name, changes_state)` shows the stage in the live view, and decides whether a signal may end the step
-    there: until a stage that changes the state begins, a step can be abandoned and taken again.
+    This callback shows the stage in the live view, and decides whether a signal may abandon the step: a step can be
+    abandoned and taken again until a stage begins that changes the state.
     """
 
     def __init__(self, on_enter: Callable[[str, bool], None] = lambda name, changes_state: None) -> None:
@@ -31,14 +31,17 @@ class Stages:
 
     @contextmanager
     def enter(self, name: str, *, changes_state: bool = False) -> Iterator[None]:
-        """`changes_state`: the weights, the optimizer or anything else that a checkpoint holds differs afterwards."""
+        """Time the `with` block as the stage `name`.
+
+        `changes_state`: the block changes the weights, the optimizer or anything else that a checkpoint contains.
+        """
         self.on_enter(name, changes_state)
         start = time.perf_counter()
         yield
         self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
 
     def take(self) -> dict[str, float]:
-        """Return the seconds by stage since the last call."""
+        """Return the seconds spent in each stage since the last call of this method."""
         seconds, self._seconds = self._seconds, {}
         return seconds
 
@@ -52,18 +55,18 @@ class ProblemStream:
 
     def __init__(self, problems: Sequence[Problem], seed: int, admits: Callable[[Problem], bool]) -> None:
         if not len(problems):
-            raise InputError("the task has no problems to train on", where="task", fix="prepare its training split")
+            raise InputError("the task has no problems to train on", where="task", fix="prepare the training split")
         self._problems, self._seed, self._admits = problems, seed, admits
         self.position = self.num_left_out = 0
         self._order: tuple[int, list[int]] = (-1, [])
 
     @property
     def epoch(self) -> float:
-        """Passes over the data so far, with a fraction."""
+        """The number of passes over the data so far, as a decimal number."""
         return self.position / len(self._problems)
 
     def take(self, count: int) -> list[Problem]:
-        """Return the next `count` problems that are admitted."""
+        """Return the next `count` problems that `admits` accepts."""
         taken: list[Problem] = []
         refused_in_a_row = 0
         while len(taken) < count:
@@ -78,7 +81,7 @@ class ProblemStream:
                 raise InputError(
                     f"all {len(self._problems)} prompts are longer than allowed",
                     where="rollout.max_prompt_tokens",
-                    fix="raise it",
+                    fix="increase rollout.max_prompt_tokens",
                 )
         return taken
 
@@ -92,11 +95,11 @@ class ProblemStream:
 
 @dataclass(eq=False)
 class Run:
-    """What lives as long as a run.
+    """The state of an RL run.
 
-    `budget` is the number of tokens in one pass through the model; it shrinks where memory runs out. With a KL penalty
-    (`update.kl` > 0) one of the two references is set, by `update.kl_in`: the penalty is taken off the reward, or is a
-    term of the loss.
+    `budget` is the number of tokens in one pass through the model; it shrinks if memory runs out. With a KL penalty
+    (`update.kl` > 0), one of the two references is set: `reward_reference` if the penalty is subtracted from the
+    reward (`update.kl_in`), `loss_reference` if it is a term of the loss.
     """
 
     config: Config
@@ -112,7 +115,7 @@ class Run:
 
 
 def open_run(config: Config) -> Run:
-    """Load and check everything that a run needs. Write nothing."""
+    """Load and check everything that a run needs, without writing any file."""
     task = load_task(config.task.name, **config.task.settings)
     policy = load_policy(config.model, config.seed)
     if config.model.lora is not None:
@@ -135,7 +138,7 @@ def open_run(config: Config) -> Run:
 
 
 def training_problems(task: Task, config: Config) -> Sequence[Problem]:
-    """Return the training split. InputError where a user's task returns something other than a list of Problem."""
+    """Return the training split. Raise InputError if a user's task returns anything but a list of Problem."""
     problems = task.problems("train")
     if not (hasattr(problems, "__len__") and hasattr(problems, "__getitem__")):
         fix = "return a list of Problem"
@@ -143,7 +146,8 @@ def training_problems(task: Task, config: Config) -> Sequence[Problem]:
             f"`problems` returned {type(problems).__name__}, not a sequence", where=f"task {config.task.name}", fix=fix
         )
     if not len(problems):
-        raise InputError("no problems in the split `train`", where=f"task {config.task.name}", fix="prepare its data")
+        fix = "prepare the data of this task"
+        raise InputError("no problems in the split `train`", where=f"task {config.task.name}", fix=fix)
     if not isinstance(problems[0], Problem):
         what = f"`problems` returned a list of {type(problems[0]).__name__}"
         raise InputError(what, where=f"task {config.task.name}", fix="return a list of egpo.tasks.Problem")
@@ -151,7 +155,7 @@ def training_problems(task: Task, config: Config) -> Sequence[Problem]:
 
 
 def _admits(policy: Policy, task: Task, config: Config) -> Callable[[Problem], bool]:
-    """Return the test for `rollout.max_prompt_tokens`; without a limit every problem passes."""
+    """Return a function that says whether a problem's prompt is within `rollout.max_prompt_tokens` (None: always)."""
     longest = config.rollout.max_prompt_tokens
     if longest is None:
         return lambda problem: True

@@ -1,6 +1,6 @@
-"""One training step, on one screen: sample and judge, measure, estimate advantages, update, summarise.
+"""One training step: sample and judge, measure, estimate advantages, update, summarise.
 
-P problems, G samples per problem, B = P * G rows, T tokens of the longest response.
+Tensor suffixes: P problems, G samples per problem, B = P * G rows, T tokens of the longest response.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from egpo.local.updates.update import update
 
 @dataclass(frozen=True, eq=False)
 class StepOutcome:
-    """The result of a step: its metrics, and what a dump of its rollouts contains."""
+    """The result of a step: its metrics, and the data from which its rollouts are written to disk."""
 
     metrics: Metrics
     batch: Batch
@@ -28,7 +28,7 @@ class StepOutcome:
 
 
 def step(run: Run, number: int) -> StepOutcome:
-    """Take one on-policy step: sample P problems, update the policy once. `number` counts from 0."""
+    """Take one training step: sample responses to P problems, and update the policy. `number` counts from 0."""
     batch = collect(run, number)  # B responses with logp and entropy per token, each with its reward
     with run.stages.enter("measure"):
         measures = measure(run.policy, batch.rollouts, run.config.segments.tags)  # entropy per segment
@@ -42,7 +42,7 @@ def step(run: Run, number: int) -> StepOutcome:
 
 
 def _reference(run: Run, rollouts: Rollouts) -> Tensor | None:
-    """Return the reference's log-probabilities where KL is a term of the loss, else None."""
+    """Return the reference policy's log-probabilities if KL is a term of the loss, else None."""
     if run.loss_reference is None:
         return None
     with run.stages.enter("reference"):

@@ -1,4 +1,7 @@
-"""The metrics of a step, under verl's names where verl has one. A metric without data is left out. B rows."""
+"""The metrics of a step, with verl's names for those that verl also has. A metric without data is left out.
+
+Tensor suffixes: B rows.
+"""
 
 from collections.abc import Sequence
 
@@ -17,7 +20,8 @@ from egpo.rewards.verdict import Verdict, shares_of
 def summarise(run: Run, batch: Batch, measures: Measures, estimated: Estimate, stats: UpdateStats) -> Metrics:
     """Return the metrics of a step.
 
-    Metrics of the policy (score, entropy, length) cover all sampled rows, those of the update the rows that it used.
+    Metrics of the policy (score, entropy, length) cover all sampled rows; those of the update cover the rows trained
+    on.
     """
     return {
         **_of_verdicts(batch.verdicts),
@@ -35,7 +39,7 @@ def summarise(run: Run, batch: Batch, measures: Measures, estimated: Estimate, s
 
 
 def _of_verdicts(verdicts: Sequence[Verdict]) -> Metrics:
-    """Score and accuracy over the responses that could be judged: a failure of the judge is not a wrong answer."""
+    """Return score and accuracy over the responses that could be judged: a failed judge is not a wrong answer."""
     judged = [verdict for verdict in verdicts if not verdict.failed]
     metrics = _spread("critic/score", torch.tensor([verdict.reward for verdict in judged]))
     if judged:
@@ -61,7 +65,10 @@ def _of_lengths(rollouts: Rollouts) -> Metrics:
 
 
 def entropies(rollouts: Rollouts, measures: Measures) -> Metrics:
-    """`actor/entropy` is the mean over all tokens, `entropy/<segment>` over the responses that have the segment."""
+    """Return the mean entropy over all tokens (`actor/entropy`), and per segment (`entropy/<segment>`).
+
+    That of a segment is the mean over the responses that have it.
+    """
     metrics = {"actor/entropy": float(rollouts.entropy_BT[rollouts.mask_BT].mean())}
     for name, entropy_B in measures.entropy.items():
         if bool((~entropy_B.isnan()).any()):
@@ -70,14 +77,21 @@ def entropies(rollouts: Rollouts, measures: Measures) -> Metrics:
 
 
 def _of_kl(run: Run, batch: Batch) -> Metrics:
-    """KL per token where it is part of the reward. Where it is a term of the loss, the update reports it."""
+    """Return the KL divergence per token if it is part of the reward.
+
+    If it is part of the loss, the update reports it.
+    """
     if run.reward_reference is None:
         return {}
     return {"actor/kl": float(batch.kl_B.sum()) / int(batch.rollouts.mask_BT.sum())}
 
 
 def _of_groups(batch: Batch) -> Metrics:
-    """Over the groups that have rows that could be compared."""
+    """Return the fractions of groups with equal rewards, with all responses right, and with none right.
+
+    Groups whose rows could not be compared are left out. Also return how many groups were dropped, and in how many
+    rounds groups were replaced.
+    """
     problem_B, correct_B = batch.rollouts.problem_B, torch.tensor([verdict.correct for verdict in batch.verdicts])
     known = sorted(set(problem_B[batch.kept_B | batch.constant_B].tolist()))
     constant = set(problem_B[batch.constant_B].tolist())

@@ -1,4 +1,4 @@
-"""Validate the policy on held-out problems. B rows."""
+"""Validate the policy on held-out problems. Tensor suffixes: B rows."""
 
 from itertools import islice
 from math import isfinite
@@ -16,12 +16,12 @@ from egpo.tasks.loading import data_source_of
 
 
 def source_name(run: Run) -> str:
-    """Return the data source that the metrics are named after; for a user's task, the task's name."""
+    """Return the name of the data in metric names: the task's data source or, for a user's task, the task's name."""
     return data_source_of(run.task, run.config.task.name)
 
 
 def held_out_problems(run: Run) -> list[Problem]:
-    """Return the first `validation.problems` problems of the test split, without prompts longer than allowed."""
+    """Return the first `validation.problems` problems of the test split, except those with too long prompts."""
     problems = list(islice(run.task.problems("test"), run.config.validation.problems))
     longest = run.config.rollout.max_prompt_tokens
     if longest is not None:
@@ -31,7 +31,7 @@ def held_out_problems(run: Run) -> list[Problem]:
         raise InputError(
             "no problems in the split `test` to validate on",
             where=f"task {run.config.task.name}",
-            fix="prepare its data with a test split, or train without: validation.every=0",
+            fix="prepare the data with a test split, or set validation.every=0 to train without validation",
         )
     return problems
 

@@ -1,8 +1,8 @@
 """`egpo merge`: turn a checkpoint into a model folder and verify it.
 
-    read      put the shards of all ranks together, fold adapters in           -> a model in memory
-    write     beside `out`, as transformers writes it, with the tokenizer
-    verify    load it: every tensor's digest and a forward pass must agree     -> `out`
+    read      join the shards of all ranks, merge adapters into the weights      -> a model in memory
+    write     save it with its tokenizer to a temporary folder beside `out`
+    verify    load it again and compare every tensor and the logits of one pass  -> `out`
 
 Only one model at a time is in memory, in the dtype that is written.
 """
@@ -35,7 +35,8 @@ _FILE_SIZE = "4GB"
 class Merged:
     """The result of a merge. `world_size` is 0 if the checkpoint held a whole model; `lora` is None without adapters.
 
-    `logits_difference` is the largest difference between the written and the trained model: 0 unless kernels round.
+    `logits_difference` is the largest difference between the written and the trained model: 0 unless kernels round
+    differently.
     """
 
     out: str
@@ -66,8 +67,8 @@ def merge(
 ) -> Merged:
     """Merge the checkpoint that `source` and `step` name (see `find_checkpoint`) into the model folder `out`.
 
-    `base` is the model of adapters that were saved without it; for a run it comes from the config. `out` must be new or
-    an earlier merge of the same checkpoint; `force` replaces any other model.
+    `base` is the base model of a checkpoint with only LoRA adapters; for a run it is read from the config. `out` must
+    be new or an earlier merge of the same checkpoint; `force` replaces any other model.
     """
     place = find_checkpoint(source, step)
     require_free(out, place.actor, force=force)
@@ -100,8 +101,9 @@ def merge(
 
 
 def _write(model: PreTrainedModel, described: Path, folder: Path) -> None:
-    """Write the model. Tokenizer, chat template and generation config are copied byte for byte, not rewritten."""
-    # A mixture of experts has other names on disk than in memory, which vLLM reads: do not keep those in memory.
+    """Write the model. Tokenizer, chat template and generation config are copied unchanged from `described`."""
+    # In memory, a mixture of experts has other tensor names than in published files, which vLLM reads. With None,
+    # transformers restores the published names when it saves.
     model._weight_conversions = None
     with without_progress_bars():
         model.save_pretrained(folder, max_shard_size=_FILE_SIZE)

@@ -1,6 +1,6 @@
 """Models in memory: load a folder, build one from tensors, check that no weight is missing or left over.
 
-LoRA adapters are folded into their weights: W + alpha / rank * B A (Hu et al. 2021, arXiv:2106.09685).
+LoRA adapters are merged into their weights: W + alpha / rank * B A (Hu et al. 2021, arXiv:2106.09685).
 """
 
 import json
@@ -28,7 +28,7 @@ _META = ("lora_train_meta.json", "lora_adapter/adapter_config.json")
 
 @dataclass(frozen=True)
 class Lora:
-    """Rank and alpha of the training. The shards contain the rank only."""
+    """Rank and alpha of LoRA adapters in training. (The shards contain only the rank.)"""
 
     rank: int
     alpha: float
@@ -39,28 +39,33 @@ def has_adapters(names: Iterable[str]) -> bool:
 
 
 def read_lora(actor: Path) -> Lora:
-    """Read rank and alpha from the file that verl writes beside the shards. InputError without alpha: it cannot be
-    guessed (verl's own merger then uses 0)."""
+    """Read rank and alpha from the file that verl writes beside the shards.
+
+    InputError if alpha is not recorded: it cannot be guessed. (verl's own merger then uses 0.)
+    """
     path = next((actor / name for name in _META if (actor / name).is_file()), None)
     wanted = f'{{"r": 16, "lora_alpha": 32}} with the values of the training, as {actor / _META[0]}'
     if path is None:
-        raise InputError("has LoRA adapters, but their alpha is not recorded", where=str(actor), fix=f"write {wanted}")
+        what = "the checkpoint has LoRA adapters, but their alpha is not recorded"
+        raise InputError(what, where=str(actor), fix=f"write a file with {wanted}")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         lora = Lora(int(value["r"]), float(value["lora_alpha"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"has no rank and alpha ({error!r:.80})", where=str(path), fix=f"write {wanted}") from error
+        what = f"the file has no valid rank and alpha ({error!r:.80})"
+        raise InputError(what, where=str(path), fix=f"write a file with {wanted}") from error
     if lora.rank <= 0 or lora.alpha <= 0:
-        raise InputError(f"rank {lora.rank}, alpha {lora.alpha:g}", where=str(path), fix=f"write {wanted}")
+        what = f"rank {lora.rank} and alpha {lora.alpha:g} must both be above 0"
+        raise InputError(what, where=str(path), fix=f"write a file with {wanted}")
     return lora
 
 
 def folded(
     weights: Mapping[str, Tensor], lora: Lora, base: Mapping[str, Tensor] | None, where: str
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and tensor of the model without adapters, one at a time.
+    """Yield name and tensor of each weight, with its LoRA adapter merged into it, one at a time.
 
-    `base` has the weights if the checkpoint contains the adapters only.
+    `base` are the weights of the base model, for a checkpoint that contains only adapters.
     """
     plain = {_plain(name): name for name in weights if not _is_adapter(name, where)}
     source = weights if plain else base or {}
@@ -72,14 +77,14 @@ def folded(
             if base
             else "only linear layers can be merged"
         )
-        raise InputError(f"adapters of a layer that has no weight: {unknown[0]}", where=where, fix=fix)
+        raise InputError(f"adapters belong to a layer without a weight: {unknown[0]}", where=where, fix=fix)
     for name, stored in names.items():
         weight = source[stored]
         yield name, weight if name not in layers else _with_delta(weight, weights, layers[name], lora, where)
 
 
 def _with_delta(weight: Tensor, weights: Mapping[str, Tensor], layer: str, lora: Lora, where: str) -> Tensor:
-    """Add the adapter to a weight in float32: in bfloat16 a small delta would be rounded away."""
+    """Return a weight plus its adapter, added in float32: in bfloat16 a small adapter would be rounded away."""
     down, up = (_side(weights, layer, side).float() for side in "AB")
     if down.shape[0] != lora.rank or (up.shape[0], down.shape[1]) != tuple(weight.shape):
         what = f"{layer}: B {tuple(up.shape)}, A {tuple(down.shape)} and rank {lora.rank} do not fit the weight"
@@ -101,7 +106,7 @@ def _side(weights: Mapping[str, Tensor], layer: str, side: str) -> Tensor:
 def _is_adapter(name: str, where: str) -> bool:
     if ".lora_" in name and not _ADAPTER.fullmatch(name):
         fix = "only adapters of linear layers can be merged: no DoRA, no embeddings"
-        raise InputError(f"unsupported kind of adapter: {name}", where=where, fix=fix)
+        raise InputError(f"this kind of adapter is not supported: {name}", where=where, fix=fix)
     return ".lora_" in name
 
 
@@ -128,46 +133,52 @@ def build_model(folder: Path, state: dict[str, Tensor]) -> PreTrainedModel:
 
 def read_config(folder: Path) -> Any:
     if not (folder / "config.json").is_file():
-        fix = "copy config.json and the tokenizer files of the trained model into it"
-        raise InputError("no config.json", where=str(folder), fix=fix)
+        fix = "copy config.json and the tokenizer files of the trained model into the folder"
+        raise InputError("the folder has no config.json", where=str(folder), fix=fix)
     try:
         return AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"config.json cannot be read ({_first_line(error)})", where=str(folder)) from error
+        fix = "check that the folder is complete"
+        raise InputError(f"config.json cannot be read ({_first_line(error)})", where=str(folder), fix=fix) from error
 
 
 def dtype_for(folder: Path, wanted: Dtype, stored: torch.dtype) -> torch.dtype:
-    """Return the dtype to write. `auto` is the dtype in the config, or that of the stored tensors if it has none."""
+    """Return the dtype to write. `auto` is the dtype in the config, else that of the stored tensors."""
     found: torch.dtype | None = getattr(torch, wanted) if wanted != "auto" else read_config(folder).dtype
     return found or stored
 
 
 def without_tied(folder: Path, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Drop the copies of tied weights: a file with both would load as a model without ties.
+    """Return the tensors without the copies of tied weights: a file with both would load as a model without ties.
 
-    InputError if they differ.
+    InputError if a copy differs from its original.
     """
     with torch.device("meta"):
         ties: Mapping[str, str] = _class(folder)(read_config(folder)).all_tied_weights_keys
     for copy, original in ties.items():
         if copy in state and original in state and not torch.equal(state[copy], state[original]):
-            fix = "set tie_word_embeddings to false in its config.json, if the training untied them"
+            fix = "set tie_word_embeddings to false in config.json, if the training untied these weights"
             raise InputError(f"{copy} and {original} are tied but differ", where=str(folder), fix=fix)
     return {name: tensor for name, tensor in state.items() if ties.get(name) not in state}
 
 
 def require_vocabulary(folder: Path, model: PreTrainedModel) -> None:
-    """Check that the tokenizer loads and that the model has an embedding for each of its tokens."""
-    fix = "copy the tokenizer files of the trained model into it"
+    """Raise InputError unless the tokenizer loads and the model has an embedding for each token."""
+    fix = "copy the tokenizer files of the trained model into the folder"
     if not any(path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern)):
-        raise InputError("no tokenizer", where=str(folder), fix=fix)  # transformers would create an empty one
+        raise InputError(
+            "the folder has no tokenizer", where=str(folder), fix=fix
+        )  # transformers would create an empty one
     try:
         num_known = len(AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False))
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise InputError(f"no tokenizer ({_first_line(error)})", where=str(folder), fix=fix) from error
+        raise InputError(
+            f"the tokenizer cannot be loaded ({_first_line(error)})", where=str(folder), fix=fix
+        ) from error
     num_rows = model.get_input_embeddings().weight.shape[0]
     if num_known > num_rows:
-        raise InputError(f"the tokenizer has {num_known} tokens and the model {num_rows}", where=str(folder), fix=fix)
+        what = f"the tokenizer has {num_known} tokens, but the model has embeddings for only {num_rows}"
+        raise InputError(what, where=str(folder), fix=fix)
 
 
 def _loaded(folder: Path, name: str | None, **settings: Any) -> PreTrainedModel:
@@ -183,7 +194,7 @@ def _loaded(folder: Path, name: str | None, **settings: Any) -> PreTrainedModel:
             )
     except (OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError) as error:
         fix = "check that the folder is complete, or choose another --step"
-        raise InputError(f"cannot be loaded ({_first_line(error)})", where=str(folder), fix=fix) from error
+        raise InputError(f"the model cannot be loaded ({_first_line(error)})", where=str(folder), fix=fix) from error
     _require_every_weight(info, folder)
     return model.eval()
 
@@ -192,9 +203,11 @@ def _class(folder: Path) -> Any:
     config = read_config(folder)
     name = (config.architectures or [""])[0]
     if not hasattr(transformers, name):
-        what = f"the model class `{name}`" if name else "a config without `architectures`"
+        version = transformers.__version__
+        unknown = f"the model class `{name}` is not part of transformers {version}"
+        what = unknown if name else "config.json names no model class (`architectures`)"
         fix = "only models that come with transformers can be merged: code from a checkpoint is not run"
-        raise InputError(f"{what} is not part of transformers {transformers.__version__}", where=str(folder), fix=fix)
+        raise InputError(what, where=str(folder), fix=fix)
     return getattr(transformers, name)
 
 
@@ -211,7 +224,7 @@ def _require_every_weight(info: Mapping[str, Any], folder: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence progress bars and load reports: faults are raised as errors."""
+    """Silence transformers' progress bars and loading reports during the block: faults are raised as errors."""
     shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()

@@ -21,10 +21,10 @@ from egpo.files import UNFINISHED, fsync_path
 
 _NUM_PROBED = 16
 _TOLERANCE = 1e-3
-"""Relative to the largest logit. The weights are bitwise equal; kernels may round differently by memory address."""
+"""Accepted difference of logits, relative to the largest: kernels may round equal weights differently by address."""
 
 Watch = Callable[[str, int, int], None]
-"""Called with the name of a stage, the number of parts done, and the number of all parts."""
+"""A progress callback. Its arguments: the name of a stage, the number of parts done, and the total number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,14 +57,16 @@ def fingerprint(model: PreTrainedModel, stage: str, watch: Watch) -> Fingerprint
 
 
 def difference(written: Fingerprint, trained: Fingerprint, where: str) -> float:
-    """Return the largest difference of logits. EgpoError if the model that was read back is a different one."""
+    """Return the largest difference of logits. EgpoError if the written model differs from the trained one."""
     odd = sorted(name for name in trained.digests if written.digests.get(name) != trained.digests[name])
     if odd or len(written.digests) != len(trained.digests):
         name = odd[0] if odd else "an additional tensor"
-        raise EgpoError(f"reads back with other weights: {name}", where=where, fix="check the disk, then retry")
+        what = f"the written model differs from the trained one: {name}"
+        raise EgpoError(what, where=where, fix="check the disk, then retry")
     apart = float((written.logits - trained.logits).abs().max())
     if apart > _TOLERANCE * float(trained.logits.abs().max()):
-        raise EgpoError(f"reads back with the same weights, but logits differ by {apart:g}", where=where)
+        what = f"the written model has the same weights as the trained one, but its logits differ by {apart:g}"
+        raise EgpoError(what, where=where, fix="retry; if it fails again, report this as a bug of egpo")
     return apart
 
 
@@ -86,7 +88,7 @@ def _logits(model: PreTrainedModel) -> Tensor:
 
 _WEIGHTS = (".safetensors", ".bin")
 NOTE = "merge.json"
-"""File in the model folder: what was merged, from which files, and the digests."""
+"""Name of the file in a merged model folder that lists the merged checkpoint, its files and their digests."""
 
 
 def require_free(out: Path, actor: Path, *, force: bool) -> None:
@@ -96,9 +98,11 @@ def require_free(out: Path, actor: Path, *, force: bool) -> None:
     """
     place = out.resolve()
     if actor.is_relative_to(place) or place.is_relative_to(actor):
-        raise InputError("is inside the checkpoint, or contains it", where=str(out), fix="choose another --out")
+        raise InputError(
+            "it is inside the checkpoint, or contains it", where=f"--out {out}", fix="choose another --out"
+        )
     if out.exists() and not out.is_dir():
-        raise InputError("is a file", where=str(out), fix="give a folder as --out")
+        raise InputError("the output is a file, not a folder", where=str(out), fix="give a folder as --out")
     held = sorted(path.name for path in out.iterdir() if not path.name.startswith(UNFINISHED)) if out.exists() else []
     if not held or _source_of(out) == str(actor):
         return
@@ -106,11 +110,11 @@ def require_free(out: Path, actor: Path, *, force: bool) -> None:
     if not (force and is_model):
         more = " and more" if len(held) > 3 else ""
         fix = "choose another --out, or replace the model with --force" if is_model else "choose another --out"
-        raise InputError(f"already holds {', '.join(held[:3])}{more}", where=str(out), fix=fix)
+        raise InputError(f"the folder already contains {', '.join(held[:3])}{more}", where=str(out), fix=fix)
 
 
 def require_disk_space(out: Path, num_bytes: int) -> None:
-    """Raise an InputError if the disk is too full, before anything is written."""
+    """Raise an InputError if the free disk space is less than `num_bytes`, before anything is written."""
     existing = next(path for path in (out, *out.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if free < num_bytes:
@@ -157,7 +161,7 @@ def _swap(new: Path, out: Path, old: Path) -> None:
 
 
 def _source_of(out: Path) -> str | None:
-    """Return the checkpoint of an earlier merge; None if the folder is not a merge."""
+    """Return the path of the checkpoint that the folder was merged from; None if `egpo merge` did not write it."""
     try:
         value: Any = json.loads((out / NOTE).read_text(encoding="utf-8"))
         return str(value["source"]["checkpoint"])
@@ -166,10 +170,10 @@ def _source_of(out: Path) -> str | None:
 
 
 def _cannot_write(out: Path, error: Exception) -> InputError:
-    """Describe a failed write. safetensors wraps the system's message: `Error while serializing: I/O error: ...`."""
+    """Return the error for a failed write, with the system's message (safetensors puts it after `I/O error: `)."""
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error).rpartition("I/O error: ")[2]
     return InputError(
-        f"cannot be written ({reason}); the folder is unchanged",
+        f"the folder cannot be written ({reason}), and is unchanged",
         where=str(out),
         fix="free some disk space or fix the permissions, or choose another --out",
     )

@@ -1,7 +1,7 @@
 """Read the trained model of a checkpoint: from verl's FSDP shards, or from a whole model folder.
 
 Each rank has a file with its part of every tensor. Files are read with `weights_only`, which refuses code, and mapped
-into memory: a part is read from disk when its tensor is put together, so the parts are never all in memory at once.
+into memory: a part is read from disk when its tensor is assembled, so the parts are never all in memory at once.
 """
 
 import logging
@@ -38,7 +38,7 @@ from egpo.runs.stored import StoredCheckpoint
 
 
 class ShardedWeights(Mapping[str, Tensor]):
-    """Whole tensors by name; each is put together when it is accessed."""
+    """A mapping of names to whole tensors. Each tensor is assembled from its shards when it is accessed."""
 
     def __init__(self, files: ShardFiles) -> None:
         if 0 not in files.paths:
@@ -65,7 +65,9 @@ class ShardedWeights(Mapping[str, Tensor]):
             if odd := sorted(part.keys() ^ self._parts[0].keys()):
                 fix = "check that all files are from one save, or choose another --step"
                 raise InputError(
-                    f"tensors differ from those of rank 0: {odd[0]}", where=str(self._files.paths[rank]), fix=fix
+                    f"the file has other tensors than that of rank 0: {odd[0]}",
+                    where=str(self._files.paths[rank]),
+                    fix=fix,
                 )
 
 
@@ -76,15 +78,19 @@ def _load(path: Path) -> dict[str, Any]:
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
         fix = "the file may be incomplete (was the disk full?): copy it again, or choose another --step"
-        raise InputError(f"cannot be read as a shard ({reason})", where=str(path), fix=fix) from error
+        raise InputError(f"the file cannot be read as a shard ({reason})", where=str(path), fix=fix) from error
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
-        raise InputError("has no tensors by name", where=str(path), fix="check that verl wrote this file")
+        raise InputError(
+            "the file is not a state dict (parameter names with their tensors)",
+            where=str(path),
+            fix="check that verl wrote this file",
+        )
     return state
 
 
 @contextmanager
 def _without_mesh_warnings() -> Iterator[None]:
-    """Silence torch's warning that a device mesh was read without its processes: they have ended."""
+    """Silence torch's warning that the processes of a stored device mesh do not exist: the training has ended."""
     logger = logging.getLogger("torch.distributed.device_mesh")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -95,7 +101,10 @@ def _without_mesh_warnings() -> Iterator[None]:
 
 
 def _ranks_of_one_copy(state: Mapping[str, Tensor], world_size: int) -> list[int]:
-    """Return the ranks of one copy of the model: all, or the first replica's in a mesh of `ddp` and `fsdp`."""
+    """Return the ranks that together have one copy of the model.
+
+    These are the ranks of the first replica, or all ranks if the training had no replicas.
+    """
     replicated = (tensor for tensor in state.values() if isinstance(tensor, DTensor) and len(tensor.placements) > 1)
     if (tensor := next(replicated, None)) is not None:
         return [int(rank) for rank in tensor.device_mesh.mesh[0].flatten()]
@@ -104,7 +113,7 @@ def _ranks_of_one_copy(state: Mapping[str, Tensor], world_size: int) -> list[int
 
 @torch.no_grad()
 def _whole(parts: Sequence[Tensor], where: str) -> Tensor:
-    """Put a tensor together. What FSDP did not shard, such as buffers, must be equal on every rank."""
+    """Assemble a tensor from its parts. One that FSDP did not shard, such as a buffer, must be equal on all ranks."""
     first = parts[0]
     if not isinstance(first, DTensor):
         if not all(torch.equal(part, first) for part in parts[1:]):
@@ -124,7 +133,7 @@ def _whole(parts: Sequence[Tensor], where: str) -> Tensor:
 
 
 def _placement(tensor: DTensor, where: str) -> Shard | Replicate:
-    """Return how the ranks of one copy share a tensor: the last dimension of the mesh, after that of the replicas."""
+    """Return how a tensor is split among the ranks of one copy: its placement in the last dimension of the mesh."""
     *copies, last = tensor.placements
     if all(isinstance(one, Replicate) for one in copies) and (isinstance(last, Replicate) or _is_plain_shard(last)):
         assert isinstance(last, Shard | Replicate)
@@ -134,7 +143,7 @@ def _placement(tensor: DTensor, where: str) -> Shard | Replicate:
 
 
 def _is_plain_shard(placement: Placement) -> bool:
-    """Exclude strided shards (FSDP over tensor parallelism), which inherit from Shard in some versions of torch."""
+    """Return False for strided shards (FSDP over tensor parallelism), which some torch versions derive from Shard."""
     return type(placement) is Shard
 
 
@@ -152,23 +161,25 @@ class WeightSource:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The model of a checkpoint, and the files it came from."""
+    """The model of a checkpoint, and the files that it was read from."""
 
     model: PreTrainedModel
     origin: WeightSource
 
 
 def read_trained(place: StoredCheckpoint, dtype: Dtype, base: str | None, watch: Watch) -> Trained:
-    """Read the model of a checkpoint, preferably from shards: the training resumes from them, not from the model beside
-    them."""
+    """Read the model of a checkpoint: from its shards if it has any, otherwise from its model folder.
+
+    Shards have precedence over a model folder beside them, because the training resumes from the shards.
+    """
     if place.is_sharded:
         return _from_shards(place, dtype, base, watch)
     if (place.actor / MANIFEST).is_file():
         verify_files(place.actor, read_manifest(place.actor))
     weights = tuple(path for path in sorted(place.model.iterdir()) if path.name.endswith(WEIGHT_ENDINGS))
     if not weights:
-        fix = "choose another --step, or copy the shards of every rank into it"
-        raise InputError("has neither shards nor weights", where=str(place.actor), fix=fix)
+        fix = "choose another --step, or copy the shards of every rank into the folder"
+        raise InputError("the checkpoint has neither shards nor weights", where=str(place.actor), fix=fix)
     return Trained(load_model(place.model, dtype), WeightSource(weights))
 
 
@@ -188,7 +199,7 @@ def _from_shards(place: StoredCheckpoint, dtype: Dtype, base: str | None, watch:
 def _cast(
     tensors: Iterable[tuple[str, Tensor]], folder: Path, wanted: Dtype, total: int, watch: Watch
 ) -> dict[str, Tensor]:
-    """Cast tensors one at a time, so that at most one of them is in memory twice."""
+    """Return the tensors in the wanted dtype, cast one at a time, so that at most one of them is in memory twice."""
     state: dict[str, Tensor] = {}
     dtype: torch.dtype | None = None
     for name, tensor in tensors:
@@ -208,9 +219,9 @@ def _base_weights(
     name = base or (load_recipe(place.run.config).model.path if place.run else None)
     if name is None:
         fix = "give the model that the training started from as --base"
-        raise InputError("has adapters only", where=str(place.actor), fix=fix)
+        raise InputError("the checkpoint has only adapters, without their base model", where=str(place.actor), fix=fix)
     folder = Path(require_model_place(name, f"--base {name}")).expanduser()
     if not folder.is_dir():
-        raise InputError("no such folder", where=f"--base {name}", fix="give a model folder on this machine")
+        raise InputError("the folder does not exist", where=f"--base {name}", fix="give a model folder on this machine")
     state: dict[str, Tensor] = load_model(folder, "auto").state_dict()
     return state

@@ -32,7 +32,7 @@ _TRAILER = b"egpo kernels, sha256: "
 
 
 class CompileError(EgpoError):
-    """The reason why there are no kernels on this machine."""
+    """The error for kernels that cannot be compiled on this machine, with the reason."""
 
 
 def library_file() -> Path:
@@ -119,7 +119,7 @@ def _folder() -> Path:
 
 
 def _cpu() -> str:
-    """Return what -march=native depends on, because different machines may share a home folder."""
+    """Return a description of the CPU, on which -march=native depends: machines may share a home folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -129,7 +129,7 @@ def _cpu() -> str:
 
 
 VARIABLE = "EGPO_NATIVE"
-"""Environment variable. 0: compute with torch alone."""
+"""The environment variable that disables the C kernels if it is 0: torch then computes everything."""
 
 _LETTERS = {"p": ctypes.c_void_p, "l": ctypes.c_int64, "i": ctypes.c_int, "f": ctypes.c_float}
 _ARGUMENTS = {
@@ -151,7 +151,7 @@ _ARGUMENTS = {
     "attend_pack_back": "pppppppp pp iiiiif",
 }
 _NEED_MEMORY = ("rms_norm_back", "heads_back", "decode", "choose", "attend_pack", "attend_pack_back")
-"""Kernels that allocate memory, and return 0 if they could not."""
+"""The kernels that allocate memory. They return 0 if there is not enough."""
 
 
 @cache
@@ -185,8 +185,8 @@ def address(tensor: Tensor) -> int:
 
     It does not keep the tensor alive: the caller must hold a reference until the kernel has returned.
     """
-    assert tensor.dtype == torch.float32, "not float32"
-    assert tensor.is_contiguous(), "not contiguous"
+    assert tensor.dtype == torch.float32, "the tensor is not float32"
+    assert tensor.is_contiguous(), "the tensor is not contiguous"
     return tensor.data_ptr()
 
 
@@ -224,7 +224,7 @@ def _require_memory(had_memory: int, function: Any, arguments: object) -> None:
 
 
 def _sgemm() -> int | None:
-    """Return the address of torch's own matrix product, which is the fastest on the machine."""
+    """Return the address of the matrix product (BLAS sgemm) in torch's library."""
     torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
         return ctypes.cast(ctypes.CDLL(str(torch_cpu)).sgemm_, ctypes.c_void_p).value

@@ -1,4 +1,4 @@
-"""The inputs of a plan: GPUs, the numbers of a decoder from its `config.json`, and the work of a step."""
+"""The inputs of a plan: GPUs, the dimensions of a decoder from its `config.json`, and the work of a step."""
 
 import json
 from dataclasses import dataclass
@@ -13,8 +13,11 @@ from egpo.support import FAST_ARCHITECTURES
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU: memory in bytes, bytes read and written per second by a copy, and bfloat16 operations per second of large
-    matrix products."""
+    """A GPU with its memory and rates.
+
+    `bytes_per_s` counts the bytes read and written by a copy, `operations_per_s` the bfloat16 operations of large
+    matrix products.
+    """
 
     name: str
     bytes: float
@@ -34,7 +37,11 @@ CARDS = {
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The numbers of a decoder. `queries` and `keys`: heads of queries, and of keys and values, of size `width`."""
+    """The dimensions of a decoder.
+
+    `queries` and `keys` are the numbers of query heads and of key-value heads, `width` is the size of a head, `inner`
+    that of the MLP, and `tied` means that embedding and head share their weights.
+    """
 
     hidden: int
     inner: int
@@ -47,7 +54,7 @@ class ModelShape:
 
     @property
     def joint(self) -> int:
-        """Weights of a layer that the decoder keeps a second copy of: query, key, value, gate and up projections."""
+        """Weights per layer that sampling keeps a second copy of: query, key, value, gate and up projections."""
         return self.hidden * ((self.queries + 2 * self.keys) * self.width + 2 * self.inner)
 
     @property
@@ -61,7 +68,7 @@ class ModelShape:
 
     @property
     def weights(self) -> int:
-        """All weights but the norms', which are too few to matter."""
+        """Number of all weights except those of norms, which are negligible."""
         return self.layers * self.layer + self.head * (1 if self.tied else 2)
 
     @property
@@ -70,7 +77,7 @@ class ModelShape:
         return 2 * self.layers * self.keys * self.width
 
     def kept_numbers(self, gradient_checkpointing: bool = False) -> float:
-        """What the layers keep of one token for the backward pass, as `egpo.local.updates.micro_batches` counts it."""
+        """Return how many numbers a token keeps for the backward pass, as in `egpo.local.updates.micro_batches`."""
         heads = (3 * self.queries + 4.5 * self.keys) * self.width
         inside = 4 * self.hidden + heads + 3 * self.inner
         return inside + 2 * self.hidden * self.layers if gradient_checkpointing else inside * self.layers
@@ -81,15 +88,18 @@ def read_shape(path: str) -> ModelShape:
     where = f"model {path}"
     file = Path(model_folder(path)).expanduser() / "config.json"
     if not file.is_file():
-        raise InputError("no config.json", where=where, fix="a plan needs the model's folder on this machine")
+        raise InputError(
+            "the model's config.json is missing", where=where, fix="put the model's folder on this machine"
+        )
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(
-            f"its config.json cannot be read ({error})", where=where, fix="is the folder complete?"
+            f"its config.json cannot be read ({error})", where=where, fix="check that the model folder is complete"
         ) from error
     if not isinstance(config, dict):
-        raise InputError("its config.json is not a JSON object", where=where, fix="is the folder complete?")
+        fix = "check that the model folder is complete"
+        raise InputError("its config.json is not a JSON object", where=where, fix=fix)
     return _shape(config, where)
 
 
@@ -98,7 +108,7 @@ def _shape(config: dict[str, Any], where: str) -> ModelShape:
         raise InputError(
             f"cannot estimate the cost of `{config.get('model_type')}`",
             where=where,
-            fix=f"plans cover {', '.join(FAST_ARCHITECTURES)}",
+            fix=f"choose a model of one of these types: {', '.join(FAST_ARCHITECTURES)}",
         )
     queries = _count(config, "num_attention_heads", where)
     hidden = _count(config, "hidden_size", where)
@@ -119,10 +129,11 @@ def _count(config: dict[str, Any], key: str, where: str, usual: int | None = Non
     value = config.get(key)
     value = usual if value is None else value
     if value is None:
-        raise InputError(f"its config.json lacks `{key}`", where=where, fix="is the folder complete?")
+        fix = "check that the model folder is complete"
+        raise InputError(f"its config.json has no `{key}`", where=where, fix=fix)
     if not isinstance(value, int) or value < 1:
         raise InputError(
-            f"`{key}` of its config.json is {value!r:.40}", where=where, fix="it must be a positive integer"
+            f"`{key}` in its config.json is {value!r:.40}", where=where, fix="it must be a positive integer"
         )
     return value
 
@@ -134,8 +145,8 @@ USUAL_PROMPT_TOKENS = 128
 class StepJob:
     """The work of one step: `prompts` groups of `group` responses.
 
-    `response_tokens` is the mean length and `longest` the maximum, for which there must be memory. `at_once` rows are
-    sampled together.
+    `response_tokens` is the mean length of a response, `longest` the maximum, for which memory is reserved. `at_once`
+    rows are sampled together.
     """
 
     prompts: int
@@ -160,7 +171,7 @@ class StepJob:
 
     @property
     def group_tokens(self) -> int:
-        """Tokens of one prompt and its responses in a pack."""
+        """Number of tokens of one prompt and all its responses, which share the prompt in a forward pass."""
         return self.prompt_tokens + self.group * (self.response_tokens - 1)
 
     @classmethod

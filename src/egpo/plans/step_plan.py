@@ -12,18 +12,18 @@ from egpo.plans.shapes import CARDS, Card, ModelShape, StepJob, read_shape
 from egpo.support import GRADIENT_BYTES, MOMENT_BYTES, optimizer_bytes
 
 CONTEXT_BYTES = 0.6e9
-"""The CUDA context and the kernels."""
+"""Memory of the CUDA context and the loaded kernels."""
 CHUNK_BYTES = 2**28
-"""A slice of logits in the update, in float32."""
-# As `egpo.local.updates.micro_batches` and `egpo.local.sampling.cuda.decoder` have them.
+"""Memory of one slice of float32 logits in the update."""
+# The same values as in `egpo.local.updates.micro_batches` and `egpo.local.sampling.cuda.decoder`.
 MOST_TOKENS, FEWEST_TOKENS, ACTIVATIONS_SHARE, CACHE_SHARE = 40_960, 2_048, 0.6, 0.25
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Bytes of each part at the peak of a step.
+    """The memory at the peak of a step, in bytes by part.
 
-    `logits` holds one slice of logits, the gradient of the head, and the head's inputs.
+    `logits` contains one slice of logits, the gradient of the head, and the head's inputs.
     """
 
     weights: float
@@ -41,19 +41,19 @@ class Parts:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Memory of a step. `pass_tokens`: tokens per forward pass of the update; `at_once`: rows sampled together."""
+    """The memory of a step. `pass_tokens`: tokens per forward pass of the update; `at_once`: rows sampled together."""
 
     parts: Parts
     pass_tokens: int
     at_once: int
 
     def fits(self, card: Card) -> bool:
-        """Return whether the step fits, with 3 % left for gaps between blocks of memory."""
+        """Return whether the step fits into the GPU's memory, with 3 % left for fragmentation."""
         return self.parts.total <= 0.97 * card.bytes
 
 
 def plan_memory(shape: ModelShape, job: StepJob, card: Card, micro_tokens: int | None = None) -> MemoryPlan:
-    """Plan with as many rows sampled together as fit: halve their number until the key-value cache fits."""
+    """Return the memory plan of a step. The number of rows sampled together is halved until the plan fits."""
     plan = _plan(shape, job, card, micro_tokens)
     while not plan.fits(card) and plan.at_once > 1:
         plan = _plan(shape, replace(job, at_once=plan.at_once // 2), card, micro_tokens)
@@ -79,7 +79,7 @@ def _plan(shape: ModelShape, job: StepJob, card: Card, micro_tokens: int | None)
 
 
 def _peak(in_update: Parts, job: StepJob, shape: ModelShape, card: Card) -> Parts:
-    """Return the parts of the larger stage: a large cache is freed before the update."""
+    """Return the parts of the stage that needs more memory. A large key-value cache is freed before the update."""
     if in_update.cache <= CACHE_SHARE * card.bytes:
         return in_update
     in_sample = replace(in_update, gradients=0.0, activations=0.0, logits=8.0 * job.at_once * shape.vocabulary)
@@ -87,7 +87,7 @@ def _peak(in_update: Parts, job: StepJob, shape: ModelShape, card: Card) -> Part
 
 
 def _pass_tokens(job: StepJob, budget: int) -> int:
-    """Return the tokens of one pass. Groups stay together if they fit; a sequence is never split."""
+    """Return the number of tokens in a forward pass. Groups stay together if they fit; a sequence is never split."""
     if job.group_tokens <= budget:
         return min(job.prompts, budget // job.group_tokens) * job.group_tokens
     return max(budget, job.prompt_tokens + job.longest - 1)
@@ -96,12 +96,12 @@ def _pass_tokens(job: StepJob, budget: int) -> int:
 _CACHE_SHARE, _WEIGHT_SHARE, _PRODUCT_SHARE, _ATTENTION_SHARE = 0.87, 0.6, 0.9, 0.18
 _LAYER_S = 40e-6  # kernel launches of one layer for one token per row, besides reading weights
 _TEXT_S = 1e-6  # decoding a token to text, on the host
-_UPDATE_S = 0.08  # the host's work in an update, and the optimizer's
+_UPDATE_S = 0.08  # the work of the host and of the optimizer in an update
 
 
 @dataclass(frozen=True)
 class TimePlan:
-    """Seconds of a step by stage."""
+    """The seconds of a step by stage."""
 
     sample_s: float
     update_s: float
@@ -149,7 +149,7 @@ def _update_s(shape: ModelShape, job: StepJob, card: Card) -> float:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """Memory and time of one step of `job` with a model of `shape` on `card`."""
+    """The memory and time of one step of `job` with a model of `shape` on the GPU `card`."""
 
     card: Card
     shape: ModelShape
@@ -173,7 +173,7 @@ def plan_recipe(
         raise InputError(f"unknown GPU `{card}`", where="--card", fix=f"choose from {', '.join(CARDS)}")
     if config.model.device == "cpu":
         fix = "a plan is for a GPU: set model.device=auto"
-        raise InputError("the recipe is for a CPU", where="model.device", fix=fix)
+        raise InputError("the recipe trains on a CPU", where="model.device", fix=fix)
     job = StepJob.of(config, prompt_tokens, response_tokens)
     return plan_job(read_shape(config.model.path), job, CARDS[card], config.update.micro_tokens)
 

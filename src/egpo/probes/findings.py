@@ -1,4 +1,4 @@
-"""Judge the figures of a probe against thresholds, each with advice, and recommend a group size."""
+"""The comparison of a probe's metrics with thresholds, with advice for each, and the recommended group size."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ LEAST_VARIANCE = 0.05
 LEAST_ENTROPY, MOST_ENTROPY = 0.2, 0.8
 _MOST_CUT_OFF = 0.1
 
-SFT_FIRST = "supervised fine-tuning first (`egpo sft`), or easier problems"
-HARDER = "harder data, or another task: almost nothing is left to learn"
+SFT_FIRST = "use supervised fine-tuning first (`egpo sft`), or easier problems"
+HARDER = "use harder data, or another task: almost nothing is left to learn"
 FILTER = "most prompts are solved always or never: keep the others (--keep 0.1:0.9), or raise the temperature"
 
 
 @dataclass(frozen=True)
 class ProbeFinding:
-    """One figure compared with its threshold. `bad` prevents learning; a `remark` may be a problem."""
+    """One metric of a probe compared with its threshold. `bad`: it prevents learning; `remark`: it may be a problem."""
 
     figure: str
     value: float
@@ -31,7 +31,7 @@ class ProbeFinding:
 
 
 def find_faults(figures: Figures, variance: Estimate | None) -> tuple[ProbeFinding, ...]:
-    """Return one finding for each known figure."""
+    """Return one finding for each known metric; shares of truncated and failed responses only if they are too high."""
     return tuple(_findings(figures, variance))
 
 
@@ -46,15 +46,15 @@ def _findings(figures: Figures, variance: Estimate | None) -> Iterator[ProbeFind
     if (entropy := figures.entropy.get("response")) is not None:
         yield _entropy(entropy)
     if figures.truncated_frac is not None and figures.truncated_frac > _MOST_CUT_OFF:
-        advice = "raise rollout.max_response_tokens (--max-tokens): a response that is cut off is judged as it is"
+        advice = "raise rollout.max_response_tokens (--max-tokens): truncated responses are judged without their end"
         yield ProbeFinding("cut off", figures.truncated_frac, f"under {_MOST_CUT_OFF:.0%}", "remark", advice)
     if figures.num_failed:
-        advice = "the checker failed: see the reasons, and `egpo doctor`"
+        advice = "the checker failed: read the reasons in the table, and run `egpo doctor`"
         yield ProbeFinding("failures", figures.num_failed / figures.num_responses, "none", "remark", advice)
 
 
 def _accuracy(found: Estimate) -> ProbeFinding:
-    """Judge the accuracy: between 10 and 80 % reinforcement learning has both right and wrong responses to compare."""
+    """Judge the accuracy. Between 10 and 80 %, most groups have both correct and wrong responses to compare."""
     bands: list[tuple[float, Status, str]] = [
         (0.05, "bad", SFT_FIRST),
         (
@@ -81,10 +81,10 @@ def _variance(found: Estimate, accuracy: Estimate | None) -> ProbeFinding:
 
 
 def _entropy(found: Estimate) -> ProbeFinding:
-    """Judge the entropy of the response. Never `bad`: models differ in the entropy at which they learn well."""
+    """Judge the entropy of the response. It is never `bad`, because models learn well at different entropies."""
     wanted = f"{LEAST_ENTROPY} to {MOST_ENTROPY} nats"
     if found.value < LEAST_ENTROPY:
-        advice = "responses are alike: a higher temperature explores more"
+        advice = "responses are nearly the same: raise the temperature to explore more"
     elif found.value > MOST_ENTROPY:
         advice = "responses are close to random: lower the temperature, or fine-tune longer first (`egpo sft`)"
     else:
@@ -95,37 +95,37 @@ def _entropy(found: Estimate) -> ProbeFinding:
 def _with_doubt(advice: str, found: Estimate, thresholds: tuple[float, ...]) -> str:
     if found.low is None or found.high is None or not any(found.low < limit < found.high for limit in thresholds):
         return advice
-    doubt = "the interval crosses a threshold: use more --problems to decide"
+    doubt = "the 95 % interval contains a threshold: use more --problems to decide"
     return f"{advice}; {doubt}" if advice else doubt
 
 
 ENOUGH = 0.7
-"""The sufficient share of informative groups: larger groups beyond it add mostly cost."""
+"""The share of informative groups that is sufficient. Above it, larger groups mostly add cost."""
 _NEARLY_ALL = 0.9
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The recommended group size; None if no group would be informative."""
+    """The recommended group size, None if no group would be informative, and the reason for it."""
 
     group_size: int | None
     why: str
 
 
 def recommend(forecasts: Sequence[Forecast]) -> Recommendation:
-    """Return the smallest size at which 70 % of the groups are informative.
+    """Return the smallest group size at which 70 % of the groups are informative (their rewards differ).
 
-    If no size reaches that: the smallest with 90 % of the informative groups that the largest size would have.
+    If no size reaches 70 %: the smallest size whose share is at least 90 % of the share at the largest size.
     """
     shares = {one.group_size: one.informative.value for one in forecasts}
     if not any(shares.values()):
-        return Recommendation(None, "no prompt earned two different rewards: there is no learning signal")
+        return Recommendation(None, "no prompt has responses with different rewards: there is no learning signal")
     for size, share in shares.items():
         if share >= ENOUGH:
-            return Recommendation(size, f"the smallest with {ENOUGH:.0%} informative groups: {share:.0%}")
+            return Recommendation(size, f"the smallest size with {ENOUGH:.0%} informative groups: {share:.0%}")
     largest, most = max(shares.items())
     size = min(size for size, share in shares.items() if share >= _NEARLY_ALL * most)
     if size == largest:
-        return Recommendation(size, f"the largest tried: even there only {most:.0%} of the groups are informative")
-    why = f"{shares[size]:.0%} informative groups; {ENOUGH:.0%} cannot be reached ({most:.0%} at {largest})"
+        return Recommendation(size, f"the largest size tried: even there only {most:.0%} of the groups are informative")
+    why = f"{shares[size]:.0%} informative groups; no size reaches {ENOUGH:.0%} ({most:.0%} at size {largest})"
     return Recommendation(size, why)

@@ -1,10 +1,11 @@
-"""Forecast the share of groups that will have a gradient, for groups of 2, 4, ... 64 responses. P prompts, R resamples.
+"""The forecast share of groups that will have a gradient, for groups of 2 to 64 responses. P prompts, R resamples.
 
-A group is informative if its rewards differ: the advantage estimators see rewards only. For rewards of 0 and 1 this
-means neither all right nor all wrong. A shaped reward may differ where correctness does not, and the other way round.
+A group is informative if its rewards differ. For rewards of 0 and 1 this means that its responses are neither all
+correct nor all wrong. With a shaped reward, rewards may differ although all responses are wrong.
 
-Up to the number of responses per prompt the share is counted over subsets. Beyond it, the probability that a prompt
-whose responses all earned one reward keeps doing so comes from Beta(a, b), fitted over prompts by maximum likelihood.
+Up to the number of sampled responses per prompt, the share is counted over subsets of the responses. For larger groups,
+a Beta(a, b) distribution, fitted over prompts by maximum likelihood, gives the probability that a prompt whose
+responses all have the same reward gets this reward again.
 """
 
 import math
@@ -22,13 +23,13 @@ from egpo.evals.intervals import SHARES, Estimate, mean_with_interval, mid_quant
 from egpo.evals.responses import SampleRecord
 
 Rewards = Mapping[str, Counter[float]]
-"""For each prompt's key, how many of its responses earned each reward."""
+"""For the key of each prompt: how many of its responses have each reward."""
 
 
 def count_rewards(samples: Iterable[SampleRecord]) -> dict[str, Counter[float]]:
     """Count the rewards of each prompt, over responses that were judged and have a finite score.
 
-    In float32, as in training: rewards that are equal there count as equal. Prompts without rewards are left out.
+    Rewards are rounded to float32, as in training, before they are compared. Prompts without rewards are left out.
     """
     counts: dict[str, Counter[float]] = {}
     for sample in samples:
@@ -40,7 +41,7 @@ def count_rewards(samples: Iterable[SampleRecord]) -> dict[str, Counter[float]]:
 def reward_variances(rewards: Rewards) -> dict[str, float]:
     """Return the variance of each prompt's rewards, divided by n - 1; NaN for a prompt with a single response.
 
-    For rewards of 0 and 1 its expectation is p (1 - p) for any n.
+    For rewards of 0 and 1, the expected variance is p (1 - p) for any n.
     """
     return {key: variance(counts.elements()) if counts.total() > 1 else math.nan for key, counts in rewards.items()}
 
@@ -50,18 +51,19 @@ Floats = NDArray[np.float64]
 _MOST_STEPS = 100
 _LONGEST_STEP = 1.0
 _LEAST, _MOST = 1e-6, 1e6
-"""Bounds of a and b. Beyond them all prompts are alike, or each is all or nothing: the forecast does not change."""
+"""Bounds of a and b. Larger or smaller values would not change the forecast: with large ones all prompts have the same
+probability, with small ones each prompt has probability 0 or 1."""
 
 
 @dataclass(frozen=True, eq=False)
 class BetaFits:
-    """One Beta(a, b) for each resample of the prompts."""
+    """The parameters of one distribution Beta(a, b) for each resample of the prompts."""
 
     a_R: Floats
     b_R: Floats
 
     def stays_R(self, have: int, want: int) -> Floats:
-        """Return the probability that a prompt with `have` hits in `have` tries has only hits in `want` tries:
+        """Return the probability of only hits in `want` tries, for a prompt with only hits in its first `have` tries:
 
         E[p^want] / E[p^have]  =  prod over j = have ... want - 1 of (a + j) / (a + b + j)
         """
@@ -71,12 +73,13 @@ class BetaFits:
 
 
 def fit_beta(tries_P: ArrayLike, hits_P: ArrayLike, weight_RP: Floats) -> BetaFits:
-    """Fit Beta(a, b) to `hits` of `tries` of each prompt, once for each row of weights.
+    """Fit Beta(a, b) to the number of hits in the tries of each prompt, once for each row of weights.
 
         log L = sum over i of  N1[i] log(a + i) + N0[i] log(b + i) - N[i] log(a + b + i)
 
-    N1[i], N0[i] and N[i] are the total weights of the prompts with more than i hits, misses and tries. Newton's method
-    in log a and log b; where the likelihood is not concave, Minka's fixed point, which always increases it.
+    N1[i], N0[i] and N[i] are the total weights of the prompts with more than i hits, misses and tries. The maximum is
+    found by Newton's method in log a and log b; where the likelihood is not concave, by Minka's fixed-point iteration,
+    which always increases it.
     """
     tries, hits = np.asarray(tries_P), np.asarray(hits_P)
     order = np.arange(max(1, int(tries.max(initial=1))))
@@ -93,7 +96,7 @@ def fit_beta(tries_P: ArrayLike, hits_P: ArrayLike, weight_RP: Floats) -> BetaFi
 
 
 def _climbed(a: Floats, b: Floats, hit: Floats, missed: Floats, tried: Floats, *, order: ArrayLike) -> list[Floats]:
-    """Take one step that increases the likelihood."""
+    """Return a and b after one step that increases the likelihood."""
     places = np.asarray(order)
     (hit_1, hit_2), (missed_1, missed_2), (tried_1, tried_2) = (
         ((weight / (at[:, None] + places)).sum(1), (weight / (at[:, None] + places) ** 2).sum(1))
@@ -118,7 +121,7 @@ def _climbed(a: Floats, b: Floats, hit: Floats, missed: Floats, tried: Floats, *
 
 
 Prompts = Sequence[Counter[float]]
-"""For each prompt, how many of its responses earned each reward."""
+"""For each prompt: how many of its responses have each reward."""
 
 
 def agreement_within(prompts: Prompts, size: int) -> Floats:
@@ -128,7 +131,7 @@ def agreement_within(prompts: Prompts, size: int) -> Floats:
 
         sum over rewards v of C(m[v], G) / C(n, G)
 
-    where m[v] of the prompt's n responses got the reward v. It is 0 for a prompt with fewer than G responses.
+    where m[v] of the prompt's n responses have the reward v. It is 0 for a prompt with fewer than G responses.
     """
     return np.array([_share_of_subsets(tuple(sorted(counts.values())), size) for counts in prompts], dtype=np.float64)
 
@@ -143,11 +146,11 @@ def _share_of_subsets(counts: tuple[int, ...], size: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """The mean probability over prompts that a group agrees, for any group size, once for each row of `weight_RP`.
+    """The probability that all rewards of a group of G responses are equal, as a mean over prompts.
 
-    A prompt with at least G responses counts by its subsets. A prompt with n < G responses that already differ will
-    differ. If all n < G responses earned v, the probability that further ones do comes from Beta(a, b), fitted to every
-    prompt's share of v.
+    It is computed once for each row of `weight_RP`. For a prompt with at least G responses, it is counted over subsets.
+    For a prompt with fewer responses whose rewards differ, it is 0. If all n < G responses have the reward v, the
+    probability that further ones have it too comes from Beta(a, b), fitted to the share of v of every prompt.
     """
 
     prompts: Prompts
@@ -156,14 +159,17 @@ class Agreement:
 
     @classmethod
     def fitted(cls, prompts: Prompts, weight_RP: Floats) -> "Agreement":
-        """Fit a Beta distribution for each reward that some prompt earned in all its responses."""
+        """Fit a Beta distribution to the prompts' probabilities of a reward value.
+
+        This is done for each value that at least one prompt got for all its responses.
+        """
         n_P = [counts.total() for counts in prompts]
         unanimous = sorted({value for counts in prompts for value in _unanimous(counts)})
         fits = {value: fit_beta(n_P, [counts[value] for counts in prompts], weight_RP) for value in unanimous}
         return cls(prompts, weight_RP, fits)
 
     def mean_R(self, size: int) -> Floats:
-        """Return the mean probability of agreement for groups of `size`, for each row of weights."""
+        """Return the mean probability that all rewards of a group of `size` are equal, for each row of weights."""
         total_R = self.weight_RP @ agreement_within(self.prompts, size)
         for value, fits in self.fits.items():
             n_P = np.array([counts.total() if _unanimous(counts) == [value] else size for counts in self.prompts])
@@ -174,7 +180,7 @@ class Agreement:
 
 
 def _unanimous(counts: Counter[float]) -> list[float]:
-    """Return the one reward that every response earned, as a list; empty if rewards differ."""
+    """Return the reward that all responses of a prompt have, as a list of one; an empty list if rewards differ."""
     return list(counts) if len(counts) == 1 else []
 
 
@@ -185,20 +191,21 @@ _NORMAL_95 = 1.96
 
 @dataclass(frozen=True)
 class Forecast:
-    """The share of groups of `group_size` whose rewards differ. `extrapolated` if some prompt has fewer responses."""
+    """The forecast share of groups of `group_size` whose rewards differ. It is extrapolated if a prompt has fewer
+    responses."""
 
     group_size: int
     informative: Estimate
     extrapolated: bool
 
     def seen_in(self, num_groups: int) -> tuple[float, float]:
-        """Return the 95 % range of the share that will be observed in `num_groups` groups, each of another prompt.
+        """Return the 95 % range of the share of informative groups among `num_groups` groups of different prompts.
 
-        The error of the forecast and the sampling error of the groups are added as squares.
+        The squares of two errors are added: that of the forecast, and the sampling error of the groups.
         """
         share = self.informative
         low, high = (share.value if end is None else end for end in (share.low, share.high))
-        # The sampling error at the end of the interval, not at the value: at 0 and 1 it would vanish.
+        # The sampling error is taken at the ends of the interval: at a value of 0 or 1 it would be 0.
         below, above = (_NORMAL_95 * sqrt(end * (1 - end) / num_groups) for end in (low, high))
         return max(0.0, share.value - hypot(share.value - low, below)), min(
             1.0, share.value + hypot(high - share.value, above)
@@ -208,9 +215,10 @@ class Forecast:
 def forecast(
     rewards: Rewards, sizes: Iterable[int] = GROUP_SIZES, seed: int = 0, num_refits: int = NUM_REFITS
 ) -> tuple[Forecast, ...]:
-    """Forecast the share of informative groups for each size, with 95 % intervals over prompts; empty without prompts.
+    """Forecast the share of informative groups for each group size, with 95 % intervals over prompts.
 
-    The plain formula, the mean of 1 - p^G - (1 - p)^G with p = c / n, is too low: see docs/probing.md.
+    The simple formula, the mean of 1 - p^G - (1 - p)^G with p = correct / n, is too low: see docs/probing.md. Without
+    prompts the result is empty.
     """
     prompts, sizes = tuple(rewards.values()), sorted(sizes)
     if not prompts:
@@ -231,10 +239,11 @@ def _within(prompts: Prompts, size: int, seed: int) -> Forecast:
 
 
 def _beyond(prompts: Prompts, size: int, agreement: Agreement, seed: int) -> Forecast:
-    """Forecast a size larger than the number of responses of some prompt.
+    """Forecast the share of groups whose rewards differ, for groups larger than the number of sampled responses.
 
-    The fit cannot distinguish a prompt that is never solved from one that is solved once in a hundred tries. So the
-    interval is the union of two: that of the refits, and that of the share if prompts that agreed always will.
+    The fitted Beta distributions cannot distinguish a prompt that is never solved from one that is solved once in a
+    hundred tries. So the interval covers two intervals: that of the distributions fitted to bootstrap samples, and that
+    of the share under the assumption that prompts whose rewards were all equal never give another reward.
     """
     value, *refitted = map(float, 1 - agreement.mean_R(size))
     known = mean_with_interval(
@@ -251,7 +260,7 @@ def _beyond(prompts: Prompts, size: int, agreement: Agreement, seed: int) -> For
 
 
 def _weights(num_prompts: int, seed: int, num_refits: int) -> Floats:
-    """Return bootstrap weights: every prompt once in the first row, drawn with replacement in the others."""
+    """Return bootstrap weights: 1 for every prompt in the first row; in the others, how often each prompt was drawn."""
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(num_prompts, np.full(num_prompts, 1 / num_prompts), size=num_refits)
     return np.vstack([np.ones(num_prompts), drawn])

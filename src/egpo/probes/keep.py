@@ -1,4 +1,4 @@
-"""Write the problems in a range of pass rates as prepared data, and as many random ones as a control."""
+"""The option `--keep` of a probe: write the problems in a range of pass rates, and as many random ones as a control."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,14 +28,17 @@ class PassRange:
 
     @classmethod
     def parse(cls, text: str) -> "PassRange":
-        """Parse `low:high`, as in `0.1:0.9`. InputError if it is not a range in [0, 1]."""
+        """Parse a range `low:high`, such as `0.1:0.9`. Raise InputError if it is not a range between 0 and 1."""
         try:
             low, high = map(float, text.split(":"))
         except ValueError as error:
-            raise InputError(f"`{text}`", where="--keep", fix="write low:high, as in 0.1:0.9") from error
+            what = f"`{text}` is not a range of pass rates"
+            raise InputError(what, where="--keep", fix="write low:high, as in 0.1:0.9") from error
         if not 0 <= low <= high <= 1:
             raise InputError(
-                f"`{text}`", where="--keep", fix="give two numbers from 0 to 1, the lower one first, as in 0.1:0.9"
+                f"`{text}` is not a range of pass rates",
+                where="--keep",
+                fix="give two numbers from 0 to 1, the lower one first, as in 0.1:0.9",
             )
         return cls(low, high)
 
@@ -48,7 +51,7 @@ class PassRange:
 
 @dataclass(frozen=True)
 class Kept:
-    """Two folders of prepared data, each with `num_kept` of the `num_probed` training problems."""
+    """The two folders written by `write_kept`, each with `num_kept` of the `num_probed` training problems."""
 
     kept: str
     control: str
@@ -57,19 +60,20 @@ class Kept:
 
 
 def require_free_folders(out: Path, *, force: bool) -> None:
-    """Raise an InputError now if `write_kept` would after the probe: the folders hold other data."""
+    """Raise InputError before the probe if the folders for `write_kept` contain other data and `force` is false."""
     for name in (KEPT, CONTROL):
         refuse_other_data(out / name, force=force)
 
 
 def write_kept(probe: Probe, paper: ExamProblems, keep: PassRange, out: Path, *, force: bool = False) -> Kept:
-    """Write `out`/kept with the problems whose pass rate lies in the range, and `out`/control with as many drawn at
-    random from all probed problems. Both have the whole test split, so that either can be a task's `source`."""
+    """Write the problems whose pass rate is in the range to `out`/kept, and equally many, drawn at random from all
+    probed problems, to `out`/control. Both get the whole test split, so that each can be a task's `source`."""
     known = [problem for problem in paper.problems if problem.key in probe.pass_rates]
     kept = [problem for problem in known if keep.holds(probe.pass_rates[problem.key])]
     if not kept:
-        fix = f"widen the range, or probe more problems; rates are multiples of 1/{paper.exam.sampling.n}"
-        raise InputError(f"none of {len(known)} problems has such a pass rate", where=f"--keep {keep}", fix=fix)
+        fix = f"widen the range, or probe more problems; pass rates are multiples of 1/{paper.exam.sampling.n}"
+        what = f"none of the {len(known)} probed problems has a pass rate in this range"
+        raise InputError(what, where=f"--keep {keep}", fix=fix)
     drawn = set(random.Random(f"{paper.exam.sampling.seed}:control").sample(range(len(known)), len(kept)))
     control = [problem for place, problem in enumerate(known) if place in drawn]
     for name, problems in ((KEPT, kept), (CONTROL, control)):
@@ -102,7 +106,7 @@ def _row(task: Task, problem: Problem, source: str) -> Row:
 
 
 def _described(probe: Probe, paper: ExamProblems, keep: PassRange, name: str) -> dict[str, Any]:
-    """Return the manifest without its files. `source_sha256` is the digest of the probed problems."""
+    """Return the manifest of a folder, without its files. `source_sha256` is the digest of the probed problems."""
     exam = paper.exam
     return {
         "kind": f"probe {name}",

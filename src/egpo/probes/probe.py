@@ -1,4 +1,4 @@
-"""Sample and judge responses to training problems without an update, and sum up what they show about training."""
+"""The probe itself: sample and judge responses to training problems without training, and compute its results."""
 
 import random
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from egpo.tasks.loading import sandbox_tier
 
 @dataclass(frozen=True)
 class Probe:
-    """The outcome of a probe. `pass_rates` is the share of right responses by the prompt's key, for prompts with
-    judged responses. `reward_variance` is the mean over prompts of the variance within a prompt."""
+    """The results of a probe. `pass_rates`: the share of correct responses for the key of each prompt with judged
+    responses. `reward_variance`: the mean over prompts of the variance of rewards within a prompt."""
 
     evaluation: Evaluation
     pass_rates: dict[str, float]
@@ -29,22 +29,23 @@ class Probe:
 
 
 def draw_exam(exam: Exam) -> ExamProblems:
-    """Load the exam's task with `num_problems` problems of its split, drawn at random, in the order of the split.
+    """Load the task and draw `num_problems` of its problems at random; they keep the order of the split.
 
-    At random, because a file may be sorted and training shuffles. Problems with equal keys are drawn once.
+    They are random because a file may be sorted. Of problems with equal keys, one is drawn. Raise InputError if there
+    are no problems or fewer than two responses per problem.
     """
     require_ks(exam.ks, exam.sampling.n)
     if exam.sampling.n < 2:
         raise InputError(
-            f"n={exam.sampling.n} is too small",
+            f"{exam.sampling.n} response per problem is too few: rewards within a group are compared",
             where="--n",
-            fix="use at least two responses: rewards of one cannot differ",
+            fix="use at least two responses per problem",
         )
     task = load_task(exam.task, **exam.settings)
     problems = _drawn(task.problems(exam.split), exam.num_problems, exam.sampling.seed)
     if not problems:
         where = f"task {exam.task}, split `{exam.split}`"
-        raise InputError("no problems", where=where, fix="prepare its data with that split")
+        raise InputError("the split has no problems", where=where, fix="prepare data that contains this split")
     return ExamProblems(exam, task, problems, sandbox_tier(task, exam.settings))
 
 
@@ -53,7 +54,7 @@ def probe(model: Respondent, paper: ExamProblems, watch: ProgressCallback = igno
 
 
 def sum_up(evaluation: Evaluation) -> Probe:
-    """Compute pass rates, variance, forecasts and findings from the judged responses."""
+    """Compute pass rates, reward variance, forecasts and findings from the judged responses."""
     seed, rewards = evaluation.exam.sampling.seed, count_rewards(evaluation.samples)
     tallies = tally_problems(evaluation.samples).items()
     variance = mean_with_interval(reward_variances(rewards).values(), seed=seed)

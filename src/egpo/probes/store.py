@@ -1,6 +1,6 @@
-"""Write a probe: `evals/probe.json` with the figures, `probe.jsonl` with the responses, `probe.svg` with a picture.
+"""The files of a probe: `probe.json` with the results, `probe.jsonl` with the responses, `probe.svg` with a plot.
 
-The picture shows how often prompts are solved, and the forecast share of informative groups by group size.
+The plot shows how often prompts are solved, and the forecast share of informative groups by group size.
 """
 
 import json
@@ -34,13 +34,13 @@ _STYLE = (
 
 @dataclass(frozen=True)
 class _Panel:
-    """One of the two charts, from `left` to `right` in pixels; heights are shares from 0 to 1."""
+    """One of the two charts of the plot, from `left` to `right` in pixels. Heights are shares from 0 to 1."""
 
     left: float
     right: float
 
     def x(self, place: float, count: int) -> float:
-        """Return the middle of the `place`-th of `count` columns."""
+        """Return the x coordinate of the middle of column number `place` (from 0) of `count` columns."""
         return self.left + (place + 0.5) * (self.right - self.left) / count
 
     def y(self, share: float) -> float:
@@ -48,7 +48,7 @@ class _Panel:
 
 
 def picture(probe: Probe) -> str:
-    """Return the SVG: self-contained, on a white background."""
+    """Return the plot of a probe as a self-contained SVG with a white background."""
     label = f"{probe.evaluation.label}: {probe.evaluation.exam.task}, {len(probe.pass_rates)} training prompts"
     shapes = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
@@ -66,7 +66,7 @@ def _bars(panel: _Panel, bars: Sequence[Bar]) -> Iterator[str]:
     yield _text(panel.left, 54, "prompts by pass rate", "soft")
     for place, bar in enumerate(bars):
         x, y = panel.x(place, len(bars)), panel.y(bar.height / 100)
-        # Never and always solved: these prompts have no gradient.
+        # Prompts that are never or always solved have no gradient.
         kind = "edge" if place in (0, len(bars) - 1) else "bar"
         yield f'<rect class="{kind}" x="{x - 12:.1f}" y="{y:.1f}" width="24" height="{_BOTTOM - y:.1f}"/>'
         yield _text(x, y - 5, str(bar.count), middle=True)
@@ -111,7 +111,7 @@ def _text(x: float, y: float, text: str, kind: str = "", *, middle: bool = False
 
 
 def _safe(text: str) -> str:
-    """Escape a label. XML forbids control characters, even escaped ones; a path may contain them."""
+    """Escape a label for XML. Control characters, which XML forbids even if escaped, become question marks."""
     return escape("".join(letter if letter.isprintable() else "?" for letter in text))
 
 
@@ -134,8 +134,8 @@ def as_json_value(probe: Probe, origin: Origin) -> dict[str, Any]:
 
 
 def write_probe(folder: Path, probe: Probe, origin: Origin) -> Path:
-    """Write the three files and return the path of the figures. Responses are written first, so that figures never
-    exist without them."""
+    """Write the three files of a probe and return the path of `probe.json`, which is written last, so that it never
+    exists without the responses."""
     path = folder / PROBE
     text = json.dumps(as_json_value(probe, origin), indent=2, ensure_ascii=False, default=str, allow_nan=False)
     try:
@@ -145,5 +145,5 @@ def write_probe(folder: Path, probe: Probe, origin: Origin) -> Path:
         write_atomically(path, (text + "\n").encode("utf-8", "backslashreplace"))
     except OSError as error:
         fix = "free some disk space or fix the permissions, or choose another --out"
-        raise EgpoError(f"cannot be written ({error.strerror or error})", where=str(path), fix=fix) from error
+        raise EgpoError(f"the probe cannot be written ({error.strerror or error})", where=str(path), fix=fix) from error
     return path

@@ -1,7 +1,7 @@
-"""What is probed: the config of a recipe, or one made of a model and a task; and the folder for the outcome."""
+"""The subject of a probe: a config, from a recipe or from a model and a task, and the folder for the results."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from egpo.config.schema import Model, Task
 from egpo.errors import InputError
 from egpo.evals.evaluate import Origin
 from egpo.evals.local_model import ROWS_AT_ONCE, LocalModel
+from egpo.evals.responses import Sampling
 from egpo.evals.targets import HERE, Device, ModelPlace, find_model
 from egpo.local.models.loading import load_policy
 from egpo.runs import RunFolder
@@ -17,7 +18,10 @@ from egpo.runs import RunFolder
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and the config that training would use. `max_tokens` is None if no recipe limits the response length."""
+    """The model to probe, the config that its training would use, and the folder for the results.
+
+    `max_tokens` is None if no recipe limits the response length.
+    """
 
     config: Config
     place: ModelPlace
@@ -28,8 +32,20 @@ class Subject:
     def origin(self) -> Origin:
         return Origin(self.place.model, self.place.step)
 
+    def sampling(
+        self, n: int, *, temperature: float | None = None, max_tokens: int | None = None, seed: int | None = None
+    ) -> Sampling:
+        """Return how the training samples, with `n` responses per problem and the options that are not None."""
+        usual = training_sampling(self.config, n)
+        return replace(
+            usual,
+            temperature=usual.temperature if temperature is None else temperature,
+            max_tokens=max_tokens or self.max_tokens,
+            seed=usual.seed if seed is None else seed,
+        )
+
     def load(self) -> LocalModel:
-        """Load the model as training would start with it, without LoRA: new adapters change nothing."""
+        """Load the model in the state in which training would start, without LoRA: new adapters change no output."""
         rollout = self.config.rollout
         policy = load_policy(self.config.model.model_copy(update={"lora": None}), self.config.seed)
         return LocalModel(
@@ -52,27 +68,42 @@ def find_subject(
     device: Device | None = None,
     out: Path | None = None,
 ) -> Subject:
-    """Combine a recipe and options. `model` is a folder, a run, or a name on the hub; a run has its own recipe.
+    """Return the subject of a probe from a recipe and options.
 
-    `task` and `settings` override the recipe's. The outcome goes to `out`, else to the run's `evals`, else to `evals`
-    in the working directory.
+    `model` is a folder, a run (whose own recipe is then used), or a name on the hub. `task` and `settings` override
+    those of the recipe. The folder for the results is `out`, else `evals` of the run, else `evals` in the working
+    directory.
     """
     word = model or (recipe.model.path if recipe else None)
     if word is None:
         fix = "give a recipe, or --model and --task"
-        raise InputError("nothing to probe", where="egpo probe", fix=fix)
+        raise InputError("there is no model to probe", where="egpo probe", fix=fix)
     place = find_model(word)
     known = recipe or place.recipe
     config = _config(known, _task(known, task, settings or {}), place.model, device)
     return Subject(config, place, out or _folder(recipe, place), known.rollout.max_response_tokens if known else None)
 
 
+def training_sampling(config: Config, n: int) -> Sampling:
+    """Return the sampling settings of the training, with `n` responses per problem."""
+    rollout = config.rollout
+    return Sampling(
+        n=n,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p,
+        max_tokens=rollout.max_response_tokens,
+        seed=config.seed,
+    )
+
+
 def _task(known: Config | None, name: str | None, settings: Mapping[str, Any]) -> Task:
-    """Return the task to probe. If it is the recipe's own, its settings are kept and `settings` added."""
+    """Return the task to probe. If it is the task of the recipe, `settings` are added to the recipe's settings."""
     if known is not None and name in (None, known.task.name):
         return Task(name=known.task.name, settings={**known.task.settings, **settings})
     if name is None:
-        raise InputError("no task", where="egpo probe", fix="give one, as in --task countdown")
+        raise InputError("there is no task to probe on", where="egpo probe", fix="give one, as in --task countdown")
     return Task(name=name, settings=dict(settings))
 
 

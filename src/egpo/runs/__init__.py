@@ -1,15 +1,16 @@
-"""A run on disk and on the screen, for both engines: folder, metrics, health, rollouts, provenance. No torch.
+"""The files of a training run and its display on the screen, for both engines. Imports no torch.
 
 In: the metrics, timings and responses of each step. Out: the files of `runs/<name>/`, and lines on the screen.
 
-folder.py        the paths of a run folder, who may write to it, and `differences.py`: which config may resume it
-opening.py       opens a new or a resumed run in one order of operations, for RL, SFT and verl
+folder.py        the paths of a run folder and its lock; `differences.py`: which settings a resumed run may change
+opening.py       opens a new or a resumed run, with the same order of operations for RL, SFT and verl
 provenance.py    `provenance.json`: versions, hardware, git state and data digests
 ledger.py        records a step: metrics, timings, trackers, screen and health notes; rewinds a resumed run
 metrics.py       `metrics.jsonl` and `timings.jsonl`, and the history that health rules read; lines: `json_lines.py`
-metric_table.py  the table of metrics: to add one, add a row. `metrics_page.py` generates docs/metrics.md from it
+metric_table.py  the table of metrics: to add one, add a row (with `chart=` for the report) and compute it, in
+                 `local/summarise.py` and `verl/measures.py`. `metrics_page.py` generates docs/metrics.md from it
 health.py        the table of health rules, and `health.jsonl`
-live.py          the panel or the log lines; numbers as text: `formatting.py`; other displays: `trackers.py`
+live.py          the panel or the log lines; `formatting.py`: numbers as text; `trackers.py`: TensorBoard and others
 dump.py          `rollouts/step_N.jsonl`: the responses of a step
 stored.py        reads a finished or running run folder back
 """

@@ -1,7 +1,7 @@
 """`rollouts/step_N.jsonl`: every response of a step with its verdict and entropies, one JSON object per line.
 
-The keys are verl's where verl has one (`input`, `output`, `gts`, `score`, `step`, `acc`), so that tools for verl's
-dumps, such as `egpo audit rewards`, read these files too.
+The keys `input`, `output`, `gts`, `score`, `step` and `acc` are those of verl's dumps of rollouts, so that tools for
+verl's dumps, such as `egpo audit rewards`, read these files too.
 """
 
 import math
@@ -20,7 +20,7 @@ ENTROPY_DIGITS = 4
 
 @dataclass(frozen=True)
 class TokenSpan:
-    """The tokens from `start` (included) to `end` (excluded) of one segment; written as `[name, start, end]`."""
+    """The tokens from `start` (included) to `end` (excluded) of one segment. In the file it is `[name, start, end]`."""
 
     name: str
     start: int
@@ -43,37 +43,37 @@ class TokenAlternatives:
 
 @dataclass(frozen=True)
 class RolloutRecord:
-    """One response. Unknown values are None or empty."""
+    """One sampled response with its prompt, reward and entropies. Unknown values are None or empty."""
 
     input: str
     """The prompt, as text."""
     output: str
     """The response as the checker received it."""
     gts: Any
-    """The ground truth."""
+    """The ground truth that the checker compares the response with."""
     score: float
-    """The reward."""
+    """The reward of the response."""
     step: int
     acc: bool
-    """Fully correct."""
+    """Whether the response is fully correct."""
     reason: str
-    """Why this score: one of the names in the list of the reward."""
+    """The checker's reason for the score, such as `correct` or `no_answer`."""
     problem: str
     """Key of the problem. Responses with the same key form a group."""
     sample: int
-    """Index in the group, from 0."""
+    """Index of the response in its group, from 0."""
     advantage: float | None = None
     failed: bool = False
-    """The checker itself failed, so the score is meaningless."""
+    """Whether the checker itself failed; the score is then meaningless."""
     finished: bool = True
-    """The response ended by itself and was not truncated."""
+    """Whether the response ended by itself, without being truncated."""
     data_source: str = ""
     ability: str = ""
     extra_info: Mapping[str, Any] = field(default_factory=dict)
     segments: Mapping[str, float | None] = field(default_factory=dict)
     """Mean entropy of `thinking`, `answer` and `response`, in nats; None if the segment is empty."""
     tokens: Sequence[str] = ()
-    """The text of each token. Joined, they equal `output`."""
+    """The text of each token of the response. The joined texts equal `output`."""
     token_entropy: Sequence[float | None] = ()
     """Entropy at each token in nats, rounded to four decimals; None if it is not finite."""
     token_segment: Sequence[TokenSpan] = ()
@@ -86,18 +86,18 @@ class RolloutRecord:
 
 
 def token_spans(names: Iterable[str | None]) -> tuple[TokenSpan, ...]:
-    """Return the spans of equal segment names; tokens whose name is None belong to no span."""
+    """Return one span for each sequence of tokens with the same segment name; tokens named None belong to no span."""
     runs = groupby(enumerate(names), key=lambda place: place[1])
     found = [(name, [position for position, _ in run]) for name, run in runs]
     return tuple(TokenSpan(name, places[0], places[-1] + 1) for name, places in found if name is not None)
 
 
 def write_dump(path: Path, records: Iterable[RolloutRecord]) -> None:
-    """Write the whole file at once. A failure (a full disk, objects that JSON cannot represent) is only a warning,
-    because training does not depend on a dump."""
+    """Write the responses of a step to a file. A failure (a full disk, objects that JSON cannot represent) only causes
+    a warning, because training does not depend on this file."""
     try:
         content = b"".join(encoded(_as_line(record)) for record in records)
-        path.parent.mkdir(exist_ok=True)  # not its parents: a run folder that was removed is not made again
+        path.parent.mkdir(exist_ok=True)  # without `parents`: a run folder that was removed is not created again
         write_atomically(path, content)
     except (OSError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -105,7 +105,7 @@ def write_dump(path: Path, records: Iterable[RolloutRecord]) -> None:
 
 
 def read_dump(path: Path) -> list[RolloutRecord]:
-    """Return every complete record. Unknown keys are ignored; a missing key is an error."""
+    """Return every complete record of a file of rollouts. Unknown keys are ignored; a missing key is an InputError."""
     return [_as_record(line.value, f"{path}, line {line.number}") for line in read_lines(path)]
 
 
@@ -145,4 +145,5 @@ def _as_record(value: Mapping[str, Any], where: str) -> RolloutRecord:
         )
         return RolloutRecord(**(known | tuples | {"token_segment": spans, "token_alternatives": alternatives}))
     except (TypeError, ValueError) as error:
-        raise InputError(f"not a rollout record ({error})", where=where, fix="give a file from `rollouts/`") from error
+        what = f"the line is not a rollout record ({error})"
+        raise InputError(what, where=where, fix="give a file from the `rollouts/` of a run") from error

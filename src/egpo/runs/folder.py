@@ -1,15 +1,16 @@
 """The paths of `runs/<name>/`, and the lock that lets one process at a time write there.
 
-The lock ends with its process, however the process ends.
+The operating system releases the lock when the process ends, even if it is killed.
 """
 
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from egpo.errors import EgpoError, InputError, warn_once
 from egpo.files import UNFINISHED, write_atomically
@@ -17,39 +18,40 @@ from egpo.runs.differences import refuse_other_training
 
 LOCK_NAME = ".lock"
 ACTOR, MODEL = "actor", "huggingface"
-"""Inside a checkpoint: the trained policy, and in it the model folder that transformers loads. verl's names."""
+"""verl's names of two folders: `actor` in a checkpoint holds the trained policy, and `huggingface` in `actor` the model
+folder that transformers loads."""
 SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
-"""verl's name for the part of the weights that one rank saved."""
+"""Pattern of the file names under which verl saves the part of the weights that one rank holds."""
 PROBE = "probe.json"
 _CHECKPOINT = re.compile(r"global_step_(\d+)")
 _ROLLOUTS = re.compile(r"step_(\d+)\.jsonl")
 
 
 def checkpoint_step(path: Path) -> int | None:
-    """Return N of a folder `global_step_N`; None for any other name."""
+    """Return the step N of a checkpoint folder `global_step_N`; None for any other name."""
     match = _CHECKPOINT.fullmatch(path.name)
     return int(match[1]) if match else None
 
 
 def rollouts_step(path: Path) -> int | None:
-    """Return N of a file `step_N.jsonl`; None for any other name."""
+    """Return the step N of a file of rollouts `step_N.jsonl`; None for any other name."""
     match = _ROLLOUTS.fullmatch(path.name)
     return int(match[1]) if match else None
 
 
 @contextmanager
 def locked(folder: Path, name: str = LOCK_NAME) -> Iterator[None]:
-    """Hold the lock of a folder during the block; InputError with the process id of the holder if it is taken.
+    """Hold the lock of a folder during the block. If another process holds it, raise InputError with its process id.
 
     Locks with different names are independent; every name starts with `LOCK_NAME`. On a file system without locks
-    (some network file systems) there is only a warning.
+    (some network file systems) the block runs without a lock, after a warning.
     """
-    # The file is not removed when the lock ends: two processes could then lock two files of the same name.
+    # The file stays when the lock is released: after a removal, two processes could lock two files of the same name.
     try:
         handle = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        fix = "fix its permissions, or choose another runs=..."
-        raise InputError(f"cannot be locked ({error.strerror})", where=str(folder), fix=fix) from error
+        fix = "fix the permissions of the folder, or choose another runs=..."
+        raise InputError(f"the folder cannot be locked ({error.strerror})", where=str(folder), fix=fix) from error
     try:
         _take(handle, folder)
         yield
@@ -62,7 +64,7 @@ def _take(handle: int, folder: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "(unknown)"
-        fix = "wait for it or end it, or choose another name=..."
+        fix = "wait for that process or end it, or choose another name=..."
         raise InputError(f"process {holder} is writing this run", where=str(folder), fix=fix) from error
     except OSError as error:
         warn_once(
@@ -76,7 +78,7 @@ def _take(handle: int, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The paths of a run. To write to it, open it with `create` or `resume`."""
+    """The paths of the files of a run. To write to the folder, open it with `create` or `resume`."""
 
     path: Path
 
@@ -115,12 +117,12 @@ class RunFolder:
         return self.checkpoints / f"global_step_{step}"
 
     def merged_of(self, step: int) -> Path:
-        """The model that was merged from a sharded checkpoint."""
+        """Folder of the model that was merged from the sharded checkpoint of `step`."""
         return self.path / "merged" / f"step_{step}"
 
     @property
     def latest(self) -> Path:
-        """File with the step of the latest checkpoint, as in verl."""
+        """File that contains the step of the latest checkpoint, named as in verl."""
         return self.checkpoints / "latest_checkpointed_iteration.txt"
 
     @property
@@ -129,12 +131,12 @@ class RunFolder:
 
     @property
     def probe(self) -> Path:
-        """The file with the results of a probe. Its responses and its plot are beside it under the same name."""
+        """File with the results of a probe. Its responses and its plot are in the same folder under the same stem."""
         return self.evals / PROBE
 
     @property
     def verl(self) -> Path:
-        """What verl reads and writes besides the checkpoints: its config, logs and copy of the data."""
+        """Folder of what verl reads and writes besides the checkpoints: its config, logs and copy of the data."""
         return self.path / "verl"
 
     @property
@@ -143,7 +145,7 @@ class RunFolder:
 
     @property
     def stages(self) -> Path:
-        """The stages that `egpo run` has completed."""
+        """File that lists the stages that `egpo run` has completed."""
         return self.path / "stages.json"
 
     @property
@@ -151,20 +153,20 @@ class RunFolder:
         return self.path / "report.html"
 
     def require_free(self) -> None:
-        """Raise the InputError that `create` would raise. Call this before loading a model."""
+        """Raise InputError if the folder is not empty, as `create` would. Call this before loading a model."""
         if self.path.is_dir():
             _refuse_what_is_there(self)
 
     def require_there(self) -> None:
-        """Raise EgpoError if the folder was removed during the run: files written later could not be resumed."""
+        """Raise EgpoError if the run folder was removed during the run: the run could not be resumed later."""
         if not self.config.is_file():
-            fix = "its checkpoints are lost; start the run again"
+            fix = "move it back, or start the run again"
             raise EgpoError("the run folder was removed or moved during the run", where=str(self.path), fix=fix)
 
     @classmethod
     @contextmanager
     def create(cls, path: Path, config_yaml: str) -> Iterator["RunFolder"]:
-        """Create a run folder and lock it during the block. A folder that is not empty is an InputError."""
+        """Create a run folder and lock it during the block. Raise InputError if the folder is not empty."""
         folder = cls(path)
         _require_directory(path)
         with locked(path):
@@ -174,18 +176,19 @@ class RunFolder:
 
     @classmethod
     @contextmanager
-    def resume(cls, path: Path, config_yaml: str) -> Iterator["RunFolder"]:
+    def resume(cls, path: Path, config_yaml: str, changed: Mapping[str, Any] | None = None) -> Iterator["RunFolder"]:
         """Open an existing run and lock it during the block.
 
-        A config that changes the computation is a ConfigError with the differences (`egpo.runs.differences`); other
-        changes are written to `config.yaml`. Temporary files of a killed process are removed.
+        Raise ConfigError with the differences if `config_yaml` would change the training (`egpo.runs.differences`);
+        other changes are written to `config.yaml`. `changed` contains the settings that are not at their defaults.
+        Temporary files of a killed process are removed.
         """
         folder = cls(path)
         if not folder.config.is_file():
             fix = "leave out --resume to start a new run, or check `runs` and `name`"
             raise InputError("there is no run to resume", where=str(path), fix=fix)
         with locked(path):
-            if refuse_other_training(folder.config.read_text(encoding="utf-8"), config_yaml, str(path)):
+            if refuse_other_training(folder.config.read_text(encoding="utf-8"), config_yaml, str(path), changed):
                 _write_config(folder, config_yaml)
             _remove_unfinished(folder)
             yield folder
@@ -193,7 +196,8 @@ class RunFolder:
 
 def _require_directory(path: Path) -> None:
     if path.exists() and not path.is_dir():
-        raise InputError("is a file", where=str(path), fix="choose another name=... or runs=...")
+        what = "this is a file, but the run needs a folder of that name"
+        raise InputError(what, where=str(path), fix="choose another name=... or runs=...")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -209,24 +213,25 @@ def _write_config(folder: RunFolder, config_yaml: str) -> None:
 
 def _cannot_write(path: Path, error: OSError) -> InputError:
     fix = "free some space or fix the permissions, or choose another runs=..."
-    return InputError(f"cannot write there ({error.strerror or error})", where=str(path), fix=fix)
+    return InputError(f"the run folder cannot be written ({error.strerror or error})", where=str(path), fix=fix)
 
 
 def _refuse_what_is_there(folder: RunFolder) -> None:
     if folder.config.exists():
-        fix = "continue it with --resume, or choose another name=..."
-        raise InputError("already contains a run", where=str(folder.path), fix=fix)
+        fix = "continue that run with --resume, or choose another name=..."
+        raise InputError("the folder already contains a run", where=str(folder.path), fix=fix)
     # The probe and the list of stages are written before the run starts.
     ours = (LOCK_NAME, UNFINISHED, folder.evals.name, folder.stages.name)
     held = sorted(entry.name for entry in folder.path.iterdir() if not entry.name.startswith(ours))
     if held:
         more = " and more" if len(held) > 3 else ""
         fix = "choose another name=..."
-        raise InputError(f"contains {', '.join(held[:3])}{more}, but no run", where=str(folder.path), fix=fix)
+        what = f"the folder is not empty and not a run (it contains {', '.join(held[:3])}{more})"
+        raise InputError(what, where=str(folder.path), fix=fix)
 
 
 def _remove_unfinished(folder: RunFolder) -> None:
-    """Remove temporary files. Temporary folders belong to the checkpoints, which remove them."""
+    """Remove the temporary files of a killed process. (Code for checkpoints removes the temporary folders.)"""
     for place in (folder.path, folder.rollouts, folder.evals, folder.checkpoints):
         for path in place.glob(f"{UNFINISHED}*"):
             if path.is_file():

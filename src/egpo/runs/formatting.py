@@ -1,4 +1,7 @@
-"""Numbers, durations, sparklines and the log line of a step, as text. Which metrics are shown: `metric_table`."""
+"""Functions that format numbers, durations, sparklines and the log line of a step as text.
+
+The table in `metric_table` decides which metrics are shown.
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -13,9 +16,10 @@ _BARS = "▁▂▃▄▅▆▇█"
 def log_line(
     step: int, total: int, metrics: Mapping[str, float], timings: Mapping[str, float], left_s: float | None
 ) -> str:
-    """Return one step as one line of `label value` pairs, aligned from step to step. Absent metrics are left out.
+    """Return the log line of one step: `label value` pairs, aligned from step to step. Absent metrics are left out.
 
-    The validation comes last: few steps have one, and a pair in the middle would move all others.
+    `left_s` is the estimated time until the end of the run in seconds. Validation metrics come last: few steps have
+    them, and in the middle they would shift the other pairs.
     """
     pairs = [f"step {step:>{len(str(total))}}/{total}"]
     found = {**metrics, **timings}
@@ -43,14 +47,17 @@ def _text(metric: Metric, found: Mapping[str, float]) -> str:
 
 
 def format_value(value: float | None, spec: str) -> str:
-    """Return a number in a format of the table: `.3f`, `.0%` or `,.0f`; a dash for None."""
+    """Return a number as text in a format of the metric table, such as `.3f`, `.0%` or `,.0f`; a dash for None."""
     if value is None:
         return MISSING
     return format(value, spec) if "%" in spec or "," in spec else format_number(value, int(spec[1:-1]))
 
 
 def format_number(value: float | None, digits: int = 3) -> str:
-    """Return a number with `digits` decimals; in scientific notation if it would round to 0; a dash for None."""
+    """Return a number with `digits` decimals; a dash for None.
+
+    Numbers that would round to 0, and numbers from a million, are in scientific notation.
+    """
     if value is None:
         return MISSING
     small = value != 0 and abs(value) < 0.5 * 10**-digits
@@ -58,12 +65,12 @@ def format_number(value: float | None, digits: int = 3) -> str:
 
 
 def format_percent(value: float | None) -> str:
-    """Return a fraction in whole per cent; a dash for None."""
+    """Return a fraction as a whole number of per cent; a dash for None."""
     return MISSING if value is None else f"{value:.0%}"
 
 
 def format_duration(seconds: float | None) -> str:
-    """Return `0:07`, `12:04` or `3:02:11`; a dash for None."""
+    """Return seconds as minutes and seconds, with hours if needed (`0:07`, `12:04`, `3:02:11`); a dash for None."""
     if seconds is None:
         return MISSING
     minutes, rest = divmod(round(seconds), 60)
@@ -72,10 +79,10 @@ def format_duration(seconds: float | None) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return values as bars of eight heights, scaled from the smallest to the largest value.
+    """Return values as a line of bars of eight heights, scaled from the smallest to the largest value.
 
-    More values than `width` are averaged in equal parts, so that the line covers the whole run. If all values are
-    equal, all bars have the middle height.
+    If there are more values than `width`, each bar is the mean of several consecutive values. If all values are equal,
+    all bars have the middle height.
     """
     if not values:
         return ""

@@ -1,7 +1,7 @@
-"""Health rules: known failures of a run that show in its metrics, and the file `health.jsonl` of their notes.
+"""Health rules, which detect known training failures from the metrics, and the file `health.jsonl` of their notes.
 
 Each rule is a small function of the metrics so far that returns a message with its numbers, or None. A rule whose
-metric the run does not have (no KL, no segment under grpo) never fires. A rule fires once per run.
+metric is missing from the run (no KL, no segment under grpo) never fires. A rule fires at most once per run.
 
 To add a rule: write its function, and add one row to `RULES`. docs/metrics.md lists the rows (`make docs`).
 """
@@ -15,18 +15,30 @@ from typing import Any, Literal
 
 from egpo.errors import InputError
 from egpo.runs.json_lines import Line, LineStream, read_lines
-from egpo.runs.metric_table import CHECKER_FAILED, COVERAGE, ENTROPY, GRAD_NORM, KL, NO_SIGNAL, REWARD, TRUNCATED
+from egpo.runs.metric_table import (
+    CHECKER_FAILED,
+    COVERAGE,
+    ENTROPY,
+    GRAD_NORM,
+    KL,
+    NO_SIGNAL,
+    REWARD,
+    SAMPLER_CLIPPED,
+    SAMPLER_DIFF,
+    TRUNCATED,
+)
 from egpo.runs.metrics import History, trend
 
 Severity = Literal["warning", "danger"]
-"""A danger spoils the run if it continues; a warning wastes it. Neither stops the run."""
+"""How serious a health note is. `danger`: the model gets worse if the run continues. `warning`: the run learns little.
+Neither stops the run."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`check` returns the message if the rule fires, else None. `advice` names the settings to try.
+    """One health rule. `check` returns the message if the rule fires, else None. `advice` names the settings to try.
 
-    `fires_when` is the condition in words and `cause` what usually lies behind it, for the documentation.
+    `fires_when` is the condition in words and `cause` its usual cause; both are for the documentation.
     """
 
     name: str
@@ -41,11 +53,11 @@ def entropy_collapsed(history: History) -> str | None:
     entropy = history.present(ENTROPY)
     if entropy is None or entropy >= 0.01:
         return None
-    return f"entropy is {entropy:.2g} nats: all samples of a group are nearly equal, so there is nothing to compare"
+    return f"entropy is {entropy:.2g} nats: all samples of a group are nearly equal, so they cannot be compared"
 
 
 def entropy_falling(history: History) -> str | None:
-    """Compare the mean of the last 3 steps with the first 5 of the last 25 (early in a run: its first 5)."""
+    """Fire if the mean entropy of the last 3 steps is below a third of the mean of the first 5 of the last 25 steps."""
     values = history.last(ENTROPY, 25)
     if len(values) < 8:
         return None
@@ -56,10 +68,10 @@ def entropy_falling(history: History) -> str | None:
 
 
 def grad_norm_exploded(history: History) -> str | None:
-    """Compare the norm with 5 times the median of up to 20 earlier steps, and with 10.
+    """Fire if the gradient norm is not finite, or above 10 and above 5 times its median over up to 20 earlier steps.
 
-    The first gradients of a supervised run are often above 10 and fall at once: with fewer than 5 earlier steps the
-    limit is 1,000.
+    With fewer than 5 earlier steps the limit is 1,000, because the first gradients of a supervised run are often above
+    10 and soon become smaller.
     """
     norm = history.now.get(GRAD_NORM)
     if norm is None:
@@ -76,10 +88,11 @@ def grad_norm_exploded(history: History) -> str | None:
 
 
 def grad_norm_unusual(history: History) -> str | None:
-    """Compare the mean norm of 5 steps with a wide range: 0.05 to 0.2 is usual for models with billions of parameters.
+    """Fire if the mean gradient norm of 5 steps is below 0.001 or above 3, in runs with a reward.
 
-    Above 3 the clip at update.max_grad_norm determines the length of every step; below 0.001 hardly any token has an
-    advantage. Never fires without a reward: a supervised loss has larger gradients.
+    0.05 to 0.2 is usual for models with billions of parameters. Above 3, every gradient is clipped to
+    update.max_grad_norm; below 0.001 hardly any token has an advantage. A supervised loss has larger gradients, so the
+    rule does not fire in supervised runs.
     """
     norm = history.mean_of_last(GRAD_NORM, 5)
     if norm is None or 1e-3 <= norm <= 3 or history.present(REWARD) is None:
@@ -94,9 +107,9 @@ def kl_high(history: History) -> str | None:
 
 
 def kl_rising(history: History) -> str | None:
-    """Compare the mean of the last 5 steps with the first 5 of the last 25.
+    """Fire if the mean KL of the last 5 steps is above 10 times the mean of the first 5 of the last 25 steps.
 
-    KL starts at 0, where tenfold means nothing: an earlier mean below 0.01 counts as 0.01.
+    An earlier mean below 0.01 counts as 0.01, because KL starts at 0 and any value is more than ten times 0.
     """
     values = history.last(KL, 25)
     if len(values) < 10:
@@ -111,7 +124,7 @@ def groups_agree(history: History) -> str | None:
     share = history.mean_of_last(NO_SIGNAL, 5)
     if share is None or share <= 0.8:
         return None
-    return f"in {share:.0%} of the groups of the last 5 steps all rewards are equal, so they have no gradient"
+    return f"in {share:.0%} of the groups of the last 5 steps all rewards are equal, so these groups have no gradient"
 
 
 def responses_truncated(history: History) -> str | None:
@@ -134,9 +147,10 @@ def reward_failing(history: History) -> str | None:
 
 
 def reward_flat(history: History) -> str | None:
-    """Fire if over 50 steps the reward did not change and half of the groups have no signal.
+    """Fire if over 50 steps the reward did not change and at least half of the groups have equal rewards.
 
-    No change: the 95 % interval of the trend contains 0, and the means of each ten steps lie within 0.05.
+    The reward counts as unchanged if the 95 % interval of its trend contains 0 and the means of the five blocks of ten
+    steps differ by at most 0.05.
     """
     rewards, no_signal = history.last(REWARD, 50), history.mean_of_last(NO_SIGNAL, 50)
     if len(rewards) < 50 or no_signal is None or no_signal < 0.5:
@@ -148,7 +162,7 @@ def reward_flat(history: History) -> str | None:
     interval = f"change {line.change:+.3f}, 95 % interval {line.low:+.3f} to {line.high:+.3f}"
     return (
         f"the reward has stayed at {fmean(rewards):.3g} for 50 steps ({interval}), "
-        f"and {no_signal:.0%} of the groups have no signal"
+        f"and in {no_signal:.0%} of the groups all rewards are equal"
     )
 
 
@@ -157,6 +171,15 @@ def loss_not_finite(history: History) -> str | None:
         if "loss" in name.rsplit("/", 1)[-1] and not math.isfinite(value):
             return f"{name} is {value}"
     return None
+
+
+def sampler_differs(history: History) -> str | None:
+    """Fire if sampler and trainer differ by more than rounding explains, in the mean of the last 3 steps."""
+    differences, clipped = history.last(SAMPLER_DIFF, 3), history.last(SAMPLER_CLIPPED, 3) or [0.0]
+    if len(differences) < 3 or (fmean(differences) <= 0.05 and fmean(clipped) <= 0.01):
+        return None
+    what = "the sampler's and the trainer's log-probabilities of the same tokens differ"
+    return f"{what} by {fmean(differences):.2g} nats on average, and {fmean(clipped):.2%} of the ratios are clipped"
 
 
 RULES = (
@@ -181,16 +204,23 @@ RULES = (
         "`groups/zero_variance_frac` (`algorithm.constant_groups=replace`, larger `rollout.n`)",
     ),
     Rule(
+        "sampler_differs", "warning", sampler_differs,
+        "the mean of `sampler/logp_diff_mean` over 3 steps is above 0.05, or that of `sampler/clipped_frac` above 0.01",
+        "sampling and training compute different policies: low precision, or two engines that load a model differently",
+        "compute in `model.dtype=float32`; with verl: compare the versions of vLLM and transformers, or correct the "
+        "difference with verl's own rollout correction",
+    ),
+    Rule(
         "entropy_collapsed", "danger", entropy_collapsed,
         "`actor/entropy` is below 0.01",
-        "the model gives the same answer to everything: the learning rate, or a reward that one phrase satisfies",
+        "the model gives one answer to every problem: the learning rate is too high, or one phrase earns the reward",
         "return to a checkpoint before the fall and read `rollouts/`; lower `update.lr`, raise "
         "`rollout.temperature`, or limit the change of the policy with `update.kl=0.001`",
     ),
     Rule(
         "entropy_falling", "warning", entropy_falling,
         "`actor/entropy` fell to less than a third within 20 steps (mean of 3 steps against mean of 5)",
-        "as for `entropy_collapsed`, earlier",
+        "an early stage of `entropy_collapsed`, with the same causes",
         "lower `update.lr`, raise `rollout.temperature` or `update.clip_high` (0.28), or try "
         "`algorithm.estimator=egpo`",
     ),
@@ -222,20 +252,20 @@ RULES = (
     Rule(
         "segment_missing", "warning", segment_missing,
         "`egpo/segment/coverage` is below 0.1",
-        "the model writes other tags, or the chat template closes the thinking in the prompt",
+        "the model writes other tags than `segments.tags`, or the chat template closes the thinking in the prompt",
         "read in `rollouts/` what the model writes; set `segments.tags` or `model.template` to its own tags, or "
         "measure the whole response with `algorithm.egpo.entropy_mode=response`",
     ),
     Rule(
         "reward_failing", "danger", reward_failing,
         "`reward/error_frac` is above 0.05",
-        "no sandbox, or the checker's time limits",
+        "there is no sandbox, or checking takes longer than its time limit",
         "read the metrics `reward/reason/<name>`; run `egpo doctor` and `egpo audit sandbox` to find what is missing",
     ),
     Rule(
         "reward_flat", "warning", reward_flat,
-        "over 50 steps the 95 % interval of the slope of `critic/score/mean` contains 0, the means of each ten steps "
-        "lie within 0.05, and half of the groups have no signal",
+        "over 50 steps the 95 % interval of the slope of `critic/score/mean` contains 0, the means of the five blocks "
+        "of ten steps differ by at most 0.05, and in at least half of the groups all rewards are equal",
         "the task is learnt, or there is no signal: see the [probe](probing.md)",
         "near the maximum: the task is learnt, stop; otherwise raise `update.lr`, `rollout.n` or "
         "`rollout.temperature`, or change the problems (`task.settings`)",
@@ -245,7 +275,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Note:
-    """A rule that fired: when, with what message, and what to try."""
+    """A health note: a rule that fired, its step, its message, and the settings to try."""
 
     step: int
     rule: str
@@ -258,10 +288,10 @@ class Note:
 
 
 class Health:
-    """Checks the rules after each step. A rule fires at most once per run.
+    """The health rules of one run, checked after each step. A rule fires at most once per run.
 
-    For a resumed run, `history` are the lines of `metrics.jsonl` and `notes` those of `health.jsonl`: the same rules
-    then fire at the same steps as in a run without the interruption.
+    For a resumed run, pass the lines of `metrics.jsonl` as `history` and those of `health.jsonl` as `notes`: the same
+    rules then fire at the same steps as in an uninterrupted run.
     """
 
     def __init__(
@@ -274,7 +304,7 @@ class Health:
         self._remove({note.rule for note in notes})
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> list[Note]:
-        """Return the new notes, in the order of the rules. Raises ValueError unless steps increase."""
+        """Check the rules on the metrics of a step and return the new notes. Raise ValueError unless steps increase."""
         self._history.add(step, metrics)
         found = [(rule, rule.check(self._history)) for rule in self._pending]
         notes = [Note(step, rule.name, rule.severity, message, rule.advice) for rule, message in found if message]
@@ -299,7 +329,7 @@ class NoteStream:
         self._lines.sync()
 
     def forget_after(self, step: int) -> None:
-        """Remove the notes of steps after `step`, and an incomplete last line."""
+        """Remove from the file the notes of steps after `step`, and an incomplete last line."""
         self._lines.cut(self.size_after(step))
 
     def size_after(self, step: int) -> int:
@@ -310,7 +340,7 @@ class NoteStream:
 
 
 def read_notes(path: Path) -> list[Note]:
-    """Return all notes; an empty list if no rule has fired and the file does not exist."""
+    """Return all notes of a `health.jsonl`; an empty list if the file does not exist, because no rule has fired."""
     return [_as_note(line, path) for line in read_lines(path)] if path.exists() else []
 
 
@@ -319,7 +349,9 @@ def _as_note(line: Line, path: Path) -> Note:
     try:
         note = Note(**line.value)
     except TypeError as error:
-        raise InputError(f"not a health note ({error})", where=where, fix="the file is damaged") from error
+        what = f"the line is not a health note ({error})"
+        raise InputError(what, where=where, fix="the file is damaged: fix or remove the line") from error
     if not isinstance(note.step, int):
-        raise InputError(f"not a health note (its step is {note.step!r:.40})", where=where, fix="the file is damaged")
+        what = f"the line is not a health note (its step is {note.step!r:.40})"
+        raise InputError(what, where=where, fix="the file is damaged: fix or remove the line")
     return note

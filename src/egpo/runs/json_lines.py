@@ -16,7 +16,7 @@ from egpo.files import fsync_path
 
 @dataclass(frozen=True)
 class Line:
-    """An object, the number of its line (from 1), and the size of the file up to the end of that line."""
+    """One line of a file: its JSON object, its number (from 1), and the size of the file in bytes up to its end."""
 
     value: dict[str, Any]
     number: int
@@ -24,13 +24,13 @@ class Line:
 
 
 class LineStream:
-    """Appends complete lines. A line that could only be written in part is removed again."""
+    """A file to which complete lines are appended. A line that could only be written in part is removed again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def append(self, value: Mapping[str, Any]) -> None:
-        """Write one line. It survives a crash of the process, and after `sync` also a crash of the machine."""
+        """Append one line. It survives a crash of the process, and after `sync` also a crash of the machine."""
         line = encoded(value)
         try:
             with self.path.open("ab", buffering=0) as file:
@@ -41,28 +41,29 @@ class LineStream:
                     raise OSError(f"only {written} of {len(line)} bytes could be written")
         except OSError as error:
             fix = "free some space or fix the permissions, then continue with --resume"
-            raise EgpoError(f"cannot be written ({error.strerror or error})", where=str(self.path), fix=fix) from error
+            what = f"the file cannot be written ({error.strerror or error})"
+            raise EgpoError(what, where=str(self.path), fix=fix) from error
 
     def sync(self) -> None:
-        """Flush the file and its name to disk. Does nothing if there is no file yet."""
+        """Flush the file and its name in the folder to disk. Do nothing if there is no file yet."""
         if self.path.exists():
             fsync_path(self.path)
             fsync_path(self.path.parent)
 
     def cut(self, size: int) -> None:
-        """Keep the first `size` bytes. They are not rewritten, so a crash cannot lose them."""
+        """Shorten the file to its first `size` bytes. They are not rewritten, so a crash cannot lose them."""
         if self.path.exists():
             os.truncate(self.path, size)
             self.sync()
 
 
 def encoded(value: Mapping[str, Any]) -> bytes:
-    """Return one line of strict JSON in UTF-8. A lone surrogate, which UTF-8 cannot encode, becomes its JSON escape."""
+    """Return an object as one line of strict JSON in UTF-8. A lone surrogate becomes its JSON escape."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """Yield every complete line of a file. A line that is not a JSON object is an error with its number."""
+    """Yield every complete line of a file. Raise InputError with the line number if a line is not a JSON object."""
     if not path.is_file():
         raise InputError("no such file", where=str(path), fix="check the path")
     with path.open("rb") as file:
@@ -79,11 +80,13 @@ def _decoded(text: bytes, where: str) -> dict[str, Any]:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"not JSON: {text[:60]!r}", where=where, fix="the file is damaged: fix or remove the line"
+            f"the line is not JSON: {text[:60]!r}", where=where, fix="the file is damaged: fix or remove the line"
         ) from error
     if not isinstance(value, dict):
         raise InputError(
-            f"not a JSON object: {text[:60]!r}", where=where, fix="the file is damaged: fix or remove the line"
+            f"the line is not a JSON object: {text[:60]!r}",
+            where=where,
+            fix="the file is damaged: fix or remove the line",
         )
     return value
 

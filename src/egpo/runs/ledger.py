@@ -1,7 +1,8 @@
-"""Record each step of a run in its files, in trackers and on the screen; rewind the files of a resumed run."""
+"""The recorder of a run's steps in files, in trackers and on the screen, and the rewinding of a resumed run's files."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from egpo.errors import EgpoError, warn_once
 from egpo.runs.folder import RunFolder, rollouts_step
@@ -11,20 +12,20 @@ from egpo.runs.metrics import MetricStream, read_metrics
 from egpo.runs.trackers import Trackers
 
 NOTHING_YET = -1
-"""The step before the first line of metrics. (A validation before training is step 0.)"""
+"""The step number that stands for a run without any metrics. (A validation before training is step 0.)"""
 
 
 def require_rewindable(folder: RunFolder, step: int, *, gaps: bool = False) -> None:
-    """An InputError where `rewind` would raise one: to be asked before anything of later steps is removed."""
+    """Raise InputError if `rewind` would fail. Call this before anything of the steps after `step` is removed."""
     MetricStream(folder.metrics).size_after(step, gaps=gaps)
     MetricStream(folder.timings).size_after(step, gaps=True)
     NoteStream(folder.health).size_after(step)
 
 
 def rewind(folder: RunFolder, step: int, *, gaps: bool = False) -> None:
-    """Remove what the run has written about steps after `step`, because it will take them again.
+    """Remove what the run has written about steps after `step`, because the resumed run will repeat them.
 
-    Unless `gaps`, it is an InputError if an earlier step has no metrics.
+    If an earlier step has no metrics, raise InputError, unless `gaps` is true.
     """
     MetricStream(folder.metrics).forget_after(step, gaps=gaps)
     MetricStream(folder.timings).forget_after(step, gaps=True)
@@ -35,8 +36,25 @@ def rewind(folder: RunFolder, step: int, *, gaps: bool = False) -> None:
             path.unlink()
 
 
+@dataclass(frozen=True)
+class StepReport:
+    """A finished step, as `on_step` receives it. Step 0 is the validation before training.
+
+    `metrics` has the names of `metrics.jsonl`, `timings` those of `timings.jsonl` in seconds.
+    """
+
+    step: int
+    num_steps: int
+    metrics: Mapping[str, float]
+    timings: Mapping[str, float]
+
+
+OnStep = Callable[[StepReport], bool | None]
+"""Called after every step, when its metrics are written. Returns True to stop the run, which is then saved."""
+
+
 class Ledger:
-    """Records the steps of one run.
+    """The recorder of the steps of one run.
 
     Timings have their own file, so that the same run always writes the same `metrics.jsonl`.
     """
@@ -49,7 +67,7 @@ class Ledger:
         self._health = Health(history=history, notes=read_notes(folder.health))
 
     def record(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
-        """Record a finished step everywhere, and check the health rules."""
+        """Record a finished step in the files, in the trackers and on the screen, and check the health rules."""
         self._timings.append(step, timings)
         self._metrics.append(step, metrics)
         self._trackers.log(step, {**metrics, **timings})
@@ -59,12 +77,12 @@ class Ledger:
             self._view.note(note)
 
     def sync(self) -> None:
-        """Flush to disk. Call this before a checkpoint that relies on these lines becomes visible."""
+        """Flush metrics, timings and health notes to disk. Call this before the checkpoint of the step is published."""
         for stream in (self._metrics, self._timings, self._notes):
             stream.sync()
 
     def record_failed_save(self, error: EgpoError, step: int, saved: int) -> None:
-        """Report a checkpoint that could not be written; training continues without it."""
+        """Report that the checkpoint of `step` could not be written. `saved` is the step of the last one; 0 if none."""
         fault = error.faults[0]
         note = Note(step, f"save_{step}", "danger", f"{fault.where}: {fault.what}", fault.fix)
         # On a full disk the note cannot be written either; the warning below is still printed.

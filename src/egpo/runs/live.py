@@ -1,4 +1,4 @@
-"""The live view of a run: a panel that is redrawn on a terminal, or one log line per step everywhere else.
+"""The live view of a run: on a terminal a panel that is redrawn, elsewhere one log line per step.
 
 `LiveView` receives metrics, timings and health notes from any engine and keeps them in `Progress`. `panel` draws them;
 which metrics it shows, and in which row, is in `metric_table`.
@@ -48,10 +48,10 @@ _BOUND = 1e100  # sums of larger values overflow
 
 
 class LiveView:
-    """Shows a run while it trains, for any engine.
+    """The display of a run while it trains, for any engine.
 
     Redraws a panel on a terminal. In a pipe, with `CI` set or on a dumb terminal it prints one line per step.
-    `NO_COLOR` is honoured.
+    `NO_COLOR` is honoured. With `quiet` it shows nothing.
     """
 
     def __init__(
@@ -61,17 +61,18 @@ class LiveView:
         *,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
+        quiet: bool = False,
     ) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or Console(highlight=False, quiet=quiet)
         self._clock = clock
         self._progress = Progress(total_steps, title)
         self._stage, self._stage_start = "", clock()
         self._last_show = clock()
         self._step_s: deque[float] = deque(maxlen=_STEPS_FOR_ESTIMATE)
         self._between_s, self._num_timed = 0.0, 0
-        self._live = self._new_live() if _is_live(self._console) else None
+        self._live = self._new_live() if _is_live(self._console) and not quiet else None
         self.failure: str | None = None
-        """Why the output failed (a closed pipe, a full device, a closed terminal); None while it works."""
+        """The reason why writing to the screen failed (a closed pipe, a full device); None while it works."""
 
     def __enter__(self) -> "LiveView":
         self._last_show = self._clock()
@@ -93,7 +94,7 @@ class LiveView:
         self._stage, self._stage_start = name, self._clock()
 
     def show(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
-        """Show a finished step."""
+        """Show the metrics and timings of a finished step."""
         figures = {name: value for name, value in metrics.items() if math.isfinite(value)}
         self._time_step(step, timings)
         self._progress.add(step, figures, timings)
@@ -107,11 +108,11 @@ class LiveView:
             self.say(str(note))
 
     def say(self, text: str) -> None:
-        """Print a line above the panel, or after the lines so far."""
+        """Print a line of text: above the panel, or after the log lines so far."""
         self._draw(lambda: self._console.print(Text(text), soft_wrap=True))
 
     def _draw(self, draw: Callable[[], object]) -> None:
-        """Draw unless the output has failed before. A failure is kept in `failure`: the caller decides what to do."""
+        """Call `draw`, unless the output has failed before. If it fails now, store the reason in `failure`."""
         if self.failure is not None:
             return
         try:
@@ -119,14 +120,14 @@ class LiveView:
         except (OSError, SystemExit) as error:  # rich raises SystemExit when a pipe is closed
             cause = error.__context__ if isinstance(error, SystemExit) else error
             self.failure = getattr(cause, "strerror", None) or str(cause or "closed")
-            with suppress(OSError, ValueError):  # what is left in the buffer must not fail again at exit
+            with suppress(OSError, ValueError):  # flushing the rest of the buffer at exit must not fail again
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._console.file.fileno())
 
     def _time_step(self, step: int, timings: Mapping[str, float]) -> None:
-        """Estimate the time left: steps to come * (mean of the last twenty steps + mean time between steps).
+        """Estimate the time left: remaining steps * (mean of the last twenty steps + mean time between steps).
 
-        The time between steps (checkpoints) is averaged over the whole run, because it is rare and long. Step 0 is a
-        validation and does not count. The time before the first step is loading, which does not repeat.
+        The time between steps is averaged over the whole run, because it is mostly spent on checkpoints, which are
+        rare and slow. Step 0 (a validation) and the time before the first step (loading) do not count.
         """
         elapsed, self._last_show = self._clock() - self._last_show, self._clock()
         if step > 0:
@@ -150,9 +151,10 @@ def _is_live(console: Console) -> bool:
 
 @dataclass
 class Progress:
-    """The state that the panel shows. `values` are the last step's metrics and timings, and the latest validation's.
+    """The state that the panel shows. `values`: metrics and timings of the last step, and of the latest validation.
 
-    `seen` are the names of all steps: a row that was shown once stays, so that the panel does not change its height.
+    `seen`: names of the metrics of all steps so far. A row that was shown once stays, so that the panel keeps its
+    height.
     """
 
     total_steps: int
@@ -167,7 +169,7 @@ class Progress:
     notes: list[Note] = field(default_factory=list)
 
     def add(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
-        """Add a finished step. Steps without a validation keep the values of the last one."""
+        """Add a finished step. After a step without a validation, the values of the latest validation stay."""
         self.step = step
         if REWARD in metrics:
             self.rewards.append(max(-_BOUND, min(_BOUND, metrics[REWARD])))
@@ -210,7 +212,7 @@ def _head(progress: Progress, stage: str, stage_s: float) -> RenderableType:
 
 
 def _panel_rows() -> dict[str, dict[str, PanelCell]]:
-    """Return the rows of the panel by label: each has cells by the name of the metric."""
+    """Return the rows of the panel: label of the row -> {name of the metric: its cell}."""
     rows: dict[str, dict[str, PanelCell]] = {}
     for metric in METRICS:
         if metric.panel:
@@ -230,7 +232,7 @@ def _row_text(cells: Mapping[str, PanelCell], progress: Progress) -> Text:
 
 
 def _cell_text(name: str, cell: PanelCell, progress: Progress) -> Text:
-    """Return `label value`, padded to a fixed width so that columns form. The reward has a sparkline instead."""
+    """Return one cell as `label value`, padded to a fixed width. The reward's cell is its value and a sparkline."""
     value = format_value(progress.values.get(name), cell.format)
     if name == REWARD:
         bars = sparkline(progress.rewards, _SPARKLINE_WIDTH)
@@ -241,7 +243,7 @@ def _cell_text(name: str, cell: PanelCell, progress: Progress) -> Text:
 
 
 def _note(note: Note) -> RenderableType:
-    """Return a note whose wrapped lines are indented past its mark."""
+    """Return a health note as text after a mark `!`; wrapped lines are indented."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=1)
     grid.add_column(max_width=WIDTH - 4)
@@ -253,7 +255,7 @@ def _note(note: Note) -> RenderableType:
 
 @contextmanager
 def warnings_printed_by(print_line: Callable[[str], None]) -> Iterator[None]:
-    """Print egpo's own warnings with `print_line`, without the source line that Python adds."""
+    """Print egpo's own warnings during the block with `print_line`, without the source line that Python adds."""
     with warnings.catch_warnings():
         before = warnings.showwarning
 

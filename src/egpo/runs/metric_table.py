@@ -1,10 +1,10 @@
-"""The table of metrics: name, unit, meaning, direction, and where each is displayed. No torch.
+"""The table of metrics: name, unit, meaning, direction of improvement, and where each is displayed. Imports no torch.
 
 Both engines write these names to `metrics.jsonl` and `timings.jsonl`. The health rules, the log line, the live panel,
 the charts of `egpo report` and docs/metrics.md read this table.
 
-To add a metric: add one `Metric` row to `METRICS` and compute it in the engine. Then write the page again with
-`make docs`. The order of the rows is the order in the log line, in the panel and in the report.
+To add a metric: add one `Metric` row to the tuple of its section below and compute it in the engine. Then write the
+page again with `make docs`. The order of the rows is the order in the log line, in the panel and in the report.
 """
 
 import re
@@ -20,11 +20,13 @@ ENTROPIES = {segment: f"entropy/{segment}" for segment in ("thinking", "answer",
 COVERAGE = "egpo/segment/coverage"
 NO_SIGNAL = "groups/zero_variance_frac"
 INFORMATIVE = "groups/informative_frac"
-"""1 - NO_SIGNAL. Computed by `egpo report`; no engine writes it."""
+"""The share of groups whose rewards differ: 1 - NO_SIGNAL. `egpo report` computes it; no engine writes it."""
 LENGTH, TRUNCATED = "response_length/mean", "response_length/clip_ratio"
 CHECKER_FAILED = "reward/error_frac"
 VALIDATION_ACCURACY = "val-core/<source>/acc/mean@<N>"
 LOSS, VALIDATION_LOSS = "train/loss", "val/loss"
+SAMPLER_DIFF, SAMPLER_DIFF_MAX = "sampler/logp_diff_mean", "sampler/logp_diff_max"
+SAMPLER_CLIPPED = "sampler/clipped_frac"
 STEP_S, TOKENS_PER_S, NUM_TOKENS = "timing_s/step", "perf/throughput", "perf/total_num_tokens"
 
 Better = Literal["higher", "lower", "neither"]
@@ -34,7 +36,7 @@ FRACTION = "fraction"
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of its own in the report. `percent`: the metric lies in [0, 1] and is shown in percent."""
+    """The chart of a metric in the report. `percent`: the metric is between 0 and 1 and is shown in percent."""
 
     title: str
     note: str
@@ -43,9 +45,9 @@ class Chart:
 
 @dataclass(frozen=True)
 class PanelCell:
-    """One number in the live panel: the row that it stands in, its label there, and its format.
+    """One number in the live panel: the title of its row, its label and its format.
 
-    `optional`: left out until the run has the metric, instead of a dash.
+    If the run does not have the metric, a dash is shown; an `optional` number is left out instead.
     """
 
     row: str
@@ -64,13 +66,13 @@ class LogField:
 
 @dataclass(frozen=True)
 class Metric:
-    """One row. In `name`, `<source>` stands for any text and `{mean,max}` for each of the words."""
+    """One row of the table. In `name`, `<source>` stands for any text and `{mean,max}` for each of the words."""
 
     name: str
     unit: str
     meaning: str
     reading: str = ""
-    """How to interpret it."""
+    """How to interpret the values of the metric."""
     better: Better = "neither"
     chart: Chart | None = None
     panel: PanelCell | None = None
@@ -81,7 +83,7 @@ class Metric:
 
 
 def find_metric(name: str) -> Metric | None:
-    """Return the row of a metric that a run has written; None if there is no row for it."""
+    """Return the row of the table for a metric that a run has written; None if there is none."""
     return next((metric for metric in METRICS if metric.matches(name)), None)
 
 
@@ -117,15 +119,15 @@ SUPERVISED = (
         panel=PanelCell("loss", "train"), log=LogField("loss"),
     ),
     Metric(
-        VALIDATION_LOSS, NATS, "the same on held-out examples",
-        "rises while `train/loss` falls: the model memorises the examples", "lower",
+        VALIDATION_LOSS, NATS, "mean negative log-likelihood per learned token on held-out examples",
+        "if it rises while `train/loss` falls, the model memorises the examples", "lower",
         chart=Chart("Validation loss", "per learned token, nats"),
         panel=PanelCell("loss", "validation"), log=LogField("validation loss"),
     ),
     Metric("{train,val}/perplexity", "", "exp(loss)", better="lower"),
     Metric("train/epoch", "epochs", "passes over the data that have begun"),
     Metric("train/num_examples", "examples", "examples in the batch"),
-    Metric("train/num_learned_tokens", "tokens", "tokens of the batch that the loss counts"),
+    Metric("train/num_learned_tokens", "tokens", "tokens of the batch that are included in the loss"),
 )  # fmt: skip
 
 REWARDS = (
@@ -158,7 +160,8 @@ REWARDS = (
     Metric("val-aux/<source>/error_frac", FRACTION, "responses of the validation that the checker failed on",
            better="lower"),
     Metric("val-aux/<source>/entropy/<segment>", NATS, "entropy by segment in the validation"),
-    Metric("critic/rewards/{mean,max,min}", "", "the reward that the estimator received (after KL in the reward)",
+    Metric("critic/rewards/{mean,max,min}", "",
+           "the reward that the estimator received: with `update.kl_in: reward`, after the KL term was subtracted",
            better="higher"),
     Metric("critic/advantages/{mean,max,min}", "", "the advantage that the estimator returned",
            "a maximum far above the others: one correct answer in a group of wrong ones"),
@@ -171,7 +174,7 @@ REWARDS = (
     ),
     Metric(
         CHECKER_FAILED, FRACTION, "responses on which the checker itself failed",
-        "above 0: a time limit, or a missing sandbox. These responses have no advantage", "lower",
+        "above 0: checking ran out of time, or there is no sandbox. These responses have no advantage", "lower",
     ),
 )  # fmt: skip
 
@@ -184,42 +187,53 @@ POLICY = (
     ),
     Metric(
         ENTROPIES["thinking"], NATS, "entropy of the thinking segment, mean over the responses that have one",
-        "higher than the answer's in a healthy run. Missing: no response has a thinking segment, or the tags differ",
+        "higher than `entropy/answer` in a healthy run. If it is missing, no response has a thinking segment, or the "
+        "tags differ from `segments.tags`",
         chart=Chart("Entropy, thinking", "mean entropy per token, thinking segment, nats"),
         panel=PanelCell("entropy", "thinking"), log=LogField("thinking"),
     ),
     Metric(
         ENTROPIES["answer"], NATS, "entropy of the answer segment, mean over the responses that have one",
-        "lower than the thinking's in a healthy run",
+        "lower than `entropy/thinking` in a healthy run",
         chart=Chart("Entropy, answer", "mean entropy per token, answer segment, nats"),
         panel=PanelCell("entropy", "answer"), log=LogField("answer"),
     ),
     Metric(
         ENTROPIES["response"], NATS, "entropy of the whole response, mean over responses",
-        "each response counts once here, each token once in `actor/entropy`",
+        "every response has the same weight here; in `actor/entropy` every token has the same weight",
         chart=Chart("Entropy, response", "mean entropy per token, whole response, nats"),
         panel=PanelCell("entropy", "response"),
     ),
     Metric(
-        KL, "nats per token", "divergence from the starting policy, where `update.kl` is above 0",
+        KL, "nats per token", "KL divergence from the starting policy; measured only if `update.kl` is above 0",
         "a slow rise is learning; a tenfold rise within twenty steps precedes divergence",
         chart=Chart("KL from the reference", "per token, nats"),
         panel=PanelCell("policy", "KL", ".4f", optional=True), log=LogField("kl"),
     ),
     Metric(
         GRAD_NORM, "", "norm of the gradient before clipping",
-        "0.05 to 0.2 is usual for large models, more for tiny ones. 0: no group of the step had a signal",
+        "0.05 to 0.2 is usual for large models, more for tiny ones. 0: in every group all rewards were equal",
         chart=Chart("Gradient norm", "before clipping"),
         panel=PanelCell("policy", "gradient"), log=LogField("grad"),
     ),
-    Metric("actor/pg_loss", "", "the policy-gradient surrogate",
-           "no measure of progress: on-policy it starts near 0 by construction"),
+    Metric("actor/pg_loss", "", "the policy-gradient surrogate loss",
+           "does not measure progress: with one update per batch it is near 0 by construction"),
     Metric(
-        "actor/ppo_kl", "nats per token", "divergence of the updated policy from the policy that sampled",
-        "0 with one mini-batch and one epoch: the policy is the one that sampled",
+        "actor/ppo_kl", "nats per token", "KL divergence of the policy during the update from the policy that sampled",
+        "0 with one mini-batch and one epoch: the two policies are then the same",
     ),
     Metric("actor/{pg_clipfrac,pg_clipfrac_lower}", FRACTION, "tokens whose probability ratio was clipped",
            "0 with one mini-batch and one epoch, otherwise a few per cent"),
+    Metric(
+        SAMPLER_DIFF, "nats per token",
+        "mean absolute difference between the log-probabilities that the sampler recorded and those that the trainer "
+        "computes with the same weights, before the first mini-batch",
+        "0 or rounding (below 0.01 in bfloat16); more: the two do not compute the same policy", "lower",
+    ),
+    Metric(SAMPLER_DIFF_MAX, "nats", "the largest such difference of a token",
+           "in bfloat16 single tokens may differ by some tenths", "lower"),
+    Metric(SAMPLER_CLIPPED, FRACTION, "tokens whose probability ratio is clipped although the weights are the same",
+           "0; each such token has no gradient", "lower"),
     Metric("actor/lr", "", "learning rate"),
     Metric("actor/skipped_updates", "updates", "updates skipped because the gradient was not finite",
            "a single one is harmless, several in a row are not", "lower"),
@@ -228,7 +242,8 @@ POLICY = (
 GROUPS = (
     Metric(
         NO_SIGNAL, FRACTION, "groups whose rewards are all equal: their advantage is exactly 0",
-        "above 0.8 most of the step is wasted; the next row shows in which direction", "lower",
+        "above 0.8 most of the step is wasted; `groups/all_right_frac` and `groups/none_right_frac` show whether the "
+        "problems are too easy or too hard", "lower",
         panel=PanelCell("groups", "no signal", ".0%"), log=LogField("no_signal", ".0%"),
     ),
     Metric(
@@ -241,14 +256,14 @@ GROUPS = (
         "lower",
     ),
     Metric("groups/{dropped,refills}", "groups; refills",
-           "groups left out, and further samplings, under `constant_groups: drop` or `replace`",
-           "refills at their limit in every step: too few problems of medium difficulty are left"),
+           "groups left out, and further rounds of sampling, under `constant_groups: drop` or `replace`",
+           "if `refills` is at its limit in every step, too few problems of medium difficulty are left"),
 )  # fmt: skip
 
 LENGTHS = (
     Metric(
         LENGTH, "tokens", "mean response length",
-        "growth together with the reward is search; growth without it is rambling",
+        "if it grows together with the reward, the model searches longer; if it grows alone, the extra text is useless",
         chart=Chart("Response length", "tokens"), panel=PanelCell("length", "mean", ".0f"),
     ),
     Metric("response_length/{max,min}", "tokens", "longest and shortest response of the step"),
@@ -268,7 +283,7 @@ LENGTHS = (
 ESTIMATOR = (
     Metric(
         COVERAGE, FRACTION, "responses that have the measured segment (both EGPO estimators)",
-        "check this first. Near 0: wrong tags, or a model that does not think; EGPO then silently equals GRPO",
+        "check this first. Near 0: wrong tags, or a model that does not think; EGPO then equals GRPO without a warning",
         "higher",
     ),
     Metric(
@@ -283,8 +298,8 @@ ESTIMATOR = (
     Metric(
         "egpo/bonus/capped_frac", FRACTION,
         "rows whose bonus was limited by the cap, among rows with an advantage and an entropy (`egpo`)",
-        "near 1: the size of the entropy no longer matters, and the bonus is a fixed fraction of \\|A\\|. Near 0: it "
-        "follows the entropy",
+        "near 1: the bonus does not depend on the size of the entropy and is a fixed fraction of \\|A\\|. Near 0: the "
+        "bonus is proportional to the entropy",
     ),
     Metric(
         "egpo/weight/{mean,std,min,max}", "", "the factor on advantages (`egpo_calibrated`)",
@@ -293,7 +308,7 @@ ESTIMATOR = (
     Metric(
         "egpo/ratio/max", "",
         "largest ratio of the group's mean entropy to a response's own, before the clip (`egpo_calibrated`)",
-        "far above `lambda_max`: single responses of almost no entropy, limited by the clip",
+        "far above `lambda_max`: single responses have almost no entropy, and the clip limits their weight",
     ),
 )  # fmt: skip
 
@@ -303,10 +318,10 @@ TIMES = (
         panel=PanelCell("speed", "tokens/s", ",.0f"), log=LogField("tok/s", ".0f"),
     ),
     Metric(
-        STEP_S, "s", "the whole step", better="lower",
+        STEP_S, "s", "time of the whole step", better="lower",
         panel=PanelCell("speed", "seconds per step", ".2f"), log=LogField("s/step", ".2f"),
     ),
-    Metric("timing_s/<stage>", "s", "one stage of the step", better="lower"),
+    Metric("timing_s/<stage>", "s", "time of one stage of the step", better="lower"),
 )  # fmt: skip
 
 VERL = (
@@ -337,7 +352,7 @@ VERL = (
            "further statistics of the validation: mean, standard deviation, best, worst and majority of N responses"),
     Metric("{actor,critic}/perf/<name>", "GB", "memory used", better="lower"),
     Metric("perf/mfu/<stage>", FRACTION, "model FLOPs utilisation", better="higher"),
-    Metric("perf/time_per_step", "s", "the whole step", better="lower"),
+    Metric("perf/time_per_step", "s", "time of the whole step", better="lower"),
     Metric("timing_per_token_ms/<stage>", "ms", "time of a stage per token", better="lower"),
 )  # fmt: skip
 

@@ -1,6 +1,7 @@
-"""`metrics.jsonl` and `timings.jsonl` (one JSON object per step), and the history that the health rules read.
+"""The files `metrics.jsonl` and `timings.jsonl` (one JSON object per step), and the history that health rules read.
 
-A line has `step` first and then the metrics sorted by name. Numbers are written so that they read back exactly.
+A line has `step` first and then the metrics sorted by name. Numbers are written with all digits, so that reading them
+gives the same values.
 """
 
 import math
@@ -15,10 +16,10 @@ from egpo.runs.json_lines import Line, LineStream, read_lines
 
 
 class MetricStream:
-    """Appends the metrics of each step to a file.
+    """A file to which the metrics of each step are appended.
 
-    Floats are written by Python's repr, which reads back as the same float. NaN and infinities are left out, because
-    JSON cannot represent them.
+    Floats are written with Python's `repr`, so that reading them gives the same float. NaN and infinities are left out,
+    because JSON cannot represent them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,18 +32,18 @@ class MetricStream:
         self._lines.append({"step": step} | finite_figures(metrics))
 
     def sync(self) -> None:
-        """Flush to disk. Call this before a checkpoint that relies on these lines becomes visible."""
+        """Flush the lines to disk. Call this before the checkpoint of the step is published."""
         self._lines.sync()
 
     def forget_after(self, step: int, *, gaps: bool = False) -> None:
-        """Remove the lines of steps after `step`, and an incomplete last line."""
+        """Remove the lines of steps after `step`, and an incomplete last line. `gaps`: see `size_after`."""
         self._lines.cut(self.size_after(step, gaps=gaps))
 
     def size_after(self, step: int, *, gaps: bool = False) -> int:
         """Return the size in bytes of the lines of steps up to `step`.
 
-        Steps count from 1; a line for step 0 may come before them. Unless `gaps`, a missing step is an InputError: the
-        curve of a resumed run would have a hole.
+        Steps count from 1; a line for step 0 may come before them. If a step is missing, raise InputError, because the
+        curve of a resumed run would have a gap; with `gaps`, missing steps are allowed.
         """
         kept = [line for line in self._read() if self._step_of(line) <= step]
         if not gaps:
@@ -56,13 +57,14 @@ class MetricStream:
         step = line.value.get("step")
         if isinstance(step, int):
             return step
-        raise InputError("the line has no `step`", where=f"{self.path}, line {line.number}", fix="the file is damaged")
+        fix = "the file is damaged: fix or remove the line"
+        raise InputError("the line has no `step`", where=f"{self.path}, line {line.number}", fix=fix)
 
     def _require_steps(self, found: list[int], step: int) -> None:
         if [number for number in found if number] == list(range(1, step + 1)) and 0 not in found[1:]:
             return
         lost = sorted(set(range(1, step + 1)) - set(found))
-        what = f"no line for step {lost[0]}" if lost else "its steps are not consecutive"
+        what = f"there is no line for step {lost[0]}" if lost else "the steps are not consecutive"
         raise InputError(
             f"{what}, so the run cannot be resumed from step {step}",
             where=str(self.path),
@@ -80,19 +82,23 @@ def _plain(value: float) -> float:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return every complete line. A last line that is still being written is left out; an invalid line is an error."""
+    """Return every complete line of a file. A last line that is still being written is left out.
+
+    Raise InputError if a line is invalid.
+    """
     return [line.value for line in read_lines(path)]
 
 
 _BOUND = 1e100
-"""Larger values are replaced by this: their squares and sums are finite, so no rule can overflow."""
+"""The largest absolute value in the history. Larger values are replaced by it, so that squares and sums in the health
+rules do not overflow."""
 
 
 class History:
     """The finite metrics of all steps, and all metrics of the current step.
 
-    A value that is not finite is visible at its own step only: `metrics.jsonl` does not contain it, and the rules of a
-    resumed run must see the same history as those of an uninterrupted run.
+    A value that is not finite is visible at its own step only. `metrics.jsonl` does not contain it, and in a resumed
+    run the health rules must see the same history as in an uninterrupted run.
     """
 
     def __init__(self) -> None:
@@ -102,29 +108,29 @@ class History:
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:
         if step <= self.step:
-            raise ValueError(f"step {step} comes after step {self.step}")
+            raise ValueError(f"step {step} was added after step {self.step}, but steps must increase")
         self.step, self.now = step, metrics
         for name, value in finite_figures(metrics).items():
             self._values.setdefault(name, []).append(max(-_BOUND, min(_BOUND, float(value))))
 
     def present(self, name: str) -> float | None:
-        """Return the value of the current step; None if it is missing or not finite."""
+        """Return the value of a metric at the current step; None if it is missing or not finite."""
         value = self.now.get(name)
         return None if value is None or not math.isfinite(value) else float(value)
 
     def last(self, name: str, count: int) -> list[float]:
-        """Return the last `count` values, or fewer if there are fewer; none if the current step has no value."""
+        """Return up to `count` last values of a metric; an empty list if the current step has no finite value."""
         return [] if self.present(name) is None else self._values[name][-count:]
 
     def mean_of_last(self, name: str, count: int) -> float | None:
-        """Return the mean of the last `count` values; None if there are fewer."""
+        """Return the mean of the last `count` values of a metric; None if there are fewer."""
         values = self.last(name, count)
         return fmean(values) if len(values) == count else None
 
 
 @dataclass(frozen=True)
 class Trend:
-    """The change of a least-squares line from the first point of a series to the last, with a 95 % interval."""
+    """The change of a series from its first point to its last along the least-squares line, with a 95 % interval."""
 
     change: float
     low: float
@@ -134,8 +140,8 @@ class Trend:
 def trend(values: list[float]) -> Trend:
     """Return the trend of at least three values.
 
-    The interval is change ± 2 standard errors, from the residuals. Points are assumed to be independent, which the
-    means of different batches are. A series that lies on a line has an interval of width 0.
+    The interval is change ± 2 standard errors, computed from the residuals under the assumption of independent points.
+    Values that lie exactly on a line have an interval of width 0.
     """
     count = len(values)
     centre, mean = (count - 1) / 2, fmean(values)

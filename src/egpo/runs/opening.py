@@ -1,11 +1,11 @@
-"""Open a run: one order of operations for reinforcement learning, supervised fine-tuning and verl.
+"""Starts and resumes runs, in the same order for reinforcement learning, supervised fine-tuning and verl.
 
-A new run: the folder must be free, then everything is loaded and checked, then the folder is created. A recipe that
-fails its checks leaves no folder. A resumed run: the folder is locked, its checkpoint is read and verified, everything
-is loaded and checked, the state is restored; only then is removed what the run wrote about later steps. In both cases
-`provenance.json` records the launch, and the trackers are opened last.
+New run: check that the folder is empty or absent, load and check everything, create the folder. A recipe that fails its
+checks leaves no folder. Resumed run: lock the folder, read and verify the checkpoint, load and check everything,
+restore the state, and only then remove what the run wrote about later steps. In both cases `provenance.json` records
+the launch, and the trackers are opened last.
 
-Another kind of run subclasses `RunOpening` and overrides the operations in which it differs.
+To add a kind of run, subclass `RunOpening` and override the operations in which it differs.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from egpo.runs.provenance import Launch, Provenance, record_resumption, write_pr
 from egpo.runs.trackers import Trackers, open_trackers
 
 Loaded = TypeVar("Loaded")
-"""What a kind of run loads before anything is written: the model, the task, the data."""
+"""The type of what a kind of run loads before it writes anything: the model, the task, the data."""
 
 
 class WatchSettings(Protocol):
@@ -40,11 +40,11 @@ class RunConfig(Protocol):
     def seed(self) -> int: ...
     @property
     def watch(self) -> WatchSettings: ...
-    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
+    def model_dump(self, *, mode: str, exclude_defaults: bool = False) -> dict[str, Any]: ...
 
 
 class StoredCheckpoints(Protocol):
-    """The checkpoints of a run, as far as opening it needs them."""
+    """The operations on the checkpoints of a run that opening the run needs."""
 
     def choose(self, step: int | None) -> int: ...
     def forget_after(self, step: int) -> None: ...
@@ -52,7 +52,7 @@ class StoredCheckpoints(Protocol):
 
 @dataclass(frozen=True)
 class LaunchProvenance:
-    """This process and its data, for `provenance.json`. `files` are the files that `data` has digests of."""
+    """The record of this process for `provenance.json`: the launch, and the digests and files of its data."""
 
     launch: Launch
     data: Mapping[str, str]
@@ -60,45 +60,45 @@ class LaunchProvenance:
 
 
 class RunOpening(ABC, Generic[Loaded]):
-    """What differs between the kinds of run. `_created` and `_resumed` show the order of the calls."""
+    """The operations of opening a run that differ between the kinds of run, called by `_created` and `_resumed`."""
 
     allows_gaps = False
-    """Whether the metrics of an earlier step may be missing."""
+    """Whether a run may be resumed if the metrics of an earlier step are missing."""
 
     def __init__(self, folder: RunFolder, checkpoints: StoredCheckpoints, config: RunConfig, config_yaml: str) -> None:
         self.folder, self.checkpoints = folder, checkpoints
         self.run_config, self.config_yaml = config, config_yaml
 
     def clear_leftovers(self) -> None:
-        """Resume only: end what a killed process left running, and take over what it wrote."""
+        """Resume only: end the child processes that a killed run left running, and import what it wrote."""
 
     def read_checkpoint(self, step: int) -> None:
-        """Resume only: read and verify the checkpoint of `step`, before anything is loaded."""
+        """Resume only: read and verify the checkpoint of `step`, before `load`."""
 
     @abstractmethod
     def load(self) -> Loaded:
-        """Load everything and check it. Write nothing."""
+        """Load and check the model, the task and the data, without writing anything."""
 
     def restore(self, loaded: Loaded, step: int) -> None:
-        """Resume only: put the state of the checkpoint into what was loaded."""
+        """Resume only: copy the state of the checkpoint of `step` into the loaded objects."""
 
     @abstractmethod
     def describe(self, loaded: Loaded, step: int) -> LaunchProvenance:
-        """Describe this process, which continues after `step`. It may write the data into the folder."""
+        """Return the provenance of this process, which continues after `step`. May write data into the run folder."""
 
     def rewind(self, step: int) -> None:
         """Resume only: remove what the run wrote about the steps after `step`."""
-        # In this order: a checkpoint must never be newer than the metrics.
+        # Checkpoints first: a checkpoint must never be newer than the metrics.
         self.checkpoints.forget_after(step)
         rewind(self.folder, step or NOTHING_YET, gaps=self.allows_gaps)
 
     def require_disk_room(self, loaded: Loaded) -> None:
-        """Raise InputError where the disk has no room for a checkpoint."""
+        """Raise InputError if the disk has too little free space for a checkpoint."""
 
 
 @dataclass(frozen=True, eq=False)
 class OpenedRun(Generic[Loaded]):
-    """A run that can take its next step. `start` is the number of steps done: 0 for a new run."""
+    """An opened run, ready for its next step. `start` is the number of steps already done: 0 for a new run."""
 
     loaded: Loaded
     start: int
@@ -111,8 +111,8 @@ def opened(
 ) -> Iterator[OpenedRun[Loaded]]:
     """Create or resume a run, and hold its lock until the block ends.
 
-    `resume` continues from the newest checkpoint, or from the beginning where there is none. `resume_from` continues
-    from the checkpoint of that step, and removes what came later.
+    `resume` continues from the newest checkpoint, or from the beginning if there is none. `resume_from` continues from
+    the checkpoint of that step, and removes what the run wrote about later steps.
     """
     is_resumed = resume or resume_from is not None
     with _resumed(opening, resume_from) if is_resumed else _created(opening) as (loaded, start):
@@ -134,7 +134,8 @@ def _created(opening: RunOpening[Loaded]) -> Iterator[tuple[Loaded, int]]:
 
 @contextmanager
 def _resumed(opening: RunOpening[Loaded], step: int | None) -> Iterator[tuple[Loaded, int]]:
-    with RunFolder.resume(opening.folder.path, opening.config_yaml):
+    changed = opening.run_config.model_dump(mode="json", exclude_defaults=True)
+    with RunFolder.resume(opening.folder.path, opening.config_yaml, changed):
         opening.clear_leftovers()
         start = opening.checkpoints.choose(step)
         if start:
@@ -150,7 +151,7 @@ def _resumed(opening: RunOpening[Loaded], step: int | None) -> Iterator[tuple[Lo
 
 
 def _record_launch(opening: RunOpening[Loaded], loaded: Loaded, step: int) -> None:
-    """Begin `provenance.json`, or add a resumption to it. InputError where the data has changed."""
+    """Write `provenance.json`, or add a resumption to it. Raise InputError if the data has changed."""
     record, path = opening.describe(loaded, step), opening.folder.provenance
     if path.exists():
         record_resumption(path, record.launch, record.data, record.files)

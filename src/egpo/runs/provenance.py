@@ -1,6 +1,7 @@
-"""`provenance.json`: what is needed to reproduce a run, and every time that it was resumed.
+"""The file `provenance.json`: what is needed to reproduce a run, and a record of each resumption.
 
-Versions, hardware and git state are read from the system, without torch; an unknown value never stops a run.
+Versions, hardware and git state are read from the system, without torch. A value that cannot be read does not stop the
+run.
 """
 
 import hashlib
@@ -34,7 +35,8 @@ class Git:
 
 @dataclass(frozen=True)
 class Hardware:
-    """The machine. `cores`: usable by this process; `threads`: used for computation; `gpu`: None on a CPU."""
+    """The hardware of the machine. `cores`: usable by this process; `threads`: used for computation; `gpu`: its name,
+    or None if the run uses the CPU."""
 
     cpu: str
     cores: int
@@ -58,7 +60,7 @@ def hardware(threads: int | None = None, gpu: str | None = None) -> Hardware:
 
 
 def git_state(directory: Path) -> Git | None:
-    """Return commit and state; None without git, repository or commit, or if git takes too long."""
+    """Return the commit of a repository and whether files differ from it; None if git cannot tell within 10 s."""
     commit = _git(directory, "rev-parse", "HEAD")
     changes = _git(directory, "status", "--porcelain", "--untracked-files=no")
     return None if commit is None or changes is None else Git(commit, bool(changes))
@@ -66,7 +68,7 @@ def git_state(directory: Path) -> Git | None:
 
 def _git(directory: Path, *words: str) -> str | None:
     command = ["git", "-C", str(directory), *words]
-    # Without this, `git status` takes a lock in the user's repository.
+    # Without this variable, `git status` takes a lock in the user's repository.
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_LIMIT_S, env=environment)
@@ -95,7 +97,7 @@ def _memory_gib() -> float:
 
 @dataclass(frozen=True)
 class Launch:
-    """One process of the run: start time (UTC), the step it started after, command, versions and hardware."""
+    """One process of the run: start time (UTC), the last step before it, command, versions, hardware and sandbox."""
 
     time: str
     after_step: int
@@ -110,8 +112,8 @@ class Launch:
 class Provenance:
     """The origin of a run. `start` is the first launch, `resumptions` are the later ones.
 
-    `data` has a digest for each file, split or model: of rows if it begins with `rows:`, else of generated problems or,
-    in older runs, of a file's bytes.
+    `data` has a digest for each file, split or model. A digest that begins with `rows:` is of the rows; any other is of
+    generated problems or, in runs of earlier versions, of the bytes of a file.
     """
 
     seed: int
@@ -123,7 +125,7 @@ class Provenance:
 def describe_launch(
     *, after_step: int = 0, threads: int | None = None, gpu: str | None = None, sandbox: str | None = None
 ) -> Launch:
-    """Describe this process. The caller passes what only torch or the sandbox can know."""
+    """Describe this process. The caller passes `threads`, `gpu` and `sandbox`, which need torch or the sandbox."""
     return Launch(
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         after_step=after_step,
@@ -149,8 +151,8 @@ def read_provenance(path: Path) -> Provenance:
             resumptions=tuple(_launch(launch) for launch in value["resumptions"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        what = f"cannot be read ({type(error).__name__}: {error})"
-        raise InputError(what, where=str(path), fix="restore it, or start a new run") from error
+        what = f"the provenance cannot be read ({type(error).__name__}: {error})"
+        raise InputError(what, where=str(path), fix="restore the file, or start a new run") from error
 
 
 def record_resumption(
@@ -158,9 +160,9 @@ def record_resumption(
 ) -> Provenance:
     """Add this process to the provenance of a resumed run.
 
-    Different data is an InputError. A different machine or package version is a warning: results may then differ in
-    their last bits. `files` are the paths of the data: an older run, which recorded the digest of a file's bytes, is
-    compared by these bytes and then gets the digest of the rows.
+    If the data differs, raise InputError. If the machine or a package version differs, warn: results may differ in
+    their last bits. `files` are the paths of the data: a run of an earlier version recorded the digest of a file's
+    bytes, so the bytes are compared, and the digest is then replaced by that of the rows.
     """
     known = read_provenance(path)
     older = [name for name in files or {} if _is_older(known.data.get(name), data.get(name))]
@@ -169,7 +171,8 @@ def record_resumption(
     changes = _changes(_computing(known.start), _computing(launch))
     if changes:
         message = (
-            f"{path.parent}: resumed in a different environment ({changes}); results may differ in their last bits"
+            f"{path.parent}: the run is resumed in a different environment ({changes}); results may differ in their "
+            "last bits"
         )
         warn_once("resumed in a different environment", message)
     now = replace(known, resumptions=(*known.resumptions, launch))
@@ -193,7 +196,7 @@ def _bytes_digest(path: Path) -> str:
 
 
 def _computing(launch: Launch) -> dict[str, str]:
-    """Return what the last bits of a result may depend on."""
+    """Return the versions and the hardware that may change the last bits of a result."""
     machine = {"cpu": launch.hardware.cpu, "threads": str(launch.hardware.threads), "gpu": str(launch.hardware.gpu)}
     return {**launch.versions, **machine}
 

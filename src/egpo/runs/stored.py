@@ -1,8 +1,8 @@
-"""Read what a run has written: its config, provenance, metrics, checkpoints, evaluations and probe. No torch.
+"""The reader of what a run has written: config, provenance, metrics, checkpoints, evaluations and probe. No torch.
 
 Reports, comparisons, evaluations, merges and the results table read a run folder through `StoredRun`. Each file is read
-on first use, as far as the run has written it; a missing file gives an empty value or None, a damaged one InputError.
-`RunFolder` owns the names of the files.
+on first use; a missing file gives an empty value or None, and a damaged one raises InputError. `RunFolder` defines the
+names of the files.
 """
 
 import json
@@ -22,19 +22,20 @@ from egpo.runs.metrics import read_metrics
 from egpo.runs.provenance import Provenance, read_provenance
 
 _REPEATS = re.compile(r"[-_.](step|seed|run)[-_]?\d+$")
-"""Endings of a file name that tell evaluations of one exam apart: `countdown-n8-t1-seed3-step40`."""
+"""Endings of a file name in which repeated evaluations on the same exam (task and sampling settings) differ, such as
+`-seed3` and `-step40` in `countdown-n8-t1-seed3-step40`."""
 
 
 @dataclass(frozen=True)
 class EvaluationFile:
-    """One `evals/<name>.json`. `header` is its content; the responses are in `<name>.jsonl` beside it."""
+    """One file `evals/<name>.json`. `header` is its content; the responses are in `evals/<name>.jsonl`."""
 
     path: Path
     header: Mapping[str, Any]
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether it has an accuracy on a named task; other JSON files may lie in the folder too."""
+        """Whether the file contains an accuracy on a named task. The folder may contain other JSON files too."""
         return "accuracy" in self.header and "task" in self.header
 
     @property
@@ -50,28 +51,28 @@ class EvaluationFile:
 
     @property
     def exam(self) -> str:
-        """The file's name without step, seed and run number: equal for repeated evaluations on one exam."""
+        """The file's name without step, seed and run number: the same for repeated evaluations with one setup."""
         name, shorter = self.path.stem, ""
         while (shorter := _REPEATS.sub("", name)) != name:
             name = shorter
         return name
 
     def section(self, name: str) -> Mapping[str, Any]:
-        """Return an object inside the header, such as `sampling` or `task_settings`; empty if it is missing."""
+        """Return an object inside the header, such as `sampling` or `task_settings`; an empty one if it is missing."""
         value = self.header.get(name)
         return value if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True)
 class StoredCheckpoint:
-    """A checkpoint on disk: `actor` holds verl's shards, or a model folder, or both. `step` is None if unknown."""
+    """A checkpoint on disk. `actor` is the folder with verl's shards, a model folder, or both; `step` may be None."""
 
     actor: Path
     step: int | None
 
     @property
     def model(self) -> Path:
-        """The folder with config and tokenizer, and with the weights unless they are in shards."""
+        """The model folder: config and tokenizer, and the weights unless they are in shards."""
         return self.actor / MODEL
 
     @property
@@ -92,14 +93,14 @@ class StoredCheckpoint:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The content of a run folder. `name` distinguishes it from the other runs of a report or comparison."""
+    """The content of a run folder. `name` distinguishes the run from the others in a report or comparison."""
 
     folder: RunFolder
     name: str
 
     @classmethod
     def at(cls, path: Path) -> "StoredRun":
-        """Open a run under its folder's name."""
+        """Return the run at `path`, named after its folder."""
         return cls(RunFolder(path), path.resolve().name)
 
     @cached_property
@@ -109,19 +110,20 @@ class StoredRun:
         try:
             return path.read_text(encoding="utf-8") if path.is_file() else ""
         except (OSError, ValueError) as error:
-            raise InputError(f"cannot be read ({error})", where=str(path), fix="restore it") from error
+            raise InputError(f"the config cannot be read ({error})", where=str(path), fix="restore the file") from error
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """The recipe as plain values, unchecked: a run of another version may have other keys."""
+        """The config as plain values, not validated: a run of another version of egpo may have other keys."""
         try:
             value = yaml.safe_load(self.config_yaml)
         except yaml.YAMLError as error:
-            raise InputError("not YAML", where=str(self.folder.config), fix="restore it") from error
+            where = str(self.folder.config)
+            raise InputError("the config is not YAML", where=where, fix="restore the file") from error
         return value if isinstance(value, dict) else {}
 
     def setting(self, section: str, key: str) -> str:
-        """Return one value of the config as text, such as `algorithm`, `estimator`; empty if it is missing."""
+        """Return one value of the config as text, such as that of `algorithm.estimator`; empty if it is missing."""
         inner = self.config.get(section)
         return str(inner.get(key, "")) if isinstance(inner, dict) else ""
 
@@ -147,41 +149,41 @@ class StoredRun:
 
     @property
     def last_step(self) -> int:
-        """The last step with metrics; 0 before the first."""
+        """The last step with metrics; 0 if no step has been recorded yet."""
         return max((step_of(line) or 0 for line in self.metrics), default=0)
 
     @cached_property
     def notes(self) -> Sequence[Note]:
-        """The health warnings."""
+        """The notes of health rules in `health.jsonl`."""
         return read_notes(self.folder.health)
 
     @property
     def rollout_steps(self) -> list[int]:
-        """The steps whose rollouts were kept."""
+        """The steps whose responses are in `rollouts/`, in ascending order."""
         steps = map(rollouts_step, self.folder.rollouts.glob("*.jsonl"))
         return sorted(step for step in steps if step is not None)
 
     @cached_property
     def checkpoints(self) -> Mapping[int, StoredCheckpoint]:
-        """Every checkpoint by its step, in ascending order."""
+        """Every checkpoint of the run: step -> checkpoint, in ascending order."""
         return checkpoints_in(self.folder.checkpoints)
 
     @cached_property
     def evaluations(self) -> Sequence[EvaluationFile]:
-        """Every JSON object in `evals` but the probe, in the order of file names."""
+        """Every JSON file in `evals/` except the probe's, in the order of file names."""
         paths = sorted(path for path in self.folder.evals.glob("*.json") if path != self.folder.probe)
         return [EvaluationFile(path, read_json_object(path)) for path in paths]
 
     @cached_property
     def probe(self) -> Mapping[str, Any] | None:
-        """`evals/probe.json`; None if the run was not probed."""
+        """The content of `evals/probe.json`; None if the run was not probed."""
         return read_json_object(self.folder.probe) if self.folder.probe.is_file() else None
 
 
 def stored_runs(paths: Sequence[Path], *, need_config: bool = False) -> list[StoredRun]:
-    """Open run folders in the given order, each folder once, under distinct names.
+    """Return the runs in these folders, in the given order, each folder once, with distinct names.
 
-    InputError if a folder is not a run: it has neither config nor metrics, or no config where `need_config`.
+    Raise InputError if a folder is not a run: it has neither config nor metrics, or, with `need_config`, no config.
     """
     folders = list({path.resolve(): RunFolder(path) for path in paths}.values())
     for folder in folders:
@@ -191,7 +193,7 @@ def stored_runs(paths: Sequence[Path], *, need_config: bool = False) -> list[Sto
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Return the last parts of each path, as few as make all names different."""
+    """Return a name for each path: its last parts, as few as are needed to make all names different."""
     for depth in range(1, max((len(path.parts) for path in paths), default=0) + 1):
         names = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(names)) == len(names):
@@ -200,13 +202,13 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 
 
 def checkpoints_in(folder: Path) -> dict[int, StoredCheckpoint]:
-    """Return the `global_step_N` in a folder of checkpoints by N, in ascending order."""
+    """Return the checkpoints `global_step_N` in a folder: N -> checkpoint, in ascending order."""
     found = {step: path for path in folder.glob("global_step_*") if (step := checkpoint_step(path)) is not None}
     return {step: StoredCheckpoint(found[step] / ACTOR, step) for step in sorted(found)}
 
 
 def checkpoint_at(path: Path) -> StoredCheckpoint | None:
-    """Return the checkpoint that a path means: `global_step_N`, its `actor`, or the `huggingface` inside; else None."""
+    """Return the checkpoint at a path, which may be `global_step_N`, its `actor` or `actor/huggingface`; else None."""
     whole = path.resolve()
     inside = [whole.parent] if whole.name == MODEL else []
     places = (StoredCheckpoint(actor, checkpoint_step(actor.parent)) for actor in (whole, whole / ACTOR, *inside))
@@ -214,9 +216,9 @@ def checkpoint_at(path: Path) -> StoredCheckpoint | None:
 
 
 def latest_step(folder: Path, steps: Sequence[int]) -> int:
-    """Return the step that `latest_checkpointed_iteration.txt` names, else the highest.
+    """Return the step in `latest_checkpointed_iteration.txt` of a folder of checkpoints, else the highest of `steps`.
 
-    The file is written after the checkpoint: a higher step may be incomplete.
+    The file is written after its checkpoint is complete; a checkpoint of a higher step may be incomplete.
     """
     pointer = folder / RunFolder(folder.parent).latest.name
     text = pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.is_file() else ""
@@ -224,18 +226,18 @@ def latest_step(folder: Path, steps: Sequence[int]) -> int:
 
 
 def step_of(line: Mapping[str, Any]) -> int | None:
-    """Return the step of a line of metrics; None if it has none."""
+    """Return the step of a line of metrics; None if the line has no step."""
     step = line.get("step")
     return step if isinstance(step, int) else None
 
 
 def read_json_object(path: Path) -> Mapping[str, Any]:
-    """Read a JSON object; any other JSON value gives an empty one. InputError if the file is not JSON."""
+    """Return the JSON object in a file; an empty one for any other JSON value. Raise InputError if it is not JSON."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        fix = "write it again, or remove it"
-        raise InputError(f"cannot be read ({error!s:.80})", where=str(path), fix=fix) from error
+        fix = "write the file again, or remove it"
+        raise InputError(f"the file cannot be read ({error!s:.80})", where=str(path), fix=fix) from error
     return value if isinstance(value, dict) else {}
 
 
@@ -243,9 +245,10 @@ def _require_run(folder: RunFolder, need_config: bool) -> None:
     if folder.config.is_file() or (folder.metrics.is_file() and not need_config):
         return
     if not folder.path.is_dir():
-        raise InputError("no such folder", where=str(folder.path), fix="give the folder of a run, as runs/<name>")
+        fix = "give the folder of a run, such as runs/<name>"
+        raise InputError("no such folder", where=str(folder.path), fix=fix)
     inner = sorted(path.name for path in folder.path.iterdir() if (path / folder.config.name).is_file())
-    fix = "give a folder that `egpo train` wrote, with config.yaml and metrics.jsonl in it"
+    fix = "give a folder that `egpo train` wrote, with config.yaml and metrics.jsonl"
     if inner:
-        fix = f"give the runs inside it: {' '.join(str(folder.path / name) for name in inner[:4])}"
-    raise InputError("not a run folder", where=str(folder.path), fix=fix)
+        fix = f"give the runs inside the folder: {' '.join(str(folder.path / name) for name in inner[:4])}"
+    raise InputError("this is not a run folder", where=str(folder.path), fix=fix)

@@ -1,7 +1,7 @@
-"""Send metrics to TensorBoard, Weights & Biases, trackio or SwanLab. Only the trackers of a recipe are imported.
+"""Trackers, to which metrics are sent: TensorBoard, Weights & Biases, trackio and SwanLab.
 
-Each is configured by its own environment variables (`WANDB_MODE=offline`, `SWANLAB_MODE`, ...). To add a tracker:
-write its opener, and add a row to `OPENERS`.
+Only the trackers that a recipe names are imported. Each is configured by its own environment variables
+(`WANDB_MODE=offline`, `SWANLAB_MODE`, ...). To add a tracker: write a function that opens it, and add it to `OPENERS`.
 """
 
 import os
@@ -23,7 +23,7 @@ PROJECT = "egpo"
 
 @dataclass(frozen=True)
 class Tracker:
-    """A tracker: its name, a function that logs a step, and one that closes it."""
+    """An opened tracker: its name, a function that logs a step, and a function that closes the tracker."""
 
     name: str
     log: Callable[[int, Mapping[str, float]], object]
@@ -32,7 +32,7 @@ class Tracker:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker receives about the run. A resumed run keeps its `id`, so that its curve continues."""
+    """The data about a run that a tracker receives. A resumed run keeps its `id`, so that its curve continues."""
 
     name: str
     id: str
@@ -41,7 +41,7 @@ class TrackedRun:
 
 
 class Trackers:
-    """All trackers of a run. A tracker that fails during training causes a warning and is then left out."""
+    """All trackers of a run. A tracker that fails during training causes a warning and is not used again."""
 
     def __init__(self, trackers: Iterable[Tracker]) -> None:
         self._trackers = list(trackers)
@@ -57,7 +57,7 @@ class Trackers:
 
 
 def open_trackers(names: Iterable[str], run_name: str, config: Mapping[str, Any], folder: RunFolder) -> Trackers:
-    """Open trackers by name. A tracker that is not installed or cannot be opened is an InputError."""
+    """Open trackers by name. Raise InputError if one is unknown, is not installed or cannot be opened."""
     wanted = list(dict.fromkeys(names))
     for name in wanted:
         if name not in OPENERS:
@@ -73,10 +73,11 @@ def _open(name: str, run: TrackedRun) -> Tracker:
     error = _failure(lambda: opened.append(OPENERS[name](run)))
     if isinstance(error, ImportError):
         fix = f"pip install {name}, or leave it out of watch.trackers"
-        raise InputError(f"`{name}` is not installed ({error})", where="watch.trackers", fix=fix) from error
+        what = f"the tracker `{name}` is not installed ({error})"
+        raise InputError(what, where="watch.trackers", fix=fix) from error
     if error is not None:
-        fix = "fix the cause, use its offline mode, or leave it out of watch.trackers"
-        what = f"`{name}` cannot be opened ({type(error).__name__}: {error})"
+        fix = "fix the cause, use the tracker's offline mode, or leave it out of watch.trackers"
+        what = f"the tracker `{name}` cannot be opened ({type(error).__name__}: {error})"
         raise InputError(what, where="watch.trackers", fix=fix) from error
     return opened[0]
 
@@ -85,14 +86,15 @@ def _worked(name: str, call: Callable[[], object]) -> bool:
     error = _failure(call)
     if error is not None:
         message = (
-            f"{name} failed ({type(error).__name__}: {error}) and is left out from now on; metrics.jsonl is complete"
+            f"the tracker `{name}` failed ({type(error).__name__}: {error}) and receives no more metrics; "
+            "metrics.jsonl is complete"
         )
         warn_once(f"tracker {name}", message)
     return error is None
 
 
 def _failure(call: Callable[[], object]) -> Exception | None:
-    """Return the exception of a call, or None. The boundary to the trackers, whose clients may raise anything."""
+    """Call a function of a tracker and return its exception, or None. Clients of trackers may raise anything."""
     try:
         with _signals_kept():
             call()
@@ -114,12 +116,11 @@ def _signals_kept() -> Iterator[None]:
 
 
 def _run_id(folder: RunFolder) -> str:
-    """Return the random id of the run, created once: two runs of the same name are two curves. SwanLab needs 21
-    characters."""
+    """Return the random id of the run, and create it if it has none: two runs of the same name are then two curves."""
     path = folder.trackers / "id.txt"
     if not path.exists():
         folder.trackers.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, secrets.token_hex(11)[:21] + "\n")
+        write_atomically(path, secrets.token_hex(11)[:21] + "\n")  # SwanLab needs 21 characters
     return path.read_text(encoding="utf-8").strip()
 
 
@@ -147,7 +148,7 @@ def _wandb(run: TrackedRun) -> Tracker:
         resume="allow",
         config=dict(run.config),
         dir=str(run.folder.trackers),
-        settings=wandb.Settings(console="off"),  # it would capture the output of the live view
+        settings=wandb.Settings(console="off"),  # otherwise wandb captures the output of the live view
     )
     return Tracker("wandb", lambda step, metrics: opened.log(dict(metrics), step=step), opened.finish)
 

@@ -1,7 +1,7 @@
 """The command line of a model server.
 
 `find_engine` finds vLLM or `transformers serve`, in this environment or another. `read_template` reads from the model's
-chat template how it calls tools and how it thinks. `command` makes the command line of both.
+chat template how it calls tools and how it thinks. `command` makes the command line from both.
 """
 
 import json
@@ -74,8 +74,8 @@ def _ask(python: str) -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         answer: dict[str, Any] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        fix = "give the python of an environment, such as .env-verl/bin/python"
-        raise InputError(f"no python that answers ({error})", where=f"--python {python}", fix=fix) from error
+        fix = "give the interpreter of an environment, such as .env-verl/bin/python"
+        raise InputError(f"the interpreter cannot be run ({error})", where=f"--python {python}", fix=fix) from error
     return answer
 
 
@@ -83,12 +83,10 @@ def _nothing_there(wanted: Wanted, answers: dict[str, dict[str, Any]]) -> InputE
     python, answer = next(iter(answers.items()))
     missing = [name for name in _NEEDED if name not in answer["parts"]]
     if wanted == "vllm":
-        fix = f"{python} -m pip install vllm, or name an environment that has it with --python"
-        return InputError("no vLLM", where=python, fix=fix)
-    fix = (
-        f'vLLM: {python} -m pip install vllm; or `transformers serve`: {python} -m pip install "transformers[serving]"'
-    )
-    what = f"no server: neither vLLM nor what `transformers serve` needs ({', '.join(missing)} missing)"
+        fix = f"run `{python} -m pip install vllm`, or name an environment that has vLLM with --python"
+        return InputError("vLLM is not installed", where=python, fix=fix)
+    fix = f'run `{python} -m pip install vllm`, or `{python} -m pip install "transformers[serving]"`'
+    what = f"neither vLLM nor the packages of `transformers serve` are installed ({', '.join(missing)} missing)"
     return InputError(what, where=python, fix=fix)
 
 
@@ -98,15 +96,15 @@ _TOOL_PARSERS = (
     (("[TOOL_CALLS]",), "mistral"),
     (("<|python_tag|>",), "llama3_json"),
 )
-"""Texts that a template contains, and vLLM's name of the parser for such calls. The first match counts."""
+"""Texts that a chat template must all contain, and vLLM's parser for its tool calls. The first match is used."""
 
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """How a model calls tools and thinks, by its chat template.
+    """How a model calls tools and thinks, as its chat template shows.
 
-    `tool_parser`: vLLM's parser for its calls; None if the template has no calls with a known parser.
-    `opens_thinking`: the prompt ends inside the thinking. `may_switch`: thinking can be turned on and off.
+    `tool_parser`: vLLM's parser for the model's tool calls; None if no known parser matches. `opens_thinking`: the
+    prompt opens the thinking tag, so that a response begins inside it. `may_switch`: thinking can be turned on and off.
     """
 
     tool_parser: str | None
@@ -115,10 +113,10 @@ class ChatTemplate:
 
     @property
     def reasoning_parser(self) -> str | None:
-        """vLLM's name of the parser that separates the thinking from the text; None unless the prompt opens it.
+        """vLLM's name of the parser that separates thinking from the answer; None unless the prompt opens the tag.
 
-        These parsers take a response without a closing tag for thinking. That is right if the prompt opened it.
-        Otherwise an answer without thinking would be missing from the text: then it stays as the model wrote it.
+        vLLM's parsers treat a response without a closing tag as thinking. That is right only if the prompt opens the
+        tag. Otherwise a response without thinking would have no answer, so no parser is used.
         """
         return "qwen3" if self.opens_thinking else None
 
@@ -131,8 +129,8 @@ def read_template(model: str) -> ChatTemplate:
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        fix = "give a model folder with its tokenizer, or a name on the hub with network access"
-        raise InputError(f"no tokenizer ({said})", where=f"model {model}", fix=fix) from error
+        fix = "give a model folder with its tokenizer, or a name on the hub (needs network access)"
+        raise InputError(f"the tokenizer cannot be loaded ({said})", where=f"model {model}", fix=fix) from error
     source = tokenizer.chat_template
     if not source:
         fix = "put a chat_template.jinja into the model folder (copy it from the chat version of the model)"
@@ -142,7 +140,7 @@ def read_template(model: str) -> ChatTemplate:
 
 
 def _prompt(tokenizer: object, model: str) -> str:
-    """Render a prompt: a text in the template's source may be in a branch that is never taken."""
+    """Return a rendered prompt, which shows more than the template's source: a branch of it may never be taken."""
     from jinja2 import TemplateError
 
     messages = [{"role": "user", "content": "?"}]
@@ -150,7 +148,7 @@ def _prompt(tokenizer: object, model: str) -> str:
         return render(tokenizer, messages)
     except TemplateError as error:
         raise InputError(
-            f"the chat template fails ({error})", where=f"model {model}", fix="fix the template"
+            f"the chat template cannot be rendered ({error})", where=f"model {model}", fix="fix the template"
         ) from error
 
 
@@ -161,12 +159,12 @@ def _described(source: str, prompt: str) -> ChatTemplate:
 
 
 def _holds(source: str, mark: str) -> bool:
-    """Return whether the template contains the text, with its quotes plain or escaped."""
+    """Return whether the template's source contains the text, with its quotes plain or escaped."""
     return mark in source or mark.replace('"', '\\"') in source
 
 
-# A setting that a request does not make is neutral, and not what the model's publisher recommends: otherwise two models
-# would be sampled in two ways, and neither as the embedded engine samples. The end tokens of the config stay.
+# Sampling settings of requests that do not set them. They are neutral, not those that the model's publisher recommends,
+# so that all models are sampled alike, as by the embedded engine. End tokens still come from the generation config.
 _NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 _QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -178,11 +176,11 @@ _ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "2", "TORCH_COMPILE_DISABLE": "1"}
 
 @dataclass(frozen=True)
 class Serving:
-    """How a model is served.
+    """The settings of a model server.
 
-    `thinking`: True or False turns it on or off, None leaves it to the template. The parsers are vLLM's names: `auto`
-    follows the template, `none` leaves the text as the model wrote it. `dtype` `auto` is the model's own, and float32
-    on a CPU. `more` is added to the server's command line unchanged.
+    `thinking`: True or False turns it on or off, None leaves it to the template. `tool_parser` and `reasoning_parser`
+    are vLLM's names; `auto` chooses by the template, `none` leaves the text as the model wrote it. The dtype `auto` is
+    the model's own, and float32 on a CPU. `more` is added to the server's command line unchanged.
     """
 
     model: str
@@ -199,10 +197,10 @@ class Serving:
 
 def command(serving: Serving, engine: Engine, template: ChatTemplate) -> list[str]:
     if serving.thinking is not None and not template.may_switch:
-        fix = "leave it out: the template has no `enable_thinking`"
-        raise InputError("this model's thinking cannot be switched", where="--thinking", fix=fix)
+        fix = "leave the option out: the chat template has no `enable_thinking`"
+        raise InputError("this model's thinking cannot be turned on or off", where="--thinking", fix=fix)
     if any(word.partition("=")[0].replace("_", "-") == "--trust-remote-code" for word in serving.more):
-        fix = "leave it out, and use a version of the model whose classes are in transformers"
+        fix = "leave the option out, and use a version of the model whose classes are in transformers"
         raise InputError("code from a model folder is never run", where="--trust-remote-code", fix=fix)
     build = _vllm if engine.kind == "vllm" else _transformers
     return [engine.python, *build(serving, engine, template), *serving.more]
@@ -217,7 +215,7 @@ def environment(engine: Engine) -> dict[str, str]:
 
 
 def _vllm(serving: Serving, engine: Engine, template: ChatTemplate) -> list[str]:
-    """Return vLLM's arguments. It is started as a module: the script `vllm` fails if the installed one is vllm-cpu."""
+    """Return vLLM's arguments. vLLM is started as a module, because the script `vllm` fails with vllm-cpu."""
     words = ["-m", "vllm.entrypoints.openai.api_server", "--model", serving.model, "--served-model-name", serving.name]
     words += ["--host", serving.host, "--port", str(serving.port)]
     words += ["--max-model-len", str(serving.max_tokens or "auto")]
@@ -239,11 +237,11 @@ def _vllm(serving: Serving, engine: Engine, template: ChatTemplate) -> list[str]
 def _transformers(serving: Serving, engine: Engine, template: ChatTemplate) -> list[str]:
     """Return the arguments of `transformers serve`, which parses calls and thinking itself.
 
-    The model's name is a folder in the server's working folder (`egpo.serving.served`).
+    The server is given a folder with the served name, which `egpo.serving.served.offer` makes in its working folder.
     """
     for option, value in _only_vllm(serving).items():
         if value:
-            fix = "install vLLM, or leave it out"
+            fix = "install vLLM, or leave the option out"
             raise InputError("`transformers serve` has no such setting", where=option, fix=fix)
     words = ["-m", "transformers.cli.transformers", "serve", serving.name]
     words += ["--host", serving.host, "--port", str(serving.port)]

@@ -29,18 +29,19 @@ _PLAIN = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_
 
 
 def offer(folder: Path, serving: Serving) -> dict[str, str]:
-    """Link the model's files in `folder`/name, with a generation config of neutral sampling.
+    """Make `folder`/name with links to the model's files and a generation config with neutral sampling.
 
-    Returns environment variables for the server: an empty cache of the hub in `folder`. The server lists that cache at
-    `/v1/models`, and always answers 500 if the user's cache folder does not exist.
+    Returns environment variables that give the server an empty hub cache in `folder`. The server lists the hub cache at
+    `/v1/models`, and answers with status 500 if the user's own cache does not exist.
     """
     place = folder / serving.name
     if not place.is_relative_to(folder) or ".." in place.parts:
-        raise InputError(f"`{serving.name}`", where="--name", fix="give a plain name, such as my-model")
+        fix = "give a plain name, such as my-model"
+        raise InputError(f"`{serving.name}` is not a plain name", where="--name", fix=fix)
     model = Path(serving.model)
     if not model.is_dir():
-        fix = "download it into a folder and give that, or install vLLM"
-        what = "`transformers serve` would sample by the generation config on the hub"
+        fix = "download the model and give its folder, or install vLLM"
+        what = "`transformers serve` would use the sampling settings of the model on the hub"
         raise InputError(what, where=f"model {model}", fix=fix)
     place.mkdir(parents=True)
     for path in model.iterdir():
@@ -53,22 +54,22 @@ def offer(folder: Path, serving: Serving) -> dict[str, str]:
 
 
 def _generation(model: Path) -> dict[str, object]:
-    """Return the model's generation config, which has its end tokens; {} if there is none."""
+    """Return the model's generation config, which names its end tokens; an empty dictionary if there is none."""
     path = model / _GENERATION
     try:
         value = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:
-        raise InputError(f"cannot be read ({error})", where=str(path), fix="fix or remove the file") from error
+        raise InputError(f"the file cannot be read ({error})", where=str(path), fix="fix or remove the file") from error
     if not isinstance(value, dict):
-        raise InputError("is not a JSON object", where=str(path), fix="fix or remove the file")
+        raise InputError("the file is not a JSON object", where=str(path), fix="fix or remove the file")
     return value
 
 
 _POLL_S = 0.5
 _ERRORS_S = 60.0
-"""Seconds for which a server may answer only errors (5xx other than 503) before the wait fails."""
+"""Seconds for which a starting server may answer only errors (5xx other than 503) before the start fails."""
 OnWait = Callable[[float], None]
-"""Called with the number of seconds that the server has been starting."""
+"""A callback that receives the number of seconds that the server has been starting."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,10 +102,10 @@ def served(
 ) -> Iterator[Served]:
     """Start a server for the model, wait until it answers, and end it with the block, or with this process.
 
-    A string is a model folder, or a name on the hub, served under its last part. `say` is called with each line of the
-    server's log, `watch` with the seconds waited. InputError with its last lines if it ends, does not answer within
-    `timeout_s`, or answers only errors for a minute. SIGTERM and SIGHUP end the server and remove its folder before
-    this process ends.
+    A string names a model folder or a model on the hub; the last part of it is the served name. `say` is called with
+    each line of the server's log, `watch` with the seconds waited. InputError with the last lines of the log if the
+    server ends, does not answer within `timeout_s`, or answers only errors for a minute. If this process gets SIGTERM
+    or SIGHUP, the server is ended and its folder removed first.
     """
     wanted = Serving(serving, Path(serving).name) if isinstance(serving, str) else serving
     port = free_port(wanted.host, wanted.port)
@@ -161,42 +162,45 @@ def require_weights(folder: str, word: str) -> None:
     """Raise InputError if `folder`, which the user called `word`, is not a model that can be served."""
     path, where = Path(folder).expanduser(), f"model {word}"
     if not path.is_dir():
-        raise InputError("no such folder", where=where, fix="give the folder of a model, such as models/first")
+        raise InputError(
+            "the folder does not exist", where=where, fix="give the folder of a model, such as models/first"
+        )
     if not (path / "config.json").is_file():
         fix = "give a folder that `egpo merge` wrote"
-        raise InputError("not a model folder: no config.json in it", where=where, fix=fix)
+        raise InputError("the folder has no config.json, so it is not a model", where=where, fix=fix)
     if not any(entry.suffix in (".safetensors", ".bin") for entry in path.iterdir()):
         fix = "convert a checkpoint of verl to a model with `egpo merge`"
-        raise InputError("no weights in it", where=where, fix=fix)
+        raise InputError("the folder has no weights", where=where, fix=fix)
 
 
 def free_port(host: str, port: int) -> int:
-    """Return `port`, or any free one for 0. InputError if it is in use or cannot be listened on."""
+    """Return `port`, or a free port for 0. InputError if `port` is in use or cannot be listened on."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:
-            # As servers do: a port that was closed a moment ago can be used again, one that is listened on cannot.
+            # Servers set the same option: a port that was just closed can be used again, one in use cannot.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
             return int(probe.getsockname()[1])
     except socket.gaierror as error:
         raise InputError(
-            f"no such host ({error.strerror})", where=f"--host {host}", fix="give an address such as 127.0.0.1"
+            f"there is no such host ({error.strerror})", where=f"--host {host}", fix="give an address such as 127.0.0.1"
         ) from error
     except (OSError, OverflowError) as error:
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        what = "the port is in use" if taken else f"cannot be listened on ({getattr(error, 'strerror', None) or error})"
-        fix = "choose another, or 0 for any that is free"
+        reason = getattr(error, "strerror", None) or error
+        what = "the port is in use" if taken else f"the server cannot listen here ({reason})"
+        fix = "choose another port, or 0 for any free one"
         raise InputError(what, where=f"{host}:{port}", fix=fix) from error
 
 
 def _reachable(host: str) -> str:
-    """Return the host part of a URL for this machine, also for a server that listens on all addresses."""
+    """Return the host for URLs; for a server that listens on all addresses, the loopback address."""
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
 
 
 def _wait(server: Served, port: int, timeout_s: float, watch: OnWait) -> None:
-    """Return when the server answers; a foreign server on the port is never taken for ours."""
+    """Wait until the server answers. An answer of another process on the same port does not count."""
     started = no_error = time.monotonic()
     while (problem := _problem(server, port)) is not None:
         now = time.monotonic()
@@ -221,9 +225,10 @@ class _Problem:
 
 
 def _problem(server: Served, port: int) -> _Problem | None:
-    """Return why the server is not ready, by its answers to `/v1/models` and, for `transformers serve`, `/health`.
+    """Return why the server is not ready, by its answers to `/v1/models` and `/health`; None if it is ready.
 
-    vLLM's list of models must contain the model. `transformers serve` lists a cache there: only its status counts.
+    vLLM's list of models must contain the model. `transformers serve` lists a cache instead, so that only the status
+    of its answer counts, and `/health` is asked as well.
     """
     is_vllm = server.engine.kind == "vllm"
     places = [f"{server.url}/models"] + [server.url.removesuffix("/v1") + "/health"] * (not is_vllm)
@@ -249,5 +254,5 @@ def _names(reply: httpx.Response) -> list[str]:
 
 def _never_ready(server: Served, what: str) -> InputError:
     log = "\n".join(f"  {line}" for line in server.process.last_lines[-20:]) or "  nothing"
-    fix = f"the last lines of its log:\n{log}"
+    fix = f"see the last lines of its log:\n{log}"
     return InputError(f"the server ({server.engine.kind}) {what}", where=server.url, fix=fix)

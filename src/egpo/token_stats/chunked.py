@@ -1,9 +1,11 @@
 """Log-probability and entropy of tokens, with the vocabulary processed in slices.
 
 Forward merges the softmax of each slice into the result so far, and saves one number per token. Backward computes each
-slice of logits again. This costs four matrix products instead of three; with 150k words the logits of 8,192 tokens
-would take 5 GB, several times over. Each slice is processed by torch, or where possible by a kernel that reads it once
-(Triton on CUDA, C on CPUs). N tokens, V vocabulary, D hidden, C words in a slice.
+slice of logits again. This costs four matrix products instead of three. With a vocabulary of 150k words, the full
+logits of 8,192 tokens would take 5 GB in float32, and the softmax and the gradient another 5 GB each. Each slice is
+processed by torch, or if possible by a kernel that reads it once (Triton on CUDA, C on CPUs).
+
+Tensor suffixes: N tokens, V vocabulary, D hidden, C words in a slice.
 """
 
 import math
@@ -107,7 +109,7 @@ def _take_targets(chosen_N: Tensor, logit_NC: Tensor, index_N: Tensor) -> None:
 
 @dataclass(frozen=True)
 class SliceStats:
-    """log sum exp of logits / temperature, and the entropy of the softmax over the words of this slice alone."""
+    """The log-sum-exp of logits / temperature, and the entropy of their softmax, over one slice of the vocabulary."""
 
     lse_N: Tensor
     entropy_N: Tensor
@@ -132,7 +134,7 @@ def slice_stats(logit_NC: Tensor, temperature: float) -> SliceStats:
 
 
 def merge(one: SliceStats, other: SliceStats) -> SliceStats:
-    """Merge two sets of words: H = sum_s w_s (H_s - log w_s), where w_s is the probability mass of set s."""
+    """Merge the statistics of two slices: H = sum_s w_s (H_s - log w_s), where w_s is the probability of slice s."""
     lse_N = torch.logaddexp(one.lse_N, other.lse_N)
     log_share_N, other_log_share_N = one.lse_N - lse_N, other.lse_N - lse_N
     entropy_N = log_share_N.exp() * (one.entropy_N - log_share_N)
@@ -180,18 +182,19 @@ def _check(hidden: Tensor, head_weight: Tensor, targets: Tensor, temperature: fl
         or not len(head_weight)
     ):
         raise InputError(
-            f"hidden {tuple(hidden.shape)}, head_weight {tuple(head_weight.shape)}, targets {tuple(targets.shape)}",
+            f"the shapes do not match: hidden {tuple(hidden.shape)}, head_weight {tuple(head_weight.shape)}, "
+            f"targets {tuple(targets.shape)}",
             where="token_stats",
             fix="the shapes must be (..., D), (V, D) and (...)",
         )
     if hidden.dtype != head_weight.dtype:
         raise InputError(
-            f"hidden is {hidden.dtype} and head_weight {head_weight.dtype}",
+            f"the dtypes differ: hidden is {hidden.dtype} and head_weight {head_weight.dtype}",
             where="token_stats",
             fix="cast one of them; hidden.to(head_weight.dtype) is the cheapest",
         )
     if targets.is_floating_point():
-        raise InputError(f"targets are {targets.dtype}", where="token_stats", fix="give token ids")
+        raise InputError(f"targets are {targets.dtype}", where="token_stats", fix="give token ids, which are integers")
     if not 0 < temperature < math.inf:
         raise InputError(f"temperature is {temperature}", where="token_stats", fix="it must be greater than 0")
     if targets.numel() and not (int(targets.min()) >= 0 and int(targets.max()) < len(head_weight)):

@@ -51,7 +51,7 @@ def _gradient_kernel(logit, out, lse, scale, target, num_words, inverse_temperat
 
 
 def fused_slice_stats(logit_NC: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return lse_N and entropy_N of logits / temperature."""
+    """Return for each token the log-sum-exp of logits / temperature, and the entropy of their softmax."""
     num_tokens, num_words = logit_NC.shape
     lse_N, entropy_N = (torch.empty(num_tokens, device=logit_NC.device) for _ in range(2))
     if num_tokens:
@@ -62,7 +62,7 @@ def fused_slice_stats(logit_NC: Tensor, temperature: float) -> tuple[Tensor, Ten
 def fused_logp_gradient(
     logit_NC: Tensor, lse_N: Tensor, scale_N: Tensor, target_N: Tensor, temperature: float, dtype: torch.dtype
 ) -> Tensor:
-    """Return scale * (onehot(target) - p) in `dtype`; overwrites the logits if they have this dtype."""
+    """Return scale * (onehot(target) - p) in `dtype`. The logits are overwritten if they have this dtype."""
     num_tokens, num_words = logit_NC.shape
     grad_NC = logit_NC if dtype == logit_NC.dtype else torch.empty_like(logit_NC, dtype=dtype)
     block = _block(num_words)

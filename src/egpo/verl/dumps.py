@@ -31,7 +31,10 @@ _SET_BY_VERL = ("num_turns", "rollout_reward_scores", "split", "index")
 
 @dataclass(frozen=True, eq=False)
 class DumpSettings:
-    """`texts` splits a response into the texts of its tokens; `longest` is the maximum response length in tokens."""
+    """The settings of a dump of responses.
+
+    `texts` splits a response into the texts of its tokens; `longest` is the maximum length of a response in tokens.
+    """
 
     tokenizer: Any
     texts: TokenTexts
@@ -48,7 +51,7 @@ def rollout_records(inputs: EstimatorInputs, data: Any, step: int, dump: DumpSet
     advantages = data["advantages"].to_padded_tensor(0) if data["advantages"].is_nested else data["advantages"]
     truths, sources, extras = (_listed(data, name, len(length_B)) for name in FIELDS[:3])
     seen: Counter[str] = Counter()
-    # verl reorders a batch to balance its ranks; here the responses of a group follow each other.
+    # verl reorders a batch to balance its ranks; the dump lists the responses of a group one after the other.
     for row in sorted(range(len(length_B)), key=rows.group_B.tolist().__getitem__):
         length = length_B[row]
         ids = rows.response_BT[row, :length].tolist()
@@ -97,13 +100,13 @@ def _where(value_T: Tensor, mask_T: Tensor) -> list[float | None]:
 
 
 def _first_where(value_T: Tensor, mask_T: Tensor) -> float | None:
-    """Return a response's advantage, which is the same at each of its tokens; None if it has none."""
+    """Return a response's advantage, which is the same at all of its tokens; None if the model wrote no token."""
     own = value_T[: len(mask_T)][mask_T[: len(value_T)]]
     return float(own[0]) if len(own) else None
 
 
 def _problem(extra: Mapping[str, Any], group: str) -> str:
-    """Return the problem's key: `split index` in our data files, else verl's uid, which is new at every step."""
+    """Return the problem's key: `split index` for our data files, otherwise verl's uid, which is new at every step."""
     return f"{extra['split']} {extra['index']}" if "split" in extra and "index" in extra else group
 
 
@@ -122,9 +125,9 @@ RECORD_VARIABLE = "EGPO_VERL_RECORD"
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """One step's batch: `reward_B` is what the estimator received, `advantage_BT` what verl's loss received.
+    """A recorded batch of one step. `reward_B` is what the estimator received, `advantage_BT` what the loss received.
 
-    `about` holds the estimator, its arguments, its segment and the tags.
+    `about` contains the estimator, its arguments, its segment and the tags.
     """
 
     groups: NDArray[np.str_]
@@ -143,7 +146,7 @@ class Recorded:
 
 
 def write_record(folder: Path, step: int, inputs: EstimatorInputs, reward_B: Any, advantage_BT: Any) -> Path:
-    """Write `step_<N>.npz` (arrays and one JSON text, nothing pickled) and return its path."""
+    """Write a step's batch to `step_<N>.npz` (arrays and one JSON text, nothing pickled), and return the path."""
     rows, settings, opened_B = inputs.rows, inputs.settings, inputs.measures.opened_B
     correct_B = rows.correct_B
     about = {

@@ -1,4 +1,6 @@
-"""Our estimators in the form in which verl calls them. N rows of the batch, B responses, T tokens.
+"""Our estimators in the form in which verl calls them.
+
+In the names of tensors, N is the number of rows of the batch, B of responses, T of tokens.
 
 verl passes an estimator rewards, mask and uids, but no entropy. The trainer therefore provides `EstimatorInputs` in a
 context variable around the call (`with_inputs`).
@@ -33,7 +35,7 @@ class EstimatorInputs:
     metrics: Metrics = field(default_factory=dict)
 
     def advantages(self, estimator: str, reward_B: Tensor, **arguments: Any) -> Tensor:
-        """Return the advantages; 0 for responses that could not be judged, which are left out of their groups."""
+        """Return the advantages; 0 for a response that could not be judged, which is left out of its group."""
         kept_B = self.rows.comparable_B
         advantage_B = torch.zeros_like(reward_B)
         if bool(kept_B.any()):
@@ -70,7 +72,7 @@ def _as_verl_calls_it(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
         inputs = _inputs.get()
         if inputs is None:
             raise InputError(
-                f"`{name}` was called without the batch's entropy",
+                f"the estimator `{name}` was called without the batch's entropy",
                 where="algorithm.adv_estimator",
                 fix="run verl's main_ppo with trainer.use_v1=True and trainer.v1.trainer_mode=sync",
             )
@@ -84,6 +86,6 @@ def _as_verl_calls_it(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 def register_estimators(core_algos: ModuleType, names: Iterable[str] = ESTIMATORS) -> None:
-    """Register estimators with verl by name. verl's own keep their names and their code."""
+    """Register estimators with verl by name. verl's own estimators are not changed."""
     for name in names:
         core_algos.register_adv_est(name)(_as_verl_calls_it(name))

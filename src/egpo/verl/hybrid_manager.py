@@ -2,7 +2,7 @@
 
     reward.reward_manager.name=hybrid
 
-Each row is judged by the reward that its `ability` names (`math` or `code`), independent of its data source. The column
+Each row is judged by the reward that its `ability` names (`math` or `code`), whatever its data source is. The column
 `ability` has precedence over `extra_info.ability`. Settings of the reward (`mode`, `tags`, `reasons`) are read from
 `reward.custom_reward_function.reward_kwargs`, as for `egpo.verl.reward`.
 
@@ -22,7 +22,7 @@ from egpo.verl.reward import compute_score
 from verl import DataProto
 
 HYBRID_SOURCE = "mixed"
-"""The data source of the hybrid reward; it is recorded as `judged_by`."""
+"""The data source that selects the hybrid reward. Records name it as `judged_by`."""
 
 
 class HybridReward(NaiveRewardManager):  # type: ignore[misc]
@@ -34,13 +34,13 @@ class HybridReward(NaiveRewardManager):  # type: ignore[misc]
             raise InputError(
                 f"reward manager `hybrid` would never call `{chosen['path']}`: it judges by the row's `ability`",
                 where="reward.custom_reward_function.path",
-                fix="leave it out, or set reward.reward_manager.name=naive",
+                fix="leave the path out, or set reward.reward_manager.name=naive",
             )
         super().__init__(config, tokenizer, partial(_judge, dict(chosen.get("reward_kwargs") or {})), **more)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         """Return `reward_score`, and as `reward_extra_info` everything else that `egpo.verl.reward` returns."""
-        data = data[-1:]  # as verl does: of a conversation in several sequences, the last is judged
+        data = data[-1:]  # as in verl: if a conversation has several sequences, the last one is judged
         columns = data.non_tensor_batch
         extra = dict(fields_of(columns["extra_info"][0], "extra_info")) if "extra_info" in columns else {}
         if "ability" in columns:

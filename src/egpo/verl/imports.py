@@ -1,4 +1,4 @@
-"""Runs a function on a module right after it is imported, without importing it earlier."""
+"""Call a function with a module right after the module is imported, without importing the module itself."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ Patch = Callable[[ModuleType], None]
 
 
 def when_imported(name: str, patch: Patch) -> None:
-    """Call `patch(module)` once: now if the module is loaded, else at the end of its import."""
+    """Call `patch(module)` once: now if the module `name` is loaded, otherwise at the end of its import."""
     if name in sys.modules:
         patch(sys.modules[name])
         return
@@ -24,7 +24,7 @@ def when_imported(name: str, patch: Patch) -> None:
 
 
 class _Waiting(MetaPathFinder):
-    """A finder that uses the other finders, and applies the patches after a module has been executed."""
+    """An import finder that uses the other finders, and applies its patches after the module's code has run."""
 
     def __init__(self) -> None:
         self.patches: dict[str, list[Patch]] = {}

@@ -1,6 +1,7 @@
-"""Measures entropy per segment on verl's batch, and computes our metrics of a step. B responses, T tokens, P groups.
+"""Measures entropy per segment on verl's batch, and computes our metrics of a step.
 
-Metric names are the same under both engines.
+Metric names are the same under both engines. In the names of tensors, B is the number of responses, T of tokens, P of
+groups.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from torch import Tensor
 from egpo.advantages.signals import Metrics
 from egpo.errors import InputError, warn_once
 from egpo.rewards.verdict import shares_of
+from egpo.runs.metric_table import SAMPLER_DIFF, SAMPLER_DIFF_MAX
 from egpo.segments import mean_over, opened_by_prompt, segment_masks
 from egpo.verl.rows import Rows
 
@@ -21,9 +23,10 @@ SEGMENTS = ("thinking", "answer", "response")
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """Means per response by segment name; NaN for an empty segment. `opened_B`: the prompt opens the thinking tag.
+    """Mean entropy and mean NLL of each response, by segment name; NaN for an empty segment.
 
-    Without tags (the tokenizer cannot express them) there is only `response`, and `opened_B` is None.
+    `opened_B`: whether the prompt opens the thinking tag. If the tokenizer cannot express the tags, `response` is the
+    only segment and `opened_B` is None.
     """
 
     entropy: dict[str, Tensor]
@@ -46,7 +49,7 @@ def measure(rows: Rows, tokenizer: Any, tags: tuple[str, str] | None) -> Measure
 
 
 def _opened(rows: Rows, tokenizer: Any, tags: tuple[str, str]) -> Tensor:
-    """Return which prompts open the tag. A group nearly always shares its prompt, which is decoded only once."""
+    """Return whether each prompt opens the tag. A prompt equal to the first of its group is not decoded again."""
     row_B, group_B = torch.arange(len(rows.groups)), rows.group_B
     first_P = torch.full((int(group_B.max()) + 1,), len(row_B)).scatter_reduce_(0, group_B, row_B, "amin")
     first_B = first_P[group_B]
@@ -61,7 +64,7 @@ def _opened(rows: Rows, tokenizer: Any, tags: tuple[str, str]) -> Tensor:
 def usable_tags(tags: tuple[str, str], tokenizer: Any, segment: str | None) -> tuple[str, str] | None:
     """Return the tags; None, with a warning, if the tokenizer cannot express them and the estimator needs none.
 
-    InputError if the estimator's `segment` needs them: every segment would be empty, without any other sign.
+    InputError if the estimator's `segment` needs them: otherwise the segment would silently be empty.
     """
     try:
         segment_masks(torch.zeros(1, 1).long(), torch.ones(1, 1), tokenizer, tags, opened_B=True)
@@ -74,14 +77,14 @@ def usable_tags(tags: tuple[str, str], tokenizer: Any, segment: str | None) -> t
 
 
 def step_metrics(rows: Rows, measures: Measures) -> Metrics:
-    """Return entropy per segment and the reward's verdicts. A metric without data is left out."""
-    return {**_token_entropy(rows), **_entropies(measures), **_verdicts(rows)}
+    """Return the metrics of a step: entropies, accuracy and reasons. A metric without data is left out."""
+    return {**_token_entropy(rows), **_entropies(measures), **_sampler(rows), **_verdicts(rows)}
 
 
 def truncated_fraction(tags: Sequence[Mapping[str, Any]], longest: int) -> Metrics:
     """Return the fraction of responses that reached the maximum length, `longest` tokens.
 
-    verl's own metric of this name counts responses as long as the longest of the batch: always at least one.
+    verl's own metric of this name counts the responses as long as the longest one of the batch, so that it is never 0.
     """
     lengths = [tag["response_len"] for tag in tags if not tag.get("is_padding", False)]
     return (
@@ -99,14 +102,27 @@ def _token_entropy(rows: Rows) -> Metrics:
     return {"actor/entropy": float(entropy_M.mean())} if len(entropy_M) else {}
 
 
+def _sampler(rows: Rows) -> Metrics:
+    """Return how far vLLM's log-probabilities are from those that the trainer computed with the same weights.
+
+    There is no clipped fraction: verl's ratios are relative to the trainer's own log-probabilities.
+    """
+    if rows.sampled_logp_BT is None:
+        return {}
+    difference_M = (rows.logp_BT - rows.sampled_logp_BT)[rows.mask_BT].abs()
+    if not len(difference_M):
+        return {}
+    return {SAMPLER_DIFF: float(difference_M.mean()), SAMPLER_DIFF_MAX: float(difference_M.max())}
+
+
 def _entropies(measures: Measures) -> Metrics:
-    """Return the mean over the responses that have the segment."""
+    """Return the mean entropy of each segment, over the responses that have the segment."""
     means = {name: entropy_B.nanmean() for name, entropy_B in measures.entropy.items()}
     return {f"entropy/{name}": float(mean) for name, mean in means.items() if not bool(mean.isnan())}
 
 
 def _verdicts(rows: Rows) -> Metrics:
-    """Return accuracy and reasons over the judged responses. A failure of the checker is not a wrong answer."""
+    """Return accuracy, failures and reasons. A response that the checker could not judge does not count as wrong."""
     judged_B, correct_B = ~rows.failed_B, rows.correct_B
     metrics: Metrics = {"reward/error_frac": 1 - float(judged_B.double().mean())}
     if correct_B is not None and bool(judged_B.any()):
@@ -117,7 +133,7 @@ def _verdicts(rows: Rows) -> Metrics:
 
 
 def _groups(rows: Rows, judged_B: Tensor, correct_B: Tensor) -> Metrics:
-    """Return the fractions of groups with all and with no responses correct, among groups with a judged response."""
+    """Return which fractions of the groups with a judged response have all, and have no, judged responses correct."""
     right: dict[str, list[bool]] = {}
     for group, judged, correct in zip(rows.groups, judged_B.tolist(), correct_B.tolist(), strict=True):
         if judged:

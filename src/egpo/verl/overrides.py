@@ -1,4 +1,4 @@
-"""Lets `algorithm.egpo.*` be set on verl's command line without a `+`.
+"""Accept `algorithm.egpo.*` on verl's command line without a `+`.
 
 verl's configuration files do not declare these keys, and Hydra refuses an override of an undeclared key. Declaring
 them in a file of ours would copy every default into each run, and a misspelled key would get Hydra's message instead of
@@ -16,10 +16,9 @@ OURS = re.compile(r"algorithm\.egpo(?:_\w+)?(?:\.|$)")
 
 
 def accept_our_keys(overrides_parser: ModuleType) -> None:
-    """Make Hydra's parser (`hydra.core.override_parser.overrides_parser`) accept our keys as verl's own.
+    """Make Hydra's parser (`hydra.core.override_parser.overrides_parser`) accept our keys like verl's own.
 
-    The command line and `hydra.compose` both go through it. What the user typed is recorded unchanged in
-    `hydra.overrides`.
+    The command line and `hydra.compose` both use this parser. `hydra.overrides` still records what the user typed.
     """
     from hydra.core.override_parser.types import OverrideType
 

@@ -1,7 +1,7 @@
 """The plug-in's entry point: verl imports this module in each of its processes (entry point group `verl.plugins`).
 
-`HOOKS` is the table: module of verl or Hydra -> function that is called after its import. So estimators and trainers
-are registered only in processes that use them, and importing this module is cheap.
+The table `HOOKS` maps a module of verl or Hydra to a function that is called after its import. So estimators and
+trainers are registered only in processes that use them, and importing this module is cheap.
 
 verl catches an exception of a plug-in and logs it at debug level. Therefore errors are printed here, and a command line
 that uses the plug-in ends at once (by `SystemExit`, which verl does not catch). An error in a hook is outside verl's
@@ -23,7 +23,7 @@ def load() -> None:
     """Register the hooks. On an error, print it; exit with code 2 if the command line uses the plug-in."""
     try:
         _register_hooks()
-    except Exception as error:  # boundary: verl would drop it silently
+    except Exception as error:  # boundary: verl would ignore the error silently
         _print_error(error)
         if any(map(NAMES_US.search, sys.argv[1:])):
             raise SystemExit(2) from error

@@ -1,4 +1,4 @@
-"""Refuses verl configurations under which our estimators would get no entropy or a wrong one. Imports no verl.
+"""Refuses verl configurations under which our estimators would get no entropy or a wrong one. verl is not imported.
 
 - `plugin_plan`: reads verl's configuration and refuses unsupported settings before the first step
 - `refuse_our_estimators`, `refuse_separate_trainers`: make trainers that lack entropy refuse our estimators
@@ -18,8 +18,8 @@ from egpo.verl.settings import Settings, is_ours, read_settings
 def refuse_our_estimators(trainer: Any, fix: str, allowed: type | None = None) -> None:
     """Make the constructor of `trainer` refuse a config that names one of our estimators.
 
-    This holds for classes derived from it, except those derived from `allowed`. A derived class that does not call this
-    constructor is refused by `refuse_separate_trainers`, or by the estimator itself.
+    The check also applies to derived classes, except those derived from `allowed`. A derived class that does not call
+    this constructor is refused by `refuse_separate_trainers`, or by the estimator itself.
     """
     construct = trainer.__init__
 
@@ -36,8 +36,8 @@ def refuse_separate_trainers(main_ppo: Any, fix: str) -> None:
     """Make `main_ppo.run_ppo` refuse our estimators if training and sampling use separate GPUs.
 
     verl's experimental `fully_async_policy` and `one_step_off_policy` do not call the constructor that they inherit.
-    Both call `run_ppo` with `hybrid_engine=False`, which no supported trainer does, so they are refused there, before
-    Ray starts.
+    Both call `run_ppo` with `hybrid_engine=False`, which no supported trainer does, so they are refused in `run_ppo`,
+    before Ray starts.
     """
     run = main_ppo.run_ppo
 
@@ -59,7 +59,7 @@ def _refuse(config: Any, trainer: str, fix: str) -> None:
 
 PREFIX = "egpo_"
 HOOKED_MODES = ("sync", "colocate_async")
-"""verl's trainer modes that the plug-in supports; with the prefix `egpo_`, its metrics are always logged."""
+"""verl's trainer modes that the plug-in supports. With the prefix `egpo_`, they log our metrics in every run."""
 OUR_REWARD = "egpo.verl.reward"
 HYBRID_MANAGER = "hybrid"
 """The reward manager that the plug-in adds to verl's (`egpo.verl.hybrid_manager`)."""
@@ -67,7 +67,7 @@ HYBRID_MANAGER = "hybrid"
 
 @dataclass(frozen=True)
 class PluginPlan:
-    """What the plug-in does in a run. `mode` is verl's own name of the trainer mode; if not `active`, nothing."""
+    """The plug-in's part in a run: none unless `active`. `mode` is the trainer mode under verl's own name."""
 
     settings: Settings
     mode: str
@@ -75,7 +75,7 @@ class PluginPlan:
 
 
 def plugin_plan(config: Mapping[str, Any]) -> PluginPlan:
-    """Return what the plug-in does under this configuration of verl's (plain values). ConfigError lists every fault."""
+    """Return what the plug-in does under this configuration of verl (plain values). ConfigError lists every fault."""
     settings = read_settings(config["algorithm"])
     trainer = config.get("trainer") or {}
     mode = str((trainer.get("v1") or {}).get("trainer_mode", "sync"))
@@ -107,7 +107,7 @@ def _refusals(config: Mapping[str, Any], settings: Settings, mode: str) -> Itera
         yield Fault(
             f"temperature is {temperature:g}: the entropy of greedy sampling is 0 everywhere",
             "actor_rollout_ref.rollout",
-            "set it above 0",
+            "set a temperature above 0",
         )
 
 
@@ -119,7 +119,7 @@ def _unhooked(mode: str, what_for: str) -> Fault:
 
 
 def check_data_sources(config: Mapping[str, Any], data_sources: Iterable[str], tokenizer: Any) -> None:
-    """Check a run whose rewards are ours; do nothing for others.
+    """Check data sources, tags and sandbox of a run that uses our rewards; do nothing for other rewards.
 
     Each data source must have a reward, its tags must survive verl's decoding, and programs need a working sandbox.
     """
@@ -153,7 +153,7 @@ def end_on_failures(replay_buffer: Any) -> None:
         num_failed = sum(len(uids) for uids in replay_buffer.failure_keys.values())
         if num_failed:
             raise EgpoError(
-                f"the rollout or the reward of {num_failed} prompt{'s' * (num_failed > 1)} raised",
+                f"the rollout or the reward of {num_failed} prompt{'s' * (num_failed > 1)} raised an exception",
                 where="rollouts",
                 fix="see the traceback above, after `Error in _run_prompt`, and fix its cause",
             )

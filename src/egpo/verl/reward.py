@@ -36,14 +36,14 @@ def compute_score(
     prompt and key: `reasons` limits them to those of the data sources in use, or to none ([]). Text is written to
     verl's rollout files and left out of its metrics.
 
-    verl cannot leave a response out: if the checker failed, the score is 0, `failed` is 1, and a warning is given. If
-    there is no sandbox for programs, this would hold for all of them: that is an EgpoError, with the fix.
+    verl cannot leave a response out: if the checker failed, the score is 0, `failed` is 1, and a warning is given.
+    Without a sandbox this would happen to every program, so that a missing sandbox is an EgpoError with the fix.
     """
     defaults = _defaults(data_source, kwargs)
     extra = with_defaults(fields_of(extra_info, "extra_info"), defaults)
     verdict = score(data_source, solution_str, ground_truth, extra)
     if verdict.reason == "no_sandbox":
-        # Raises the error that the reward met.
+        # Raises the error of the sandbox, of which the verdict has only the name.
         working_sandbox()
     if verdict.failed:
         warn_once(
@@ -61,7 +61,7 @@ def compute_score(
 
 
 def _defaults(data_source: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the run that apply to this row: one run may use several rewards."""
+    """Return those settings of the run that the row's reward has. (One run may use several rewards.)"""
     made = {name: kwargs[name] for name in SETTINGS if name in kwargs}
     check_settings(made, REWARDS.values(), "reward_kwargs")
     kind = kind_of(data_source)

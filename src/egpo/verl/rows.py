@@ -1,5 +1,6 @@
-"""Reads verl's batch, one row per response. N rows of the batch, B responses, S prompt tokens, T response tokens.
+"""Reads verl's batch, one row per response.
 
+In the names of tensors, N is the number of rows of the batch, B of responses, S of prompt tokens, T of response tokens.
 N may be greater than B: an agent loop may put several outputs of one session into the batch, and verl adds padding
 rows. `find_responses` selects the rows; `rows_of` reads their tensors.
 """
@@ -14,9 +15,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Responses:
-    """`row_B`: the row of each session's last output, which is judged. `groups`: the uid of its prompt.
+    """The responses in verl's batch. `row_B`: the row of each session's last output, which is the one that is judged.
 
-    `response_N`: the response that a row of the batch belongs to, -1 for padding.
+    `groups`: the uid of each response's prompt. `response_N`: the response that a row of the batch belongs to, -1 for
+    padding.
     """
 
     row_B: Tensor
@@ -24,14 +26,14 @@ class Responses:
     response_N: Tensor
 
     def to_rows(self, value_B: Tensor) -> Tensor:
-        """Return each response's value at each of its rows; 0 at padding."""
+        """Return one value for each row of the batch: that of the row's response, or 0 for padding."""
         return torch.cat([value_B, value_B.new_zeros(1)])[self.response_N]
 
 
 def find_responses(keys: Sequence[str], tags: Sequence[Mapping[str, Any]]) -> Responses:
     """Select the rows that are responses. As in verl's GRPO, the output with the highest index represents a session.
 
-    verl's keys are `uid_session_index`.
+    verl's keys have the form `uid_session_index`.
     """
     last: dict[str, tuple[int, int]] = {}
     session_of: list[str | None] = []
@@ -50,8 +52,10 @@ def find_responses(keys: Sequence[str], tags: Sequence[Mapping[str, Any]]) -> Re
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Tensors on the CPU. `logp_BT` and `entropy_BT` are of the policy before the update, at the sampling temperature.
+    """The responses of a batch as tensors on the CPU.
 
+    `logp_BT` and `entropy_BT` are of the policy before the update, at the sampling temperature. `sampled_logp_BT` is
+    what vLLM recorded; None if verl does not ask for it (`rollout.calculate_log_probs=false`).
     `mask_BT`: tokens that the model wrote, not tool results. `information`: what the reward returned besides its score.
     """
 
@@ -63,17 +67,18 @@ class Rows:
     entropy_BT: Tensor
     logp_BT: Tensor
     score_B: Tensor
+    sampled_logp_BT: Tensor | None
     information: tuple[Mapping[str, Any], ...]
 
     @property
     def group_B(self) -> Tensor:
-        """The groups, numbered in order of appearance."""
+        """The group of each response, as a number in order of appearance."""
         number_of = {group: number for number, group in enumerate(dict.fromkeys(self.groups))}
         return torch.tensor([number_of[group] for group in self.groups], dtype=torch.long)
 
     @property
     def failed_B(self) -> Tensor:
-        """Responses that the checker could not judge."""
+        """Whether the checker could not judge each response."""
         return torch.tensor([bool(known.get("failed", False)) for known in self.information], dtype=torch.bool)
 
     @property
@@ -84,7 +89,7 @@ class Rows:
 
     @property
     def comparable_B(self) -> Tensor:
-        """Judged responses with another judged response in their group; in groups of one, all judged responses."""
+        """Whether each response is judged, and another one of its group is, too, or it is alone in its group."""
         judged_B, group_B = ~self.failed_B, self.group_B
         size_P = torch.bincount(group_B)
         judged_P = torch.bincount(group_B[judged_B], minlength=len(size_P))
@@ -92,11 +97,12 @@ class Rows:
 
 
 FIELDS = ["prompts", "responses", "response_mask", "entropy", "old_log_probs", "rm_scores", "extra_fields"]
+OPTIONAL_FIELDS = ["rollout_log_probs"]
 
 
 def rows_of(data: Any, groups: Sequence[str]) -> Rows:
     """Return the rows of a TensorDict with `FIELDS`: jagged tensors, and one dictionary per row."""
-    extra = data.get("extra_fields")
+    extra, sampled = data.get("extra_fields"), data.get("rollout_log_probs")
     prompt_BS = _padded(data["prompts"])
     return Rows(
         groups=tuple(groups),
@@ -107,6 +113,7 @@ def rows_of(data: Any, groups: Sequence[str]) -> Rows:
         entropy_BT=_padded(data["entropy"]).float(),
         logp_BT=_padded(data["old_log_probs"]).float(),
         score_B=_padded(data["rm_scores"]).sum(-1),
+        sampled_logp_BT=None if sampled is None else _padded(sampled).float(),
         information=tuple(_information(one) for one in (extra.tolist() if extra is not None else [{}] * len(groups))),
     )
 

@@ -1,10 +1,7 @@
-"""What `algorithm.adv_estimator` and `+algorithm.egpo.*` say in verl's configuration. No verl, no torch.
+"""The plug-in's settings in verl's configuration: `algorithm.adv_estimator` and `algorithm.egpo.*`.
 
-Hydra takes any key after a `+`, so an unknown one is refused here, with the nearest right one.
-
-At which steps responses are dumped. No verl, no torch: the launcher says, the trainer asks.
-
-Which verl this package is written for, and which one is here. No verl, no torch.
+Hydra accepts any key after a `+`, so unknown keys are refused here, with the nearest known key. The module also decides
+at which steps responses are dumped, and checks the installed version of verl. It imports neither verl nor torch.
 """
 
 import os
@@ -27,37 +24,37 @@ from egpo.support import VERL_VERSION
 WHERE = "algorithm.egpo"
 _OLD = {row.old: row.verl.removeprefix("egpo.") for row in OLD_KEYS if row.old != row.verl}
 OLDER_KEYS = {old.removeprefix("egpo."): new for old, new in _OLD.items() if old.startswith("egpo.")}
-"""Older spellings of keys under `algorithm.egpo`."""
+"""Older names of keys under `algorithm.egpo`, and their present names."""
 OLDER_SIBLINGS = {old: new for old, new in _OLD.items() if "." not in old}
-"""Older keys beside `algorithm.egpo`."""
+"""Older keys directly under `algorithm`, and their present names under `algorithm.egpo`."""
 
 
 class _CommonKeys(Segments):
-    """Keys under `algorithm.egpo` that do not depend on the estimator: `tags`, and:"""
+    """Keys under `algorithm.egpo` that do not depend on the estimator: `tags` and `record`."""
 
     record: str | None = None
-    """A folder: each step's batch is written there, with the advantages that verl used."""
+    """Folder to which each step's batch is written, with the advantages that verl used. None: nothing is written."""
 
 
 class _AnyKeys(_CommonKeys):
-    """For an estimator outside the package without a settings class: its own keys are not checked."""
+    """Keys for an estimator outside the package that has no settings class: its own keys are not checked."""
 
     model_config = ConfigDict(extra="allow")
 
 
 VERLS_OWN = ("grpo",)
-"""Estimators that verl has itself, under the same name."""
+"""Estimators of this package that verl has itself, under the same name."""
 ESTIMATORS = tuple(name for name in TABLE if name not in VERLS_OWN)
-"""The names that the plug-in adds to verl's."""
+"""Names of the estimators that the plug-in adds to verl."""
 
 
 def is_ours(estimator: str) -> bool:
-    """Tell whether the plug-in computes this estimator: one of the table, or `module:name`."""
+    """Return whether the plug-in computes this estimator: one of `ESTIMATORS`, or an import path `module:name`."""
     return estimator in ESTIMATORS or ":" in estimator
 
 
 def _keys_of(estimator: str) -> type[_CommonKeys]:
-    """Return the section of keys under `algorithm.egpo` for an estimator; verl's own have the common keys alone."""
+    """Return the class of the keys under `algorithm.egpo` for an estimator; verl's own have only the common keys."""
     if not is_ours(estimator):
         return _CommonKeys
     settings = estimator_named(estimator).settings
@@ -69,9 +66,10 @@ def _keys_of(estimator: str) -> type[_CommonKeys]:
 
 @dataclass(frozen=True)
 class Settings:
-    """`arguments` are the estimator's own keywords; `segment` is what it measures, none under an estimator of verl's.
+    """The plug-in's settings, as read from verl's section `algorithm`.
 
-    `asked`: the run names something of ours. Otherwise everything is as verl has it.
+    `arguments` are the estimator's keyword arguments; `segment` is the segment whose entropy it uses, None for verl's
+    own estimators. `asked`: the section uses an estimator or a key of the plug-in; otherwise verl runs unchanged.
     """
 
     estimator: str
@@ -87,11 +85,12 @@ class Settings:
 
 
 def read_settings(algorithm: Mapping[str, Any]) -> Settings:
-    """Of verl's section `algorithm`, as plain values. Every fault at once: ConfigError."""
+    """Return the settings in verl's section `algorithm` (plain values). ConfigError lists every fault."""
     estimator = str(algorithm.get("adv_estimator"))
     given = algorithm.get("egpo") or {}
     if not isinstance(given, Mapping):
-        raise ConfigError([Fault(f"`egpo` is `{given}`", "algorithm", "it is a section: +algorithm.egpo.lam=0.4")])
+        what = f"`egpo` is `{given}`, not a section"
+        raise ConfigError([Fault(what, "algorithm", "set its keys: +algorithm.egpo.lam=0.4")])
     faults = [*_misplaced(algorithm, estimator)]
     keys, contradictions = _modern(algorithm, given)
     faults += contradictions
@@ -121,13 +120,13 @@ def _settings(estimator: str, made: _CommonKeys, algorithm: Mapping[str, Any]) -
 
 
 def _segment(estimator: str, made: _CommonKeys) -> str | None:
-    """Return the segment that the estimator measures; None under one of verl's own."""
+    """Return the segment whose entropy the estimator uses; None for verl's own estimators."""
     default = estimator_named(estimator).segment if is_ours(estimator) else None
     return default and getattr(made, "entropy_mode", default)
 
 
 def _modern(algorithm: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
-    """The keys under their present names, and where two spellings of one say different things."""
+    """Return the keys under their present names, and a fault for each setting given twice with different values."""
     keys: dict[str, Any] = {}
     faults: list[Fault] = []
     spelled = [(f"{WHERE}.{key}", OLDER_KEYS.get(key, key), value) for key, value in given.items()]
@@ -136,9 +135,9 @@ def _modern(algorithm: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dic
     for place, key, given_value in spelled:
         value = current_value(f"{WHERE}.{key}", given_value)
         if not place.endswith(f".{key}"):
-            notify_once(f"{place} -> {WHERE}.{key}")
+            notify_once(f"the old key {place} is read as {WHERE}.{key}")
         if key in keys and keys[key] != value:
-            what = f"`{first[key]}` is {keys[key]} and `{place}` is {value}, and they are one setting"
+            what = f"`{first[key]}` is {keys[key]} and `{place}` is {value}, but both name the same setting"
             faults.append(Fault(what, "algorithm", f"keep {WHERE}.{key}"))
         keys.setdefault(key, value)
         first.setdefault(key, place)
@@ -158,28 +157,28 @@ def _of_another_estimator(key: str, estimator: str) -> Fault | None:
     if owner is None:
         return None
     return Fault(
-        f"`{key}` is a setting of `{owner}`, and the estimator is `{estimator}`",
+        f"`{key}` is a setting of `{owner}`, but the estimator is `{estimator}`",
         WHERE,
-        f"algorithm.adv_estimator={owner}, or leave it out",
+        f"set algorithm.adv_estimator={owner}, or leave the key out",
     )
 
 
 def _misplaced(algorithm: Mapping[str, Any], estimator: str) -> Iterator[Fault]:
-    """Keys beside `algorithm.egpo` that verl would accept, and nobody would read."""
+    """Yield a fault for each key or estimator under `algorithm` that looks like ours but would not be used."""
     if estimator.startswith("egpo") and not is_ours(estimator):
         yield Fault(f"unknown estimator `{estimator}`", "algorithm.adv_estimator", nearest(estimator, ESTIMATORS))
     for key in algorithm:
         if key == "egpo_calibrated":
-            yield Fault("there is no section `egpo_calibrated`", "algorithm", f"its settings too stand under {WHERE}")
+            yield Fault("there is no section `egpo_calibrated`", "algorithm", f"put its settings under {WHERE}")
         elif key.startswith("egpo") and key not in ("egpo", *OLDER_SIBLINGS):
             yield Fault(f"unknown key `{key}`", "algorithm", nearest(key, ["egpo", *OLDER_SIBLINGS]))
     if is_ours(estimator) and algorithm.get("lam", 1.0) != 1.0:
         what = f"`algorithm.lam` is {algorithm['lam']}: that is GAE's lambda, which `{estimator}` does not have"
-        yield Fault(what, "algorithm", f"+{WHERE}.lam={algorithm['lam']}")
+        yield Fault(what, "algorithm", f"set +{WHERE}.lam={algorithm['lam']}")
 
 
 VARIABLE = "EGPO_ROLLOUTS_EVERY"
-"""Steps between dumps; the first and the last step's are always written. Unset: every step, as in verl."""
+"""Environment variable: steps between dumps. The first and the last step are always dumped. Unset: every step."""
 
 
 def is_due(step: int, last: int) -> bool:
@@ -192,7 +191,7 @@ INSTALL = f"pip install 'verl{SUPPORTED}' TransferQueue"
 
 
 def installed_version() -> str | None:
-    """None where verl is not installed."""
+    """Return the version of the installed verl; None if verl is not installed."""
     try:
         return metadata.version("verl")
     except metadata.PackageNotFoundError:
@@ -200,8 +199,8 @@ def installed_version() -> str | None:
 
 
 def require_supported(version: str | None) -> None:
-    """The plug-in reads verl's own batch and replaces its trainers: another version may have neither where we look."""
+    """Raise EgpoError unless `version` is supported: the plug-in uses internals of verl that other versions change."""
     if version is None:
         raise EgpoError("verl is not installed", fix=f"{INSTALL} (verl{SUPPORTED} is supported)")
     if not SpecifierSet(SUPPORTED).contains(version, prereleases=True):
-        raise EgpoError(f"verl {version} is installed, and verl{SUPPORTED} is supported", fix=INSTALL)
+        raise EgpoError(f"verl {version} is installed, but only verl{SUPPORTED} is supported", fix=INSTALL)

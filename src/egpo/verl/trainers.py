@@ -1,6 +1,6 @@
-"""verl's trainers, which also pass entropy, responses and correctness to the estimators and log our metrics.
+"""verl's trainers, extended: they pass entropy, responses and correctness to our estimators and log our metrics.
 
-`TRAINERS` is the table: verl's trainer mode -> our trainer, which replaces verl's under the same name. To support
+The table `TRAINERS` maps verl's trainer mode to our trainer, which replaces verl's under the same name. To support
 another mode, derive a class from `EntropyTrainer` and verl's trainer, and add a row here and to `HOOKED_MODES` in
 `plugin_checks.py`. This module is imported after verl has imported its own trainers: it needs Ray and TransferQueue.
 """
@@ -23,12 +23,12 @@ from egpo.verl.dumps import RECORD_VARIABLE, DumpSettings, rollout_records, writ
 from egpo.verl.estimators import EstimatorInputs, register_estimators, with_inputs
 from egpo.verl.measures import measure, step_metrics, truncated_fraction, usable_tags
 from egpo.verl.plugin_checks import PREFIX, check_data_sources, end_on_failures, plugin_plan
-from egpo.verl.rows import FIELDS, find_responses, rows_of
+from egpo.verl.rows import FIELDS, OPTIONAL_FIELDS, find_responses, rows_of
 from egpo.verl.settings import is_due
 
 
 class EntropyTrainer:
-    """A base class to place before one of verl's trainers: it adds our estimators, metrics and checks.
+    """A base class, combined with one of verl's trainers, that adds our estimators, metrics and checks.
 
     Unsupported configurations are refused in the constructor, before the first step. In a run that uses nothing of ours
     every method only calls verl's own.
@@ -77,7 +77,8 @@ class EntropyTrainer:
         responses = find_responses(batch.keys, batch.tags)
         keys = [batch.keys[row] for row in responses.row_B.tolist()]
         rows = rows_of(
-            tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=FIELDS), responses.groups
+            tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=[*FIELDS, *OPTIONAL_FIELDS]),
+            responses.groups,
         )
         return EstimatorInputs(self.plan.settings, responses, rows, measure(rows, self.tokenizer, self.tags))
 
@@ -117,11 +118,11 @@ def _data_sources(dataset: Any) -> list[str]:
 
 
 class EgpoSync(EntropyTrainer, PPOTrainerSync):  # type: ignore[misc]
-    """The mode `sync`, and `egpo_sync`, which logs our metrics under any estimator."""
+    """The trainer of the modes `sync` and `egpo_sync`. The second logs our metrics under any estimator."""
 
 
 class EgpoColocateAsync(EntropyTrainer, PPOTrainerColocateAsync):  # type: ignore[misc]
-    """The mode `colocate_async`, and `egpo_colocate_async`.
+    """The trainer of the modes `colocate_async` and `egpo_colocate_async`.
 
     A response may have been sampled with older weights than those whose entropy is measured.
     """
@@ -131,7 +132,7 @@ TRAINERS = {"sync": EgpoSync, "colocate_async": EgpoColocateAsync}
 
 
 def register_trainers(trainer_base: ModuleType) -> None:
-    """Replace verl's trainers in its table, so that a stock command uses ours.
+    """Replace verl's trainers in its table, so that an unchanged verl command uses ours.
 
     The table is written directly because verl's `register_trainer` refuses a name that exists.
     """

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from egpo.errors import EgpoWarning, InputError
 from egpo.local.checkpoints.checkpoint import LATEST, Checkpoints, SaveError, Snapshot, kept_steps, room_for
+from egpo.local.checkpoints.manifest import CHANGED_SETTINGS
 
 COMMAND = "egpo train runs/x/config.yaml"
 
 
-def checkpoints(root, *, keep_last=2, keep_best=0, identity="one"):
+def checkpoints(root, *, keep_last=2, keep_best=0, identity=f"{CHANGED_SETTINGS}one"):
     return Checkpoints(root, identity=identity, command=COMMAND, keep_last=keep_last, keep_best=keep_best)
 
 
@@ -123,7 +124,7 @@ def flip(path):
     [
         (
             break_file("resume.safetensors", lambda p: p.write_bytes(p.read_bytes()[:-1])),
-            "bytes; 104 were written",
+            "bytes, but 104 were written",
         ),
         (break_file("huggingface/model.safetensors", flip), "its digest differs"),
         (break_file("state.json", flip), "its digest differs"),
@@ -161,12 +162,18 @@ def test_only_a_whole_checkpoint_is_offered(tmp_path):
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    checkpoints(tmp_path, identity="other").save(snapshot(10), export)
+    checkpoints(tmp_path, identity=f"{CHANGED_SETTINGS}other").save(snapshot(10), export)
     with pytest.raises(InputError, match="other settings"):
         checkpoints(tmp_path).read(10)
     (tmp_path / "global_step_10").rename(tmp_path / "global_step_11")
     with pytest.raises(InputError, match="contains step 10"):
-        checkpoints(tmp_path, identity="other").read(11)
+        checkpoints(tmp_path, identity=f"{CHANGED_SETTINGS}other").read(11)
+
+
+def test_a_checkpoint_from_before_a_setting_existed_is_read(tmp_path):
+    """Its digest covers every setting of its time, and no later version can compute it again."""
+    checkpoints(tmp_path, identity="a digest of all settings").save(snapshot(10), export)
+    assert checkpoints(tmp_path).read(10).step == 10
 
 
 def test_steps_to_be_taken_again_are_forgotten(tmp_path):

@@ -211,7 +211,7 @@ def test_a_save_that_fails_costs_a_warning_and_the_last_one_the_run(settings, mo
 
 def test_a_recipe_that_fails_leaves_no_folder(settings):
     config = settings("a", "data.max_tokens=3")
-    with pytest.raises(InputError, match="none of its rows can be learned"):
+    with pytest.raises(InputError, match="no row of the file can be learned"):
         sft(config)
     assert not Path(config.runs).exists()
 

@@ -90,7 +90,7 @@ def test_every_recipe_of_the_table_of_refusals_passes_without_the_refused_word()
 @pytest.mark.parametrize(
     ("words", "setting"),
     [
-        (["model.device=cuda"], "model.device: set verl.device"),
+        (["model.device=cuda"], "model.device: verl uses verl.device"),
         (["algorithm.constant_groups=replace", "algorithm.max_refills=2"], "algorithm.max_refills: verl samples until"),
         (["verl.critic.optim.lr=1e-5"], "verl.critic.optim.lr: `grpo` trains no critic"),
         (["verl.algorithm.gamma=0.9"], "verl.algorithm.gamma: it belongs to GAE"),

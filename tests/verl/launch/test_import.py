@@ -232,14 +232,14 @@ def test_a_value_that_a_recipe_cannot_have_goes_to_verl_as_it_is():
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("none.sh", None, "no such file"),
+        ("none.sh", None, "the file does not exist"),
         ("empty.sh", b"", "no settings of verl"),
         ("words.txt", b"hello world", "no settings of verl"),
         ("other.sh", b"python train.py --lr=3\n", "no command runs verl.trainer.main_ppo"),
-        ("binary", b"\0\1\2", "not a configuration of verl"),
+        ("binary", b"\0\1\2", "not a verl configuration"),
         ("latin.sh", b"a.b=\xe9", "not UTF-8"),
-        ("large.sh", b"a.b=1\n" * 100_000, "not a configuration of verl"),
-        ("list.yaml", b"- 1\n", "not a section of keys and values"),
+        ("large.sh", b"a.b=1\n" * 100_000, "not a verl configuration"),
+        ("list.yaml", b"- 1\n", "the file has no keys and values"),
         ("broken.yaml", b"a: [1\n", "not YAML"),
         ("quote.sh", b"x\npython -m verl.trainer.main_ppo a.b='1\n", "quote.sh:2: a quote or a bracket is not closed"),
         ("deep.sh", b"python -m verl.trainer.main_ppo a.b=" + b"${a:-" * 5000 + b"}" * 5000, "nested too deeply"),
@@ -316,10 +316,13 @@ def test_egpo_config_import_writes_a_recipe_that_loads(tmp_path, monkeypatch, ca
     assert "#   ~data.seed: a recipe cannot remove" in printed.out
     assert load_config("mine.yaml").rollout.n == 5
     code, printed = run("import", "run.sh", "--out", "mine.yaml")
-    assert (code, printed.err) == (2, "egpo: mine.yaml: exists already; give --force, or another path\n")
+    assert (code, printed.err) == (
+        2,
+        "egpo: mine.yaml: this file exists already; replace it with --force, or choose another path\n",
+    )
     assert run("import", "run.sh", "--out", "mine.yaml", "--force")[0] == 0
     code, printed = run("import", "nowhere.sh")
-    assert (code, printed.err) == (2, "egpo: nowhere.sh: no such file; check the path\n")
+    assert (code, printed.err) == (2, "egpo: nowhere.sh: the file does not exist; check the path\n")
 
 
 KEYS = sorted(

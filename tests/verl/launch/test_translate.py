@@ -146,11 +146,11 @@ def test_the_split_of_the_model_follows_from_its_size(model, gpus, parallel):
         ("rollout.min_p=0.1", "rollout.min_p: verl's sampling has no min_p"),
         ('rollout.stop=["x"]', "rollout.stop: verl's sampling has no stop strings"),
         ("rollout.stop_tokens=[3]", "generation_config.json"),
-        ("update.schedule=linear", "update.schedule: verl's schedules are constant and cosine"),
+        ("update.schedule=linear", "update.schedule: verl has only the schedules `constant` and `cosine`"),
         ("algorithm.constant_groups=drop", "algorithm.constant_groups: verl's loss averages over every group"),
         ("model.init=random", "model.init: verl trains pretrained weights only"),
-        ("model.deterministic=true", "model.deterministic: two runs of verl differ"),
-        ("update.mini_batch=3", "4 problems cannot be divided into mini-batches of 3; one of 1, 2, 4"),
+        ("model.deterministic=true", "model.deterministic: verl is not deterministic"),
+        ("update.mini_batch=3", "4 problems cannot be divided into mini-batches of 3; choose one of 1, 2, 4"),
         ("verl.gpus=5", "16 responses per update cannot be divided among 5 ranks"),
         ("verl.tensor_parallel=2", "1 GPUs cannot be divided into groups of 2"),
         ("verl.trainer.max_checkpoint_limit=3", "would ignore it; write `trainer.max_actor_ckpt_to_keep`"),
@@ -221,7 +221,7 @@ def test_a_batch_is_let_through_exactly_when_the_ranks_share_it_equally(prompts,
 
 def test_a_large_count_does_not_hang_the_launcher():
     """Divisors of the batch and of the GPUs are listed in messages: not by trying every number up to them."""
-    with pytest.raises(ConfigError, match="cannot be divided into mini-batches of 3; one of 1, 2, 4"):
+    with pytest.raises(ConfigError, match="cannot be divided into mini-batches of 3; choose one of 1, 2, 4"):
         refuse_what_verl_lacks(small("rollout.prompts=1048576", "rollout.n=1", "update.mini_batch=3"))
     with pytest.raises(ConfigError, match="it must be less than or equal to 1024"):
         small("verl.gpus=2000000000")

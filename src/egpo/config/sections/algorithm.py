@@ -1,14 +1,15 @@
-"""How rewards become advantages. Estimators and their settings come from the table `egpo.advantages.ESTIMATORS`."""
+"""The section `algorithm` of a recipe: how advantages are computed from rewards.
+
+The estimators and their settings come from the table `egpo.advantages.ESTIMATORS`.
+"""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     Field,
-    SerializerFunctionWrapHandler,
     WithJsonSchema,
     create_model,
-    model_serializer,
     model_validator,
 )
 from pydantic_core import PydanticKnownError
@@ -34,38 +35,32 @@ EstimatorName = Annotated[
 
 
 class AlgorithmFields(Section):
-    """What holds for every estimator."""
+    """The settings of the section `algorithm` that every estimator has."""
 
     estimator: EstimatorName = "grpo"
-    """How rewards become advantages: a name of the table, or `module:name` of an estimator outside the package."""
+    """Estimator that computes advantages from rewards: `grpo`, `egpo`, `egpo_calibrated`, or `module:name` for an
+    estimator of your own."""
     normalize: bool = True
-    """Divide by the group's standard deviation."""
+    """Divide the advantages of a group by the standard deviation of its rewards."""
     constant_groups: Literal["keep", "drop", "replace"] = "keep"
-    """What happens to groups whose rewards are all equal, which have no gradient. `keep`: they count in the mean of the
-    loss. `drop`: they do not. `replace`: further problems are sampled in their place (dynamic sampling)."""
+    """What to do with groups whose rewards are all equal, which have no gradient. `keep`: count them in the mean of the
+    loss. `drop`: leave them out. `replace`: sample further problems in their place (dynamic sampling)."""
     max_refills: Count = 3
-    """Under `replace`: the largest number of further rounds of sampling; then the step continues with what it has."""
+    """With `constant_groups: replace`: maximum number of further rounds of sampling per step. After them the step
+    continues with the groups that it has."""
     estimator_settings: dict[str, Any] = Field(default_factory=dict)
-    """Settings of an estimator outside the package (`module:name`)."""
+    """Settings of an estimator of your own (`module:name`). Default: none."""
 
     @model_validator(mode="after")
     def _settings_stand_where_they_are_read(self) -> "AlgorithmFields":
         if self.estimator_settings and ":" not in self.estimator:
-            what = f"`estimator_settings` are given, and the estimator is `{self.estimator}`"
-            fix = f"settings of `{self.estimator}` stand under algorithm.{self.estimator}"
+            what = f"`estimator_settings` are not used by the built-in estimator `{self.estimator}`"
+            fix = f"write its settings under algorithm.{self.estimator}"
             raise raised(Fault(what, "estimator_settings", fix))
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_empty_settings(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out empty `estimator_settings`: run folders from before that key existed stay resumable."""
-        values: dict[str, Any] = dump(self)
-        if not values.get("estimator_settings"):
-            values.pop("estimator_settings", None)
-        return values
-
     def check_estimator(self) -> None:
-        """Import an estimator outside the package and check its settings; InputError if something is wrong."""
+        """Import the estimator, if it is not built in, and check its settings. Raise InputError if they are wrong."""
         _ = self.settings
 
     @property
@@ -75,7 +70,8 @@ class AlgorithmFields(Section):
 
     @property
     def own_settings(self) -> dict[str, Any]:
-        """Settings of the chosen estimator, `entropy_mode` included. A fault in an outside one's: ConfigError."""
+        """Settings of the chosen estimator, including `entropy_mode`. Raises ConfigError if those of an estimator that
+        is not built in are wrong."""
         if self.estimator in _SECTIONS:
             section: Section = getattr(self, self.estimator)
             return section.model_dump()
@@ -86,7 +82,7 @@ class AlgorithmFields(Section):
 
     @property
     def segment(self) -> Segment | None:
-        """The segment that the chosen estimator measures; None if it measures none (grpo)."""
+        """The segment whose entropy the chosen estimator uses; None if it uses none (grpo)."""
         row = estimator_named(self.estimator)
         chosen: Segment | None = self.own_settings.get("entropy_mode", row.segment)
         return chosen if row.segment is not None else None

@@ -1,4 +1,4 @@
-"""The sections of a recipe that surround the training: data, probe and evaluations of `egpo run`, and the verl engine.
+"""The sections of a recipe for the stages around the training (data, probe, evaluations) and for the verl engine.
 
 `prepare`, `probe` and `eval` are stages of `egpo run`; `egpo train` ignores the last two. The text under a field is its
 help in `egpo config schema` and in the docs.
@@ -17,7 +17,7 @@ class Convert(Section):
     """How a file of conversations is converted and split: the options of `egpo convert`."""
 
     format: Literal["hardgen", "messages", "xlam"]
-    """Format of the records; docs/data.md describes the three."""
+    """Format of the records. docs/data.md describes the three formats."""
     max_samples: Count | None = None
     """Use at most this many rows, chosen before the split. Default: all rows."""
     test_size: Annotated[float, Field(gt=0, lt=1)] = 0.05
@@ -42,7 +42,8 @@ class Prepare(Section):
     convert: Convert | None = None
     """Conversion of a file of conversations; replaces `train` and `test`. Default: no conversion."""
     folder: PathText = "data"
-    """Folder of the prepared directories. Each is named after the task and a digest of its settings and source."""
+    """Folder for all prepared data. Each prepared directory in it is named after the task and a digest of its settings
+    and source."""
 
     @model_validator(mode="after")
     def _one_way(self) -> "Prepare":
@@ -109,8 +110,7 @@ class Eval(Section):
     tasks: Annotated[tuple[Task, ...], Field(strict=False)] = ()
     """Further tasks to evaluate on, each with its settings, to measure transfer and forgetting. Default: none."""
     serve: bool = False
-    """Evaluate through a model server that is started for the purpose (vLLM if it is installed). false: sample in this
-    process."""
+    """Start a model server (vLLM if it is installed) and evaluate through it. false: sample in this process."""
     bfcl: Bfcl | None = None
     """Also run the official evaluator of the Berkeley Function-Calling Leaderboard, with these settings. Default: do
     not run it."""
@@ -136,15 +136,15 @@ SECTIONS = (
     "trainer",
     "transfer_queue",
 )
-"""Top-level sections of verl's own configuration. A recipe may set their keys:
+"""Top-level sections of verl's own configuration. A recipe may set their keys, as in
 `verl.trainer.val_before_train=false`."""
 
 Text = Annotated[str, Field(min_length=1)]
 
 
 class Verl(Section):
-    """Where verl runs. Keys under one of verl's own sections are passed to verl unchanged, and take precedence over the
-    values that egpo derives from the rest of the recipe."""
+    """The settings of the verl engine. Keys under one of verl's own sections are passed to verl unchanged, and take
+    precedence over the values that egpo derives from the rest of the recipe."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -83,7 +83,7 @@ class Rollout(Section):
     top_k: CountOrZero = 0
     """Sample from this many most likely tokens. 0: from all tokens."""
     min_p: Fraction = 0.0
-    """Exclude tokens whose probability is below this fraction of the most likely token's. 0: exclude none."""
+    """Exclude tokens whose probability is below this fraction of the largest probability. 0: exclude none."""
     max_response_tokens: Count = 1024
     """Maximum response length, in tokens. A response that is cut off there counts as truncated."""
     max_prompt_tokens: Count | None = None
@@ -98,8 +98,8 @@ class Rollout(Section):
     response, in the steps whose rollouts are written (`watch.rollouts_every`). The report shows them; training does not
     depend on them. 0: none. At most 20."""
     rows_at_once: Count | None = None
-    """Responses that are sampled in one batch. It is halved automatically if memory runs out. Default: all of a
-    step."""
+    """Number of responses that are sampled in one batch. It is halved automatically if memory runs out. Default: all
+    responses of a step."""
 
     @model_validator(mode="after")
     def _countable_batch(self) -> "Rollout":
@@ -134,13 +134,13 @@ class Optimization(Section):
     """Maximum norm of the gradient; a larger gradient is scaled down to it."""
     micro_tokens: Count | None = None
     """Tokens per forward and backward pass. It changes the result by rounding only, and is halved automatically if
-    memory runs out. Default: 2,048 on a CPU, so that they fit its cache; 16,384 on a GPU (the fused GPU path takes up
-    to 40,960)."""
+    memory runs out. Default: 2,048 on a CPU, whose cache they fit; 16,384 on a GPU (up to 40,960 with the fast kernels
+    for GPUs)."""
 
 
 class Update(Optimization):
     clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """The policy ratio is clipped to [1 - clip, 1 + clip]; `clip_high` replaces the upper bound."""
+    """Clip range of the policy ratio: [1 - clip, 1 + clip]. `clip_high` replaces the upper bound."""
     clip_high: Positive | None = None
     """Upper clip: the ratio is at most 1 + clip_high. Default: `clip`."""
     dual_clip: Annotated[float, Field(gt=1)] | None = None
@@ -158,9 +158,9 @@ class Update(Optimization):
     the same weight. `fixed_length`: the sum over tokens divided by rollout.max_response_tokens, so that a response's
     length does not change the weight of its tokens."""
     epochs: Count = 1
-    """Passes over each batch of rollouts."""
+    """Number of passes over each batch of rollouts."""
     mini_batch: Count | None = None
-    """Problems per optimizer step. Default: all problems of the step."""
+    """Number of problems per optimizer step. Default: all problems of the training step."""
 
 
 class Checkpoints(Section):
@@ -169,7 +169,8 @@ class Checkpoints(Section):
     keep_last: Count = 2
     """Number of latest checkpoints to keep."""
     keep_best: CountOrZero = 1
-    """Number of best checkpoints to keep in addition, by validation accuracy, or by mean score without validation."""
+    """Number of best checkpoints to keep in addition, by validation accuracy; by mean reward if there is no
+    validation."""
 
 
 class Validation(Section):
@@ -191,5 +192,5 @@ class Trackers(Section):
 
 class Logging(Trackers):
     rollouts_every: Every = 10
-    """Steps between dumps of the rollouts to `rollouts/`. The first and the last step are always written. 0: only
-    these."""
+    """Steps between dumps of the rollouts to `rollouts/`. The first and the last step are always written. 0: write only
+    those two."""

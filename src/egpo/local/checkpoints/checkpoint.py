@@ -1,4 +1,4 @@
-"""Checkpoints, each complete or absent.
+"""The checkpoint folders of a run, each complete or absent.
 
 checkpoints/global_step_N/actor/huggingface/      the model, as transformers and vLLM load it
                           actor/resume.safetensors  optimizer state, master weights, adapters
@@ -27,6 +27,7 @@ from egpo.data.output import StagingFolder, remove_abandoned
 from egpo.errors import EgpoError, InputError, warn_once
 from egpo.files import UNFINISHED, fsync_path, write_atomically
 from egpo.local.checkpoints.manifest import (
+    CHANGED_SETTINGS,
     CheckpointManifest,
     describe_files,
     files_below,
@@ -44,12 +45,12 @@ Export = Callable[[Path], None]
 
 
 class SaveError(EgpoError):
-    """A checkpoint could not be written. Earlier checkpoints are complete."""
+    """The error for a checkpoint that could not be written. Earlier checkpoints stay complete."""
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What a run needs to continue after `step`, besides the model itself.
+    """The state that a run needs to continue after `step`, besides the model itself.
 
     `state` holds JSON values. `score` is compared by `keep_best`; None or not finite: the checkpoint has no score.
     """
@@ -72,7 +73,7 @@ class Checkpoints:
         self._keep_last, self._keep_best = keep_last, keep_best
 
     def steps(self) -> list[int]:
-        """Return the steps that have a checkpoint, in order. An incomplete checkpoint has another name."""
+        """Return the steps that have a complete checkpoint, in order. Folders of incomplete ones have other names."""
         found = (re.fullmatch(r"global_step_(\d+)", path.name) for path in self.root.glob("global_step_*"))
         return sorted(int(match[1]) for match in found if match)
 
@@ -83,19 +84,22 @@ class Checkpoints:
         return self.folder(step) / MODEL
 
     def choose(self, step: int | None) -> int:
-        """Return the step to continue from: `step`, or the newest; 0 (the beginning) where there is no checkpoint."""
+        """Return the step to continue from: `step`, or the newest if None; 0 (the beginning) without a checkpoint."""
         steps = self.steps()
         if step is None:
             return steps[-1] if steps else 0
         if step not in steps:
             held = ", ".join(map(str, steps)) or "none"
-            raise InputError(f"no checkpoint of step {step}", where=str(self.root), fix=f"there are: {held}")
+            raise InputError(
+                f"no checkpoint of step {step}", where=str(self.root), fix=f"steps with a checkpoint: {held}"
+            )
         return step
 
     def save(self, snapshot: Snapshot, export: Export) -> None:
-        """Write to a temporary folder, sync to disk, rename; then remove older checkpoints that are not to be kept.
+        """Write a checkpoint, and remove older ones that are not to be kept.
 
-        A SaveError leaves everything as it was. An existing checkpoint of this step is kept: it is the same.
+        The files are written to a temporary folder, synced to disk, and renamed. If that fails, SaveError is raised and
+        nothing has changed. An existing checkpoint of the same step is kept: its content is the same.
         """
         if snapshot.step in self.steps():
             return
@@ -117,7 +121,11 @@ class Checkpoints:
             ) from error
 
     def read(self, step: int) -> Snapshot:
-        """Read a checkpoint and verify every byte. InputError names the damaged file and an earlier checkpoint."""
+        """Read a checkpoint and verify every byte.
+
+        If the checkpoint is damaged or belongs to other settings, raise InputError. The message names the newest
+        earlier checkpoint that can be used.
+        """
         folder = self.folder(step)
         try:
             manifest = self._verified(step)
@@ -130,8 +138,8 @@ class Checkpoints:
     def forget_after(self, step: int) -> None:
         """Remove the checkpoints of later steps: the run will take those steps again.
 
-        Also remove what a killed process left: a run that is already complete would never save again, and so never
-        remove it.
+        Also remove temporary files of killed processes: a run that is already complete saves nothing more, so no later
+        save would remove them.
         """
         if not self.root.is_dir():
             return
@@ -157,7 +165,10 @@ class Checkpoints:
             fsync_path(path)
 
     def _tidy(self, newest: int, aside: Path) -> None:
-        """Update `latest` and remove old checkpoints. A failure is only a warning: the new checkpoint is complete."""
+        """Write the step of the latest checkpoint, and remove old ones.
+
+        Only warn on failure: the new one is complete.
+        """
         try:
             write_atomically(self.root / LATEST, str(newest))
             self._remove(set(self._scores()) - self._kept(), aside)
@@ -167,9 +178,12 @@ class Checkpoints:
     def _verified(self, step: int) -> CheckpointManifest:
         manifest = read_manifest(self.folder(step))
         if manifest.step != step:
-            raise InputError(f"contains step {manifest.step}", where=str(self.folder(step).parent))
-        if manifest.identity != self._identity:
-            raise InputError("belongs to a run with other settings", where=str(self.folder(step).parent))
+            what = f"the folder of step {step} contains a checkpoint of step {manifest.step}"
+            raise InputError(what, where=str(self.folder(step).parent))
+        # Digests of earlier versions cover every setting, and change when one is added: `config.yaml` was compared.
+        if manifest.identity.startswith(CHANGED_SETTINGS) and manifest.identity != self._identity:
+            what = "the checkpoint belongs to a run with other settings"
+            raise InputError(what, where=str(self.folder(step).parent))
         verify_files(self.folder(step), manifest)
         return manifest
 
@@ -179,14 +193,17 @@ class Checkpoints:
                 self._verified(earlier)
             except InputError:
                 continue
-            return f"continue from the one before it: {self.command} --resume-from {earlier}"
+            return f"continue from an earlier checkpoint: {self.command} --resume-from {earlier}"
         return (
             "no earlier checkpoint of this run is complete: restore the original config.yaml, or start a new run "
             f"under another name, {self.command} name=..."
         )
 
     def _scores(self) -> dict[int, float | None]:
-        """Return the score of each checkpoint of this engine. Other folders are never removed."""
+        """Return the score of each checkpoint that this engine wrote.
+
+        Other folders are left out: they are never removed.
+        """
         scores = {}
         for step in self.steps():
             try:
@@ -199,14 +216,17 @@ class Checkpoints:
         return kept_steps(self._scores(), keep_last=self._keep_last, keep_best=self._keep_best)
 
     def _remove(self, steps: set[int], aside: Path) -> None:
-        """Rename, then remove: a half-removed folder must not look like a checkpoint."""
+        """Move checkpoints to the temporary folder `aside`, which is removed later.
+
+        A half-removed folder must not look like a checkpoint.
+        """
         for step in steps:
             os.rename(self.folder(step).parent, aside / f"old_{step}")
         fsync_path(self.root)
 
     @contextmanager
     def _aside(self) -> Iterator[Path]:
-        """Create a temporary folder for the block. Remove those that killed processes left."""
+        """Create a temporary folder for the `with` block, and remove those that killed processes left behind."""
         remove_abandoned(self.root)
         for path in self.root.glob(f"{UNFINISHED}{LATEST}*"):
             path.unlink()
@@ -229,12 +249,12 @@ def kept_steps(score_of: Mapping[int, float | None], *, keep_last: int, keep_bes
 
 
 def room_for(root: Path, num_bytes: int) -> int:
-    """Return how many checkpoints of that size fit on the disk."""
+    """Return how many checkpoints of `num_bytes` fit on the disk."""
     existing = next(path for path in (root, *root.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free // max(1, num_bytes)
 
 
 def _reason(error: Exception) -> str:
-    """Return the system's message out of safetensors' `Error while serializing: I/O error: No space left on ...`."""
+    """Return the message of the operating system, such as `No space left on device`, without safetensors' prefix."""
     said = error.strerror if isinstance(error, OSError) else None
     return said or str(error).rpartition("I/O error: ")[2]

@@ -31,12 +31,16 @@ class FileEntry:
     sha256: str
 
 
+CHANGED_SETTINGS = "changed-settings:"
+"""Prefix of an identity: a digest of the settings that are not at their defaults."""
+
+
 @dataclass(frozen=True)
 class CheckpointManifest:
     """The content of `manifest.json`.
 
-    `identity`: digest of the settings that a resumed run must share. `score`: compared by `keep_best`; None where
-    nothing was measured.
+    `identity`: digest of the settings that a resumed run must share. `score`: the value that `keep_best` compares; None
+    if nothing was measured.
     """
 
     step: int
@@ -60,20 +64,24 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
-    """Read a manifest. InputError where there is none of this engine, or one of another format."""
+    """Read the manifest in a checkpoint's folder.
+
+    Raise InputError if there is none, or if its format is unsupported.
+    """
     path = folder / MANIFEST
     if not path.is_file():
         raise InputError("no manifest: this is not a checkpoint of the embedded engine", where=str(folder))
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if value.get("format") != FORMAT:
-            raise InputError(f"format {value.get('format')}; this version reads format {FORMAT}", where=str(path))
+            what = f"the manifest has format {value.get('format')}, but this version of egpo reads format {FORMAT}"
+            raise InputError(what, where=str(path))
         files = {name: FileEntry(int(entry["size"]), entry["sha256"]) for name, entry in value.pop("files").items()}
         return CheckpointManifest(files=files, **value)
     except InputError:
         raise
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"cannot be read ({error!r:.80})", where=str(path)) from error
+        raise InputError(f"the manifest cannot be read ({error!r:.80})", where=str(path)) from error
 
 
 def verify_files(folder: Path, manifest: CheckpointManifest) -> None:
@@ -87,11 +95,11 @@ def _verify(path: Path, entry: FileEntry) -> None:
     try:
         size = path.stat().st_size
         if size != entry.size:
-            raise InputError(f"has {size:,} bytes; {entry.size:,} were written", where=str(path))
+            raise InputError(f"the file has {size:,} bytes, but {entry.size:,} were written", where=str(path))
         if _digest(path) != entry.sha256:
-            raise InputError("was changed after it was written (its digest differs)", where=str(path))
+            raise InputError("the file was changed after it was written (its digest differs)", where=str(path))
     except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", where=str(path)) from error
+        raise InputError(f"the file cannot be read ({error.strerror})", where=str(path)) from error
 
 
 def _digest(path: Path) -> str:
@@ -113,7 +121,7 @@ _DTYPES = {
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
-    """Write a file for `safetensors.torch.load_file`, synced to disk."""
+    """Write tensors to a safetensors file and sync it to disk. Return its size and digest."""
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file, ThreadPoolExecutor(3) as pool:
         under_way: list[Future[Any]] = []
@@ -134,7 +142,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
 
 
 def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
-    """Yield the bytes of the file in order. Wide types come first, so that every tensor is aligned."""
+    """Yield the bytes of a safetensors file in order. Wide dtypes come first, so that every tensor is aligned."""
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     yield memoryview(_header({name: tensors[name] for name in names}))
     for name in names:
@@ -144,7 +152,10 @@ def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
 
 
 def _header(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the header: its length, then the offsets of each tensor, padded to a multiple of 8 bytes."""
+    """Return the header of a safetensors file: its length, then dtype, shape and offsets of each tensor as JSON.
+
+    It is padded to a multiple of 8 bytes.
+    """
     entries, end = {}, 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.nbytes

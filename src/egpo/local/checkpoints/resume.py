@@ -1,7 +1,8 @@
-"""The state of a run, to a checkpoint and back, to the bit.
+"""Conversion of a run's state to a snapshot for a checkpoint, and back, without any loss.
 
-Optimizer, adapters, stream position, and the global random generators: the engine does not use these, but a user's task
-may. The model itself is exported in the format of transformers, for vLLM, evaluations and the next run.
+A snapshot has the optimizer's state, adapters, the position in the stream of problems, and the state of the global
+random generators, which a user's task may use. The model itself is exported in the format of transformers, for vLLM,
+evaluations and the next run.
 """
 
 import base64
@@ -20,6 +21,7 @@ from transformers import AutoModelForCausalLM
 
 from egpo.config import Config, SftConfig
 from egpo.local.checkpoints.checkpoint import Snapshot
+from egpo.local.checkpoints.manifest import CHANGED_SETTINGS
 from egpo.local.models.lora import adapter_state, load_adapter_state, merged_state
 from egpo.local.models.policy import Policy
 from egpo.local.progress_bars import without_progress_bars
@@ -31,7 +33,7 @@ _OPTIMIZER, _ADAPTERS = "optimizer/", "adapter/"
 
 
 def snapshot(run: Run, step: int, score: float | None) -> Snapshot:
-    """Return the state after `step` steps. The tensors are not copied: write them before the next step."""
+    """Return the state of a run after `step` steps. The tensors are not copied: write them before the next step."""
     state = {
         "stream": {"position": run.stream.position, "num_left_out": run.stream.num_left_out},
         "micro_tokens": run.budget.tokens,
@@ -58,7 +60,10 @@ def learned_tensors(policy: Policy, optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def restore_learned(policy: Policy, optimizer: Optimizer, tensors: Mapping[str, Tensor], model_folder: Path) -> None:
-    """Load the weights (or the adapters, if there are any) and the optimizer's state."""
+    """Load the optimizer's state and the adapters from `tensors`.
+
+    If `tensors` contains no adapters, load the model's weights from `model_folder`.
+    """
     adapters = _without(_ADAPTERS, tensors)
     if adapters:
         load_adapter_state(policy.model, adapters)
@@ -84,21 +89,24 @@ def _without(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def config_identity(config: Config | SftConfig) -> str:
-    """Return a digest of the settings that a resumed run must share: all that change what is computed.
+    """Return a digest of the settings that a resumed run must share: those that affect the results.
 
-    `steps` is one of them only where the learning rate depends on it.
+    `steps` is one of them only if the learning rate depends on it. Settings at their defaults are left out, so that the
+    digest stays the same when a later version adds a setting.
     """
-    values = config.model_dump(mode="json", exclude={*FREE, "verl"})
+    values = config.model_dump(mode="json", exclude={*FREE, "verl"}, exclude_defaults=True)
     for section, _, key in (name.partition(".") for name in FREE):
-        if key:  # `exclude` takes whole sections only
-            values.get(section, {}).pop(key, None)
+        if key in values.get(section, {}):  # `exclude` takes whole sections only
+            del values[section][key]
+            if not values[section]:
+                del values[section]
     if config.update.schedule == "constant":
         values.pop("steps", None)
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return CHANGED_SETTINGS + hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def export_policy(policy: Policy, folder: Path) -> None:
-    """Write config, weights, generation config, tokenizer and chat template. Adapters are merged into the weights."""
+    """Write a model folder: config, weights, generation config, tokenizer and chat template. Adapters are merged."""
     state: dict[str, Tensor] | None = merged_state(policy.model) if adapter_state(policy.model) else None
     with without_progress_bars():
         policy.model.save_pretrained(folder, state_dict=state)
@@ -128,7 +136,7 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random_states(states: dict[str, Any]) -> None:
-    """Set every global random generator. With another number of GPUs, the GPUs keep their states."""
+    """Set the state of every global random generator; those of GPUs only if the number of GPUs is the same."""
     version, words, gauss = states["python"]
     random.setstate((version, tuple(words), gauss))
     name, key, *rest = states["numpy"]

@@ -7,7 +7,8 @@ layers as `LayerParts`:
     h = h + out(attention(rotate(query_norm(query(x))), rotate(key_norm(key(x))), value(x)))    x = attention_norm(h)
     h = h + down(silu(gate(y)) * up(y))                                                         y = mlp_norm(h)
 
-To add an architecture with this layer: add a row to ARCHITECTURES. Every other model is computed by transformers.
+To add an architecture with this layer: add a row to ARCHITECTURES and its name to `FAST_ARCHITECTURES` in
+`egpo/support.py`, which `egpo plan` and `egpo doctor` read. Every other model is computed by transformers.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,12 +24,12 @@ from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qw
 from egpo.local.models.lora import is_adapted
 
 LayerPath = Literal["cpu_layers", "cpu_token_step", "cuda_layers"]
-"""Who computes a layer: packs on a CPU, the C kernel for one token per row, or either path on a GPU."""
+"""The code that computes a layer: packs on a CPU, the C kernel for one token per row, or either path on a GPU."""
 
 
 @dataclass(frozen=True)
 class LayerParts:
-    """The modules of one decoder layer by their role. `query_norm` and `key_norm` are None where there are none."""
+    """The modules of one decoder layer by their role. `query_norm` and `key_norm` are None if the layer has none."""
 
     attention_norm: Any
     query: Any
@@ -52,7 +53,10 @@ class LayerParts:
 
 @dataclass(frozen=True)
 class UnsupportedFeature:
-    """`reason` returns one phrase for a model that has the feature, which `paths` cannot compute; else None."""
+    """A feature of models that the code paths in `paths` cannot compute.
+
+    `reason` returns a phrase that names the feature if the model has it, else None.
+    """
 
     reason: Callable[[PreTrainedModel], str | None]
     paths: frozenset[LayerPath]
@@ -119,7 +123,7 @@ def why_not_cuda_layers(model: PreTrainedModel) -> str | None:
 
 
 def unsupported_feature(model: PreTrainedModel, path: LayerPath) -> str | None:
-    """Return the first feature of the model that the path cannot compute, on whatever device the model is."""
+    """Return the first feature of the model that the path cannot compute; None if there is none."""
     if _architecture(model) is None:
         return "unknown architecture"
     reasons = (feature.reason(model) for feature in UNSUPPORTED_FEATURES if path in feature.paths)
@@ -127,7 +131,7 @@ def unsupported_feature(model: PreTrainedModel, path: LayerPath) -> str | None:
 
 
 def _architecture(model: PreTrainedModel) -> Architecture | None:
-    """The exact class: a subclass may have changed its layers."""
+    """Return the row of the model's class; None if there is none. A subclass does not count: its layers may differ."""
     return next((row for row in ARCHITECTURES if type(model) is row.model_class), None)
 
 
@@ -146,7 +150,7 @@ def _other_activation(model: PreTrainedModel) -> str | None:
 
 
 def _rotation_by_length(model: PreTrainedModel) -> str | None:
-    """Angles that depend on the length of the sequence would need other tables for every sequence."""
+    """Return a phrase if the rotary angles depend on the sequence's length: one table is used for all lengths."""
     rotation = getattr(model.base_model.rotary_emb, "rope_type", "default")
     is_fixed = rotation in ("default", "linear", "llama3", "yarn")
     return None if is_fixed else f"the rotary positions are {rotation}"
@@ -158,7 +162,7 @@ def _other_linear(model: PreTrainedModel) -> str | None:
 
 
 def _adapter(model: PreTrainedModel) -> str | None:
-    """The C kernel reads weights, not modules: an adapter beside a weight would be ignored."""
+    """Return a phrase if a layer has an adapter: the C kernel reads only weights, and would ignore it."""
     linears = (part for layer in layers_of(model) for part in layer.linears)
     return next(("a layer has an adapter" for part in linears if type(part) is not torch.nn.Linear), None)
 
@@ -177,7 +181,7 @@ def _sliding_window(model: PreTrainedModel) -> str | None:
 
 
 def _hooked_layer(model: PreTrainedModel) -> str | None:
-    """Hooks of transformers change no result: for gradient checkpointing, and to return hidden states."""
+    """Return "a layer has hooks" if a hook might change its result, else None. Hooks of transformers itself do not."""
     hooks = (hook for part in model.base_model.modules() for hook in _hooks(part))
     is_foreign = any(not getattr(hook, "__module__", "").startswith("transformers.") for hook in hooks)
     return "a layer has hooks" if is_foreign else None

@@ -1,8 +1,8 @@
 """Attention through torch over packs and over rows of cache slots, registered with transformers under one name.
 
-N tokens of a pack, R rows, S slots, H heads of queries, K heads of keys, d the width of a head. Models without layers
-of the engine's own call `attend` from their transformers layers. A pack is described in `packs`; a row of slots is one
-sequence from slot 0 on, which gets one more token.
+Tensor suffixes: N tokens of a pack, R rows, S slots, H heads of queries, K heads of keys, d the width of a head. Models
+without layers of the engine's own call `attend` from their transformers layers. A pack is described in `packs`; a row
+of slots is one sequence from slot 0 on, which gets one more token.
 """
 
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ from egpo.errors import InputError
 from egpo.local.models.packs import GroupRectangle, PackLayout
 
 ATTENTION_NAME = "egpo"
-"""The model's `_attn_implementation`. transformers builds no mask for a name that is not its own."""
+"""The name in a model's `_attn_implementation`. transformers builds no mask for a name that it does not define."""
 
 
 @dataclass(frozen=True, eq=False)
 class SlotLayout:
-    """What is added to the scores of rows of slots: 0 over the filled slots of a row, minus infinity past them."""
+    """The bias of attention scores over cache slots: 0 for the filled slots of a row, minus infinity for the others."""
 
     bias_R11S: Tensor
 
@@ -39,7 +39,7 @@ def attend(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it: (1, H, N, d) of a pack to (1, N, H, d), or (R, H, 1, d) to (R, 1, H, d)."""
+    """Compute attention for transformers: (1, H, N, d) of a pack to (1, N, H, d), or (R, H, 1, d) to (R, 1, H, d)."""
     if layout is None:
         raise InputError(
             f"{type(module).__name__} does not pass the engine's keyword arguments on to its attention",
@@ -58,7 +58,7 @@ def attend_pack(query: Tensor, key: Tensor, value: Tensor, layout: PackLayout, s
 
 
 def _require_plain(options: dict[str, Any], longest: int) -> None:
-    """Raise InputError for attention that is not computed here. A window longer than every sequence is allowed."""
+    """Raise InputError if the attention has an unsupported feature. A window longer than every sequence is allowed."""
     window = options.get("sliding_window")
     faults = {
         f"a sliding window of {window} tokens": window is not None and window < longest,
@@ -70,7 +70,7 @@ def _require_plain(options: dict[str, Any], longest: int) -> None:
 
 
 def _attend_slots(query: Tensor, key: Tensor, value: Tensor, layout: SlotLayout, scaling: float | None) -> Tensor:
-    """Query heads that share keys become several queries of one head, so that the keys are not copied."""
+    """Compute attention over cache slots. Query heads that share keys become queries of one head: no copy of keys."""
     rows, heads, _, width = query.shape
     shared = query.view(rows, key.shape[1], -1, width)
     if query.is_cuda:
@@ -122,7 +122,7 @@ def _attend_responses(
 
 
 class _Heads(NamedTuple):
-    """(1, heads, tokens, d) each; several query heads may share one head of keys and values."""
+    """Queries, keys and values of shape (1, heads, tokens, d). Several query heads may share one head of keys."""
 
     query: Tensor
     key: Tensor

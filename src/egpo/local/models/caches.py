@@ -1,7 +1,8 @@
 """Key-value caches for sampling: filled by one pack of prompts, then by one token per row at a time.
 
-R rows, P prompts, S slots, K heads of keys, d the width of a head, T tokens of a row's own. A slot is the place of one
-token. What a row computes does not depend on the other rows; rows that are done are dropped in place (`keep`).
+Tensor suffixes: R rows, P prompts, S slots, K heads of keys, d the width of a head, T sampled tokens of a row. A slot
+is the memory of one token. The results of a row do not depend on the other rows; rows that have ended are dropped in
+place (`keep`).
 
     Slots        for transformers' layers: each row holds its prompt and its own tokens
     BlockSlots   for the CPU layers with the C kernel: one call per token for all layers
@@ -34,7 +35,7 @@ class Slots(Cache):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Store the keys and values of one layer, and return all that it attends to. Layers call this in order."""
+        """Store new keys and values of one layer, and return all keys and values of it. Layers call this in order."""
         if not self._spread:
             assert layer_idx == len(self._keys), "layers must be called in order"
             self._keys.append(key_states)
@@ -66,7 +67,7 @@ class Slots(Cache):  # type: ignore[misc]
         return SlotLayout(bias_RS.masked_fill_(past_RS, -torch.inf)[:, None, None])
 
     def keep(self, row_K: Tensor) -> None:
-        """Drop all rows but these, and renumber them in the order given, which `compacted` makes."""
+        """Keep only the rows `row_K`, a result of `compacted`: row `row_K[i]` becomes row i."""
         moved = (row_K != torch.arange(len(row_K), device=row_K.device)).nonzero()[:, 0]
         if len(moved):
             for buffer in (*self._keys, *self._values):
@@ -78,7 +79,7 @@ class Slots(Cache):  # type: ignore[misc]
 
 
 def compacted(live_R: Tensor) -> Tensor:
-    """Return the old row of each new row: a live row keeps its number where possible, and the last ones fill the gaps.
+    """Return the old number of each remaining row: rows keep their number if possible, and the last rows fill the gaps.
 
     >>> compacted(torch.tensor([True, False, True, False, True]))
     tensor([0, 4, 2])
@@ -101,14 +102,16 @@ def _spread(packed: Tensor, layout: PackLayout, prompt_R: Sequence[int], num_slo
 
 
 _MOST_HUGE_BYTES = 1 << 28
-"""Largest cache in pages of 2 MiB: the first token allocates all pages, and most of a larger cache is never written."""
+"""Largest cache for which pages of 2 MiB are used: the first token allocates all pages, and most of a larger cache is
+never written."""
 
 
 class BlockSlots:
-    """The cache that the C kernel reads and writes. A prompt's keys are held once for all its rows.
+    """The cache that the C kernel reads and writes. A prompt's keys are stored once for all its rows.
 
-    Keys lie in blocks of 16 slots, (P, K, S / 16, d, 16); values slot by slot, (P, K, S, d). The same for rows' own
-    tokens. Filled by `collect` in each layer, then `spread`."""
+    Keys are stored in blocks of 16 slots, (P, K, S / 16, d, 16); values slot by slot, (P, K, S, d). Those of rows' own
+    tokens have the same layout. To fill the cache, call `collect` in each layer, then `spread`.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
@@ -117,7 +120,7 @@ class BlockSlots:
         self.position_R = torch.empty(0, dtype=torch.long)
 
     def collect(self, key_NKd: Tensor, value_NKd: Tensor) -> None:
-        """Keep the keys and values of the prompts in the next layer."""
+        """Store the prompts' keys and values of one layer. Call this once per layer, in order."""
         self._collected.append((key_NKd, value_NKd))
 
     def spread(self, layout: PackLayout, prompt_R: Sequence[int], max_new: int) -> None:
@@ -146,7 +149,7 @@ class BlockSlots:
         return self._token_step.step(rows, len(token_R), self._own_length, self._slots)
 
     def keep(self, row_K: Tensor) -> None:
-        """Drop all rows but these, and renumber them in the order given, which `compacted` makes."""
+        """Keep only the rows `row_K`, a result of `compacted`: row `row_K[i]` becomes row i."""
         moved = (row_K != torch.arange(len(row_K))).nonzero()[:, 0]
         used = _whole_blocks(self._own_length)
         if len(moved):
@@ -194,12 +197,12 @@ def _block_rectangle(packed_NKd: Tensor, layout: PackLayout, num_slots: int) -> 
 
 
 class GroupSlots:
-    """The cache of the CPU layers through torch. A prompt's keys are held once for all its rows, and read once per
-    token.
+    """The cache of the CPU layers through torch. A prompt's keys are stored and read once for all its rows.
 
     Rows start together, so all rows have the same number of own tokens. Attention over prompts runs over a rectangle of
     cells, group by group: P prompts, L tokens of the longest, G rows of the largest group. Attention over rows' own
-    tokens runs row by row. Filled by `collect` in each layer, then `spread`."""
+    tokens runs row by row. To fill the cache, call `collect` in each layer, then `spread`.
+    """
 
     def __init__(self) -> None:
         self._prompt_keys: list[Tensor] = []
@@ -210,7 +213,7 @@ class GroupSlots:
         self.position_R = torch.empty(0, dtype=torch.long)
 
     def collect(self, key_NKd: Tensor, value_NKd: Tensor) -> None:
-        """Keep the keys and values of the prompts in the next layer."""
+        """Store the prompts' keys and values of one layer. Call this once per layer, in order."""
         self._prompt_keys.append(key_NKd)
         self._prompt_values.append(value_NKd)
 
@@ -252,7 +255,7 @@ class GroupSlots:
         return out.baddbmm_(weights[..., longest:], values).view(rows, heads * width)
 
     def keep(self, row_K: Tensor) -> None:
-        """Drop all rows but these, and renumber them in the order given, which `compacted` makes."""
+        """Keep only the rows `row_K`, a result of `compacted`: row `row_K[i]` becomes row i."""
         moved = (row_K != torch.arange(len(row_K))).nonzero()[:, 0]
         if len(moved):
             for buffer in (*self._keys, *self._values):
@@ -263,7 +266,7 @@ class GroupSlots:
             self._place_rows()
 
     def _written(self, buffer: Tensor, new_RKd: Tensor) -> Tensor:
-        """Store the new token, and return the rows' own tokens so far (R * K, T, d)."""
+        """Store the keys or values of the new tokens; return those of all tokens after the prompts (R * K, T, d)."""
         own = buffer[: len(new_RKd), :, : self._own_length]
         own[:, :, -1] = new_RKd
         return own.flatten(0, 1)
@@ -277,8 +280,11 @@ class GroupSlots:
             self._bias_P11L, self._prompt_R = self._bias_P11L[live], prompt_R
 
     def _place_rows(self) -> None:
-        """Make the indices of the rectangle: the row and head in each of the P * K * G cells (`_cells`), and the cell
-        of each of the R * K rows and heads (`_places`). An empty cell repeats a row, and is not read."""
+        """Compute which row and head is in each of the P * K * G cells of the rectangle (`_cells`), and the reverse.
+
+        The reverse is the cell of each of the R * K rows and heads (`_places`). An empty cell repeats a row, and is not
+        read.
+        """
         heads, (rows,) = self._prompt_keys[0].shape[1], self._prompt_R.shape
         order = self._prompt_R.argsort(stable=True)
         size_P = self._prompt_R.bincount(minlength=len(self._bias_P11L))

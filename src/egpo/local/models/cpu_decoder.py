@@ -1,8 +1,8 @@
 """Decoder layers on a CPU, over the parameters of the transformers model: whole packs, or one token per row in C.
 
-N tokens of a pack, R rows, D hidden, H heads of queries, K heads of keys and of values, d the width of a head.
-`decode` computes a pack layer by layer, with gradients; `TokenStep` computes one more token of every row by one call of
-`native/sources/decode.c`, without gradients. Both read the layers through `architectures.LayerParts`.
+Tensor suffixes: N tokens of a pack, R rows, D hidden, H heads of queries, K heads of keys and of values, d the width of
+a head. `decode` computes a pack layer by layer, with gradients; `TokenStep` computes one more token of every row by one
+call of `native/sources/decode.c`, without gradients. Both read the layers through `architectures.LayerParts`.
 """
 
 import ctypes
@@ -19,12 +19,13 @@ from egpo.local.models.cpu_operations import Angles, add_projection, norm_and_ro
 from egpo.native.library import address, kernels, suits
 
 Attend = Callable[[int, Tensor, Tensor, Tensor, float], Tensor]
-"""Number of the layer, query (N, H, d), key and value (N, K, d), scale of the scores: to (N, H * d)."""
+"""A function that computes attention (N, H * d) from the layer's number, queries (N, H, d), keys and values (N, K, d),
+and the scale of the scores."""
 
 BLOCK = 16
-"""Slots of keys that are stored dimension by dimension: the width of a vector register, in float32 numbers."""
+"""Number of slots in a block, whose keys are stored dimension by dimension: the width of a vector register."""
 _MOST_PACKED_WEIGHTS = 1 << 26
-"""Up to this number of weights, sampling keeps a second, packed copy of them, with which products are faster."""
+"""Largest number of weights of which sampling keeps a second, packed copy, with which matrix products are faster."""
 
 
 def decode(model: PreTrainedModel, token_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
@@ -66,7 +67,7 @@ class LayerSlots:
 
 
 class _Sizes(ctypes.Structure):
-    """`sizes_t` of the kernels."""
+    """The struct `sizes_t` of the C kernels: the sizes of a model."""
 
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("layers", "hidden", "inner", "heads", "key_heads", "width", "packed")),
@@ -75,7 +76,7 @@ class _Sizes(ctypes.Structure):
 
 
 class _Rows(ctypes.Structure):
-    """`batch_t` of decode.c."""
+    """The struct `batch_t` of decode.c: the rows that get one more token."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("token", "position", "prompt", "prompt_length")),
@@ -84,9 +85,11 @@ class _Rows(ctypes.Structure):
 
 
 class TokenStep:
-    """One more token of every row through all layers: the addresses that decode.c reads, and the tensors behind them.
+    """The computation of one more token of every row through all layers, by decode.c.
 
-    The weights must not change while an instance is in use."""
+    It keeps the addresses that decode.c reads, and the tensors at these addresses. The weights must not change while an
+    instance is in use.
+    """
 
     def __init__(self, model: PreTrainedModel, caches: list[LayerSlots], num_positions: int) -> None:
         base: Any = model.base_model
@@ -104,7 +107,8 @@ class TokenStep:
         """Return the hidden states of the new tokens (R, D).
 
         `rows`: token, position and prompt of each row, and the length of each prompt (int64). `own_length`: tokens of
-        each row after its prompt, the new one included. `slots`: of a prompt, and of a row."""
+        each row after its prompt, the new one included. `slots`: number of cache slots of a prompt, and of a row.
+        """
         sizes = self._sizes
         batch = _Rows(*(tensor.data_ptr() for tensor in rows), num_rows, own_length, *slots)
         width = 2 * (sizes.hidden + sizes.heads * sizes.width + sizes.inner) + 3 * sizes.key_heads * sizes.width
@@ -115,7 +119,7 @@ class TokenStep:
 
 
 def can_step_in_c(model: PreTrainedModel) -> bool:
-    """Whether decode.c can compute a model that the CPU layers support."""
+    """Return whether decode.c can compute a model that the CPU layers support."""
     return (
         unsupported_feature(model, "cpu_token_step") is None
         and layers_of(model)[0].head_width % BLOCK == 0
@@ -140,7 +144,7 @@ def _sizes(model: PreTrainedModel, layer: LayerParts) -> _Sizes:
 
 
 def _weights(layer: LayerParts, *, is_packed: bool) -> list[Tensor | None]:
-    """Weight and bias of each projection in turn."""
+    """Return the weight and the bias of each projection in turn."""
     pairs = ((linear.weight, linear.bias) for linear in layer.linears)
     return [tensor for weight, bias in pairs for tensor in (_packed(weight) if is_packed else weight, bias)]
 

@@ -1,8 +1,8 @@
 """The operations of a decoder layer on a CPU, each with its gradient: a C kernel where it can run, else torch.
 
-N tokens, D hidden, I inputs and O outputs of a projection, H heads of queries, K heads of keys and of values, d the
-width of a head. In the order of a layer: RMS norm, projections, norm and rotation of heads, attention over a pack,
-gated activation.
+Tensor suffixes: N tokens, D hidden, I inputs and O outputs of a projection, H heads of queries, K heads of keys and of
+values, d the width of a head. In the order of a layer: RMS norm, projections, norm and rotation of heads, attention
+over a pack, gated activation.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,10 @@ from egpo.native.library import address, kernels, suits
 
 
 def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-    """weight * x / sqrt(mean(x^2) + eps) over the last axis, with the root in float32 whatever the dtype.
+    """Return weight * x / sqrt(mean(x^2) + eps) over the last axis, with the root in float32 for any dtype.
 
-    The gradient is in closed form: through autograd's own operations it takes six times as long on a CPU."""
+    The gradient is in closed form: through autograd's own operations it takes six times as long on a CPU.
+    """
     if suits(x, weight_D):
         normed: Tensor = _NativeRmsNorm.apply(x, weight_D, eps)  # type: ignore[no-untyped-call]
     elif torch.is_grad_enabled():
@@ -73,7 +74,7 @@ class _RmsNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        """With u = x / root: grad_w = sum g u, and grad_x = (g w - u mean(g w u)) / root."""
+        """Return the gradients: with u = x / root, grad_w = sum g u, and grad_x = (g w - u mean(g w u)) / root."""
         unit, weight_D, inverse_root = ctx.saved_tensors
         wide_D = weight_D.to(inverse_root.dtype)
         along = (grad * unit).to(inverse_root.dtype)
@@ -84,7 +85,7 @@ class _RmsNorm(torch.autograd.Function):
 
 
 def projections(x_NI: Tensor, layers: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    """Return the output of each layer for the same input. The input's gradient is one sum over all layers."""
+    """Return the output of each layer for the same input. The backward pass sums the input's gradient in place."""
     if not _can_multiply(x_NI, layers):
         return tuple(layer(x_NI) for layer in layers)
     weights, biases = (layer.weight for layer in layers), (layer.bias for layer in layers)
@@ -93,7 +94,7 @@ def projections(x_NI: Tensor, layers: tuple[Any, ...]) -> tuple[Tensor, ...]:
 
 
 def add_projection(onto_NO: Tensor, x_NI: Tensor, layer: Any) -> Tensor:
-    """onto + layer(x), in one pass over the output where the C kernel runs."""
+    """Return onto + layer(x), in one pass over the output if the C kernel is available."""
     if not _can_multiply(x_NI, (layer,)) or layer.bias is not None:
         update_NO: Tensor = layer(x_NI)
         return onto_NO + update_NO
@@ -102,7 +103,7 @@ def add_projection(onto_NO: Tensor, x_NI: Tensor, layer: Any) -> Tensor:
 
 
 def _can_multiply(x_NI: Tensor, layers: tuple[Any, ...]) -> bool:
-    """The kernel reads weights, not modules: an adapter beside a weight would be ignored."""
+    """Return whether the C kernel can compute these layers. It reads only weights, and would ignore an adapter."""
     return all(type(layer) is Linear and layer.weight.is_contiguous() for layer in layers) and (
         suits(x_NI, *(layer.weight for layer in layers)) and bool(kernels().has_products())
     )
@@ -146,12 +147,12 @@ class _AddProjection(torch.autograd.Function):
 
 
 def _rows_of(x_NI: Tensor) -> Callable[[Tensor | None], Tensor | None]:
-    """Return a function that repeats a bias for every token, as the kernel adds it."""
+    """Return a function that repeats a bias for every row of `x_NI`: the C kernel adds a matrix, not a vector."""
     return lambda bias_O: None if bias_O is None else bias_O.expand(len(x_NI), -1).contiguous()
 
 
 def _product(x_NI: Tensor, weight_OI: Tensor, onto_NO: Tensor | None = None) -> Tensor:
-    """onto + x weight^T, with the weights packed once per pass."""
+    """Return onto + x weight^T. The weights are first packed for the C kernel."""
     packed = torch.empty(kernels().packed_size(*weight_OI.shape))
     kernels().pack(address(weight_OI), *weight_OI.shape, address(packed))
     out_NO = x_NI.new_empty(len(x_NI), len(weight_OI))
@@ -161,7 +162,7 @@ def _product(x_NI: Tensor, weight_OI: Tensor, onto_NO: Tensor | None = None) -> 
 
 
 def _product_back(grad_NO: Tensor, weight_OI: Tensor, onto_NI: Tensor | None) -> Tensor:
-    """onto + grad weight, written over `onto` where there is one."""
+    """Return onto + grad @ weight, which overwrites `onto`; only grad @ weight if `onto_NI` is None."""
     num_outputs, num_inputs = weight_OI.shape
     packed = torch.empty(kernels().packed_size(num_inputs, num_outputs))
     kernels().pack_transposed(address(weight_OI), num_outputs, num_inputs, address(packed))
@@ -290,7 +291,7 @@ def _pack_arguments(layout: PackLayout, query_NHd: Tensor, key_NKd: Tensor) -> t
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) * up, with both gradients in one pass."""
+    """Return silu(gate) * up. The backward pass computes both gradients at once."""
     if not suits(gate, up):
         return silu(gate) * up
     out: Tensor = _NativeSwiglu.apply(gate, up)  # type: ignore[no-untyped-call]

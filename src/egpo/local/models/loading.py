@@ -1,4 +1,4 @@
-"""Load a policy from a model folder or a name on the Hugging Face hub; an InputError names what is missing."""
+"""Load a policy from a model folder or by its name on the Hugging Face hub. Raise InputError if a part is missing."""
 
 import os
 from pathlib import Path
@@ -21,9 +21,10 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def load_policy(settings: Model, seed: int = 0) -> Policy:
-    """Return the model on its device, in its dtype, without dropout.
+    """Load the model and its tokenizer, on the device and in the dtype of the settings, without dropout.
 
-    The engine's forward pass is compared with that of transformers (`self_check`) before the policy is returned."""
+    The engine's forward pass is compared with that of transformers (`self_check`) before the policy is returned.
+    """
     where = f"model {settings.path}"
     folder = _folder(require_model_place(settings.path, where), where)
     tokenizer = _tokenizer(folder, where)
@@ -49,7 +50,7 @@ def load_policy(settings: Model, seed: int = 0) -> Policy:
 
 
 def choose_device(wanted: str) -> torch.device:
-    """Return the device for `auto`, `cpu` or `cuda`; `auto` is a GPU where torch can use one."""
+    """Return the device for `auto`, `cpu` or `cuda`; `auto` is a GPU if torch can use one."""
     if wanted == "cuda" and not torch.cuda.is_available():
         raise InputError(
             "torch cannot use a GPU", where="model.device=cuda", fix="`egpo doctor` shows why; or set model.device=cpu"
@@ -63,13 +64,19 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def _use_deterministic_kernels() -> None:
-    """For the whole process. cuBLAS reads its variable when it is first used, which is later."""
+    """Make torch deterministic for the whole process.
+
+    cuBLAS reads its environment variable at its first use, so this must be called before any matrix product on a GPU.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
 
 
 def _folder(path: str, where: str) -> str:
-    """Check a local folder: transformers would look for its name on the hub."""
+    """Return the path of a model. If it is a folder without a model, raise InputError.
+
+    Otherwise transformers would look for the folder's name on the hub.
+    """
     local = Path(path).expanduser()
     if local.is_dir():
         if not (local / "config.json").is_file():
@@ -107,10 +114,11 @@ def _model(folder: str, settings: Model, dtype: torch.dtype, seed: int, where: s
             )
     except UnpicklingError as error:
         fix = "save the weights as safetensors, on a machine where the code in the file may run"
-        what = "its weights are a pickle that holds more than tensors; loading it could run code"
+        what = "the weights are a pickle that contains more than tensors; loading it could run code"
         raise InputError(what, where=where, fix=fix) from error
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-        raise InputError(f"cannot be loaded: {_first_line(error)}", where=where, fix=_fix_for(folder, error)) from error
+        what = f"the model cannot be loaded: {_first_line(error)}"
+        raise InputError(what, where=where, fix=_fix_for(folder, error)) from error
     return model
 
 
@@ -159,7 +167,7 @@ def _stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, where:
 
 
 def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the padding token, or the end token where there is none: it only fills tables, no model reads it."""
+    """Return the padding token, or the end token if there is none: it only fills tables, no model reads it."""
     for token in (tokenizer.pad_token_id, tokenizer.eos_token_id):
         if token is not None:
             return int(token)

@@ -1,6 +1,6 @@
 """LoRA adapters beside frozen weights (Hu et al. 2021, arXiv:2106.09685), through peft.
 
-The adapters are put into the transformers model itself, which keeps its class. D inputs, r rank.
+The adapters are put into the transformers model itself, which keeps its class. Tensor suffixes: D inputs, r rank.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ def add_adapters(model: PreTrainedModel, settings: Lora, seed: int) -> None:
 
 @contextmanager
 def adapters_off(model: PreTrainedModel) -> Iterator[None]:
-    """Disable the adapters within the block: the model is the one that training started from."""
+    """Disable the adapters within the `with` block, so that the model is the one that training started from."""
     layers = _adapted_layers(model).values()
     for layer in layers:
         layer.enable_adapters(enabled=False)
@@ -65,7 +65,7 @@ def adapter_state(model: PreTrainedModel) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_adapter_state(model: PreTrainedModel, state: Mapping[str, Tensor]) -> None:
-    """Load what `adapter_state` returned, bit for bit; InputError if it belongs to other adapters."""
+    """Load weights that `adapter_state` returned. Raise InputError if they belong to other adapters."""
     own = adapter_state(model)
     expected, found = ({name: tensor.shape for name, tensor in named.items()} for named in (own, state))
     wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
@@ -81,9 +81,10 @@ def load_adapter_state(model: PreTrainedModel, state: Mapping[str, Tensor]) -> N
 
 @torch.no_grad()
 def merged_state(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the state of a model without adapters that computes the same: W + alpha / rank * B A, under the name of W.
+    """Return the state of an equivalent model without adapters: W + alpha / rank * B A, under the name of W.
 
-    For a model without adapters this is its own state. Tied tensors stay tied."""
+    For a model without adapters this is its own state. Tied tensors stay tied.
+    """
     merged = {f"{name}.weight": merged_weight(layer) for name, layer in _adapted_layers(model).items()}
     plain = {
         name.replace(".base_layer.", "."): tensor
@@ -94,7 +95,7 @@ def merged_state(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def is_adapted(layer: torch.nn.Module) -> bool:
-    """Whether the layer has an adapter."""
+    """Return whether the layer has an adapter."""
     return hasattr(layer, "base_layer") and hasattr(layer, "get_delta_weight")
 
 
@@ -130,7 +131,9 @@ def _require_layers(model: PreTrainedModel, settings: Lora) -> None:
         matches = [module for name, module in matrices.items() if name == wanted or name.endswith(f".{wanted}")]
         if not any(module.weight.ndim == 2 for module in matches):
             known = {name.rpartition(".")[2] for name, module in matrices.items() if module.weight.ndim == 2}
-            raise InputError(f"no layer `{wanted}`", where="model.lora.layers", fix=nearest(wanted, known))
+            what = f"the model has no layer `{wanted}`"
+            raise InputError(what, where="model.lora.layers", fix=nearest(wanted, known))
         # The engine reads the head's weight without adapters, and a tied embedding is the head.
         if any(module in embeddings for module in matches):
-            raise InputError(f"`{wanted}` is an embedding", where="model.lora.layers", fix="leave it out")
+            what = f"`{wanted}` is an embedding, which cannot have an adapter"
+            raise InputError(what, where="model.lora.layers", fix="remove it from the list")

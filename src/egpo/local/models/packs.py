@@ -1,8 +1,9 @@
 """Packs: the sequences of one forward pass side by side without padding, each prompt once for all its responses.
 
-P problems, B rows; N tokens of a pack, M response tokens of a pack; G rows of a group, T tokens of its longest
-response. A pack is a list of groups. A group is a prompt and the responses that share it: the prompt attends to itself,
-and a response attends to its prompt and to itself."""
+Tensor suffixes: P problems, B rows; N tokens of a pack, M response tokens of a pack; G rows of a group, T tokens of its
+longest response. A pack is a list of groups. A group is a prompt and the responses that share it: the prompt attends to
+itself, and a response attends to its prompt and to itself.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,14 +23,17 @@ class Sequences:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in a pack: the last token of a response predicts nothing, and is left out."""
+        """The number of tokens in a pack. The last token of a response predicts nothing, and is left out."""
         return len(self.prompt) + sum(len(response) - 1 for response in self.responses)
 
 
 @dataclass(frozen=True, eq=False)
 class Pack:
-    """The input of one forward pass. Token `target_M[m]` of a response is predicted by the hidden state at
-    `source_M[m]`: group by group, response by response, in order."""
+    """The input of one forward pass.
+
+    The hidden state at position `source_M[m]` predicts the response token `target_M[m]`. These are ordered by group,
+    response and token.
+    """
 
     token_N: Tensor
     position_N: Tensor
@@ -99,18 +103,21 @@ class PackLayout:
 
     @cached_property
     def longest(self) -> int:
-        """Tokens of the longest sequence: a prompt with its longest response."""
+        """The number of tokens of the longest sequence: a prompt with its longest response."""
         return max(group.prompt_length + group.longest for group in self.groups)
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Tokens of each group's prompt and of all its responses, group by group."""
+        """The number of tokens of each group's prompt and of all its responses together, group by group."""
         return [size for group in self.groups for size in (group.prompt_length, sum(group.lengths))]
 
     @cached_property
     def parts(self) -> Tensor:
-        """(parts, 4), int32, for the C kernel: start and length of each prompt and each response, then start and length
-        of the prompt before it, which for a prompt has length 0."""
+        """The table (parts, 4), int32, that describes each prompt and each response (a part) to the C kernel.
+
+        Its columns are start and length of the part, and start and length of the prompt that it follows (length 0 for
+        a prompt).
+        """
         rows = [row for group in self.groups for row in _part_rows(group)]
         return torch.tensor(rows, dtype=torch.int32).view(-1, 4)
 
@@ -122,7 +129,7 @@ class PackLayout:
 
     @cached_property
     def rectangles(self) -> "tuple[GroupRectangle, ...]":
-        """Each group's responses as a rectangle; made once per pack, read by every layer."""
+        """Each group's responses as a rectangle, computed once per pack for all layers."""
         return tuple(GroupRectangle(group, self.device) for group in self.groups)
 
 
@@ -153,14 +160,16 @@ class GroupRectangle:
         self._bias: Tensor | None = None
 
     def bias(self, repeats: int, dtype: torch.dtype) -> Tensor:
-        """Return what is added to the scores (repeats * T, L + T): 0 over the prompt's L tokens and over the response
-        up to the token itself, else minus infinity."""
+        """Return the bias of the attention scores (repeats * T, L + T), which is the causal mask.
+
+        It is 0 over the prompt's L tokens and over the response up to the token itself, else minus infinity.
+        """
         if self._bias is None:  # the same for every layer
             self._bias = self._make_bias(repeats, dtype)
         return self._bias
 
     def fill(self, tensor: Tensor) -> Tensor:
-        """Return (1, H, tokens, d) of the responses as (G, H, T, d)."""
+        """Convert the concatenated responses (1, H, tokens, d) to one padded row per response (G, H, T, d)."""
         part = tensor[0]
         if self.ragged:
             part = part.index_select(1, self.index)
@@ -176,11 +185,13 @@ class GroupRectangle:
 
 @dataclass(frozen=True, eq=False)
 class VarlenLayout:
-    """A pack as variable-length attention reads it: each prompt and each response is a sequence of queries, and the
-    keys of a response are those of its prompt, then its own. Here M counts the keys of all sequences.
+    """The layout of a pack for variable-length attention. Here M is the number of keys of all sequences.
 
-    `source_M`: the token of the pack behind each key. `order_M` lists the keys by that token; those of token n start at
-    `first_N1[n]`. `query_starts` and `key_starts` (int32) bound the sequences."""
+    Each prompt and each response is a sequence of queries. The keys of a response are those of its prompt, then its
+    own. `source_M`: the token of the pack that each key belongs to. `order_M`: the indices of the keys sorted by that
+    token; those of token n start at `first_N1[n]`. `query_starts` and `key_starts` (int32): the boundaries of the
+    sequences.
+    """
 
     source_M: Tensor
     order_M: Tensor

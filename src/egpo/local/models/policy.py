@@ -1,7 +1,8 @@
 """A causal language model as the engine uses it: hidden states of packs, one more token per row, logits, and prompts.
 
-N tokens of a pack, R rows, D hidden, V vocabulary. Three paths compute the hidden states: the engine's own layers on a
-GPU or on a CPU, for the architectures in `architectures`, and transformers' layers for every other model.
+Tensor suffixes: N tokens of a pack, R rows, D hidden, V vocabulary. Three paths compute the hidden states: the engine's
+own layers on a GPU or on a CPU, for the architectures in `architectures`, and transformers' layers for every other
+model.
 """
 
 from collections.abc import Sequence
@@ -29,8 +30,11 @@ ForwardPath = Literal["cuda_layers", "cpu_layers", "transformers"]
 
 @dataclass(eq=False)
 class Policy:
-    """A model with its tokenizer. `stop_ids` end a response, `context` is the longest sequence in tokens, `template`
-    holds variables for the chat template."""
+    """A model with its tokenizer.
+
+    `stop_ids`: the tokens that end a response. `context`: the longest sequence in tokens. `template`: variables for the
+    chat template.
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -73,9 +77,10 @@ class Policy:
         return BlockSlots(self.model) if can_step_in_c(self.model) else GroupSlots()
 
     def hidden(self, pack: Pack, cache: AnySlots | None = None) -> Tensor:
-        """Return the hidden states after the last norm (N, D), with gradients where they are enabled.
+        """Return the hidden states after the last norm (N, D), with gradients if they are enabled.
 
-        A cache keeps the keys and values of the pack's prompts."""
+        If a cache is given, it stores the keys and values of the pack's prompts.
+        """
         path = self.path if cache is None else None
         if path == "cuda_layers":
             from egpo.local.models.cuda.packed import packed_hidden
@@ -86,8 +91,10 @@ class Policy:
         return self._forward(pack.token_N[None], pack.position_N[None], pack.layout, cache)[0]
 
     def logits(self, hidden_RD: Tensor) -> Tensor:
-        """Return the logits (R, V) in float32, whatever the dtype of the weights: rounded to bfloat16 they would give
-        other probabilities than the update computes."""
+        """Return the logits (R, V) in float32 for weights of any dtype.
+
+        Rounded to bfloat16, they would give other probabilities than the update computes.
+        """
         if hidden_RD.is_cuda and hidden_RD.dtype != torch.float32:
             return torch.mm(hidden_RD, self.head_VD.T, out_dtype=torch.float32)
         return hidden_RD.float() @ self.head_VD.float().T
@@ -114,7 +121,10 @@ class Policy:
 
 
 def _attention_over(layout: PackLayout, cache: GroupSlots | BlockSlots | None) -> Attend:
-    """Attention over a pack on a CPU, which also keeps the keys and values of each layer in the cache, if any."""
+    """Return the attention function for a pack on a CPU.
+
+    It also stores keys and values in the cache, if there is one.
+    """
 
     def attend(layer: int, query_NHd: Tensor, key_NKd: Tensor, value_NKd: Tensor, scale: float) -> Tensor:
         if cache is not None:
@@ -138,7 +148,7 @@ def prompt_text(policy: Policy, task: Task, problem: Problem) -> str:
     messages = task.prompt(problem)
     if isinstance(messages, str) or not messages:
         raise InputError(
-            f"the task's `prompt` returned {messages!r:.60}",
+            f"the task's `prompt` returned {messages!r:.60}, not a list of messages",
             where=f"problem {problem.key}",
             fix='return messages: [{"role": "user", "content": ...}]',
         )
@@ -155,12 +165,12 @@ def prompt_text(policy: Policy, task: Task, problem: Problem) -> str:
 
 
 def _require_utf8(problem: Problem, text: str) -> None:
-    """Half of a surrogate pair, which JSON can hold, is not text: each tokenizer fails on it in its own way."""
+    """Raise InputError if a prompt has half of a surrogate pair, which JSON can contain and no tokenizer can encode."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(
-            f"its prompt holds {text[error.start]!r}, half of a surrogate pair",
+            f"the prompt contains {text[error.start]!r}, half of a surrogate pair",
             where=f"problem {problem.key!r:.80}",
             fix="fix the data: such a character comes from text that was cut or decoded wrongly",
         ) from error
@@ -171,8 +181,8 @@ def require_room(policy: Policy, problem: Problem, num_tokens: int, max_response
     longest_prompt = policy.context - max_response_tokens
     if num_tokens > longest_prompt:
         raise InputError(
-            f"a prompt of {num_tokens} tokens and a response of {max_response_tokens} do not fit the model's "
-            f"{policy.context}",
+            f"a prompt of {num_tokens} tokens and a response of {max_response_tokens} do not fit the model's context "
+            f"of {policy.context}",
             where=f"problem {problem.key[:80]}",
             fix=f"leave such problems out with rollout.max_prompt_tokens={max(longest_prompt, 1)}"
             if longest_prompt > 0

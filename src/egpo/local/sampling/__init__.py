@@ -5,6 +5,7 @@
     alternatives.py  the likeliest tokens at positions of high entropy, for the report (`rollout.alternatives`)
     cuda/         the same on a GPU by captured graphs, for models with the engine's own layers
 
-A policy's CUDA decoder is made and owned by `sample.cuda_decoder`. Imports `local/models`; nothing of updates or
-training. To add a rule of truncation: a field of `Sampling`, `choose.kept_tokens`, and `cuda/kernels/truncate.py`.
+A policy's CUDA decoder is created and owned by `sample.cuda_decoder`. This package imports `local/models`, and nothing
+of updates or training. To add a truncation rule, add a field to `choose.Sampling`, and implement it in
+`choose.kept_tokens` and `cuda/kernels/truncate.py`.
 """

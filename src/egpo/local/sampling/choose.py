@@ -1,6 +1,6 @@
 """Choose a token from logits, with its log-probability and the entropy of the distribution; detect ends of responses.
 
-R rows, V vocabulary, K tokens that may be kept by truncation; B rows and T tokens of the tables.
+Tensor suffixes: R rows, V vocabulary, K tokens that may be kept by truncation; B rows and T tokens of the tables.
 """
 
 import math
@@ -16,14 +16,14 @@ from egpo.local.rollouts import Alternatives
 from egpo.native.library import address, kernels, suits
 
 WHOLE = 2**61
-"""Probability 1 as an integer. A sum that rounding has lifted a little above it still fits into 64 bits."""
+"""Probability 1 as a fixed-point integer. A sum that exceeds it a little by rounding still fits into 64 bits."""
 NUM_POSITIONS = 32
 """Positions per response at which alternatives are kept: those of highest entropy."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 keep the whole vocabulary."""
+    """Settings for drawing a token. Temperature 0 is greedy; top_k 0, top_p 1, min_p 0 keep the whole vocabulary."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -37,9 +37,12 @@ class Sampling:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """One token per row. `logp_R` is its log-probability over the whole vocabulary at the sampling temperature, as the
-    update computes it. `entropy_R` is the entropy in nats of the distribution that was sampled from: at the sampling
-    temperature, and after truncation. For a greedy choice both are taken at temperature 1."""
+    """The chosen token of each row, with its log-probability and the entropy of the distribution.
+
+    `logp_R` is over the whole vocabulary at the sampling temperature, as the update computes it. `entropy_R` is the
+    entropy in nats of the distribution that was sampled from: at the sampling temperature, and after truncation. For a
+    greedy choice both are computed at temperature 1.
+    """
 
     token_R: Tensor
     logp_R: Tensor
@@ -47,7 +50,7 @@ class Choice:
 
 
 def choose(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> Choice:
-    """Return one token per row, decided by its logits and its uniform draw alone."""
+    """Choose one token per row, which depends only on the row's logits and its uniform random number."""
     if sampling.temperature > 0 and not sampling.truncates and suits(logits_RV):
         return _native_choice(logits_RV.contiguous(), uniform_R.double().contiguous(), sampling.temperature)
     tempered_RV = logits_RV.float() / (sampling.temperature or 1.0)
@@ -71,7 +74,7 @@ def _native_choice(logits_RV: Tensor, uniform_R: Tensor, temperature: float) -> 
 
 
 def entropy(probability_RV: Tensor) -> Tensor:
-    """-sum p log p in nats; a token of probability 0 adds nothing."""
+    """Return the entropy -sum p log p in nats; a token of probability 0 adds nothing."""
     parts_RV: Tensor = torch.special.entr(probability_RV)
     return parts_RV.sum(dim=-1)
 
@@ -83,8 +86,11 @@ def truncate(probability_RV: Tensor, sampling: Sampling) -> Tensor:
 
 
 def kept_tokens(probability_RV: Tensor, sampling: Sampling) -> Tensor:
-    """Return which tokens are kept: top-k, then the smallest set that holds top_p of their mass, then min_p. Among
-    equally likely tokens the first ones are kept. The likeliest token is always kept."""
+    """Return a mask of the tokens that truncation keeps.
+
+    Top-k is applied first, then the smallest set that has a share `top_p` of the remaining probability, then min_p.
+    Among equally likely tokens the first ones are kept. The likeliest token is always kept.
+    """
     if not sampling.top_k and sampling.top_p == 1:
         return probability_RV >= sampling.min_p * probability_RV.amax(dim=-1, keepdim=True)
     ordered_RK = _likeliest(probability_RV, sampling.top_k)
@@ -112,15 +118,16 @@ def _num_kept(ordered_RK: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draw(probability_RV: Tensor, uniform_R: Tensor) -> Tensor:
-    """Return the token at which the cumulative probability passes the draw. A token of probability 0 is never drawn.
+    """Draw a token per row: the first whose cumulative probability exceeds the row's uniform random number.
 
-    Sums are in integers: in float32 the rare tokens of a large vocabulary would vanish in rounding, and on a GPU the
-    last bits of such sums change from run to run."""
+    A token of probability 0 is never drawn. Sums are in integers: in float32 the rare tokens of a large vocabulary
+    would vanish in rounding, and on a GPU the last bits of float sums change from run to run.
+    """
     cumulative_RV = _fixed_point(probability_RV).cumsum(dim=-1)
     total_R1 = cumulative_RV[:, -1:].contiguous()
     passed_R1 = (uniform_R.double()[:, None] * total_R1).long()
     token_R = torch.searchsorted(cumulative_RV, passed_R1, right=True)
-    # Rounding may lift the draw to the total: then take the last token of positive probability.
+    # Rounding may raise the random number to the total: then take the last token of positive probability.
     return torch.minimum(token_R, torch.searchsorted(cumulative_RV, total_R1))[:, 0]
 
 
@@ -133,14 +140,16 @@ def _fixed_point(probability_RV: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Stops:
-    """What ends a response: token ids, and strings anywhere in its text."""
+    """The token ids that end a response, and the strings that end it when they occur anywhere in its text."""
 
     ids: frozenset[int]
     strings: tuple[str, ...] = ()
 
     def over(self, token_R: Tensor, written: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase) -> Tensor:
-        """Return which rows have just ended. `written` holds the tokens of each row so far, including the new one; it
-        is read only if there are stop strings."""
+        """Return a mask of the rows that end with their newest token `token_R`.
+
+        `written` has the tokens of each row so far, including the newest; it is read only if there are stop strings.
+        """
         over_R = torch.isin(token_R, torch.tensor(sorted(self.ids), device=token_R.device))
         if not self.strings:
             return over_R
@@ -150,14 +159,19 @@ class Stops:
 
     @property
     def num_tail_tokens(self) -> int:
-        """A token holds at least one byte, so this many tokens cover the longest string and a broken character."""
+        """The number of last tokens to search for a stop string.
+
+        A token has at least one byte, so they cover the longest string and an incomplete character.
+        """
         return max(len(string.encode()) for string in self.strings) + 4
 
 
 @dataclass(frozen=True, eq=False)
 class ResponseTables:
-    """Where rows write their tokens: token ids, log-probabilities and entropies (B, T), lengths and ends (B), and, if
-    they were asked for, alternatives."""
+    """Tables that sampling fills: token ids, log-probabilities and entropies (B, T), lengths and finished flags (B).
+
+    `alternatives` is None unless they were asked for.
+    """
 
     response_BT: Tensor
     logp_BT: Tensor

@@ -1,8 +1,8 @@
 """Sample groups of responses, recording the log-probability and the exact entropy of every token.
 
-P problems, G samples per problem, B = P * G rows, R rows still being sampled, T tokens, V vocabulary. On a GPU with the
-engine's own layers, `cuda/decoder` samples the rows by captured graphs. Everywhere else the loop of this module does,
-and on a CPU each core takes a part of the rows.
+Tensor suffixes: P problems, G samples per problem, B = P * G rows, R rows still being sampled, T tokens, V vocabulary.
+On a GPU with the engine's own layers, `cuda/decoder` samples the rows by captured graphs. Everywhere else the loop of
+this module does, and on a CPU each core takes a part of the rows.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ from egpo.local.models.policy import AnySlots, Policy, prompt_tokens, require_ro
 from egpo.local.rollouts import Rollouts
 from egpo.local.sampling.alternatives import record_alternatives
 from egpo.local.sampling.choose import ResponseTables, Sampling, Stops, choose
-from egpo.local.threads import num_sides, require_wanted, side_by_side
+from egpo.local.threads import num_worker_threads, parallel_map, raise_if_cancelled
 from egpo.tasks import Problem, Task
 
 if TYPE_CHECKING:
     from egpo.local.sampling.cuda.decoder import Decoder
 
 _FEWEST_ROWS_PER_CORE = 8
-"""A core takes nearly as long for fewer rows."""
+"""Smallest number of rows that a core samples: it takes nearly as long for fewer."""
 _DECODERS: "WeakKeyDictionary[Policy, Decoder]" = WeakKeyDictionary()
 """The CUDA decoder of each policy, with its buffers and graphs; freed with the policy."""
 
@@ -40,7 +40,7 @@ _DECODERS: "WeakKeyDictionary[Policy, Decoder]" = WeakKeyDictionary()
 def sample(
     policy: Policy, task: Task, problems: Sequence[Problem], settings: Rollout, draws: Draws, *, alternatives: int = 0
 ) -> Rollouts:
-    """Return `settings.n` responses to each problem. A response depends on its problem and its draws alone.
+    """Sample `settings.n` responses to each problem. A response depends only on its problem and its random numbers.
 
     `alternatives`: number of likeliest tokens to record at positions of high entropy; it does not change a response.
     """
@@ -56,16 +56,17 @@ def sample(
     if decoder is not None:
         _fill_by_graphs(decoder, request)
     else:
-        parts = split_rows(len(problems), settings.n, num_sides(policy))
+        parts = split_rows(len(problems), settings.n, num_worker_threads(policy))
         rows_at_once = None if settings.rows_at_once is None else max(1, settings.rows_at_once // len(parts))
-        side_by_side(lambda rows: _fill(request, rows, rows_at_once), parts)
+        parallel_map(lambda rows: _fill(request, rows, rows_at_once), parts)
     return _rollouts(request, problems)
 
 
 def cuda_decoder(policy: Policy) -> "Decoder | None":
-    """Return the policy's decoder by captured CUDA graphs, made on the first call; None if its path has none.
+    """Return the decoder that samples from the policy by captured CUDA graphs, created on the first call.
 
-    Warns once if neither the GPU's nor the CPU's own layers can compute the model."""
+    Return None if the engine's CUDA layers cannot compute the model. Warn once if its CPU layers cannot either.
+    """
     policy.warn_if_slow()
     if policy not in _DECODERS and policy.path == "cuda_layers":
         from egpo.local.sampling.cuda.decoder import Decoder
@@ -75,9 +76,10 @@ def cuda_decoder(policy: Policy) -> "Decoder | None":
 
 
 def split_rows(num_problems: int, group: int, num_cores: int) -> list[list[int]]:
-    """Return rows 0 to P * G in order, in at most `num_cores` parts of similar size.
+    """Split the rows 0 to P * G - 1, in order, into at most `num_cores` parts of similar size.
 
-    Groups stay whole, so that each prompt is computed once, unless there are fewer groups than parts."""
+    Groups stay whole, so that each prompt is computed once, unless there are fewer groups than parts.
+    """
     num_rows = num_problems * group
     num_parts = max(1, min(num_cores, num_rows // _FEWEST_ROWS_PER_CORE))
     unit = group if num_problems >= num_parts else 1
@@ -128,8 +130,10 @@ def _fill_by_graphs(decoder: "Decoder", request: _SampleRequest) -> None:
 
 
 def _fill(request: _SampleRequest, rows: list[int], rows_at_once: int | None) -> None:
-    """Sample `rows_at_once` rows at a time, by default all. Rows that do not fit into memory are halved: rows are
-    independent, so the result is the same."""
+    """Sample the rows, `rows_at_once` at a time (None: all).
+
+    A part that does not fit into memory is cut in half. Rows are independent, so the result is the same.
+    """
     at_once = rows_at_once or len(rows)
     parts = [rows[first : first + at_once] for first in range(0, len(rows), at_once)]
     while parts:
@@ -149,21 +153,22 @@ def _fits(request: _SampleRequest, rows: list[int]) -> bool:
             raise
         warn_once(
             "rows at once",
-            f"out of memory sampling {len(rows)} rows at once; continuing with half as many (rollout.rows_at_once)",
+            f"out of memory sampling {len(rows)} rows at once; continuing with half as many "
+            "(set rollout.rows_at_once to start with fewer)",
         )
         return False
     return True
 
 
 def _sample_rows(request: _SampleRequest, rows: list[int]) -> None:
-    """Sample one token per row at a time, until every row has ended. Rows that have ended are dropped."""
+    """Sample these rows, one token of every row at a time, until all have ended. A row that has ended is dropped."""
     policy, tables, sampling, stops = request.policy, request.tables, request.sampling, request.stops
     slots, hidden_RD = _prefill(request, rows)
     row_R = torch.tensor(rows, device=policy.device)
     if tables.alternatives is not None:
         tables.alternatives.clear(row_R)  # rows that are started again after memory ran out
     for step in range(request.settings.max_response_tokens):
-        require_wanted()
+        raise_if_cancelled()
         logits_RV = policy.logits(hidden_RD)
         choice = choose(logits_RV, request.uniform_BT[row_R, step], sampling)
         tables.write(row_R, step, choice)
@@ -195,7 +200,7 @@ def _prefill(request: _SampleRequest, rows: list[int]) -> tuple[AnySlots, Tensor
 
 
 def _rollouts(request: _SampleRequest, problems: Sequence[Problem]) -> Rollouts:
-    """Cut the tables to the longest response, and decode the texts."""
+    """Return the filled tables as rollouts, cut to the longest response, with the decoded texts."""
     policy, tables = request.policy, request.tables
     longest = int(tables.length_B.max())
     mask_BT = torch.arange(longest, device=policy.device) < tables.length_B[:, None]
@@ -207,7 +212,7 @@ def _rollouts(request: _SampleRequest, problems: Sequence[Problem]) -> Rollouts:
         problem_B=torch.tensor(request.prompt_B),
         response_BT=tables.response_BT[:, :longest],
         mask_BT=mask_BT,
-        # A row that was started again after memory ran out has left values past its end.
+        # A row that was restarted after memory ran out may have old values past its end.
         logp_BT=tables.logp_BT[:, :longest] * mask_BT,
         entropy_BT=tables.entropy_BT[:, :longest] * mask_BT,
         finished_B=tables.finished_B,

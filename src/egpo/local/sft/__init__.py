@@ -5,7 +5,7 @@ A file of conversations and a config enter; a run folder with metrics and checkp
     rendering.py   from a record of the file to prompts and answers, as the chat template writes them
     examples.py    tokens and learned spans, in flat tables; counts of what cannot be learned
     batches.py     training and evaluation set, the batches of all steps, packs without padding
-    sft_run.py     what lives as long as a run, the loss, one step, one evaluation
+    sft_run.py     the state of a run, the loss, one step, one evaluation
     session.py     `sft`: from a recipe to the folder of the trained model
     preview.py     `egpo sft --dry-run`: counts, lengths, packing, one example
 

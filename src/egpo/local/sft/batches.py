@@ -1,7 +1,7 @@
 """From examples to forward passes: training and evaluation set, the batches of all steps, packs.
 
-A pack holds several examples without padding; no example attends to another. E examples, N tokens of a pack, M learned
-tokens of it.
+A pack holds several examples without padding; no example attends to another. Tensor suffixes: E examples, N tokens of a
+pack, M learned tokens of it.
 """
 
 from collections import Counter
@@ -32,10 +32,10 @@ class ExampleBatch:
 
 
 def plan_batches(length_E: Tensor, *, batch_tokens: int, epochs: int, seed: int) -> list[ExampleBatch]:
-    """Return the batches of all steps: a function of lengths, seed and budget.
+    """Return the batches of all steps, which depend only on the arguments.
 
-    Each epoch contains every example once, in its own order. A step takes the next examples while they fit into
-    `batch_tokens`, and at least one. The last step of an epoch may be smaller.
+    Each epoch contains every example once, in a new random order. A step takes the next examples as long as they fit
+    into `batch_tokens`, and at least one. The last step of an epoch may be smaller.
     """
     return [
         ExampleBatch(epoch, part)
@@ -69,7 +69,7 @@ class TrainingData:
 
 
 def load_data(settings: SftData, policy: Policy, seed: int) -> TrainingData:
-    """Read, tokenise and split the data. Nothing is read again while training."""
+    """Read, tokenise and split all data for training and evaluation."""
     reading = read_examples(Path(settings.path), policy, settings.max_tokens)
     train, evaluation = reading.examples, None
     if settings.eval_path is not None:
@@ -80,17 +80,21 @@ def load_data(settings: SftData, policy: Policy, seed: int) -> TrainingData:
 
 
 def _split(examples: Examples, eval_frac: float, seed: int) -> tuple[Examples, Examples]:
-    """Split by rows of the file, so that the answers of one conversation stay together."""
+    """Split examples into training and evaluation set by rows of the file: a conversation's answers stay together."""
     rows = np.unique(examples.row_E.numpy())
     if len(rows) < 2:
-        raise InputError("one conversation cannot be split", where="data.eval_frac", fix="give more, or data.eval_path")
+        raise InputError(
+            "a single conversation cannot be split into training and evaluation set",
+            where="data.eval_frac",
+            fix="give more conversations, or an evaluation file (data.eval_path)",
+        )
     held_out = torch.isin(examples.row_E, torch.from_numpy(split_rows(rows, eval_frac, seed).test))
     return examples.take((~held_out).nonzero()[:, 0]), examples.take(held_out.nonzero()[:, 0])
 
 
 _SHORTEST_FRAC = 0.75
-"""Rows of one attention rectangle have at least this fraction of its longest row. Less wastes time on padding, more
-needs many kernel launches."""
+"""Smallest ratio of the shortest to the longest row in one attention rectangle. A lower value wastes time on padding, a
+higher value needs more kernel launches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +114,7 @@ class Part:
 
 
 def cut_by_tokens(examples: Tensor, length_E: Tensor, budget: int) -> list[Part]:
-    """Sort the examples by length, and cut them into parts of at most `budget` tokens; a longer example is a part."""
+    """Sort examples by length, and cut them into parts of at most `budget` tokens; a longer example is its own part."""
     order = examples[(length_E[examples]).argsort(descending=True, stable=True)]
     lengths = (length_E[order] - 1).tolist()
     cuts, load = [0], 0

@@ -1,7 +1,7 @@
-"""From a file of conversations to tokenised examples in flat tables: integers, without a Python object per token.
+"""Read a file of conversations into tokenised examples, in flat integer tables without a Python object per token.
 
 An answer starts where its prompt ends, and ends with a stop token. Rows that cannot be learned are counted by reason.
-E examples, S tokens of all of them.
+Tensor suffixes: E examples, S tokens of all of them.
 """
 
 from array import array
@@ -33,10 +33,10 @@ REASONS = {
     "no_assistant_turn": "no assistant turn after another message, or no answer in the row",
     "unknown_role": "a message without a role",
     "not_text": "a message's content is neither text nor text parts",
-    "bad_tools": "its tools are not strict JSON, or one has no name",
-    "bad_calls": "a tool call without a name, or whose arguments are not an object",
-    "template_refused": "the chat template raises an error on it",
-    "calls_not_written": "the chat template does not write its tool calls",
+    "bad_tools": "the tools are not strict JSON, or a tool has no name",
+    "bad_calls": "a tool call has no name, or its arguments are not an object",
+    "template_refused": "the chat template raises an error on the conversation",
+    "calls_not_written": "the chat template does not write tool calls",
     "not_a_continuation": "the generation prompt ends with text that the rendered answer lacks",
     "lone_surrogate": "text that is not valid Unicode",
     "too_long": "more tokens than data.max_tokens, or than the model's context",
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Example e has the tokens from `start[e]` up to `start[e + 1]`, and comes from row `row_E[e]` of its file.
+    """Tokenised examples. Example e has the tokens `start[e]` to `start[e + 1] - 1`, from row `row_E[e]` of the file.
 
     `learned_S` marks the tokens that the loss covers: never the first of an example, which nothing predicts.
     """
@@ -71,7 +71,7 @@ class Examples:
         return _starts(self.learned_S.long())[self.start].diff()
 
     def tokens_of(self, example: int) -> slice:
-        """Return the slice of the tables that has the tokens of an example."""
+        """Return the slice of `token_S` and `learned_S` that belongs to an example."""
         return slice(int(self.start[example]), int(self.start[example + 1]))
 
     def take(self, chosen: Tensor) -> "Examples":
@@ -84,7 +84,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Encoded:
-    """The tokens of an example up to the last learned one, and the `spans` (from, to) of learned tokens."""
+    """The tokens of one example up to the last learned one, and the `spans` (start, end) of learned tokens."""
 
     tokens: list[int]
     spans: tuple[tuple[int, int], ...]
@@ -105,13 +105,13 @@ class TokenizedFile:
 
 
 def read_examples(path: Path, policy: Policy, max_tokens: int | None = None) -> TokenizedFile:
-    """Read and tokenise every conversation of a file. InputError with the reasons where no row can be learned."""
+    """Read and tokenise every conversation of a file. Raise InputError with the reasons if no row can be learned."""
     reader = _Reader(policy, min(max_tokens or policy.context, policy.context))
     for rows in _batches(read_conversations(path), _AT_ONCE):
         reader.add(rows)
     if not len(reader.table):
         reasons = "; ".join(f"{count:,} times: {REASONS[reason]}" for reason, count in reader.dropped.most_common())
-        raise InputError(f"none of its rows can be learned ({reasons})", where=str(path), fix=_fix(reader.dropped))
+        raise InputError(f"no row of the file can be learned ({reasons})", where=str(path), fix=_fix(reader.dropped))
     if reader.num_endless:
         warn_once(
             f"endless {path}",
@@ -122,7 +122,7 @@ def read_examples(path: Path, policy: Policy, max_tokens: int | None = None) -> 
 
 
 class _Reader:
-    """Renders and tokenises rows, and collects the examples and the counts of rows left out."""
+    """A reader that renders and tokenises rows, and collects the examples and the counts of rows left out."""
 
     def __init__(self, policy: Policy, longest: int) -> None:
         self._template = ConversationTemplate(policy.tokenizer, policy.template)
@@ -167,7 +167,7 @@ def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 class ExampleTable:
-    """Collects examples into tables."""
+    """A growing table of examples, from which `Examples` are made."""
 
     def __init__(self) -> None:
         self._tokens, self._learned = array("i"), bytearray()
@@ -196,21 +196,21 @@ class ExampleTable:
 
 
 def _starts(length: Tensor) -> Tensor:
-    """Return the start of each, followed by the end of the last."""
+    """Return the start of each item of the given lengths in a flat table, followed by the end of the last item."""
     return torch.cat([length.new_zeros(1), length.cumsum(0)])
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Tokenises renderings. The last of `stop_ids` in an answer is its last learned token."""
+    """A tokenizer of rendered conversations. The last stop token in an answer is its last learned token."""
 
     tokenizer: PreTrainedTokenizerBase
     stop_ids: frozenset[int]
 
     def encode(self, renderings: Sequence[Rendering]) -> Iterator[list[Encoded]]:
-        """Yield the examples of each rendering: one, or one per answer where a token spans the end of a turn.
+        """Yield the examples of each rendering: one, or one per answer if a token spans the end of a turn.
 
-        In that case the tokens of an answer would change with the turns that follow it.
+        In that case the tokens of an answer would depend on the turns that follow it.
         """
         answers = iter(self._answers([answer for rendering in renderings for answer in rendering.answers]))
         for rendering in renderings:
@@ -219,7 +219,7 @@ class Encoder:
             yield [joined] if joined else own
 
     def ends(self, encoded: Encoded) -> bool:
-        """True if the last answer has a stop token. From other examples a model does not learn to stop."""
+        """Return whether the last answer ends with a stop token. If not, the model does not learn to stop from it."""
         return encoded.tokens[-1] in self.stop_ids
 
     def _answers(self, answers: Sequence[Answer]) -> list[Encoded]:
@@ -244,7 +244,10 @@ class Encoder:
 
 
 def _joined(own: list[Encoded]) -> Encoded | None:
-    """Join the answers of a conversation into one example; None where their tokens are not prefixes of the last's."""
+    """Join the examples of one conversation, one per answer, into a single example that trains on all answers.
+
+    Return None if the tokens of an example are not the beginning of the last example's tokens.
+    """
     last = own[-1]
     if any(last.tokens[: len(one.tokens)] != one.tokens for one in own):
         return None

@@ -12,10 +12,10 @@ from egpo.local.sft.sft_run import SftRun
 
 @dataclass(frozen=True)
 class Preview:
-    """Figures of the training data.
+    """Statistics of the training data.
 
-    `packing_frac`: tokens of the forward passes as a fraction of `micro_tokens`. `lengths`: tokens per example:
-    shortest, median, longest.
+    `packing_frac`: tokens of the forward passes as a fraction of `micro_tokens`. `lengths`: the shortest, the median
+    and the longest example, in tokens.
     """
 
     num_rows: int
@@ -31,7 +31,7 @@ class Preview:
 
 @dataclass(frozen=True)
 class Passage:
-    """Consecutive tokens that are all learned, or all not."""
+    """The text of consecutive tokens that are all learned, or all not learned."""
 
     text: str
     learned: bool
@@ -55,7 +55,7 @@ def preview(run: SftRun) -> Preview:
 
 
 def passages(examples: Examples, example: int, tokenizer: PreTrainedTokenizerBase) -> list[Passage]:
-    """Split the text of an example into passages that are learned and that are not."""
+    """Split the text of an example into passages, which are alternately learned and not learned."""
     place = examples.tokens_of(example)
     tokens, learned = examples.token_S[place], examples.learned_S[place]
     cuts = (learned.diff().nonzero()[:, 0] + 1).tolist()

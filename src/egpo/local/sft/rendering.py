@@ -1,4 +1,4 @@
-"""From the records of a file to prompts and answers, as the chat template writes them.
+"""Convert the records of a file to prompts and answers, as the chat template writes them.
 
 A conversation is cut so that every learned token has the context that it will have at inference.
 """
@@ -38,14 +38,14 @@ class Conversation:
 
     @property
     def answers(self) -> list[int]:
-        """Return the indices of the learned turns: the assistant's, except a first message, which answers nothing."""
+        """The indices of the learned turns: the assistant's, except a first message, which answers nothing."""
         return [i for i, message in enumerate(self.messages) if i and message["role"] == "assistant"]
 
 
 def read_conversations(path: Path) -> Iterator[Conversation | Dropped]:
-    """Yield every record of a JSON, JSON lines or parquet file, or the reason why it cannot be learned.
+    """Yield the conversation of each record of a JSON, JSON lines or parquet file, or why it cannot be learned.
 
-    A record has `messages` (and `tools`), or is a row of `egpo prepare`, whose stored answer becomes the last turn.
+    A record has `messages` (and `tools`), or was written by `egpo prepare`; then its stored answer is the last turn.
     """
     return (_conversation(record) for record in read_records(path))
 
@@ -76,7 +76,7 @@ def _prepared(record: Record) -> Conversation | Dropped:
     return Conversation((*row.prompt, {"role": "assistant", "content": answer}), (), record.where)
 
 
-_FORMS = "give conversations in OpenAI's format, or parquet of `egpo prepare`"
+_FORMS = "give conversations in OpenAI's format, or a parquet file written by `egpo prepare`"
 
 
 def _up_to_last_answer(messages: list[Turn], tools: list[Tool], where: str) -> Conversation:
@@ -85,7 +85,7 @@ def _up_to_last_answer(messages: list[Turn], tools: list[Tool], where: str) -> C
 
 
 def _turn(message: Mapping[str, Any]) -> Turn:
-    # Parquet fills every key of every message: a template that tests `is defined` must not see the empty ones.
+    # In parquet every message has every key: a template that tests `is defined` must not see the empty ones.
     turn = {key: value for key, value in message.items() if value is not None}
     if not isinstance(turn.get("role"), str):
         raise UnfitError("unknown_role")
@@ -105,7 +105,10 @@ def _content(turn: Turn) -> str:
 
 
 def _calls(calls: Any) -> list[dict[str, Any]]:
-    """Parse the arguments to an object: a template that writes JSON would write a string in quotes."""
+    """Return the calls with their arguments as dicts.
+
+    Arguments may be stored as a JSON string. A template that converts arguments to JSON would quote that string again.
+    """
     if not isinstance(calls, list):
         raise CallsError("`tool_calls` is not a list")
     return [
@@ -145,19 +148,19 @@ class ConversationTemplate:
         return render(self.tokenizer, messages, tools=conversation.tools, prompt=prompt, variables=self.variables)
 
     def marks_answers(self, conversation: Conversation) -> bool:
-        """True if the template marks the assistant's text with `{% generation %}`."""
+        """Return whether the template marks the assistant's text with `{% generation %}`."""
         # A tokenizer may have another template for conversations with tools.
         source = str(self.tokenizer.get_chat_template(tools=list(conversation.tools) or None))
         return bool(re.search(r"\{%-?\s*generation\s*-?%\}", source))
 
     def marks(self, messages: Sequence[Turn], conversation: Conversation) -> list[int]:
-        """Return where the marked parts start, in characters of the text."""
+        """Return where the template's `{% generation %}` blocks start, as character positions in the rendered text."""
         spans = marked_spans(self.tokenizer, messages, tools=conversation.tools, variables=self.variables)
         return [start for start, _ in spans]
 
 
 _REFUSALS = (TemplateError, TypeError, ValueError, AttributeError, LookupError)
-"""Exceptions of a template that refuses the turns, and of Python in its expressions."""
+"""Exceptions with which a chat template rejects a conversation, and those of Python in the template's expressions."""
 
 
 def renderings(conversation: Conversation, template: ConversationTemplate) -> Iterator[Rendering | Dropped]:
@@ -165,9 +168,10 @@ def renderings(conversation: Conversation, template: ConversationTemplate) -> It
 
     (Qwen3's template removes the thinking of earlier turns: the model never generates a turn in that form.)
 
-    An answer starts at the end of the prompt before it, or where the template's mark begins, whichever is later. If the
-    text of an answer does not begin with its prompt, the answer starts at the mark. Without marks it cannot be learned:
-    the generation prompt ends with text that the rendered answer lacks.
+    Normally the conversation rendered up to an answer begins with the generation prompt for that answer. The answer
+    then starts where this prompt ends, or at the template's `{% generation %}` mark, whichever is later. Some templates
+    end the generation prompt with text that the rendered conversation lacks. Then the answer starts at the mark; if the
+    template has no marks, the start is unknown, and the answer cannot be used for training.
     """
     try:
         answers = [_answer(conversation, at, template) for at in conversation.answers]
@@ -198,15 +202,15 @@ def _answer(conversation: Conversation, at: int, template: ConversationTemplate)
     if template.marks_answers(conversation):
         num_earlier = len(template.marks(before, conversation))
         marked = text[: template.marks(until, conversation)[num_earlier]]
-        # What the prompt contains is given at inference, whatever is marked.
+        # Text that is part of the prompt is never learned, even if it is marked: it is given at inference.
         prompt = max(prompt, marked, key=len) if text.startswith(prompt) else marked
     return Answer(prompt, text)
 
 
 def _writes_calls(message: Turn, answer: Answer) -> bool:
-    """True if the answer has the names of its tool calls.
+    """Return whether the rendered answer contains the names of its tool calls.
 
-    A template without tools leaves calls out without an error: the model would learn an empty answer.
+    A template without support for tools leaves calls out without an error: the model would learn an empty answer.
     """
     said = answer.text.removeprefix(answer.prompt)
     return all(call["function"]["name"] in said for call in message.get("tool_calls", ()))

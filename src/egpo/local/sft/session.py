@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -16,14 +16,17 @@ from egpo.local.sft.examples import REASONS
 from egpo.local.sft.sft_run import SftRun, evaluate, open_sft_run, sft_step
 from egpo.local.training.interrupts import Interrupts
 from egpo.local.training.session import EngineOpening, Session, SessionContext, complete, engine_launch
-from egpo.runs.ledger import Ledger
+from egpo.runs.ledger import Ledger, OnStep
 from egpo.runs.live import LiveView, warnings_printed_by
 from egpo.runs.metric_table import LOSS, VALIDATION_LOSS
 from egpo.runs.opening import LaunchProvenance, OpenedRun
 
 
 class SftSession(Session):
-    """Scores a checkpoint by minus its evaluation loss; without an evaluation set, by minus the loss of its step."""
+    """A supervised run in progress.
+
+    The score of a checkpoint is minus its evaluation loss, or, without an evaluation set, minus the loss of its step.
+    """
 
     def __init__(self, run: SftRun, context: SessionContext, done: int = 0, score: float | None = None) -> None:
         super().__init__(run, context, done, score)
@@ -39,7 +42,10 @@ class SftSession(Session):
             self.record(evaluate(self.run), start)
 
     def take_step(self) -> None:
-        """Take the next step, then evaluate and save as far as they are due. A signal takes effect after that."""
+        """Take the next step.
+
+        Then evaluate and save a checkpoint, each if it is due. A signal takes effect after that.
+        """
         start = time.perf_counter()
         metrics = sft_step(self.run, self.done)
         self.done += 1
@@ -61,11 +67,16 @@ class SftSession(Session):
 
 
 class SftOpening(EngineOpening[SftRun]):
-    """How a supervised run is opened. All conversations are read and tokenised before the folder is created."""
+    """The operations that start or resume a supervised run.
 
-    def __init__(self, config: SftConfig, interrupts: Interrupts) -> None:
-        super().__init__(config, interrupts)
-        self._config = config
+    All conversations are read and tokenised before the run's folder is created.
+    """
+
+    def __init__(
+        self, config: SftConfig, interrupts: Interrupts, on_step: OnStep | None = None, *, quiet: bool = False
+    ) -> None:
+        super().__init__(config, interrupts, on_step)
+        self._config, self._quiet = config, quiet
 
     def load(self) -> SftRun:
         return open_quietly(self._config)
@@ -83,29 +94,38 @@ class SftOpening(EngineOpening[SftRun]):
 
     @contextmanager
     def session(self, opened: OpenedRun[SftRun]) -> Iterator[SftSession]:
-        """The view opens here and not earlier: the number of steps is known once the data is read."""
+        """Open the live view and yield the session. The view needs the number of steps, known once the data is read."""
         run, config = opened.loaded, self._config
         title = f"{config.name}: sft of {config.model.path} on {len(run.data.train):,} examples of {config.data.path}"
-        with LiveView(run.num_steps, title) as view, warnings_printed_by(view.say):
+        view = LiveView(run.num_steps, title, quiet=self._quiet)
+        with view, nullcontext() if self._quiet else warnings_printed_by(view.say):
             for reason, count in run.data.dropped.most_common():
                 view.say(f"left out {count:,} of {run.data.num_rows:,} rows or answers: {REASONS[reason]}")
             ledger = Ledger(self.folder, view, opened.trackers)
-            context = SessionContext(self.folder, self.checkpoints, view, ledger, self.interrupts)
+            context = SessionContext(self.folder, self.checkpoints, view, ledger, self.interrupts, self.on_step)
             yield SftSession(run, context, opened.start, self.saved.score if self.saved else None)
 
 
 def open_quietly(config: SftConfig) -> SftRun:
-    """Load a run without progress bars, with our warnings as lines on stderr: the live view is not open yet."""
+    """Load a run without progress bars, and print egpo's warnings to stderr: the live view is not open yet."""
     with without_progress_bars(), warnings_printed_by(partial(print, file=sys.stderr)):
         return open_sft_run(config)
 
 
-def sft(config: SftConfig, *, resume: bool = False, resume_from: int | None = None) -> Path:
+def sft(
+    config: SftConfig,
+    *,
+    resume: bool = False,
+    resume_from: int | None = None,
+    on_step: OnStep | None = None,
+    quiet: bool = False,
+) -> Path:
     """Train on the conversations for `config.epochs` epochs. Return the folder of the trained model.
 
-    `resume` continues from the newest checkpoint, or from the beginning where there is none. `resume_from` continues
-    from the checkpoint of that step, and removes what came later. A signal raises RunInterruptedError, after everything
-    is saved.
+    `resume` continues from the newest checkpoint, or from the beginning if there is none. `resume_from` continues
+    from the checkpoint of that step, and removes the results of later steps. A signal raises RunInterruptedError, after
+    everything is saved.
     """
     with Interrupts() as interrupts:
-        return complete(SftOpening(config, interrupts), resume=resume, resume_from=resume_from)
+        opening = SftOpening(config, interrupts, on_step, quiet=quiet)
+        return complete(opening, resume=resume, resume_from=resume_from)

@@ -1,6 +1,6 @@
-"""What lives as long as a supervised run, one step of it, and its loss.
+"""The state of a supervised run, its loss, one step, and one evaluation.
 
-M learned tokens of a pack, D hidden size, V vocabulary.
+Tensor suffixes: M learned tokens of a pack, D hidden size, V vocabulary.
 """
 
 import math
@@ -32,9 +32,10 @@ from egpo.token_stats import token_stats
 
 @dataclass(eq=False)
 class SftRun:
-    """What lives as long as a run.
+    """The state of a supervised run.
 
-    `batches` has all its steps. `budget` is the number of tokens in one forward pass; it shrinks where memory runs out.
+    `batches`: the examples of every step. `budget`: the number of tokens in one forward pass; it shrinks if memory runs
+    out.
     """
 
     config: SftConfig
@@ -56,7 +57,7 @@ class SftRun:
 
 
 def open_sft_run(config: SftConfig) -> SftRun:
-    """Load the model, read and tokenise the data. Write nothing."""
+    """Load the model, and read and tokenise the data, without writing any file."""
     policy = load_policy(config.model, config.seed)
     data = load_data(config.data, policy, config.seed)
     if config.model.lora is not None:
@@ -93,7 +94,7 @@ def sft_step(run: SftRun, number: int) -> Metrics:
 
 
 def evaluate(run: SftRun) -> Metrics:
-    """Return the loss on the evaluation set."""
+    """Return the loss and the perplexity on the evaluation set."""
     assert run.data.evaluation is not None  # the caller has tested `evaluates`
     with run.stages.enter("validate"):
         loss = mean_nll(run.policy, run.data.evaluation, run.budget)
@@ -111,8 +112,8 @@ def nll_sum(policy: Policy, examples: Examples, part: Part) -> Tensor:
 def accumulate(policy: Policy, optimizer: Optimizer, examples: Examples, chosen: Tensor, budget: TokenBudget) -> float:
     """Add the gradient of the mean nll over all learned tokens of the chosen examples. Return that mean.
 
-    Every token has the same weight, whichever example or part it belongs to: other parts change the result by rounding
-    only.
+    Every token has the same weight, whichever example it belongs to. How the examples are cut into passes changes the
+    result only by rounding.
     """
     num_learned = int(examples.num_learned_E[chosen].sum())
 
@@ -143,5 +144,5 @@ def mean_nll(policy: Policy, examples: Examples, budget: TokenBudget) -> float:
 
 
 def perplexity(loss: float) -> float:
-    """Return exp(loss), or infinity where that overflows."""
+    """Return exp(loss), or infinity if that overflows."""
     return math.exp(loss) if loss < 700 else math.inf

@@ -1,4 +1,4 @@
-"""A run from its opening to its end.
+"""A whole training run, from loading to the last checkpoint.
 
 A config enters; a run folder with metrics and checkpoints leaves. `train.py` and `sft/session.py` call `complete`:
 

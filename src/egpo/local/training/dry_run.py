@@ -34,7 +34,7 @@ class Memory:
 
 
 def dry_run(config: Config) -> str:
-    """Return a description of the run as text: data, prompt, memory, disk, and the time of a step."""
+    """Take two small steps, and return a description of the run: data, prompt, memory, disk, and time of a step."""
     few = min(_PROMPTS_OF_THE_STEP, config.rollout.prompts)
     small = config.model_copy(update={"rollout": config.rollout.model_copy(update={"prompts": few})})
     run = open_seeded(small)
@@ -87,7 +87,10 @@ def _disk(run: Run, config: Config) -> list[tuple[str, str]]:
 
 
 def _cost(run: Run, config: Config, seconds: float) -> list[tuple[str, str]]:
-    """Scale the measured time by the number of problems: an upper bound, since larger batches are more efficient."""
+    """Describe the measured time of a step, and the time of the run scaled from it by the number of problems.
+
+    The scaled time is an upper bound, because larger batches are more efficient.
+    """
     taken = run.config.rollout.prompts
     stages = ", ".join(f"{name} {spent:.2f} s" for name, spent in run.stages.take().items())
     whole = seconds * config.rollout.prompts / taken

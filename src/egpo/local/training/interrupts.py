@@ -1,4 +1,4 @@
-"""Signals that end a run: SIGINT, SIGTERM, and what terminals and schedulers send.
+"""Handling of signals that end a run: SIGINT, SIGTERM, and those that terminals and schedulers send.
 
 The first signal ends the run after its state is saved, a second one ends the process at once. A step that has not
 changed the state yet is abandoned, and taken again on resume. An update under way is finished: half an update cannot be
@@ -21,15 +21,18 @@ SHOW_CURSOR = "\x1b[?25h"
 
 
 class StepAbandoned(KeyboardInterrupt):
-    """Raised out of a step that has changed nothing yet. Not an Exception, so that no `except Exception` catches it."""
+    """The error that ends a step before it changes any state.
+
+    Not an Exception, so that `except Exception` misses it.
+    """
 
 
 class Interrupts:
-    """Handle signals within its `with` block. Signals reach the main thread only: in another thread it does nothing."""
+    """A context manager that handles signals. Only the main thread gets signals: in another thread it does nothing."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
-        """The signal that came first, or None."""
+        """The number of the first signal received, or None."""
         self._abandonable = False
         self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
 
@@ -42,14 +45,14 @@ class Interrupts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for signum, before in self._before.items():
-            # None: set by something other than Python, which cannot be put back.
+            # None: the earlier handler was not installed by Python, and cannot be restored.
             signal.signal(signum, signal.SIG_DFL if before is None else before)
 
     def allow_abandoning(self, allowed: bool) -> None:
-        """Set what a signal does from now on.
+        """Set whether a signal may abandon the current step.
 
-        True: it raises StepAbandoned at once; a signal that came earlier raises it here. False: it only sets `signum`,
-        which the caller reads when it has finished.
+        True: a signal raises StepAbandoned at once; if one was received before, this call raises it. False: a signal
+        only sets `signum`, which the caller reads when the step is finished.
         """
         self._abandonable = allowed
         if allowed and self.signum is not None:
@@ -57,7 +60,7 @@ class Interrupts:
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         self.signum = signum
-        # The default action ends the process in the middle of anything, a long kernel too.
+        # A second signal gets the default action, which ends the process at once, even inside a long kernel.
         for each in self._before:
             signal.signal(each, signal.SIG_IGN if each in NOTICES else signal.SIG_DFL)
         _print_now("egpo: stopping after saving; send the signal again to stop at once")
@@ -69,7 +72,7 @@ class Interrupts:
 def _print_now(text: str) -> None:
     """Write to the terminal directly: a signal handler may run in the middle of a print.
 
-    It also shows the cursor, which the live view hides and a process that ends at once would not bring back.
+    Also show the cursor: the live view hides it, and a process that ends at once would not show it again.
     """
     cursor = SHOW_CURSOR if sys.stderr.isatty() else ""
     try:
@@ -79,7 +82,7 @@ def _print_now(text: str) -> None:
 
 
 def interrupted(signum: int, folder: RunFolder, checkpoints: Checkpoints) -> RunInterruptedError:
-    """Return the error of a run that a signal ended. The newest checkpoint is that of the last step done."""
+    """Return the error for a run that a signal ended: the last saved step, and the command that continues the run."""
     if not folder.config.exists():
         return RunInterruptedError(signum, "stopped before the first step; nothing was written")
     steps = checkpoints.steps()

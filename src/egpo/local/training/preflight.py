@@ -20,14 +20,14 @@ from egpo.tasks.protocol import problems_digest
 from egpo.tasks.sourced import SourcedTask
 
 _PROMPTS_CHECKED = 10_000
-"""Number of prompts whose length is checked: seconds of work. A longer prompt that comes later ends the run then, after
-it is saved."""
+"""Number of prompts whose length is checked before training, which takes seconds. If a later prompt is too long, the
+run is saved and ends when it reaches that prompt."""
 
 
 def check_before_training(run: Run) -> str | None:
     """Raise InputError if the settings or the data would make training fail or prevent it from learning.
 
-    Return the tier of the sandbox, or None if the task does not run programs written by the model.
+    Return the kind of sandbox, or None if the task does not run programs written by the model.
     """
     run.config.algorithm.check_estimator()
     require_tags_in_text(run.policy.tokenizer, run.config.segments.tags, run.task)
@@ -39,7 +39,7 @@ def check_before_training(run: Run) -> str | None:
 
 
 def require_disk_room(run: Run, checkpoints: Checkpoints) -> None:
-    """Raise InputError where not even one checkpoint fits on the disk. Warn where not all that are kept would fit."""
+    """Raise InputError if not even one checkpoint fits on the disk. Warn if fewer fit than will be kept."""
     need, keep = checkpoint_bytes(run), run.config.checkpoints
     room = room_for(checkpoints.root, need)
     wanted = keep.keep_last + keep.keep_best + 1 - len(checkpoints.steps())
@@ -55,7 +55,7 @@ def size_text(num_bytes: int) -> str:
 
 
 def checkpoint_bytes(run: Run) -> int:
-    """Return the bytes of a checkpoint: weights, AdamW's two averages, and float32 masters of weights in 16 bits."""
+    """Return the size of a checkpoint in bytes: weights, AdamW's two moments, and float32 copies of 16-bit weights."""
     weights: list[Tensor] = list(run.policy.model.parameters())
     trained = [weight for weight in weights if weight.requires_grad]
     sizes = [weight.numel() * weight.element_size() for weight in weights]
@@ -63,14 +63,17 @@ def checkpoint_bytes(run: Run) -> int:
 
 
 def data_digests(run: Run) -> dict[str, str]:
-    """Return a digest by split, of the rows of its file or of the generated problems: equal digests mean equal data."""
+    """Return a digest of the data of each split (the rows of its file, or the generated problems).
+
+    Equal digests mean equal data.
+    """
     if files := data_files(run):
         return {split: data_digest(path) for split, path in files.items()}
     return {split: problems_digest(run.task.problems(split)) for split in _splits(run)}
 
 
 def data_files(run: Run) -> dict[str, Path]:
-    """Return the file of each split; empty where the task generates its problems."""
+    """Return the data file of each split, or an empty dict if the task generates its problems."""
     source = run.task.source if isinstance(run.task, SourcedTask) else None
     return {} if source is None else {split: source / f"{split}.parquet" for split in _splits(run)}
 
@@ -80,9 +83,9 @@ def _splits(run: Run) -> tuple[str, ...]:
 
 
 def require_tags_in_text(tokenizer: PreTrainedTokenizerBase, tags: tuple[str, str], task: Task) -> None:
-    """Raise InputError where the tags are special tokens, which the text that a built-in judge reads does not contain.
+    """Raise InputError if the tags are special tokens: a built-in judge reads text without special tokens.
 
-    For a user's task it is a warning: its judge may not need the tags.
+    For a user's task only warn: its judge may not need the tags.
     """
     if isinstance(task, SourcedTask) and task.data_source in DATA_SOURCES:
         require_visible_tags(tokenizer, task.data_source, tags)

@@ -1,6 +1,6 @@
 """An RL run in this process: what is loaded when it opens, what happens after each step, the rollouts it writes.
 
-B rows, T tokens.
+Tensor suffixes: B rows, T tokens.
 """
 
 import time
@@ -24,7 +24,7 @@ from egpo.local.training.preflight import check_before_training, data_digests, d
 from egpo.local.training.session import EngineOpening, Session, SessionContext, engine_launch
 from egpo.local.validate import source_name, validate
 from egpo.runs.dump import RolloutRecord, TokenAlternatives, TokenSpan, token_spans, write_dump
-from egpo.runs.ledger import Ledger
+from egpo.runs.ledger import Ledger, OnStep
 from egpo.runs.live import LiveView
 from egpo.runs.metric_table import REWARD, validation_accuracy
 from egpo.runs.opening import LaunchProvenance, OpenedRun
@@ -32,13 +32,16 @@ from egpo.segments.tags import TokenTexts
 
 
 class TrainOpening(EngineOpening[Run]):
-    """How an RL run is opened. The task, the prompts and the disk are checked before the folder is created."""
+    """The operations that start or resume an RL run.
 
-    def __init__(self, config: Config, view: LiveView, interrupts: Interrupts) -> None:
-        super().__init__(config, interrupts)
+    Task, prompts and disk space are checked before the run's folder is created.
+    """
+
+    def __init__(self, config: Config, view: LiveView, interrupts: Interrupts, on_step: OnStep | None = None) -> None:
+        super().__init__(config, interrupts, on_step)
         self._config, self._view = config, view
         self._sandbox: str | None = None
-        """The tier of the sandbox in which candidate programs run; None where the task runs none."""
+        """The kind of sandbox in which programs written by the model run; None if the task runs none."""
 
     def load(self) -> Run:
         run = open_seeded(self._config)
@@ -59,7 +62,7 @@ class TrainOpening(EngineOpening[Run]):
     @contextmanager
     def session(self, opened: OpenedRun[Run]) -> Iterator["TrainSession"]:
         ledger = Ledger(self.folder, self._view, opened.trackers)
-        context = SessionContext(self.folder, self.checkpoints, self._view, ledger, self.interrupts)
+        context = SessionContext(self.folder, self.checkpoints, self._view, ledger, self.interrupts, self.on_step)
         yield TrainSession(opened.loaded, context, opened.start, self.saved.score if self.saved else None)
 
 
@@ -71,7 +74,10 @@ def open_seeded(config: Config) -> Run:
 
 
 class TrainSession(Session):
-    """Scores a checkpoint by its validation accuracy; without validation, by the mean reward of its step."""
+    """An RL run in progress.
+
+    The score of a checkpoint is its validation accuracy, or, without validation, the mean reward of its step.
+    """
 
     def __init__(self, run: Run, context: SessionContext, done: int = 0, score: float | None = None) -> None:
         super().__init__(run, context, done, score)
@@ -92,7 +98,7 @@ class TrainSession(Session):
         try:
             outcome = step(self.run, self.done)
         except BaseException:
-            # A step that is taken again draws the same problems, and its task the same random numbers.
+            # When the step is taken again, it must draw the same problems, and the task the same random numbers.
             stream.position, stream.num_left_out = position, num_left_out
             restore_random_states(random)
             raise

@@ -1,4 +1,4 @@
-"""A run in this process, of either kind (RL or supervised): how it is opened, its steps, its checkpoints, its end.
+"""A run in this process, RL or supervised: how it is opened, its steps, its checkpoints, its end.
 
 `complete` opens a run by its `EngineOpening`, takes steps until the last, and returns the folder of the model. The
 subclasses of `EngineOpening` and `Session` in `rl_session.py` and `sft/session.py` hold what differs between the kinds.
@@ -20,13 +20,13 @@ from egpo.advantages.signals import Metrics
 from egpo.config import Config, SftConfig, config_to_yaml
 from egpo.errors import EgpoError
 from egpo.local.checkpoints.checkpoint import Checkpoints, SaveError, Snapshot
-from egpo.local.checkpoints.resume import config_identity, export_policy
+from egpo.local.checkpoints.resume import config_identity, export_policy, random_states, restore_random_states
 from egpo.local.models.policy import Policy
 from egpo.local.run import Stages
 from egpo.local.training.interrupts import Interrupts, StepAbandoned, interrupted
 from egpo.native.library import describe_kernels
 from egpo.runs.folder import RunFolder
-from egpo.runs.ledger import Ledger
+from egpo.runs.ledger import Ledger, OnStep, StepReport
 from egpo.runs.live import LiveView
 from egpo.runs.metric_table import STEP_S, TOKENS_PER_S
 from egpo.runs.opening import OpenedRun, RunOpening, opened
@@ -38,7 +38,7 @@ def run_folder(config: Config | SftConfig) -> RunFolder:
 
 
 def run_checkpoints(config: Config | SftConfig) -> Checkpoints:
-    """Return the checkpoints of the run. The command in their messages names the recipe in the run's own folder."""
+    """Return the checkpoints of the run. Their messages show a command with the path of the run's `config.yaml`."""
     folder, verb = run_folder(config), "train" if isinstance(config, Config) else "sft"
     return Checkpoints(
         folder.checkpoints,
@@ -50,7 +50,7 @@ def run_checkpoints(config: Config | SftConfig) -> Checkpoints:
 
 
 class EngineRun(Protocol):
-    """What both kinds of run have."""
+    """The attributes that RL runs and supervised runs have in common."""
 
     @property
     def policy(self) -> Policy: ...
@@ -60,29 +60,32 @@ class EngineRun(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class SessionContext:
-    """The folder that a run writes to, the view that shows it, and the signals that may end it."""
+    """The folder that a run writes to, the view that shows it, and the signals and the callback that may end it."""
 
     folder: RunFolder
     checkpoints: Checkpoints
     view: LiveView
     ledger: Ledger
     interrupts: Interrupts
+    on_step: OnStep | None = None
 
 
 class Session(ABC):
-    """A run while it is trained.
+    """A run in progress.
 
-    `done` steps are taken, the first `begun_at` of them before this process. `saved` is the step of the newest
-    checkpoint, 0 where there is none. `score` ranks the checkpoints for `keep_best`: higher is better.
+    `done`: number of steps taken, of which earlier processes took `begun_at`. `saved`: the step of the newest
+    checkpoint, 0 if there is none. `score` ranks the checkpoints for `keep_best`: higher is better.
 
-    `is_consistent`: the state in memory is that after `done` steps, and their metrics are written. Only then can it be
-    saved, and only then can a step be abandoned.
+    `is_consistent`: the state in memory is that after `done` steps, and their metrics are written. Only a consistent
+    state can be saved, and only while the state is consistent can a step be abandoned.
     """
 
     def __init__(self, run: EngineRun, context: SessionContext, done: int = 0, score: float | None = None) -> None:
         self._run, self.context = run, context
         self.done = self.saved = self.begun_at = done
         self.score, self.is_consistent = score, True
+        self.reported: StepReport | None = None
+        """The newest step whose metrics were written in this process."""
         run.stages.on_enter = self._enter
 
     @property
@@ -92,19 +95,19 @@ class Session(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Validate before the first step, where the config asks for it: step 0 of the metrics."""
+        """Validate before the first step if the config asks for it, and record the result as step 0."""
 
     @abstractmethod
     def take_step(self) -> None:
-        """Take the next step, then validate, write rollouts and save as far as they are due."""
+        """Take the next step. Then validate, write rollouts and save a checkpoint, each if it is due."""
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
-        """Return the state after the steps done."""
+        """Return the state after the last step taken, for a checkpoint."""
 
     @abstractmethod
     def score_of(self, metrics: Mapping[str, float]) -> float | None:
-        """Return the score in these metrics, or None where they have none: then the previous score stays."""
+        """Return the checkpoint score from these metrics; None if they have none, which keeps the previous score."""
 
     def _enter(self, stage: str, changes_state: bool) -> None:
         self.context.view.stage(stage)
@@ -112,7 +115,10 @@ class Session(ABC):
         self.context.interrupts.allow_abandoning(self.is_consistent)
 
     def is_due(self, every: int) -> bool:
-        """True after every `every` steps and after the last; with `every` 0 after the last only."""
+        """Return whether an action with the period `every` is due now.
+
+        It is due after every `every` steps (0: never) and after the last step.
+        """
         return self.done == self.num_steps or bool(every and self.done % every == 0)
 
     def record(self, metrics: Metrics, start: float) -> None:
@@ -121,13 +127,15 @@ class Session(ABC):
         total = time.perf_counter() - start
         stages = {f"timing_s/{name}": seconds for name, seconds in self._run.stages.take().items()}
         throughput = {TOKENS_PER_S: metrics["perf/total_num_tokens"] / total} if self.done else {}
-        self.context.ledger.record(self.done, metrics, {**stages, STEP_S: total, **throughput})
+        timings = {**stages, STEP_S: total, **throughput}
+        self.context.ledger.record(self.done, metrics, timings)
+        self.reported = StepReport(self.done, self.num_steps, dict(metrics), timings)
         measured = self.score_of(metrics)
         self.score = self.score if measured is None else measured
         self.is_consistent = True
 
     def save(self) -> None:
-        """Write a checkpoint of the steps done. A failure is a warning, unless this checkpoint holds the result."""
+        """Write a checkpoint. If that fails, warn and continue, unless the run is ending: then raise SaveError."""
         if self.done == self.saved:
             return
         self.context.folder.require_there()
@@ -144,7 +152,7 @@ class Session(ABC):
 
     @property
     def model_folder(self) -> Path:
-        """The model of the newest checkpoint."""
+        """The folder of the model in the newest checkpoint."""
         return self.context.checkpoints.model_folder(self.saved)
 
 
@@ -152,13 +160,16 @@ AnyRun = TypeVar("AnyRun", bound=EngineRun)
 
 
 class EngineOpening(RunOpening[AnyRun]):
-    """How a run of this engine is opened: it continues from the checkpoint `saved`, or from the beginning (None)."""
+    """The operations that start or resume a run of the embedded engine.
+
+    The run continues from the checkpoint `saved`; if it is None, from the beginning.
+    """
 
     checkpoints: Checkpoints
 
-    def __init__(self, config: Config | SftConfig, interrupts: Interrupts) -> None:
+    def __init__(self, config: Config | SftConfig, interrupts: Interrupts, on_step: OnStep | None = None) -> None:
         super().__init__(run_folder(config), run_checkpoints(config), config, config_to_yaml(config))
-        self.interrupts = interrupts
+        self.interrupts, self.on_step = interrupts, on_step
         self.saved: Snapshot | None = None
 
     def read_checkpoint(self, step: int) -> None:
@@ -181,7 +192,7 @@ def engine_launch(device: torch.device, after_step: int, sandbox: str | None = N
     """Describe this process for `provenance.json`: machine, versions, threads, and the kernels in use."""
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     launch = describe_launch(after_step=after_step, threads=torch.get_num_threads(), gpu=gpu, sandbox=sandbox)
-    if device.type == "cpu":  # compiled or not, the last bits differ
+    if device.type == "cpu":  # with or without compiled kernels, results differ in the last bits
         launch = replace(launch, versions={**launch.versions, "kernels": describe_kernels()})
     return launch
 
@@ -201,26 +212,55 @@ def complete(opening: EngineOpening[AnyRun], *, resume: bool, resume_from: int |
 
 
 def _take_steps(session: Session) -> Path:
-    """Train to the last step. However it ends, the steps done are saved, unless an update was interrupted halfway or
-    the metrics of a step could not be written."""
+    """Train to the last step, or until the user's callback stops the run. Return the folder of the model.
+
+    If an error or a signal ends the run early, the steps taken are saved, unless an update was interrupted halfway or
+    the metrics of a step could not be written.
+    """
+    is_stopped = False
     try:
         _require_screen(session)
         if session.done == 0:
             session.begin()
-        while session.done < session.num_steps:
+            is_stopped = _call_on_step(session)
+        while session.done < session.num_steps and not is_stopped:
             session.take_step()
             _require_screen(session)
+            is_stopped = _call_on_step(session)
     finally:
         if session.is_consistent:
             session.save()
-    done = "are done" if session.done > session.begun_at else "were done before, and nothing is left to do"
-    session.context.view.say(f"all {session.num_steps} steps {done}: {session.model_folder}")
+    session.context.view.say(_ending(session))
     _require_screen(session)
     return session.model_folder
 
 
+def _ending(session: Session) -> str:
+    if session.done < session.num_steps:
+        return f"stopped by on_step after step {session.done} of {session.num_steps}"
+    done = "are done" if session.done > session.begun_at else "were done before, and nothing is left to do"
+    return f"all {session.num_steps} steps {done}: {session.model_folder}"
+
+
+def _call_on_step(session: Session) -> bool:
+    """Call the user's callback with the newest step. Return whether it asks to stop the run."""
+    on_step, reported = session.context.on_step, session.reported
+    if on_step is None or reported is None:
+        return False
+    random = random_states()
+    try:
+        return on_step(reported) is True
+    except EgpoError:
+        raise
+    except Exception as error:  # boundary: a user's callback may raise anything
+        what = f"it raised {type(error).__name__}: {error} after step {session.done}; the run is saved"
+        raise EgpoError(what, where="on_step", fix="correct it, then continue with resume=True") from error
+    finally:
+        restore_random_states(random)  # a task may draw from the global generators in the next step
+
+
 def _require_screen(session: Session) -> None:
-    """Raise where standard output can no longer be written (a closed pipe): the run ends, and is saved."""
+    """Raise EgpoError if standard output can no longer be written (a closed pipe): the run is then saved and ends."""
     if (failure := session.context.view.failure) is not None:
         done = f"stopped after step {session.done} of {session.num_steps}"
         fix = f"continue with: {session.context.checkpoints.command} --resume"

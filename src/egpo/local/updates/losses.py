@@ -1,7 +1,8 @@
 """The loss of a micro-batch, and its formulas: clipped surrogate, KL estimators, weights of tokens.
 
-B rows, R rows of a micro-batch, T tokens, M response tokens of a micro-batch. The loss is the sum of weight * loss over
-tokens. Weights are made for a whole mini-batch before it is cut into micro-batches, so the cuts do not change the loss.
+Tensor suffixes: B rows, R rows of a micro-batch, T tokens, M response tokens of a micro-batch. The loss is the sum of
+weight * loss over tokens. Weights are computed for a whole mini-batch before it is cut into micro-batches, so the cuts
+do not change the loss.
 
 To add a KL estimator: a function of the two log-probabilities, and its row in KL_ESTIMATORS.
 """
@@ -20,12 +21,13 @@ from egpo.local.updates.micro_batches import MicroBatch
 from egpo.token_stats import token_stats
 
 LARGEST_LOG_RATIO = 20.0
-"""exp(20) is finite beside the terms of other tokens; past it a token has no gradient, in verl too."""
+"""Bound of the log-ratio of two probabilities, so that sums with exp(ratio) stay finite. A token beyond it has no
+gradient, as in verl."""
 
 
 @dataclass(frozen=True, eq=False)
 class Surrogate:
-    """The clipped surrogate per token. `loss_M` has a gradient; the other fields are what verl logs.
+    """The clipped surrogate loss of each token. `loss_M` has a gradient; the other fields are for metrics.
 
     `clipped_M`: the clip of the ratio was active (actor/pg_clipfrac). `capped_M`: the dual clip was active
     (actor/pg_clipfrac_lower). `minus_log_ratio_M`: old - new logp (actor/ppo_kl is its mean).
@@ -48,7 +50,7 @@ def clipped_surrogate(
     Where a clip is active, the token has no gradient. Where old and new policy are equal, loss = -A and its gradient is
     that of -A logp. Equal to verl's `compute_policy_loss_vanilla`, whose dual clip is always on, at 3; None is off.
     """
-    # At most exp(20): the product with A must stay finite. Such a token is clipped, or has no gradient.
+    # The ratio is at most exp(20), so that its product with A stays finite. A token at this bound has no gradient.
     log_ratio_M = (logp_M - old_logp_M).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
     ratio_M = log_ratio_M.exp()
     plain_M = -advantage_M * ratio_M
@@ -63,19 +65,19 @@ def clipped_surrogate(
 
 
 def k1(logp: Tensor, reference_logp: Tensor) -> Tensor:
-    """logp - ref: unbiased, and often negative. Useless as a loss: its expected gradient is 0."""
+    """Return logp - ref: unbiased, and often negative. Useless as a loss: its expected gradient is 0."""
     return logp - reference_logp
 
 
 def k2(logp: Tensor, reference_logp: Tensor) -> Tensor:
-    """(logp - ref)^2 / 2: biased and never negative; its expected gradient is that of the KL divergence."""
+    """Return (logp - ref)^2 / 2: biased and never negative; its expected gradient is that of the KL divergence."""
     return (logp - reference_logp).square() / 2
 
 
 def k3(logp: Tensor, reference_logp: Tensor) -> Tensor:
-    """exp(ref - logp) - 1 - (ref - logp): unbiased and never negative.
+    """Return exp(ref - logp) - 1 - (ref - logp): unbiased and never negative.
 
-    verl cuts the value at 10, so a token loses its gradient when the policy is far from the reference. Here only the
+    verl clips the value at 10, so a token has no gradient if the policy is far from the reference. Here only the
     exponent is bounded, at 20.
     """
     log_ratio = (reference_logp - logp).clamp(max=LARGEST_LOG_RATIO)
@@ -92,7 +94,7 @@ def kl_per_response(logp_BT: Tensor, reference_BT: Tensor, mask_BT: Tensor, esti
 
 
 def less_kl(reward_B: Tensor, kl_B: Tensor, weight: float) -> Tensor:
-    """Return the reward for the estimator under `kl_in: reward`: r - weight * sum over tokens of k."""
+    """Return the reward minus `weight` times the KL divergence of the response, for the setting `kl_in: reward`."""
     return reward_B - weight * kl_B.to(reward_B)
 
 
@@ -122,7 +124,10 @@ def token_weights(length_B: Tensor, aggregation: Aggregation, horizon: int) -> T
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What the loss compares the policy with, on its device. `reference_BT` is None unless KL is a term of the loss."""
+    """Old log-probabilities, advantages and token weights for the loss of a mini-batch, on the policy's device.
+
+    `reference_BT` has the log-probabilities of the reference; None unless KL is a term of the loss.
+    """
 
     old_logp_BT: Tensor
     mask_BT: Tensor
@@ -131,7 +136,7 @@ class Targets:
     reference_BT: Tensor | None = None
 
     def of(self, rows: Sequence[int]) -> "_TokenTargets":
-        """Return the targets at the tokens of these rows, in order."""
+        """Return old log-probabilities, advantages and weights of the response tokens of these rows, row by row."""
         row_R = torch.tensor(rows, device=self.mask_BT.device)
         mask_RT = self.mask_BT[row_R]
         length_R = mask_RT.sum(1)
@@ -153,30 +158,52 @@ class _TokenTargets:
 
 @dataclass(frozen=True)
 class LossSums:
-    """Sums over tokens, which are divided where they are reported; `pg_loss` is weighted already. 0-d tensors while
-    micro-batches are computed, so that none waits for the device; then numbers."""
+    """Sums of loss terms over tokens, from which metrics compute means. Only `pg_loss` is already weighted.
+
+    The fields are 0-d tensors while micro-batches are computed, so that the host does not wait for the device;
+    `as_numbers` converts them.
+    """
 
     pg_loss: Tensor | float = 0.0
     kl: Tensor | float = 0.0
     clipped: Tensor | float = 0.0
     capped: Tensor | float = 0.0
     minus_log_ratio: Tensor | float = 0.0
+    abs_log_ratio: Tensor | float = 0.0
     num_tokens: Tensor | float = 0.0
+    max_log_ratio: Tensor | float = 0.0
+    """The largest absolute log-ratio of a token; the only field that is a maximum and not a sum."""
 
     def __add__(self, other: "LossSums") -> "LossSums":
-        return LossSums(*(mine + theirs for mine, theirs in zip(self._values(), other._values(), strict=True)))
+        *mine, my_max = self._values()
+        *theirs, their_max = other._values()
+        sums = [one + another for one, another in zip(mine, theirs, strict=True)]
+        return LossSums(*[*sums, _larger(my_max, their_max)])
 
     def as_numbers(self) -> "LossSums":
+        """Return the same sums as Python numbers."""
         return LossSums(*map(float, self._values()))
 
     def _values(self) -> Iterator[Tensor | float]:
         return (getattr(self, field.name) for field in fields(self))
 
 
+def _larger(one: Tensor | float, other: Tensor | float) -> Tensor | float:
+    """Return the larger of two values, as a tensor if one of them is: the host must not wait for the device."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.maximum(one, other)
+    if isinstance(one, Tensor):
+        return one.clamp(min=other)
+    return other.clamp(min=one) if isinstance(other, Tensor) else max(one, other)
+
+
 def loss_of(
     policy: Policy, part: MicroBatch, targets: Targets, settings: Update, temperature: float
 ) -> tuple[Tensor, LossSums]:
-    """Return the sum over tokens of weight * (surrogate + kl * KL), by one forward pass that never holds all logits."""
+    """Return the loss of a micro-batch, sum over tokens of weight * (surrogate + kl * KL), and the sums of its terms.
+
+    It takes one forward pass, which never holds the logits of all tokens at once.
+    """
     pack = pack_groups(part.groups, policy.device)
     hidden_MD = policy.hidden(pack)[pack.source_M]
     logp_M, _ = token_stats(hidden_MD, policy.head_VD, pack.target_M, temperature)
@@ -199,6 +226,8 @@ def _loss(logp_M: Tensor, targets: _TokenTargets, settings: Update) -> tuple[Ten
         clipped=surrogate.clipped_M.sum(),
         capped=surrogate.capped_M.sum(),
         minus_log_ratio=surrogate.minus_log_ratio_M.sum(),
+        abs_log_ratio=surrogate.minus_log_ratio_M.abs().sum(),
         num_tokens=float(len(logp_M)),
+        max_log_ratio=surrogate.minus_log_ratio_M.abs().amax() if len(logp_M) else 0.0,
     )
     return loss, sums

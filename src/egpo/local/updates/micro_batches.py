@@ -1,7 +1,7 @@
 """Cut rows into forward passes of a bounded number of tokens without padding, and into smaller ones if memory runs out.
 
-B rows, N tokens of a pass. `micro_batches` packs rows into passes, `split_rows` gives each core its rows, and
-`within_memory` works through the passes with a `TokenBudget`, which it halves when a pass does not fit.
+Tensor suffixes: B rows, N tokens of a pass. `micro_batches` packs rows into passes, `split_rows` gives each core its
+rows, and `within_memory` works through the passes with a `TokenBudget`, which it halves when a pass does not fit.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,19 +20,19 @@ from egpo.local.rollouts import Rollouts
 from egpo.local.updates.optimizer import BYTES_PER_WEIGHT
 
 _CPU_TOKENS, _GPU_TOKENS = 2_048, 16_384
-"""Tokens of a pass by default: a CPU is fastest within its cache, a GPU on large products."""
+"""Default number of tokens in a forward pass: a CPU is fastest if they fit its cache, a GPU on large products."""
 _MOST_FUSED_TOKENS, _FEWEST_FUSED_TOKENS = 40_960, 2_048
-"""Bounds of the default for the engine's own layers on a GPU; larger passes are not faster."""
+"""Bounds of the default number of tokens for the engine's own layers on a GPU; larger passes are not faster."""
 _ACTIVATIONS_FRAC = 0.6
-"""Fraction of the memory that weights, gradients, moments and the decoder's buffers leave; the rest is for the
-allocator's gaps."""
+"""Fraction of the remaining GPU memory that activations may use, after weights, gradients, optimizer moments and the
+decoder's buffers. The rest allows for memory fragmentation."""
 _DECODER_FRAC = 0.25
-"""Fraction of the GPU's memory for the decoder's buffers."""
+"""Fraction of the GPU's memory that is reserved for the buffers of the decoder, which samples responses."""
 
 
 @dataclass(frozen=True)
 class RowTokens:
-    """The token ids of a batch as lists: row b answers `prompts[problem[b]]`; responses are without padding."""
+    """The token ids of a batch as lists without padding. Row b is a response to `prompts[problem[b]]`."""
 
     prompts: Sequence[Sequence[int]]
     problem: Sequence[int]
@@ -60,10 +60,10 @@ class MicroBatch:
 
 
 def micro_batches(rows: Iterable[int], tokens: RowTokens, budget: int) -> list[MicroBatch]:
-    """Return every row that has tokens exactly once, in passes of at most `budget` tokens; a longer row is alone.
+    """Split the rows that have tokens into passes of at most `budget` tokens; a longer row gets its own pass.
 
     A group stays together, so that its prompt is computed once; a group that is too large is cut, and its prompt
-    repeated. The longest piece first, into the first pass that can hold it.
+    repeated. Pieces are placed from the longest to the shortest, each into the first pass with enough space.
     """
     pieces = [piece for group in _by_problem(rows, tokens) for piece in _pieces(group, tokens, budget)]
     parts = first_fit([piece.num_tokens for piece in pieces], budget)
@@ -71,7 +71,10 @@ def micro_batches(rows: Iterable[int], tokens: RowTokens, budget: int) -> list[M
 
 
 def first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
-    """Return the indices of `sizes` in bins of at most `capacity`, largest first; a larger one has a bin for itself."""
+    """Distribute the indices of `sizes` over bins of at most `capacity`, largest size first (first-fit decreasing).
+
+    A size larger than `capacity` gets its own bin.
+    """
     bins: list[list[int]] = []
     loads: list[int] = []
     for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
@@ -85,14 +88,16 @@ def first_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def split_rows(rows: Sequence[int], tokens: RowTokens, num_cores: int) -> list[list[int]]:
-    """Return the rows that have tokens in at most `num_cores` parts with similar numbers of tokens.
+    """Split the rows that have tokens into at most `num_cores` parts with similar numbers of tokens.
 
-    The largest piece first, to the part with the fewest tokens. Groups stay together unless there are too few."""
+    Pieces are assigned from the largest to the smallest, each to the part with the fewest tokens. Groups stay together
+    unless there are too few of them.
+    """
     if num_cores == 1:
         return [list(rows)]
     groups = [group for part in micro_batches(rows, tokens, budget=1 << 60) for group in part.groups]
     largest = max((group.num_tokens for group in groups), default=0)
-    # Where groups are cut, each piece has the prompt.
+    # If a group is cut, each piece contains the prompt.
     prompt = max((len(group.prompt) for group in groups), default=0)
     fair = -(-(sum(group.num_tokens for group in groups) + prompt * (num_cores - 1)) // num_cores)
     parts: list[list[int]] = [[] for _ in range(num_cores)]
@@ -113,7 +118,7 @@ def _by_problem(rows: Iterable[int], tokens: RowTokens) -> list[list[int]]:
 
 
 def _pieces(group: list[int], tokens: RowTokens, budget: int) -> list[MicroBatch]:
-    """Return a group whole if the budget allows, else in pieces."""
+    """Return a group as one piece if it fits the budget, else in several pieces."""
     prompt = tokens.prompts[tokens.problem[group[0]]]
     sizes = [Sequences((), [tokens.responses[row]]).num_tokens for row in group]
     pieces = [[group[i] for i in piece] for piece in first_fit(sizes, budget - len(prompt))]
@@ -128,7 +133,7 @@ def _joined(pieces: Sequence[MicroBatch]) -> MicroBatch:
 
 
 class Pass(Protocol):
-    """Rows that go through the model together."""
+    """The size of a forward pass: how many rows and tokens go through the model together."""
 
     @property
     def num_tokens(self) -> int: ...
@@ -141,13 +146,13 @@ Result = TypeVar("Result")
 
 
 class TokenBudget:
-    """The most tokens of one pass. Once halved, it stays so for the run: memory that was short will be short again."""
+    """The largest number of tokens in one forward pass. Once lowered, it stays lower for the rest of the run."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
 
     def halve(self, failed: Pass) -> None:
-        """Lower the budget so that the failed pass is cut in at least two; raise if it is a single row."""
+        """Lower the budget so that the failed pass is cut into at least two; raise EgpoError if it is a single row."""
         if failed.num_rows == 1:
             raise EgpoError(
                 f"out of memory on one sequence of {failed.num_tokens} tokens",
@@ -164,7 +169,7 @@ class TokenBudget:
 
 
 def budget_for(wanted: int | None, policy: Policy) -> TokenBudget:
-    """Return the recipe's number of tokens, or the default for the device and the model."""
+    """Return the budget for a forward pass: `wanted` tokens, or the default for the device and the model if None."""
     return TokenBudget(wanted or _default_tokens(policy))
 
 
@@ -175,7 +180,10 @@ def _default_tokens(policy: Policy) -> int:
 
 
 def tokens_that_fit(model: PreTrainedModel) -> int:
-    """Return the tokens of a pass through the engine's own layers on a GPU: call it before the first update."""
+    """Return how many tokens of one pass through the engine's own layers fit into the GPU's free memory.
+
+    Call it before the first update: it assumes that gradients and optimizer state are not allocated yet.
+    """
     free, total = torch.cuda.mem_get_info(model.device)
     free += torch.cuda.memory_reserved(model.device) - torch.cuda.memory_allocated(model.device)
     learning = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
@@ -185,11 +193,12 @@ def tokens_that_fit(model: PreTrainedModel) -> int:
 
 
 def bytes_per_token(model: PreTrainedModel) -> int:
-    """Return the bytes that the engine's own layers on a GPU keep of a token for the backward pass.
+    """Return how many bytes per token the engine's own layers on a GPU keep for the backward pass.
 
-    Two sums and two norms of the hidden state, the joint projection, queries and the output of attention, keys and
-    values (an estimated quarter more, for copies beside those of their prompts), and three inner states. With gradient
-    checkpointing: the input of every layer, and the inner states of one."""
+    These are, for each layer: two sums and two norms of the hidden state, the joint projection, queries and the output
+    of attention, keys and values (an estimated quarter more, for the copies of prompts), and three inner states of the
+    MLP. With gradient checkpointing: the input of every layer, and these tensors of one layer.
+    """
     layers, hidden = layers_of(model), model.config.hidden_size
     heads = 3 * layers[0].query.out_features + 4.5 * layers[0].key.out_features
     inside = 4 * hidden + heads + 3 * model.config.intermediate_size
@@ -203,14 +212,16 @@ def within_memory(
     work: Callable[[AnyPass], Result],
     undo: Callable[[], None],
 ) -> list[Result]:
-    """Return the results of `work` on every pass of `cut(tokens)`. If one does not fit into memory: `undo` everything,
-    and start again with half the tokens."""
+    """Call `work` on every pass that `cut(tokens)` returns, and return the results.
+
+    If a pass does not fit into memory, call `undo`, halve the budget, and start again with the first pass.
+    """
     while True:
         results: list[Result] = []
         failed = next((part for part in cut(budget.tokens) if not _fits(part, work, results)), None)
         if failed is None:
             return results
-        # Only now is the exception gone, and with it the frames that hold tensors.
+        # The exception has been freed here, and with it the stack frames that hold tensors.
         undo()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

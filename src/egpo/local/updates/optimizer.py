@@ -14,15 +14,16 @@ from egpo.support import GRADIENT_BYTES, MOMENT_BYTES
 Named = Iterable[tuple[str, torch.nn.Parameter]]
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 BYTES_PER_WEIGHT = GRADIENT_BYTES + MOMENT_BYTES
-"""Memory of a weight that is trained, beside the weight itself: a gradient and two moments in float32."""
+"""Bytes per trained weight, besides the weight itself: a gradient and two moments in float32."""
 
 
 class Optimizer:
-    """The optimizer of the weights that are trained. A step clips the gradient, applies AdamW, and rounds.
+    """The optimizer of the trained weights: it clips the gradient, applies AdamW, and rounds to the weights' dtype.
 
-    A float32 weight is its own master. For a bfloat16 weight AdamW changes a float32 master, and the weight is the
-    master rounded: a step of 1e-6 of a weight would be lost in 8 bits. A gradient is moved to the master as soon as the
-    backward pass has made it: micro-batches are summed in float32, and bfloat16 gradients are never held all at once.
+    A bfloat16 weight has a float32 master copy. AdamW changes the master, and the weight is the rounded master: a
+    change by a millionth would be lost in bfloat16's 8 bits. A float32 weight is its own master. A gradient is moved to
+    the master as soon as the backward pass has computed it: micro-batches are summed in float32, and bfloat16 gradients
+    are never all in memory at once.
     """
 
     def __init__(self, parameters: Named, settings: Optimization) -> None:
@@ -32,7 +33,7 @@ class Optimizer:
         matrices = [master for master in self._masters.values() if master.ndim >= 2]
         others = [master for master in self._masters.values() if master.ndim < 2]
         groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        # Fused is the fastest on a CPU too, where foreach is the slowest.
+        # The fused implementation is the fastest, on a CPU too; there `foreach` is the slowest.
         self._adam = torch.optim.AdamW(
             [group for group in groups if group["params"]], lr=settings.lr, betas=settings.betas, fused=True
         )
@@ -63,8 +64,10 @@ class Optimizer:
             tensor.grad = None
 
     def state(self) -> dict[str, Tensor]:
-        """Return what a resumed run needs besides the weights, bit for bit: `step/NAME`, `exp_avg/NAME`,
-        `exp_avg_sq/NAME`, and `master/NAME` for a weight with a master copy. The tensors are not copied."""
+        """Return the tensors that a resumed run needs besides the weights, without copying them.
+
+        Their names are `step/NAME`, `exp_avg/NAME`, `exp_avg_sq/NAME`, and `master/NAME` for a weight with a master.
+        """
         held = {f"master/{name}": master.detach() for name, master in self._rounded()}
         for name, master in self._masters.items():
             held |= {f"{moment}/{name}": value for moment, value in self._adam.state.get(master, {}).items()}
@@ -72,7 +75,7 @@ class Optimizer:
 
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Load what `state` returned. Weights with a master copy are set to the rounded master."""
+        """Load the tensors that `state` returned. Weights with a master copy are set to the rounded master."""
         self._require_ours(state)
         for name, master in self._rounded():
             master.copy_(state[f"master/{name}"])
@@ -129,14 +132,15 @@ def _moving_to(master: torch.nn.Parameter) -> Callable[[Tensor], None]:
 
 
 def learning_rate(settings: Optimization, step: int, total: int) -> float:
-    """Return the rate at training step `step`, from 0, of `total`. All optimizer steps of a training step share it.
+    """Return the learning rate of training step `step` (from 0) of `total`, which all its optimizer steps use.
 
         warm-up    lr * (step + 1) / (warmup + 1)           step < warmup; the first step is above 0
         constant   lr
         linear     lr * (1 - x)                             x = (step - warmup) / (total - warmup)
         cosine     lr * (1 + cos(pi x)) / 2
 
-    The last step is still above 0. From `total` on, linear and cosine stay at 0. A pure function: nothing to save.
+    The rate of the last step is still above 0. From `total` on, linear and cosine stay at 0. The rate depends only on
+    the arguments, so that a checkpoint need not store it.
     """
     if step < settings.warmup_steps:
         return settings.lr * (step + 1) / (settings.warmup_steps + 1)

@@ -1,6 +1,6 @@
-"""The reference policy, from which training started, and log-probabilities by the update's forward pass.
+"""The reference policy, from which training started, and log-probabilities computed as in the update.
 
-B rows, T tokens, M response tokens of a pack.
+Tensor suffixes: B rows, T tokens, M response tokens of a pack.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class Reference:
 
     @contextmanager
     def at_start(self) -> Iterator[Policy]:
-        """Return the policy that training started from, which is valid within the block."""
+        """Yield the policy that training started from. It is valid only within the `with` block."""
         if self.is_adapted:
             with adapters_off(self.policy.model):
                 yield self.policy
@@ -38,7 +38,7 @@ class Reference:
 
 
 def load_reference(policy: Policy, settings: Model, seed: int) -> Reference:
-    """Return the reference of the policy that these settings and this seed load, before any training."""
+    """Return the reference for a policy that was loaded with these settings and this seed. Call it before training."""
     if settings.lora is not None:
         return Reference(policy, is_adapted=True)
     copy = load_policy(settings.model_copy(update={"gradient_checkpointing": False}), seed)

@@ -1,4 +1,6 @@
-"""The policy update: epochs over a batch of rollouts, one optimizer step per mini-batch. B rows, T tokens.
+"""The policy update: epochs over a batch of rollouts, one optimizer step per mini-batch.
+
+Tensor suffixes: B rows, T tokens.
 
 A mini-batch is cut into micro-batches (`micro_batches`), whose losses (`losses`) are summed into one gradient; on a CPU
 each core sums the gradient of its own rows. `UpdateStats` reports the update under verl's metric names.
@@ -18,7 +20,7 @@ from egpo.config.sections.training import Update
 from egpo.local.draws import Draws
 from egpo.local.models.policy import Policy
 from egpo.local.rollouts import Rollouts
-from egpo.local.threads import num_sides, require_wanted, side_by_side
+from egpo.local.threads import num_worker_threads, parallel_map, raise_if_cancelled
 from egpo.local.updates.losses import LossSums, Targets, loss_of, token_weights
 from egpo.local.updates.micro_batches import (
     MicroBatch,
@@ -29,12 +31,15 @@ from egpo.local.updates.micro_batches import (
     within_memory,
 )
 from egpo.local.updates.optimizer import Optimizer, learning_rate
+from egpo.runs.metric_table import SAMPLER_CLIPPED, SAMPLER_DIFF, SAMPLER_DIFF_MAX
 
 
 @dataclass(frozen=True, eq=False)
 class UpdateSettings:
-    """What an update reads from a config. `horizon`: tokens of the longest response. `total_steps`: length of the
-    learning-rate schedule."""
+    """The settings of an update.
+
+    `horizon`: the longest response in tokens. `total_steps`: the length of the learning-rate schedule.
+    """
 
     update: Update
     temperature: float
@@ -55,7 +60,11 @@ class UpdateSettings:
 
 @dataclass(frozen=True)
 class OptimizerStep:
-    """The result of one mini-batch. `num_tokens`: all its response tokens; `sums` covers only rows that had a pass."""
+    """The result of the optimizer step on one mini-batch.
+
+    `num_tokens`: number of all its response tokens. `sums` leaves out rows of advantage 0, unless KL is a term of the
+    loss.
+    """
 
     sums: LossSums
     num_tokens: int
@@ -63,13 +72,13 @@ class OptimizerStep:
 
     @property
     def applied(self) -> bool:
-        """False if the gradient was not finite: then no weight was changed."""
+        """Whether the weights were changed. They are not if the gradient is not finite."""
         return math.isfinite(self.grad_norm)
 
 
 @dataclass(frozen=True)
 class UpdateStats:
-    """The result of an update. `has_kl`: KL was a term of the loss."""
+    """The result of an update, from which its metrics are computed. `has_kl`: whether KL was a term of the loss."""
 
     lr: float
     steps: tuple[OptimizerStep, ...]
@@ -81,7 +90,7 @@ class UpdateStats:
 
     def metrics(self) -> Metrics:
         """Return means over the applied optimizer steps, or over their tokens. Metrics without data are absent."""
-        metrics = {"actor/lr": self.lr, "actor/skipped_updates": float(self.num_skipped)}
+        metrics = {"actor/lr": self.lr, "actor/skipped_updates": float(self.num_skipped), **self._sampler_metrics()}
         applied = [step for step in self.steps if step.applied]
         if not applied:
             return metrics
@@ -90,7 +99,7 @@ class UpdateStats:
         metrics |= {
             "actor/pg_loss": float(sums.pg_loss) / len(applied),
             "actor/grad_norm": sum(step.grad_norm for step in applied) / len(applied),
-            # A token of advantage 0 is never clipped, so the tokens of rows without a pass count too.
+            # A token of advantage 0 is never clipped, so the tokens of rows that were not computed count too.
             "actor/pg_clipfrac": float(sums.clipped) / num_tokens,
             "actor/pg_clipfrac_lower": float(sums.capped) / num_tokens,
         }
@@ -99,6 +108,21 @@ class UpdateStats:
         if sums.num_tokens and self.has_kl:
             metrics["actor/kl"] = float(sums.kl) / float(sums.num_tokens)
         return metrics
+
+    def _sampler_metrics(self) -> Metrics:
+        """Return how far the recorded log-probabilities are from those of the first mini-batch.
+
+        That mini-batch is computed with the weights that sampled it, so every difference is an error of one of the two.
+        """
+        sums = self.steps[0].sums if self.steps else LossSums()
+        if not sums.num_tokens:
+            return {}
+        num_tokens = float(sums.num_tokens)
+        return {
+            SAMPLER_DIFF: float(sums.abs_log_ratio) / num_tokens,
+            SAMPLER_DIFF_MAX: float(sums.max_log_ratio),
+            SAMPLER_CLIPPED: float(sums.clipped) / num_tokens,
+        }
 
 
 def update(
@@ -111,11 +135,12 @@ def update(
     step: int,
     reference_BT: Tensor | None = None,
 ) -> UpdateStats:
-    """Update the policy in training step `step`, counted from 0. `reference_BT` holds the reference's log-probabilities
-    if KL is a term of the loss. `budget` is the run's: it keeps the number of tokens that fit into memory.
+    """Update the policy in training step `step`, counted from 0.
 
-    Old log-probabilities are those recorded while sampling, so the first optimizer step is on-policy. The size of
-    micro-batches changes the result by rounding alone. Without rows nothing is updated.
+    `reference_BT` has the reference's log-probabilities if KL is a term of the loss. `budget` is shared by all updates
+    of a run, and remembers how many tokens fit into memory. Old log-probabilities are those recorded while sampling, so
+    the first optimizer step is on-policy. The size of micro-batches changes the result only by rounding. If there are
+    no rows, nothing is updated.
     """
     lr = learning_rate(settings.update, step, settings.total_steps)
     tokens = RowTokens.of(rollouts)
@@ -128,7 +153,7 @@ def update(
 
 
 def mini_batches(problem_B: Tensor, settings: UpdateSettings, step: int) -> Iterator[list[int]]:
-    """Yield the rows of `mini_batch` problems at a time. The order depends on seed, step and epoch alone."""
+    """Yield the rows of `mini_batch` problems at a time, in an order that depends only on seed, step and epoch."""
     problems = sorted(set(problem_B.tolist()))
     size = settings.update.mini_batch or max(1, len(problems))
     for epoch in range(settings.update.epochs):
@@ -141,7 +166,7 @@ def mini_batches(problem_B: Tensor, settings: UpdateSettings, step: int) -> Iter
 def _targets(
     rollouts: Rollouts, advantage_B: Tensor, rows: Sequence[int], settings: UpdateSettings, reference_BT: Tensor | None
 ) -> Targets:
-    """Token weights count all rows of the mini-batch, also those without a gradient."""
+    """Return the targets of a mini-batch. Token weights count all its rows, including those without a gradient."""
     device = rollouts.mask_BT.device
     weight_B = torch.zeros(len(rollouts), device=device)
     weight_B[rows] = token_weights(rollouts.length_B[rows], settings.update.aggregation, settings.horizon)
@@ -163,10 +188,13 @@ def _accumulate(
     settings: UpdateSettings,
     budget: TokenBudget,
 ) -> LossSums:
-    """Add the gradient of a mini-batch to the weights. A row of advantage 0 adds only its KL term, if there is one."""
+    """Compute the gradient of a mini-batch, and return the sums of its loss terms.
+
+    The gradient is added to the weights' gradients. A row of advantage 0 adds only its KL term, if there is one.
+    """
     live = (targets.advantage_B != 0).tolist()
     needed = rows if targets.reference_BT is not None else [row for row in rows if live[row]]
-    parts = split_rows(needed, tokens, num_sides(policy))
+    parts = split_rows(needed, tokens, num_worker_threads(policy))
     if len(parts) < 2:
         return _over_micro_batches(
             policy, needed, tokens, targets, settings, budget, _backward, optimizer.discard_gradients
@@ -176,7 +204,7 @@ def _accumulate(
         own = CoreGradients(policy.model.parameters())
         return own, _over_micro_batches(policy, part, tokens, targets, settings, budget, own.add, own.discard)
 
-    results = side_by_side(work, parts)
+    results = parallel_map(work, parts)
     for own, _ in results:
         own.add_to_weights()
     return sum((sums for _, sums in results), start=LossSums())
@@ -198,7 +226,7 @@ def _over_micro_batches(
     """
 
     def work(part: MicroBatch) -> LossSums:
-        require_wanted()
+        raise_if_cancelled()
         loss, sums = loss_of(policy, part, targets, settings.update, settings.temperature)
         backward(loss)
         return sums
@@ -208,7 +236,7 @@ def _over_micro_batches(
 
 
 def _backward(loss: Tensor) -> None:
-    """Add to the weights' own gradients; hooks move those of 16-bit weights to their float32 masters."""
+    """Add the gradient of a loss to the weights' own. Hooks move those of 16-bit weights to their float32 masters."""
     loss.backward()  # type: ignore[no-untyped-call]
 
 
@@ -220,7 +248,7 @@ class CoreGradients:
         self._sums: list[Tensor | None] = [None] * len(self._weights)
 
     def add(self, loss: Tensor) -> None:
-        """Add the gradient of a loss."""
+        """Add the gradient of a loss to the sum."""
         found = torch.autograd.grad(loss, self._weights, allow_unused=True)
         self._sums = [_sum(known, new) for known, new in zip(self._sums, found, strict=True)]
 
@@ -228,22 +256,26 @@ class CoreGradients:
         self._sums = [None] * len(self._weights)
 
     def add_to_weights(self) -> None:
-        """Add the sum to the weights' own gradients: core by core in order, so that rounding does not depend on which
-        core was done first."""
+        """Add the sum to the weights' own gradients.
+
+        Call it in the order of the cores, so that rounding does not depend on which core finishes first.
+        """
         for weight, gradient in zip(self._weights, self._sums, strict=True):
             weight.grad = _sum(weight.grad, gradient)
 
 
 def _sum(known: Tensor | None, new: Tensor | None) -> Tensor | None:
-    """Return the sum, written over the first if there are two."""
+    """Return the sum of two gradients, each of which may be None. If both exist, the first is overwritten."""
     if known is None or new is None:
         return new if known is None else known
     return known.add_(new)
 
 
 def _apply(optimizer: Optimizer, sums: LossSums, lr: float) -> float:
-    """Apply the gradients and return their norm; NaN if the loss is not finite. The norm alone does not show that: a
-    clamp has no gradient where its input is NaN."""
+    """Apply the gradients, and return their norm. If the loss is not finite, discard them and return NaN.
+
+    The norm alone does not show a loss of NaN: a clamp has no gradient if its input is NaN.
+    """
     if math.isfinite(sums.pg_loss + sums.kl):
         return optimizer.step(lr)
     optimizer.discard_gradients()

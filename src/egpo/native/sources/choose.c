@@ -1,10 +1,11 @@
-/* Draw one token per row by its uniform draw, with log-probability and entropy. R rows, V words. */
+/* Draw one token per row with a given uniform random number, and compute its log-probability and the entropy. R rows, V
+words. */
 #include <stdlib.h>
 
 #include "softmax.h"
 
-/* Return the word at which the sum of exp(s) passes the fraction `draw` of the total. In float64: in float32 the rare
-words of a large vocabulary would vanish in rounding. A word of probability 0 is never drawn. */
+/* Return the first word at which the sum of exp(s) exceeds the fraction `draw` of the total. The sum is in float64: in
+float32 the rare words of a large vocabulary would vanish in rounding. A word of probability 0 is never drawn. */
 static int64_t draw_word(const float *logits, int words, float highest, float inverse_temperature, double draw,
                          float *exponentials) {
     double total = 0, passed = 0;

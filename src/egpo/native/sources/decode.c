@@ -43,7 +43,8 @@ static void norm_rows(const float *x, const float *weight, float *out, const siz
         rms_norm_row(x + row * sizes->hidden, weight, out + row * sizes->hidden, sizes->hidden, sizes->eps);
 }
 
-/* Norm and rotation of heads, the new slot of the cache, and attention, row by row. The output replaces the queries. */
+/* Apply norm and rotation to the heads, write the new cache slot, and compute attention, row by row. The output
+overwrites the queries. */
 static int attend_rows(const sizes_t *sizes, const layer_t *layer, const batch_t *batch, const around_t *around,
                        scratch_t *at) {
     int width = sizes->width, query_row = sizes->heads * width, key_row = sizes->key_heads * width, has_memory = 1;

@@ -4,7 +4,7 @@
 
 #include "kernels.h"
 
-#define CHUNKS 32 /* of tokens: a fixed number of partial sums of the weight's gradient, for fixed rounding */
+#define CHUNKS 32 /* number of partial sums of the weight's gradient: fixed, so that rounding is always the same */
 
 /* Return the inverse of the norm's root; 1 if there is no norm. */
 float head_row(const float *x, const float *weight, const float *cosine, const float *sine, float *out, int width,
@@ -33,7 +33,7 @@ void heads(const float *x, const float *weight, const float *cosine, const float
                                     out + row * width, width, eps);
 }
 
-/* The rotation by the opposite angle, then the norm's gradient as in norm.c. */
+/* Compute the gradients: the rotation by the opposite angle, then the norm's gradient as in norm.c. */
 static void head_row_back(const float *x, const float *weight, const float *cosine, const float *sine, float inverse,
                           const float *grad, float *x_grad, float *weight_grad, int width) {
     int half = width / 2;

@@ -1,4 +1,4 @@
-/* Shared by all kernels. Everything is float32; matrices are row-major and without gaps unless a stride is given.
+/* Definitions that all kernels share. Everything is float32; matrices are row-major and without gaps unless a stride is given.
 
 Loops over rows are divided among OpenMP threads, as many as torch has in the calling thread. Each number is computed
 by one thread, and in an order that does not depend on how many there are.

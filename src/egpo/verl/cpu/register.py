@@ -1,6 +1,6 @@
-"""Registers the CPU platform and its patches. verl imports this in every process (VERL_USE_EXTERNAL_MODULES).
+"""Registers the CPU platform and its patches. Every process of verl imports it (VERL_USE_EXTERNAL_MODULES).
 
-A patch is applied when verl or vLLM imports its module. So no process imports more than it would without us, and a
+A patch is applied when verl or vLLM imports its module. So no process imports additional modules, and a
 process that never imports verl (a plain `vllm serve`) is not changed.
 """
 

@@ -1,4 +1,4 @@
-"""The command that trains: interpreter, arguments and environment of verl's process."""
+"""The command that starts verl: its interpreter, arguments and environment."""
 
 import os
 import shlex
@@ -28,7 +28,7 @@ def verl_python(config: Config) -> str:
 
 @dataclass(frozen=True)
 class Command:
-    """A command line. `environment` is added to the environment of this process."""
+    """A command line. `environment` is added to the environment variables of this process."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
@@ -40,7 +40,7 @@ class Command:
 
 
 def command(config: Config, settings: Sequence[Setting], python: str, metrics: Path, launch_id: str) -> Command:
-    """Return the command that trains. Workers of a joined cluster get our environment from Ray, by a setting."""
+    """Return the command that starts verl. In a Ray cluster, a setting of Ray passes our environment to the workers."""
     environment = _environment(config, metrics) | {MARK: launch_id}
     if config.verl.address is not None:
         handed = [
@@ -76,7 +76,7 @@ _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 def cluster_access(address: str | None) -> Mapping[str, str]:
-    """Return what a process needs in its environment to join a Ray cluster: the token mode, if there is a token.
+    """Return the environment variables that a process needs to join a Ray cluster: the token mode, if it has a token.
 
     `ray start` turns token authentication on by itself, and `ray.init` does not. A mode that the user set is kept.
     """

@@ -1,6 +1,6 @@
-"""Prints the command that a launch would run, and every setting that differs from verl's default.
+"""Describes the command that a launch would run, and every setting that differs from verl's default.
 
-Needs no GPU, Ray, verl or weights.
+A dry run needs no GPU, Ray, verl or weights.
 """
 
 from dataclasses import replace
@@ -28,7 +28,8 @@ WIDTHS = (40, 14, 24, 34)
 def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = None) -> str:
     """Return as text: the command, settings known only at launch, settings without effect, and a table.
 
-    The table lists what differs from verl's defaults. What a launch would refuse is refused here, if it can be known.
+    The table lists the settings that differ from verl's defaults. Recipes that a launch would refuse are refused here,
+    as far as that can be known.
     """
     start = _start(config, resume=resume, resume_from=resume_from)
     settings = planned_settings(config, start)
@@ -85,7 +86,7 @@ def _differs(setting: Setting) -> bool:
 
 
 def _table(settings: list[Setting]) -> list[str]:
-    """Return the lines of the table, by verl's sections, in order of first appearance."""
+    """Return the lines of the table of settings, grouped by verl's sections in order of first appearance."""
     sections: dict[str, list[Setting]] = {}
     for setting in settings:
         sections.setdefault(_section(setting.key), []).append(setting)
@@ -111,7 +112,7 @@ def _section(key: str) -> str:
 
 
 def _row(key: str, default: str, here: str, source: str) -> list[str]:
-    """Return the lines of one row. A long key has its own line; a long source is wrapped."""
+    """Return the lines of one row of the table. A long key has its own line; a long source is wrapped."""
     first, *more = wrap(source, WIDTHS[3])
     alone = len(key) > WIDTHS[0]
     lines = [f"  {key}"] if alone else []

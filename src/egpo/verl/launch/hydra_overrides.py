@@ -1,4 +1,4 @@
-"""Writes and reads `key=value` overrides of Hydra's command line. `parse_value(format_value(x)) == x`."""
+"""Write and read `key=value` overrides of Hydra's command line. `parse_value(format_value(x))` equals `x`."""
 
 import re
 from collections.abc import Mapping
@@ -40,14 +40,14 @@ def format_value(value: Any) -> str:
 def _quoted(text: str) -> str:
     """Return the text in single quotes. Backslashes are literal, except before a quote, where they are doubled.
 
-    A reference `${name}` stays: Hydra replaces it, as in verl's own files.
+    A reference `${name}` is kept: Hydra replaces it, as in verl's own files.
     """
     escaped = re.sub(r"(\\*)'", lambda found: found[1] * 2 + "\\'", text)
     return "'" + re.sub(r"(\\+)$", lambda found: found[1] * 2, escaped) + "'"
 
 
 def parse_value(text: str) -> Any:
-    """Return the value that Hydra would read from this text. ValueError with the reason if it would not read one.
+    """Return the value that Hydra would read from this text. ValueError with the reason if Hydra reads no plain value.
 
     >>> parse_value("['<think>',3,null,true,1e-06,vllm]")
     ['<think>', 3, None, True, 1e-06, 'vllm']
@@ -123,7 +123,7 @@ class _ValueReader:
             raise ValueError(f"`{end}` is missing")
 
     def quoted(self, quote: str) -> str:
-        """Read quoted text. Backslashes are literal, except before a quote, where each pair stands for one."""
+        """Read quoted text. Backslashes are literal, except before a quote, where a pair of them means one."""
         self.at += 1
         found = ""
         while self.at < len(self.text):

@@ -8,7 +8,7 @@ from egpo.runs.folder import RunFolder
 
 @dataclass(frozen=True)
 class VerlPlaces:
-    """Absolute paths, because Ray's workers run in other working directories."""
+    """Paths of verl's files in a run folder. They are absolute: Ray's workers run in other working directories."""
 
     folder: RunFolder
 
@@ -18,12 +18,12 @@ class VerlPlaces:
 
     @property
     def log(self) -> Path:
-        """The output of verl, Ray and vLLM, of every launch."""
+        """Log file with the output of verl, Ray and vLLM from every launch."""
         return self.folder.path.absolute() / "verl.log"
 
     @property
     def rollouts(self) -> Path:
-        """Dumps of step N, `N.jsonl`, before they are moved into the run folder."""
+        """Folder in which verl writes the responses of step N (`N.jsonl`), before they are moved to the run's own."""
         return self.root / "rollouts"
 
     @property
@@ -36,14 +36,14 @@ class VerlPlaces:
 
     @property
     def data(self) -> Path:
-        """The task's problems as parquet files for verl."""
+        """Folder with the task's problems as parquet files for verl."""
         return self.root / "data"
 
     @property
     def launch(self) -> Path:
-        """The running processes, so that the next launch can end them if this launcher is killed."""
+        """File that lists the running processes, so that the next launch can end them if this launcher is killed."""
         return self.root / "launch.json"
 
     def metrics_of(self, launch_id: str) -> Path:
-        """The metrics of one launch: verl's file logger overwrites its file at every start."""
+        """Return the metrics file of one launch. Each launch has its own: verl overwrites the file when it starts."""
         return self.root / f"metrics_{launch_id}.jsonl"

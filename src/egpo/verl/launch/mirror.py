@@ -1,4 +1,4 @@
-"""Copies a run of verl into our run folder, step by step: metrics, rollouts, and which checkpoints are kept.
+"""Copies verl's metrics and rollouts into our run folder, step by step, and removes old checkpoints.
 
 `MetricFeed` reads verl's file logger, one line per step: `{"step": N, "data": {name: value}}`. `VerlCheckpoints` finds
 complete checkpoints. `Mirror` records the metrics and removes old checkpoints.
@@ -24,13 +24,13 @@ from egpo.runs.metrics import MetricStream, read_metrics
 from egpo.verl.launch.layout import VerlPlaces
 
 RENAMED = {"actor/kl_loss": "actor/kl", "actor/reward_kl_penalty": "actor/kl"}
-"""verl's names of metrics that have another name under both of our engines."""
+"""Metrics that are stored under another name than verl's: verl's name, and the name in both engines."""
 _NO_CLOCK = ("perf/total_num_tokens",)
 
 
 @dataclass(frozen=True)
 class StepFigures:
-    """The metrics of one step. Timings are kept apart, in `timings.jsonl`, as under the embedded engine."""
+    """The metrics of one step. Timings are stored separately, in `timings.jsonl`, as under the embedded engine."""
 
     step: int
     metrics: Mapping[str, float]
@@ -38,7 +38,7 @@ class StepFigures:
 
 
 class MetricFeed:
-    """Reads new lines of the file, each once. A line counts when its newline is written."""
+    """A reader of verl's metrics file that returns each line once. A line without its newline is not complete yet."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._position = path, 0
@@ -74,16 +74,16 @@ def _is_number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class VerlCheckpoints:
-    """verl's checkpoints: `global_step_N/actor/model_world_size_W_rank_R.pt` for each of `ranks`.
+    """verl's checkpoints of a run: `global_step_N/actor/model_world_size_W_rank_R.pt` for each of `ranks` ranks.
 
-    verl writes the number of the latest checkpoint after all its files.
+    verl writes the step number of the latest checkpoint to a file, after all files of that checkpoint.
     """
 
     folder: RunFolder
     ranks: int
 
     def complete_steps(self) -> list[int]:
-        """Return the steps of complete checkpoints, in order. One newer than verl's latest number is incomplete."""
+        """Return the steps of complete checkpoints, in order. One after verl's latest number is incomplete."""
         latest = self._latest()
         return [step for step in self._steps() if step <= latest and self._is_whole(step)]
 
@@ -92,18 +92,18 @@ class VerlCheckpoints:
         return any(later > step for later in self._steps())
 
     def choose(self, step: int | None) -> int:
-        """Return the step of the newest checkpoint, or `step`; 0 if there is none. InputError if `step` has none."""
+        """Return `step`, or for None the newest step with a checkpoint (0 if none). InputError if `step` has none."""
         there = self.complete_steps()
         if step is None:
             return there[-1] if there else 0
         if step not in there:
-            known = f"available steps: {', '.join(map(str, there))}" if there else "there is no checkpoint yet"
+            known = f"available steps: {', '.join(map(str, there))}" if there else "the run has no checkpoint yet"
             where = str(self.folder.checkpoints)
-            raise InputError(f"no complete checkpoint of step {step}", where=where, fix=known)
+            raise InputError(f"there is no complete checkpoint of step {step}", where=where, fix=known)
         return step
 
     def forget_after(self, step: int) -> None:
-        """Remove later checkpoints, complete or not: the run will write them again."""
+        """Remove the checkpoints after `step`, complete or not: the run will write them again."""
         for later in self._steps():
             if later > step:
                 shutil.rmtree(self.folder.checkpoint_of(later))
@@ -136,8 +136,8 @@ class VerlCheckpoints:
 class Mirror:
     """Records verl's metrics in the run folder and removes old checkpoints.
 
-    `done` is the last step in `metrics.jsonl`, or `start`, the step that was resumed from, if its metrics were lost; 0
-    before the first.
+    `done` is the last step in `metrics.jsonl`, or `start`, the step that the run was resumed from, if the metrics of
+    that step were lost; 0 before the first step.
     """
 
     def __init__(self, config: Config, places: VerlPlaces, ledger: Ledger, start: int = 0) -> None:
@@ -151,7 +151,7 @@ class Mirror:
 
     @property
     def awaits_figures(self) -> bool:
-        """Whether there is a checkpoint without metrics yet: verl saves a step before it logs it."""
+        """Whether there is a checkpoint without metrics yet: verl saves a step's checkpoint before it logs the step."""
         return self._checkpoints.has_after(self.done)
 
     def take(self, figures: Iterable[StepFigures]) -> int:
@@ -174,9 +174,9 @@ class Mirror:
         self._checkpoints.forget_after(max(whole, default=0))
 
     def keep_checkpoints(self) -> None:
-        """Keep the latest checkpoints and the best by validation (by mean score without validation).
+        """Remove all checkpoints but the latest and the best (by validation accuracy, or without it by mean score).
 
-        A checkpoint without metrics yet does not count as the latest: its metrics may never come.
+        A checkpoint without metrics does not count as the latest: its metrics may never be written.
         """
         keep = self._config.checkpoints
         scores = checkpoint_scores(self._places.folder.metrics, validated=bool(self._config.validation.every))
@@ -208,7 +208,7 @@ def adopt_figures(folder: RunFolder, metrics: Path) -> None:
 
 
 def checkpoint_scores(metrics: Path, *, validated: bool) -> dict[int, float]:
-    """Return the score of each step; a step without validation has the score of the last validation before it."""
+    """Return each step's last validation accuracy so far, or, if not `validated`, its mean score."""
     scores: dict[int, float] = {}
     last: float | None = None
     for line in read_metrics(metrics) if metrics.exists() else []:

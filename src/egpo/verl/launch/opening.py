@@ -38,7 +38,7 @@ from egpo.verl.launch.translation import Setting, model_place, translate
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """All that starting verl needs. `settings` are verl's; the run continues after step `start`."""
+    """Everything needed to start verl. `settings` are verl's; the run continues after step `start`."""
 
     config: Config
     places: VerlPlaces
@@ -50,7 +50,7 @@ class Launch:
 
 @dataclass(frozen=True, eq=False)
 class _Checked:
-    """What was loaded and checked before anything is written."""
+    """Objects that are loaded and checked before anything is written."""
 
     installed: Installed
     task: Task
@@ -64,7 +64,7 @@ def run_folder(config: Config) -> RunFolder:
 
 @contextmanager
 def open_launch(config: Config, view: LiveView, *, resume: bool, resume_from: int | None) -> Iterator[Launch]:
-    """Create or resume a run. `refuse_what_verl_lacks` must have accepted the config."""
+    """Create or resume a run, and yield what is needed to start verl. Call `refuse_what_verl_lacks` first."""
     opening = VerlOpening(config, view)
     with opened(opening, resume=resume, resume_from=resume_from) as run:
         mirror = Mirror(config, opening.places, Ledger(opening.folder, view, run.trackers), run.start)
@@ -73,7 +73,7 @@ def open_launch(config: Config, view: LiveView, *, resume: bool, resume_from: in
 
 
 class VerlOpening(RunOpening[_Checked]):
-    """How a run on verl is opened. A step may lack metrics: verl saves a step before it logs it."""
+    """The steps of opening a run on verl. A saved step may lack metrics: verl saves a step before it logs it."""
 
     allows_gaps = True
 
@@ -83,7 +83,7 @@ class VerlOpening(RunOpening[_Checked]):
         self._config, self._view = config, view
         self.places = VerlPlaces(folder)
         self.settings: list[Setting] = []
-        """verl's settings; they name the data files, and are known once these are written."""
+        """verl's settings; empty until the data files, which they name, are written."""
 
     def clear_leftovers(self) -> None:
         left = end_leftovers(self.places)
@@ -112,7 +112,7 @@ class VerlOpening(RunOpening[_Checked]):
     def describe(self, checked: _Checked, step: int) -> LaunchProvenance:
         """Write verl's data, translate the config, and describe the launch.
 
-        The versions are those of the interpreter that has verl, where that is another one.
+        Versions of packages are those of the interpreter that runs verl.
         """
         files = self._write_data(checked, step)
         gpu = f"{self._config.verl.ranks} for verl" if self._config.verl.device == "cuda" else None
@@ -123,8 +123,8 @@ class VerlOpening(RunOpening[_Checked]):
     def rewind(self, step: int) -> None:
         # In this order: a checkpoint must never be newer than the metrics.
         self.checkpoints.forget_after(step)
-        # verl saves a step before it writes its rollouts and metrics: of the last step before a kill there may be a
-        # checkpoint and rollouts that were not taken over, and no metrics.
+        # verl saves a step before it writes its rollouts and metrics: the last step before a kill may have a checkpoint
+        # and rollouts that are not moved yet, but no metrics.
         move_rollouts(self.places)
         rewind(self.folder, step or NOTHING_YET, gaps=True)
         shutil.rmtree(self.places.rollouts, ignore_errors=True)

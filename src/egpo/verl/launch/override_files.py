@@ -2,7 +2,7 @@
 
     file -> shell words (quotes, continuations, variables) -> overrides (+key=, ++key=, ~key) -> plain values
 
-A script is one with `python -m verl.trainer.main_ppo key=value ...`. A setting that cannot be read (a command
+A script runs `python -m verl.trainer.main_ppo key=value ...`. A setting that cannot be read (a command
 substitution, a sweep, an interpolation that only Hydra resolves) is listed with the reason; no value is guessed.
 """
 
@@ -50,7 +50,7 @@ def read_verl_file(path: Path) -> VerlSettings:
     try:
         return _read(path, text)
     except RecursionError as error:
-        raise InputError("nested too deeply", where=str(path), fix="give plain values") from error
+        raise InputError("values are nested too deeply", where=str(path), fix="give plain values") from error
 
 
 def _read(path: Path, text: str) -> VerlSettings:
@@ -62,25 +62,27 @@ def _read(path: Path, text: str) -> VerlSettings:
         _read_commands(text, str(path), settings)
     if not settings.values and not settings.unread:
         fix = "give a script with `python -m verl.trainer.main_ppo key=value ...`, a file of overrides, or verl's YAML"
-        raise InputError("no settings of verl", where=str(path), fix=fix)
+        raise InputError("the file contains no settings of verl", where=str(path), fix=fix)
     return settings
 
 
 def _text(path: Path) -> str:
     if fault := path_fault(str(path)):
-        raise InputError("cannot be read", where=shortened(str(path)), fix=f"it must be {fault}")
+        raise InputError("the file cannot be read", where=shortened(str(path)), fix=f"it must be {fault}")
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
-        raise InputError("no such file", where=str(path), fix="check the path") from error
+        raise InputError("the file does not exist", where=str(path), fix="check the path") from error
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path), fix="give a text file") from error
+        raise InputError(
+            f"the file cannot be read: {error.strerror}", where=str(path), fix="give a text file"
+        ) from error
     if len(content) > MOST_BYTES or b"\0" in content:
-        raise InputError("not a configuration of verl", where=str(path), fix="give a text file below 200 kB")
+        raise InputError("the file is not a verl configuration", where=str(path), fix="give a text file below 200 kB")
     try:
         return content.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        raise InputError("cannot be read: not UTF-8", where=str(path), fix="give a text file") from error
+        raise InputError("the file is not UTF-8 text", where=str(path), fix="give a text file") from error
 
 
 def _mapping(path: Path, text: str) -> Mapping[str, Any] | None:
@@ -92,7 +94,8 @@ def _mapping(path: Path, text: str) -> Mapping[str, Any] | None:
             raise
         return None
     if path.suffix in (".yaml", ".yml") and not isinstance(value, Mapping):
-        raise InputError("not a section of keys and values", where=str(path), fix="give verl's YAML configuration")
+        what = "the file has no keys and values"
+        raise InputError(what, where=str(path), fix="give verl's YAML configuration")
     return value if isinstance(value, Mapping) else None
 
 
@@ -192,7 +195,7 @@ def _resolved(value: Any, values: Mapping[str, Any], chain: tuple[str, ...]) -> 
 
 
 def _referred(name: str, values: Mapping[str, Any], chain: tuple[str, ...]) -> Any:
-    """Return the value of the key `name`. `chain` are the keys that led here: one of them again is a cycle."""
+    """Return the value of the key `name`. `chain` are the keys that refer to it: if it is one of them, ValueError."""
     if name in chain:
         raise ValueError("an interpolation that refers to itself")
     if name not in values and name not in schema().defaults:

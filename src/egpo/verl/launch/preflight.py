@@ -1,6 +1,6 @@
 """Checks before verl starts: interpreter, versions, GPUs, tokenizer, context and ports.
 
-A fault that is found here costs seconds; inside verl it costs minutes or hours.
+A fault found here costs seconds; the same fault inside verl costs minutes or hours.
 """
 
 import json
@@ -64,7 +64,7 @@ def ask_interpreter(config: Config) -> Installed:
             env={**os.environ, **cluster_access(config.verl.address)},
         )
     except OSError as error:
-        fix = "give the path of a python, as .env-verl/bin/python"
+        fix = "give the path of a Python interpreter, such as .env-verl/bin/python"
         raise InputError(f"`{python}` cannot be run ({error.strerror})", where="verl.python", fix=fix) from error
     except subprocess.TimeoutExpired as error:
         raise _no_answer(python, address, f"no answer within {_LIMIT_S} s") from error
@@ -76,9 +76,11 @@ def ask_interpreter(config: Config) -> Installed:
 
 def _no_answer(python: str, address: str, said: str) -> EgpoError:
     if address:
-        fix = "start one there with `ray start --head --port=6379`, or leave the address out"
+        fix = "start Ray there with `ray start --head --port=6379`, or leave the address out"
         return InputError(f"no Ray cluster answers ({said})", where=f"verl.address={address}", fix=fix)
-    return EgpoError(f"`{python}` failed ({said})", where="verl.python", fix="run it by hand to see why")
+    return EgpoError(
+        f"`{python}` failed ({said})", where="verl.python", fix="run this interpreter in a shell to see why"
+    )
 
 
 def load_tokenizer(place: str) -> Any:
@@ -91,14 +93,14 @@ def load_tokenizer(place: str) -> Any:
     except (OSError, ValueError) as error:
         fix = "give a folder with a model and its tokenizer, or a name on the hub that can be reached"
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"no tokenizer found ({said})", where=f"model {place}", fix=fix) from error
+        raise InputError(f"the tokenizer cannot be loaded ({said})", where=f"model {place}", fix=fix) from error
 
 
 def _refuse_code(folder: Path) -> None:
-    """InputError if the folder names code of its own (`auto_map`).
+    """Raise InputError if the model folder refers to its own code (`auto_map`).
 
     verl's reward workers load the tokenizer with trust_remote_code=True, despite verl's settings: they would run that
-    code even if transformers has the class, too.
+    code even if transformers has the class itself.
     """
     for name in ("config.json", "tokenizer_config.json"):
         held: Any = None
@@ -106,7 +108,7 @@ def _refuse_code(folder: Path) -> None:
             held = json.loads((folder / name).read_text(encoding="utf-8"))
         if isinstance(held, dict) and held.get("auto_map"):
             fix = f"remove `auto_map` from {name}, if transformers has the model's classes; else use another model"
-            raise InputError("names code of its own, which verl would run", where=str(folder / name), fix=fix)
+            raise InputError("it refers to code in the folder, which verl would run", where=str(folder / name), fix=fix)
 
 
 INSTALL = {
@@ -118,7 +120,7 @@ _PORTS = ("port", "dashboard_port")
 
 
 def require_verl(config: Config, installed: Installed) -> None:
-    """InputError unless the supported verl, the packages that its trainer imports, and egpo are installed."""
+    """Raise InputError unless the supported verl, the packages that its trainer imports, and egpo are installed."""
     where, versions, device = f"python {installed.python}", installed.versions, config.verl.device
     fix = f"{INSTALL[device]}; then set verl.python=.../bin/python, or name it in egpo.machine.yaml"
     if "verl" not in versions:
@@ -132,17 +134,17 @@ def require_verl(config: Config, installed: Installed) -> None:
 
 
 def require_devices(config: Config, installed: Installed) -> None:
-    """InputError unless there are enough GPUs, on this machine or in the cluster to join."""
+    """Raise InputError unless there are enough GPUs, on this machine or in the cluster to join."""
     wanted = config.verl.ranks
     if installed.resources is not None:
         there = int(installed.resources.get("GPU", 0))
         if there < wanted:
             what = f"{wanted} GPUs are needed (verl.gpus x verl.nodes), and the cluster has {there}"
-            fix = "lower verl.gpus or verl.nodes, or let more nodes join it"
+            fix = "lower verl.gpus or verl.nodes, or let more nodes join the cluster"
             raise InputError(what, where=f"verl.address={config.verl.address}", fix=fix)
         return
     if config.verl.nodes > 1:
-        fix = "start Ray on each (`ray start`), and give the head's address as verl.address=host:6379"
+        fix = "start Ray on each node (`ray start`), and give the head node's address as verl.address=host:6379"
         raise InputError(f"{config.verl.nodes} nodes need a cluster to join", where="verl.nodes", fix=fix)
     if config.verl.device == "cuda" and installed.gpus < wanted:
         found = f"this machine has {installed.gpus}" if installed.gpus else "this machine has none that torch can use"
@@ -151,7 +153,7 @@ def require_devices(config: Config, installed: Installed) -> None:
 
 
 def require_context(model: str, longest: int) -> None:
-    """InputError if the longest prompt and response exceed the model's context. Not checked without config.json."""
+    """Raise InputError if prompt and response may exceed the model's context. Not checked without config.json."""
     path = Path(model) / "config.json"
     if not path.is_file():
         return
@@ -163,13 +165,13 @@ def require_context(model: str, longest: int) -> None:
 
 
 def require_free_ports(settings: Iterable[Setting]) -> None:
-    """InputError if a port that the recipe sets is in use. By default Ray, vLLM and verl choose free ports."""
+    """Raise InputError if a port that the recipe sets is in use. By default Ray, vLLM and verl choose free ports."""
     for setting in settings:
         if setting.key.rpartition(".")[2] in _PORTS and setting.source == "verl" and setting.value:
             with socket.socket() as probe:
                 try:
                     probe.bind(("", int(setting.value)))
                 except OSError as error:
-                    fix = "choose another, or leave it out to use a free one"
+                    fix = "choose another port, or leave the setting out to use a free one"
                     what = f"port {setting.value} cannot be used ({error.strerror})"
                     raise InputError(what, where=f"verl.{setting.key}", fix=fix) from error

@@ -24,7 +24,7 @@ UNMEASURED = 512
 
 @dataclass(frozen=True)
 class ProblemFiles:
-    """The data files, and what the settings need to know about them.
+    """The data files that verl reads, with the properties that verl's settings depend on.
 
     `test` is None without validation; `data_source` is None for a custom task, which judges responses itself; `mode` is
     that of the reward. Prompts have at most `longest_prompt` tokens; `longest_prompt_source` says how that is known.
@@ -64,13 +64,13 @@ def chosen_problems(config: Config, task: Task) -> dict[str, Sequence[Problem]]:
     if config.validation.every:
         problems["test"] = list(islice(task.problems("test"), config.validation.problems))
         if not problems["test"]:
-            fix = "prepare its data with a test split, or train without: validation.every=0"
-            raise InputError("no problems to validate on", where=f"task {config.task.name}", fix=fix)
+            fix = "prepare its data with a test split, or train without validation: validation.every=0"
+            raise InputError("the task has no problems to validate on", where=f"task {config.task.name}", fix=fix)
     return problems
 
 
 def write_problems(config: Config, places: VerlPlaces, task: Task, tokenizer: Any) -> ProblemFiles:
-    """Write the train and test files into the run folder."""
+    """Write the training and validation problems into the run folder, and return their files."""
     problems = chosen_problems(config, task)
     with StagedFiles(places.data, force=True) as staged:
         for split, chosen in problems.items():
@@ -92,7 +92,7 @@ def prompt_lengths(
 
 
 def _longest(config: Config, lengths: Mapping[str, Sequence[int]]) -> tuple[int, str]:
-    """Return the limit, or the measured maximum, and its source.
+    """Return the maximum length of a prompt in tokens (the limit, or the measured maximum), and its source.
 
     verl leaves out longer prompts, and divides by 0 if fewer than one step's prompts are left: that is an InputError.
     """
@@ -104,7 +104,7 @@ def _longest(config: Config, lengths: Mapping[str, Sequence[int]]) -> tuple[int,
         left = sum(length <= limit for length in of_split)
         if left < needed:
             what = f"{left} of {len(of_split)} {split} prompts have {limit} tokens or fewer, and {needed} are needed"
-            raise InputError(what, where=LIMIT, fix=f"raise it: the longest prompt has {max(of_split)} tokens")
+            raise InputError(what, where=LIMIT, fix=f"raise the limit: the longest prompt has {max(of_split)} tokens")
     return limit, LIMIT
 
 
@@ -121,9 +121,9 @@ def _files(config: Config, places: VerlPlaces, task: Task, longest: int, source:
 
 
 def _rows(task: Task, name: str, problems: Sequence[Problem]) -> Iterator[Row]:
-    """Yield the rows of the file. `extra` of a custom task is left out, since it may have any form.
+    """Yield the rows of a data file. The problems' `extra` is left out for a custom task, since it may have any form.
 
-    Such a task finds its problem by split and index.
+    A custom task finds its problem by split and index.
     """
     source, ours = data_source_of(task, name), isinstance(task, SourcedTask)
     for problem in problems:

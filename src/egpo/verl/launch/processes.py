@@ -28,7 +28,7 @@ def start(command: Command, log: Path) -> subprocess.Popen[bytes]:
 
 @dataclass(frozen=True)
 class LaunchRecord:
-    """Content of `verl/launch.json`. `boot` identifies the machine's start: earlier process numbers mean nothing."""
+    """Content of `verl/launch.json`. `boot` identifies the machine's last boot, which makes older records invalid."""
 
     launch_id: str
     boot: str
@@ -48,16 +48,17 @@ class LaunchRecord:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """How many processes were still running, and the metrics file that no launcher has mirrored yet."""
+    """What a killed launcher left: the number of running processes, and a metrics file that is not copied yet."""
 
     num_processes: int
     metrics: Path
 
 
 def end_leftovers(places: VerlPlaces) -> Leftovers | None:
-    """End the processes that a killed launcher of this run left, and free their shared memory; None if there was none.
+    """End the processes that a killed launcher of this run left, and free their shared memory.
 
-    The caller holds the run's lock: no other launcher of this run is alive.
+    Returns None if no launcher of this run was killed. The caller has the run's lock, so that no other launcher of this
+    run is alive.
     """
     if not places.launch.exists():
         return None

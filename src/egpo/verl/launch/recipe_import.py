@@ -1,8 +1,8 @@
 """Turns verl's configuration into a recipe: the inverse of `translate`.
 
-`recipe_sections.py` reads the sections of the recipe, which is then translated forward again. A setting of the file
-that does not come out goes below `verl:`, where verl reads it unchanged. What cannot stand there is listed with the
-reason. So no setting is lost silently.
+`recipe_sections.py` derives the sections of the recipe, which is then translated to verl's settings again. A setting of
+the file that this translation does not reproduce goes below `verl:`, where verl reads it unchanged. A setting that
+cannot go there is listed with the reason. So no setting is lost silently.
 """
 
 from collections.abc import Mapping
@@ -34,17 +34,17 @@ LAUNCHER_WRITES = {
     "trainer.total_epochs": "a recipe counts steps: set steps to epochs * rows / rollout.prompts",
     "trainer.validation_data_dir": "the launcher sets it itself: set runs, or name",
 }
-"""Keys that cannot stand below `verl:`, and the reason."""
+"""Keys of verl that cannot go below `verl:` in a recipe, and the reason."""
 _UNKNOWN_TASK = "unknown:Task"
 _ABSENT = object()
 
 
 @dataclass
 class Imported:
-    """A recipe with only what differs from our defaults, and what to know about it.
+    """An imported recipe: only the settings that differ from our defaults, and remarks about the import.
 
     `assumed`: keys of the recipe that come from verl's defaults, since the file does not set them. `below_verl`: keys
-    that verl reads unchanged. `left_out`: settings that were not imported. `notes`: what the user has to decide.
+    that verl reads unchanged. `left_out`: settings that were not imported. `notes`: what the user still has to decide.
     """
 
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Imported:
 
 
 def import_verl(settings: VerlSettings) -> Imported:
-    """Return the recipe under which verl does what it does under these settings."""
+    """Return a recipe with which verl trains as it would with these settings."""
     settings = VerlSettings(dict(settings.values), list(settings.unread))
     try:
         resolve_references(settings)
@@ -75,9 +75,9 @@ def import_verl(settings: VerlSettings) -> Imported:
 
 
 def _unexpressed(config: Config, reader: SectionReader, left_out: list[Unread]) -> dict[str, Any]:
-    """Return the settings that the recipe does not express yet and that can stand below `verl:`.
+    """Return the settings that the recipe's sections do not express and that can go below `verl:`.
 
-    Those that cannot are added to `left_out`.
+    Settings that cannot go there are added to `left_out`.
     """
     below: dict[str, Any] = {}
     out, defaults = _forward(config, reader), schema().defaults
@@ -94,7 +94,7 @@ def _unexpressed(config: Config, reader: SectionReader, left_out: list[Unread]) 
 
 
 def _valid(recipe: dict[str, Any]) -> Config:
-    """Return the checked recipe. A value that a recipe cannot have is removed; the comparison then finds it missing."""
+    """Return the checked recipe. An invalid value is removed, and is later reported as missing."""
     while True:
         try:
             return _config_of(recipe)
@@ -106,12 +106,14 @@ def _valid(recipe: dict[str, Any]) -> Config:
                 elif place[0] in recipe:
                     del recipe[str(place[0])]
                 else:
-                    raise InputError(f"cannot be turned into a recipe: {error.errors()[0]['msg']}") from error
+                    raise InputError(
+                        f"the settings cannot be turned into a recipe: {error.errors()[0]['msg']}"
+                    ) from error
             recipe.setdefault("model", {}).setdefault("path", "model")
 
 
 def _forward(config: Config, reader: SectionReader) -> dict[str, Any]:
-    """Return the settings that the recipe makes in verl."""
+    """Return verl's settings for this recipe, as a launch would set them."""
     config = _with_model_anywhere(config)
     places = VerlPlaces(RunFolder(Path(config.runs) / config.name))
     given = reader.given
@@ -131,7 +133,7 @@ def _forward(config: Config, reader: SectionReader) -> dict[str, Any]:
 
 
 def _same(key: str, one: Any, other: Any) -> bool:
-    """Return whether verl treats the two alike: 1 and 1.0, a list and a tuple, both names of a KL estimator."""
+    """Return whether verl treats two values alike: 1 and 1.0, a list and a tuple, both names of a KL estimator."""
     if key.endswith(("kl_loss_type", "kl_penalty")):
         return bool(KL_NAMES.get(str(one), one) == KL_NAMES.get(str(other), other))
     if isinstance(one, bool) != isinstance(other, bool):
@@ -140,7 +142,7 @@ def _same(key: str, one: Any, other: Any) -> bool:
 
 
 def _refused(key: str, estimator: str, given: Mapping[str, Any]) -> str | None:
-    """Return why a key cannot stand below `verl:`; None if it can."""
+    """Return why a key cannot go below `verl:` in a recipe; None if it can."""
     if any(other.startswith(f"{key}.") for other in given):
         return "a section whose keys are also set one by one"
     if key in OURS_ALONE:
@@ -161,7 +163,7 @@ def _refused(key: str, estimator: str, given: Mapping[str, Any]) -> str | None:
 
 
 def _recipe_of(recipe: dict[str, Any], config: Config, below: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what differs from our defaults, in the order of the schema, with the keys of `below` under `verl:`."""
+    """Return the settings that differ from our defaults, in the schema's order, with those of `below` under `verl:`."""
     if config.verl.tensor_parallel is not None:
         bare = config.model_copy(update={"verl": config.verl.model_copy(update={"tensor_parallel": None})})
         if tensor_parallel(_with_model_anywhere(bare)) == config.verl.tensor_parallel:
@@ -194,7 +196,7 @@ def _at(recipe: Mapping[str, Any], dotted: str) -> Any:
 
 
 def _still_different(done: Imported, reader: SectionReader) -> list[Unread]:
-    """Translate the whole recipe once more, and return the settings that still differ and are not listed yet."""
+    """Return the settings that the finished recipe does not reproduce and that are not listed in `left_out` yet."""
     out = _forward(_config_of(done.recipe), reader)
     listed = {one.text.partition("=")[0] for one in done.left_out} | reader.taken
     return [
@@ -218,9 +220,9 @@ def _config_of(recipe: dict[str, Any]) -> Config:
 
 
 def _with_model_anywhere(config: Config) -> Config:
-    """Return the config with a model path that need not exist here: only its last part, if it is a missing folder.
+    """Return the config; if its model folder does not exist here, only the last part of the path is kept, as a name.
 
-    A script is often imported on another machine than the one it trains on. The name still tells the model's size.
+    A script is often imported on another machine than the one it trains on. The model's size is read from the name.
     """
     try:
         require_model_place(config.model.path, "model.path")

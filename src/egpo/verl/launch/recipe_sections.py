@@ -1,6 +1,6 @@
 """Reads the sections of a recipe from verl's settings, one method per section. The inverse of `translation.py`.
 
-Every key of a recipe that verl has an equivalent for is set, from the file or from verl's default.
+Every key of a recipe that has an equivalent in verl is set, from the file or from verl's default.
 """
 
 import json
@@ -31,17 +31,17 @@ from egpo.verl.launch.translation import (
 from egpo.verl.settings import is_ours
 
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
-"""verl's names of the KL estimators, and ours."""
+"""verl's names of the KL estimators, and their names in a recipe."""
 TEMPLATE = "data.apply_chat_template_kwargs."
 TRACKERS = get_args(get_args(Trackers.model_fields["trackers"].annotation)[0])
-_NO_TASK = "which task judges the responses is not in verl's configuration: set task.name (docs/tasks.md)"
+_NO_TASK = "verl's configuration does not name the task that judges responses: set task.name (docs/tasks.md)"
 
 
 class SectionReader:
     """Reads the sections of a recipe from verl's keys (`given`).
 
     `taken`: keys that are carried over in another form, which the comparison with the forward translation skips.
-    `assumed`: keys of the recipe that follow from verl's defaults. `notes`: what the user has to decide.
+    `assumed`: keys of the recipe that follow from verl's defaults. `notes`: what the user still has to decide.
     """
 
     def __init__(self, given: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ class SectionReader:
         self.task, self.task_settings = self._task()
 
     def effective(self, key: str, ours: str) -> Any:
-        """Return the value in the file, or verl's default; the default is noted in `assumed` under our key."""
+        """Return the value of verl's `key`. If it is verl's default, the recipe's key `ours` is added to `assumed`."""
         if key not in self.given:
             self.assumed.append(ours)
         value = self.given.get(key, schema().defaults.get(key))
@@ -94,7 +94,7 @@ class SectionReader:
         if isinstance(self._steps, int):
             yield "steps", self._steps
         else:
-            self.notes.append("steps: verl counts epochs here; set steps to epochs * rows / rollout.prompts")
+            self.notes.append("steps: the file sets epochs, not steps; set steps to epochs * rows / rollout.prompts")
         save = self._period("trainer.save_freq", "checkpoints.every")
         yield "checkpoints", {"every": 0 if save == self._steps else save}
 
@@ -166,13 +166,13 @@ class SectionReader:
             yield "temperature", _float(temperature)
 
     def _algorithm(self) -> dict[str, Any]:
-        """Return the section `algorithm`. An estimator that is not ours goes below `verl:`; verl's default is `gae`."""
+        """Return the section `algorithm`. An estimator of verl, such as its default `gae`, goes below `verl:`."""
         estimator = self.given.setdefault("algorithm.adv_estimator", schema().defaults["algorithm.adv_estimator"])
         found: dict[str, Any] = {}
         if estimator in ESTIMATORS or ":" in estimator:
             found["estimator"] = estimator
         if self.given.get("trainer.v1.trainer_mode") == TRAINER_MODE.removeprefix("egpo_"):
-            self.taken.add("trainer.v1.trainer_mode")  # the same trainer; ours logs more
+            self.taken.add("trainer.v1.trainer_mode")  # egpo_sync is the same trainer, and logs more
         key = "algorithm.norm_adv_by_std_in_grpo"
         found["normalize"] = self.effective(key, "algorithm.normalize")
         if self.given.get("algorithm.filter_groups.enable"):
@@ -305,7 +305,7 @@ class SectionReader:
         return None
 
     def _source(self) -> dict[str, str]:
-        """Return the folder of `train.parquet` and `test.parquet`, unless the launcher wrote them."""
+        """Return the folder of the data files as the setting `source`; nothing if the launcher wrote the files."""
         files = [self.given.get(f"data.{split}_files") for split in ("train", "val")]
         paths = [Path(str(file[0] if isinstance(file, list) and len(file) == 1 else file)) for file in files]
         if [path.name for path in paths] != ["train.parquet", "test.parquet"] or paths[0].parent != paths[1].parent:

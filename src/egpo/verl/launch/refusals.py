@@ -11,7 +11,7 @@ from egpo.verl.launch.schema.known import ignored_keys, leaves, schema
 from egpo.verl.launch.translation import Setting, algorithm_settings, merged, rollout_settings, tensor_parallel
 from egpo.verl.plugin_checks import plugin_plan
 
-_LOCAL = "leave it out, or train with engine=local"
+_LOCAL = "leave the setting out, or train with engine=local"
 OURS_ALONE = {
     "trainer.device": "verl.device",
     "trainer.n_gpus_per_node": "verl.gpus",
@@ -29,7 +29,7 @@ look for checkpoints of another number of ranks, or wait for metrics in a file t
 
 
 def refuse_what_verl_lacks(config: Config) -> None:
-    """ConfigError with every fault of the recipe under verl."""
+    """Raise ConfigError with every setting of the recipe that verl does not support."""
     values = dict(leaves(config.verl.raw))
     raw = list(values)
     faults = [
@@ -45,14 +45,14 @@ def refuse_what_verl_lacks(config: Config) -> None:
 
 
 def ineffective_settings(config: Config) -> list[str]:
-    """Return one line for each setting of the recipe that has no effect under verl. They are not faults."""
+    """Return one line for each setting of the recipe that has no effect under verl. These are not faults."""
     return [f"No effect under verl: {setting}: {reason}." for setting, reason in _unheeded(config)]
 
 
 def _unheeded(config: Config) -> Iterator[tuple[str, str]]:
     algorithm, raw = config.algorithm, dict(leaves(config.verl.raw))
     if config.model.device != "auto":
-        yield "model.device", "set verl.device"
+        yield "model.device", "verl uses verl.device"
     if config.model.dtype == "bfloat16" and config.verl.device == "cuda":
         yield "model.dtype=bfloat16", "verl keeps float32 weights and computes in bfloat16 anyway"
     if algorithm.constant_groups == "replace" and "max_refills" in algorithm.model_fields_set:
@@ -67,9 +67,9 @@ def _unheeded(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _plugin(config: Config) -> list[Fault]:
-    """Return what the plug-in would refuse inside verl, minutes later.
+    """Return the faults that the plug-in would otherwise report inside verl, minutes later.
 
-    Its own checks are applied to verl's defaults with the settings of this recipe.
+    The plug-in's checks are applied to verl's defaults with the settings of this recipe.
     """
     settings = merged(
         [
@@ -86,7 +86,7 @@ def _plugin(config: Config) -> list[Fault]:
 
 
 def _tree(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted keys as nested sections."""
+    """Return a mapping with dotted keys as nested sections."""
     root: dict[str, Any] = {}
     for key, value in values.items():
         *sections, last = key.split(".")
@@ -109,7 +109,7 @@ def _contradicting(raw: Iterable[str]) -> Iterator[Fault]:
 def _running_code_of_models(values: Mapping[str, Any]) -> Iterator[Fault]:
     for key, value in values.items():
         if key.rpartition(".")[2].lstrip("+").replace("-", "_") == "trust_remote_code" and value not in (False, None):
-            fix = "leave it out, and use a version of the model whose classes are in transformers"
+            fix = "leave the key out, and use a version of the model whose classes are in transformers"
             yield Fault("code from a model folder is never run", f"verl.{key}", fix)
 
 
@@ -122,7 +122,7 @@ def _lacking(config: Config) -> Iterator[Fault]:
             "save a randomly initialized model, and give its folder",
         )
     if config.model.deterministic:
-        yield Fault("two runs of verl differ: the order of vLLM's responses varies", "model.deterministic", _LOCAL)
+        yield Fault("verl is not deterministic: the order of vLLM's responses varies", "model.deterministic", _LOCAL)
     if rollout.min_p:
         yield Fault("verl's sampling has no min_p", "rollout.min_p", f"use rollout.top_p; {_LOCAL}")
     if rollout.stop:
@@ -131,10 +131,10 @@ def _lacking(config: Config) -> Iterator[Fault]:
         fix = "name them as `eos_token_id` in the model's generation_config.json, which vLLM reads"
         yield Fault("verl's sampling has no stop tokens", "rollout.stop_tokens", fix)
     if config.update.schedule == "linear":
-        yield Fault("verl's schedules are constant and cosine", "update.schedule", "choose one of them")
+        yield Fault("verl has only the schedules `constant` and `cosine`", "update.schedule", "choose one of them")
     if config.algorithm.constant_groups == "drop":
         fix = "set `keep`, or `replace`, under which verl samples other problems instead"
-        yield Fault("verl's loss averages over every group", "algorithm.constant_groups", fix)
+        yield Fault("verl's loss averages over every group, and cannot drop any", "algorithm.constant_groups", fix)
 
 
 def _indivisible(config: Config) -> Iterator[Fault]:
@@ -144,7 +144,7 @@ def _indivisible(config: Config) -> Iterator[Fault]:
         small = [size for size in range(1, isqrt(prompts) + 1) if prompts % size == 0]
         divisors = ", ".join(map(str, sorted({*small, *(prompts // size for size in small)})))
         what = f"{prompts} problems cannot be divided into mini-batches of {mini_batch}"
-        yield Fault(what, "update.mini_batch", f"one of {divisors}")
+        yield Fault(what, "update.mini_batch", f"choose one of {divisors}")
     if rows % ranks:
         fix = "choose rollout.prompts, update.mini_batch and rollout.n so that the ranks get equal parts"
         yield Fault(f"{rows} responses per update cannot be divided among {ranks} ranks", "verl.gpus", fix)

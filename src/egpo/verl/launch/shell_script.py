@@ -1,7 +1,7 @@
 """Splits a shell script into commands and words, without running it.
 
-Supported is what training scripts use: quotes, line continuations, comments, redirections, and variables and arrays
-that the script itself sets.
+It supports what training scripts use: quotes, line continuations, comments, redirections, and variables and arrays that
+the script itself sets.
 """
 
 import re
@@ -101,7 +101,7 @@ class _Reader:
         return found
 
     def word(self, split: bool = True) -> list[Word]:
-        """Read one word; several if an unquoted variable in it holds several."""
+        """Read one word; several words if it contains an unquoted variable with several."""
         fields: list[Word] = [Word("")]
         started = self.at
         while self.at < len(self.text) and self.text[self.at] not in " \t\n;&|()<>":
@@ -143,7 +143,7 @@ class _Reader:
         raise self.unclosed(opened)
 
     def run(self, plain: re.Pattern[str]) -> str:
-        """Read the characters up to the next special one, at least one."""
+        """Read the characters up to the next special character, but at least one."""
         found = plain.match(self.text, self.at)
         start, self.at = self.at, found.end() if found else self.at + 1
         return self.text[start : self.at]
@@ -200,7 +200,9 @@ class _Reader:
 
     def unclosed(self, at: int) -> InputError:
         line = self.text.count("\n", 0, at) + 1
-        return InputError("a quote or a bracket is not closed", where=f"{self.where}:{line}", fix="check the quotes")
+        return InputError(
+            "a quote or a bracket is not closed", where=f"{self.where}:{line}", fix="check quotes and brackets"
+        )
 
 
 def _joined(fields: list[Word], more: list[Word]) -> list[Word]:

@@ -1,7 +1,7 @@
-"""A custom task as verl's reward: calls the task's own `judge`, in verl's reward workers.
+"""A custom task as verl's reward: verl's reward workers call the task's own `judge`.
 
-`task` is its name, `module:Class`; `settings` are its settings as JSON. The problem is found by the split and the index
-in `extra_info`.
+`task` is the task's name, `module:Class`; `settings` are its settings as JSON. The problem is found by the split and
+the index in `extra_info`.
 """
 
 import json
@@ -23,7 +23,7 @@ def compute_score(
     judge_timeout_s: float | None = None,
     **_: Any,
 ) -> dict[str, float | str]:
-    """Return `score`, `acc`, `failed`, and as text `reason` and `judged_by`.
+    """Judge one response. Return `score`, `acc`, `failed`, and as text `reason` and `judged_by`.
 
     A judge that raises or exceeds its time limit ends the run: verl cannot leave a response out, and would learn from
     a score of 0.

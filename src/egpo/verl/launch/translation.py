@@ -34,7 +34,7 @@ class Setting:
 
 
 def merged(settings: Iterable[Setting]) -> list[Setting]:
-    """Return each key once, at its first position, with its last value."""
+    """Return the settings with each key once, at its first position, with its last value."""
     return list({setting.key: setting for setting in settings}.values())
 
 
@@ -60,7 +60,7 @@ def translate(config: Config, places: VerlPlaces, files: ProblemFiles, start: in
 
 
 def model_settings(config: Config) -> Iterator[Setting]:
-    """Yield the model's settings. `model.device` has no effect; `init: random` and `deterministic` were refused."""
+    """Yield the model's settings. `device` has no effect; `refusals.py` refuses `init: random` and `deterministic`."""
     model = config.model
     yield Setting(f"{MODEL}.path", model_place(model.path), "model.path")
     for key in (f"{MODEL}.trust_remote_code", "data.trust_remote_code"):
@@ -94,11 +94,11 @@ def float32_settings() -> Iterator[Setting]:
 
 
 TRAINER_MODE = "egpo_sync"
-"""verl's synchronous trainer with our metrics. It is used for verl's own `grpo`, too."""
+"""The trainer mode for every estimator, verl's own `grpo` included: verl's synchronous trainer with our metrics."""
 
 
 def algorithm_settings(config: Config) -> Iterator[Setting]:
-    """Yield the estimator's settings. `constant_groups: drop` was refused: verl's loss averages over all groups."""
+    """Yield the estimator's settings. `constant_groups: drop` is refused by `refusals.py`."""
     algorithm = config.algorithm
     yield Setting("algorithm.adv_estimator", algorithm.estimator, "algorithm.estimator")
     yield Setting("algorithm.norm_adv_by_std_in_grpo", algorithm.normalize, "algorithm.normalize")
@@ -130,7 +130,7 @@ def data_settings(config: Config, files: ProblemFiles) -> Iterator[Setting]:
 
 
 def _reward(config: Config, files: ProblemFiles) -> Iterator[Setting]:
-    """Yield the reward: by data source for a task of the package; an external task judges its responses itself."""
+    """Yield the reward's settings: a built-in task is judged by its data source, a custom task by its own `judge`."""
     if files.data_source is None:
         yield Setting(f"{REWARD}.path", "pkg://egpo.verl.launch.task_reward", "task.name")
         yield Setting(f"{REWARD}.name", "compute_score", "task.name")
@@ -175,7 +175,7 @@ def trainer_settings(config: Config, places: VerlPlaces, start: int) -> Iterator
         checkpoint = str(places.folder.checkpoint_of(start).absolute())
         yield Setting("trainer.resume_from_path", checkpoint, "--resume")
     yield Setting("hydra.run.dir", str(places.hydra), "runs, name")
-    yield Setting("hydra.output_subdir", None, "config.yaml holds it all")
+    yield Setting("hydra.output_subdir", None, "config.yaml has all settings")
 
 
 ALL_TOKENS = -1
@@ -183,7 +183,7 @@ ALL_TOKENS = -1
 
 
 def rollout_settings(config: Config, longest_prompt: int) -> Iterator[Setting]:
-    """Yield sampling settings. `longest_prompt` is in tokens; `min_p`, `stop` and `stop_tokens` were refused."""
+    """Yield sampling settings. `longest_prompt` is in tokens; `refusals.py` refuses `min_p`, `stop`, `stop_tokens`."""
     rollout = config.rollout
     yield Setting(f"{ROLLOUT}.name", "vllm", "the rollout engine")
     yield Setting(f"{ROLLOUT}.n", rollout.n, "rollout.n")
@@ -199,7 +199,7 @@ def rollout_settings(config: Config, longest_prompt: int) -> Iterator[Setting]:
 
 
 def _validation(config: Config) -> Iterator[Setting]:
-    """Yield validation settings: its own n and temperature, else as in training, like the embedded engine."""
+    """Yield validation settings. Only n and temperature differ from training, as under the embedded engine."""
     validation, sampled = config.validation, config.validation.temperature > 0
     yield Setting(f"{ROLLOUT}.val_kwargs.n", validation.n, "validation.n")
     yield Setting(f"{ROLLOUT}.val_kwargs.temperature", validation.temperature, "validation.temperature")
@@ -209,8 +209,8 @@ def _validation(config: Config) -> Iterator[Setting]:
 
 
 NO_DUAL_CLIP = 1e9
-"""verl always clips the loss of negative advantages at a multiple. It first cuts ratios at exp(20) = 4.9e8, so this
-one has no effect."""
+"""A dual clip without effect. verl always clips the loss of negative advantages, but first cuts ratios at exp(20) =
+4.9e8, which is below this value."""
 
 AGGREGATIONS = {
     "token_mean": "token-mean",
@@ -221,7 +221,7 @@ USUAL_MICRO_TOKENS = 16384
 
 
 def update_settings(config: Config, longest_prompt: int) -> Iterator[Setting]:
-    """Yield optimizer and loss settings. `schedule: linear` was refused."""
+    """Yield optimizer and loss settings. `schedule: linear` is refused by `refusals.py`."""
     update = config.update
     yield Setting(f"{ACTOR}.optim.lr", update.lr, "update.lr")
     yield Setting(f"{ACTOR}.optim.lr_scheduler_type", update.schedule, "update.schedule")
@@ -273,12 +273,12 @@ def _micro_batches(config: Config, longest_prompt: int) -> Iterator[Setting]:
 
 
 WEIGHTS_PER_GPU = 10e9
-"""Most weights of the model per GPU before vLLM splits it over several."""
+"""Maximum number of weights per GPU; vLLM splits a larger model over several GPUs."""
 _NUM_WORKERS = 8
 
 
 def platform_settings(config: Config, *, joins: bool) -> Iterator[Setting]:
-    """Yield what verl needs on a CPU. A cluster that is joined got its numbers of CPUs and GPUs when it was started."""
+    """Yield what verl needs on a CPU. Settings of a new Ray instance are left out if verl joins a cluster."""
     if config.verl.device == "cpu":
         for key, value in cpu.OVERRIDES.items():
             name = key.removeprefix("+")
@@ -300,7 +300,7 @@ def machine_settings(config: Config) -> Iterator[Setting]:
 
 
 def tensor_parallel(config: Config) -> int:
-    """Return the setting, or the least divisor of a node's GPUs at which each holds at most 10 billion weights."""
+    """Return how many GPUs share a model in vLLM: as set, or the fewest with at most 10 billion weights per GPU."""
     if config.verl.tensor_parallel is not None:
         return config.verl.tensor_parallel
     gpus, weights = config.verl.gpus, num_weights(model_place(config.model.path))

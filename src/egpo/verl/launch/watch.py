@@ -24,13 +24,16 @@ from egpo.verl.launch.processes import launch_record
 
 
 class StopSignals:
-    """Receives stop signals during a `with` block. Nothing is raised: the launcher polls `signum` and `hurried`."""
+    """Receives stop signals during a `with` block. Nothing is raised.
+
+    The launcher polls `signum`, the first signal, and `hurried`, which is true after a second one.
+    """
 
     def __init__(self) -> None:
         self.signum: int | None = None
         """The first signal; None before it."""
         self.hurried = False
-        """Whether a second signal came: then nothing is waited for."""
+        """Whether a second signal came: then verl is stopped without waiting for anything."""
         self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
 
     def __enter__(self) -> "StopSignals":
@@ -58,7 +61,7 @@ STAGES = {
     "Initializing a V1 LLM engine": "start vLLM",
     "Training Progress": "train",
 }
-"""Text in the log -> stage that begins with it."""
+"""Texts in verl's log, and the stage that begins when the text appears."""
 
 _PREFIX = re.compile(r"^((\x1b\[[0-9;]*m)*\([\w:.]+[^()]*\bpid=\d+[^)]*\)(\x1b\[[0-9;]*m)* ?)+")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -70,7 +73,7 @@ _MOST_LINES, _LAST_LINES = 24, 15
 
 
 def stage_of(line: str) -> str | None:
-    """The stage that a line of the log begins, or None."""
+    """Return the stage that begins with this line of verl's log, or None."""
     return next((stage for words, stage in STAGES.items() if words in line), None)
 
 
@@ -122,8 +125,8 @@ def _continued(lines: list[str]) -> list[str]:
 
 _LOOK_S, _PROCESSES_S = 0.5, 3.0
 _FIGURES_S = 120.0
-"""Seconds to wait, after a signal, for the metrics of a checkpoint that was just saved; a validation may come between.
-A run resumed from a checkpoint without metrics would lack them."""
+"""Seconds to wait after a signal for the metrics of a checkpoint that was just saved (verl may validate in between).
+A run that is resumed from a checkpoint without metrics would have a gap in its curves."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ class Ending:
 
 
 class LaunchMonitor:
-    """Follows one launch of verl. However it ends, no process and no shared memory of it is left."""
+    """A monitor of one launch of verl. However verl ends, none of its processes and shared memory is left."""
 
     def __init__(
         self, verl: subprocess.Popen[bytes], launch_id: str, places: VerlPlaces, mirror: Mirror, view: LiveView
@@ -151,7 +154,7 @@ class LaunchMonitor:
         self._log = _LogTail(places.log)
         self._looked, self._asked = 0.0, 0.0
         self._logged_is_all = False
-        """Whether every checkpoint had its metrics when verl was stopped: what it saves after that has none."""
+        """Whether every checkpoint had its metrics when verl was stopped: checkpoints that it saves later have none."""
 
     def until_it_ends(self, stops: StopSignals, patience_s: float) -> Ending:
         """Wait until verl ends, a signal comes, or no step finishes for `patience_s` seconds; record all metrics."""
@@ -189,7 +192,7 @@ class LaunchMonitor:
         return stops.hurried or time.monotonic() - self._asked > _FIGURES_S
 
     def _is_hurried(self, stops: StopSignals) -> bool:
-        """Called repeatedly while verl ends, since weights in transfer may still take new shared memory."""
+        """Return whether a second signal came, and note new shared memory, which is removed after verl has ended."""
         self._shared |= shared_memory_of(self._processes.look())
         return stops.hurried
 
@@ -216,7 +219,7 @@ class LaunchMonitor:
 
 
 class _LogTail:
-    """Reads new lines of the log, from its end at construction."""
+    """A reader of the lines that are added to a log after its construction."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

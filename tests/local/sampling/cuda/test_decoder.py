@@ -190,7 +190,7 @@ def test_a_shortage_halves_the_buffers_and_not_the_job_that_met_it(load_on_gpu, 
         next_token(weights, buffers, rows, sampling)
 
     monkeypatch.setattr(token_graphs, "next_token", scarce_once)
-    with pytest.warns(EgpoWarning, match="16 rows at once; 8"):
+    with pytest.warns(EgpoWarning, match="16 rows at once; continuing with 8"):
         assert drawn(policy, n=4, temperature=0.6, rows_at_once=2).texts == expected
     assert failed == [8]
     drawn(policy, n=4)

@@ -1,7 +1,8 @@
 """Hidden states of a pack on a GPU by fused layers, over the parameters of the transformers model.
 
-N tokens of the pack, D hidden, H heads of queries, K heads of keys and of values, d the width of a head, A outputs of a
-joint projection, F inner width of the MLP, r the rank of adapters. Layers are read through `architectures.LayerParts`.
+Tensor suffixes: N tokens of the pack, D hidden, H heads of queries, K heads of keys and of values, d the width of a
+head, A outputs of a joint projection, F inner width of the MLP, r the rank of adapters. Layers are read through
+`architectures.LayerParts`.
 """
 
 from collections.abc import Callable
@@ -22,9 +23,10 @@ from egpo.local.models.lora import is_adapted
 from egpo.local.models.packs import Pack, PackLayout, VarlenLayout
 
 Collect = Callable[[int, Tensor, Tensor], None]
-"""Number of a layer, its keys and its values (N, K, d)."""
+"""A function that receives the number of a layer, its keys and its values (N, K, d)."""
 Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]
-"""Query (N, H, d), key and value (N, K, d), scale of the scores: to (N, H * d)."""
+"""A function that computes attention (N, H * d) from queries (N, H, d), keys and values (N, K, d), and the scale of the
+scores."""
 
 
 def packed_hidden(model: PreTrainedModel, pack: Pack, collect: Collect | None = None) -> Tensor:
@@ -88,7 +90,10 @@ def _layer(
 
 
 def _attention_over(layout: PackLayout, dtype: torch.dtype) -> Attend:
-    """Variable-length attention, which torch has for 16-bit numbers only; else attention group by group."""
+    """Return the attention function for a pack: variable-length attention for 16-bit dtypes, else group by group.
+
+    torch has variable-length attention for 16-bit dtypes only.
+    """
     if dtype not in (torch.bfloat16, torch.float16):
         return lambda query, key, value, scale: _by_groups(query, key, value, layout, scale)
     varlen = VarlenLayout.of(layout)
@@ -101,8 +106,11 @@ def _by_groups(query_NHd: Tensor, key_NKd: Tensor, value_NKd: Tensor, layout: Pa
 
 
 def _by_sequences(query_NHd: Tensor, key_NKd: Tensor, value_NKd: Tensor, varlen: VarlenLayout, scale: float) -> Tensor:
-    """The causal mask is aligned at the end: the last query of a sequence attends to all its keys, so a response
-    attends to its whole prompt."""
+    """Compute variable-length attention over the pack's sequences.
+
+    The causal mask is aligned at the end: the last query of a sequence attends to all its keys, so a response attends
+    to its whole prompt.
+    """
     out_NHd: Tensor = torch.ops.aten._flash_attention_forward(
         query_NHd, gather_keys(key_NKd, varlen), gather_keys(value_NKd, varlen),
         varlen.query_starts, varlen.key_starts, varlen.longest_query, varlen.longest_key, 0.0, True, False, scale=scale,
@@ -111,7 +119,7 @@ def _by_sequences(query_NHd: Tensor, key_NKd: Tensor, value_NKd: Tensor, varlen:
 
 
 def projected(input_ND: Tensor, *parts: Any) -> Tensor:
-    """Return the outputs of several layers side by side (N, A): one product, unless they have adapters."""
+    """Return the concatenated outputs of several layers (N, A), by one matrix product unless they have adapters."""
     if any(is_adapted(part) for part in parts):
         outputs = [_adapted(input_ND, part) if is_adapted(part) else part(input_ND) for part in parts]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
@@ -122,8 +130,11 @@ def projected(input_ND: Tensor, *parts: Any) -> Tensor:
 
 
 def _adapted(input_ND: Tensor, part: Any) -> Tensor:
-    """Compute a layer with an adapter in the input's dtype, as peft does under autocast. Without autocast, peft
-    multiplies in float32 and keeps a copy of every layer's input for the backward pass: half as much memory again."""
+    """Compute a layer with an adapter in the input's dtype, as peft does under autocast.
+
+    Without autocast, peft multiplies in float32 and keeps a float32 copy of every layer's input for the backward pass,
+    which increases the memory use by about half.
+    """
     base_NA = linear(input_ND, part.base_layer.weight, part.base_layer.bias)
     if part.disable_adapters or part.merged:
         return base_NA

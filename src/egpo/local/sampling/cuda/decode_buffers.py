@@ -1,7 +1,7 @@
-"""Device memory of the captured graphs: allocated once, and again when a larger job comes; and the prefill into it.
+"""The device memory of captured graphs, allocated anew only for a larger job; and the prefill of prompts into it.
 
-R rows at once, P prompts, L tokens of the longest prompt, T new tokens, B rows of the tables, N tokens of a pack, K
-heads of keys, d the width of a head.
+Tensor suffixes: R rows at once, P prompts, L tokens of the longest prompt, T new tokens, B rows of the tables, N tokens
+of a pack, K heads of keys, d the width of a head.
 """
 
 from collections.abc import Sequence
@@ -38,15 +38,15 @@ class BufferSize:
         return self.joined(other) == self
 
     def joined(self, other: "BufferSize") -> "BufferSize":
-        """Return the size that holds both."""
+        """Return the smallest size that holds both sizes."""
         return BufferSize(*(max(getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__))
 
     def limited(self, rows: int | None) -> "BufferSize":
-        """Return the size with at most `rows` rows at once."""
+        """Return this buffer size with at most `rows` rows, which are decoded at the same time; None: unchanged."""
         return self if rows is None else replace(self, rows=max(1, min(self.rows, rows)))
 
     def cache_bytes(self, model: PreTrainedModel) -> int:
-        """Return the bytes of keys and values."""
+        """Return the size of the key-value cache in bytes."""
         shape, weight = head_shape(layers_of(model)[0]), model.get_input_embeddings().weight
         tokens = self.rows * self.new_tokens + self.prompts * self.prompt_tokens
         return int(2 * len(model.base_model.layers) * shape.keys * shape.width * weight.element_size() * tokens)
@@ -69,7 +69,7 @@ class DecodeBuffers:
         self.length_P = torch.zeros(size.prompts, dtype=torch.int32, device=device)
         self.hidden_RD = weight.new_zeros(size.rows, weight.shape[1])
         self.prompt_hidden_PD = weight.new_zeros(size.prompts, weight.shape[1])
-        # One tensor, so that writing a new order of rows is one copy. Its rows are named by _STATE.
+        # One tensor for all quantities (named by _STATE), so that writing a new order of rows is one copy.
         self.state = torch.zeros(len(_STATE), size.rows, dtype=torch.int32, device=device)
         self.uniform_BT = torch.zeros(size.table_rows, size.new_tokens, dtype=torch.float64, device=device)
         self.tables = _tables(size, device)
@@ -77,7 +77,7 @@ class DecodeBuffers:
         self.limit_1 = torch.zeros(1, dtype=torch.int32, device=device)
 
     def of_state(self, name: str, rows: int) -> Tensor:
-        """Return one row of `state`, by its name in _STATE, for the first `rows` rows."""
+        """Return one quantity of `state`, by its name in _STATE, for the first `rows` rows of the batch."""
         return self.state[_STATE.index(name), :rows]
 
     def places(self, rows: int) -> RowPlaces:
@@ -109,11 +109,11 @@ def _tables(size: BufferSize, device: torch.device) -> ResponseTables:
 
 
 _TOKENS_AT_ONCE = 16_384
-"""Prompt tokens in one pass: enough to use the whole GPU, and little memory beside the weights."""
+"""Number of prompt tokens in one pass: enough to use the whole GPU, with little memory compared with the weights."""
 
 
 def prefill(model: PreTrainedModel, buffers: DecodeBuffers, prompts: Sequence[Prompt]) -> None:
-    """Compute keys, values and last hidden states of all prompts, in chunks: memory does not grow with their number."""
+    """Compute keys, values and last hidden states of all prompts, in chunks, so that memory does not grow with them."""
     first = 0
     for chunk in chunk_prompts(prompts, _TOKENS_AT_ONCE):
         _prefill_chunk(model, buffers, first, chunk)
@@ -121,7 +121,7 @@ def prefill(model: PreTrainedModel, buffers: DecodeBuffers, prompts: Sequence[Pr
 
 
 def _prefill_chunk(model: PreTrainedModel, buffers: DecodeBuffers, first: int, prompts: Sequence[Prompt]) -> None:
-    """Compute one chunk. `first` is the index of its first prompt in the buffers."""
+    """Compute keys, values and last hidden states of a chunk of prompts, the first at index `first` of the buffers."""
     pack = pack_groups([Sequences(prompt) for prompt in prompts], model.device)
     lengths = torch.tensor([group.prompt_length for group in pack.layout.groups], device=model.device)
     prompt_N = torch.arange(first, first + len(prompts), device=model.device).repeat_interleave(lengths)

@@ -1,6 +1,6 @@
 """Sampling on a GPU by captured graphs: all prompts once, then one token at a time; the host checks every 16 tokens.
 
-P prompts, B rows of the tables, R rows at once, T tokens, D hidden.
+Tensor suffixes: P prompts, B rows of the tables, R rows at once, T tokens, D hidden.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,21 +19,25 @@ from egpo.local.sampling.cuda.token_graphs import TokenGraphs
 from egpo.local.sampling.cuda.weights import DecoderWeights
 
 _CHECK_EVERY = 16
-"""Tokens between two checks by the host. Rows that end in between cost little; a check costs a few 100 microseconds."""
+"""Number of tokens after which the host checks which rows have ended. A row that ends in between costs little; a check
+takes a few 100 microseconds."""
 _KEPT_FRAC = 0.25
 """Buffers of at most this fraction of the GPU's memory are kept while the policy is updated; larger ones are freed."""
 _CACHE_FRAC = 0.6
-"""Largest fraction of the free memory for the cache."""
+"""Largest fraction of the GPU's free memory that the key-value cache may use."""
 _MOST_ROWS = 1024
-"""More rows at once are not faster."""
+"""Largest number of rows sampled at once: more are not faster."""
 _PROMPTS_AT_ONCE = 256
-"""Prompts whose keys are held at once. With more prompts, the job is split."""
+"""Largest number of prompts whose keys are stored at once. A job with more prompts is split."""
 
 
 @dataclass(frozen=True, eq=False)
 class DecodeJob:
-    """Rows to sample: row `rows[i]` of the tables answers `prompts[prompt_of[i]]`, with at most `new_tokens` tokens. At
-    most `at_once` rows are sampled at once. `alternatives` is the number of likeliest tokens to record; 0: none."""
+    """The rows to sample: row `rows[i]` of the tables is a response to `prompts[prompt_of[i]]`.
+
+    A response has at most `new_tokens` tokens, and at most `at_once` rows are sampled at once. `alternatives` is the
+    number of likeliest tokens to record at positions of high entropy; 0: none.
+    """
 
     prompts: Sequence[Sequence[int]]
     rows: Sequence[int]
@@ -59,7 +63,10 @@ class DecodeJob:
 
 
 class Decoder:
-    """Samples rows by captured graphs. Buffers and graphs are made for the first job, and again for a larger one."""
+    """A sampler that replays captured graphs.
+
+    Buffers and graphs are created for the first job, and for a larger one.
+    """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self._model, self._tokenizer = model, tokenizer
@@ -67,9 +74,9 @@ class Decoder:
         self._buffers: DecodeBuffers | None = None
         self._graphs: TokenGraphs | None = None
         self._most_rows: int | None = None
-        """The number of rows at once after memory ran out."""
+        """Limit of the rows sampled at once, set when memory runs out; None before."""
         self._rows_tried = 0
-        """The number of rows at once in the buffers, or in those that did not fit."""
+        """The number of rows at once for which buffers were last allocated, or tried to be."""
 
     def fill(self, tables: ResponseTables, job: DecodeJob, pad_id: int) -> None:
         """Sample the rows of the job, and write them to the tables."""
@@ -79,8 +86,10 @@ class Decoder:
 
     @torch.no_grad()
     def run(self, job: DecodeJob) -> ResponseTables:
-        """Return tables in which every row of the job is filled. They are the decoder's own: read them before the next
-        job. If memory runs out, start again with half as many rows at once; the others wait for a slot."""
+        """Sample the rows of a job, and return the decoder's own tables with these rows filled.
+
+        The next job overwrites the tables. If memory runs out, start again with half as many rows at once.
+        """
         while True:
             try:
                 return self._run(job)
@@ -90,8 +99,8 @@ class Decoder:
             self._most_rows = self._rows_tried // 2
             warn_once(
                 "rows at once",
-                f"out of memory sampling {self._rows_tried} rows at once; {self._most_rows} at once from now on "
-                "(rollout.rows_at_once)",
+                f"out of memory sampling {self._rows_tried} rows at once; continuing with {self._most_rows} "
+                "(set rollout.rows_at_once to start with fewer)",
             )
             self._forget()
             torch.cuda.empty_cache()
@@ -139,7 +148,7 @@ class Decoder:
 
 
 def _rows_that_fit(model: PreTrainedModel, size: BufferSize) -> int:
-    """Return the rows at once whose cache fits into its fraction of the free memory: at least 1, at most _MOST_ROWS."""
+    """Return the number of rows at once whose cache fits into _CACHE_FRAC of the free memory: 1 to _MOST_ROWS."""
     if model.device.type != "cuda":
         return _MOST_ROWS
     free, _ = torch.cuda.mem_get_info(model.device)
@@ -168,7 +177,7 @@ def _sample(tokenizer: PreTrainedTokenizerBase, buffers: DecodeBuffers, graphs: 
 
 
 def _place(buffers: DecodeBuffers, scheduler: RowScheduler, prompt_lengths: Sequence[int], rows: int) -> None:
-    """Write the active rows to the device, with their hidden states: a new row starts from that of its prompt."""
+    """Write the active rows and their hidden states to the device. A new row has the hidden state of its prompt."""
     device, active = buffers.state.device, scheduler.active
     last_place = torch.tensor([max(row.last_place, 0) for row in active], device=device)
     prompt = torch.tensor([row.prompt for row in active], device=device)
@@ -189,7 +198,7 @@ def _stopped(
     steps: int,
     stops: Stops,
 ) -> list[bool]:
-    """Return `over` with the rows whose text has a stop string, after cutting them at its end."""
+    """Mark in `over` the rows whose text has a stop string, cut them at its end, and return `over`."""
     tables, rows = buffers.tables, [row.row for row in scheduler.active]
     lengths = tables.length_B[rows].tolist()
     written = tables.response_BT[rows, : max(lengths)].tolist()
@@ -202,7 +211,7 @@ def _stopped(
 
 
 def _copy(filled: ResponseTables, tables: ResponseTables, job: DecodeJob, pad_id: int) -> None:
-    """Copy the rows of a job. Past the end of a response: padding, and statistics of 0."""
+    """Copy the rows of a job to `tables`, with padding and statistics of 0 past the end of each response."""
     row_R = torch.tensor(job.rows, device=tables.length_B.device)
     length_R = filled.length_B[row_R]
     past_RT = torch.arange(job.new_tokens, device=row_R.device) >= length_R[:, None]
@@ -219,7 +228,7 @@ def _copy(filled: ResponseTables, tables: ResponseTables, job: DecodeJob, pad_id
 
 
 def _parts(job: DecodeJob) -> Iterator[DecodeJob]:
-    """Split a job with many prompts. Each part has the prompts of its rows, numbered from 0."""
+    """Split a job into parts of at most _PROMPTS_AT_ONCE prompts, numbered from 0 in each part."""
     needed = sorted(set(job.prompt_of))
     for first in range(0, len(needed), _PROMPTS_AT_ONCE):
         here = {prompt: place for place, prompt in enumerate(needed[first : first + _PROMPTS_AT_ONCE])}

@@ -1,8 +1,8 @@
-"""Which rows are sampled together, in which order: kept on the host, and written to the device when it changes.
+"""The schedule of rows: which are sampled together and in which order. The host keeps it and sends it to the device.
 
-Rows of one prompt stand side by side, so that they read its keys together. A row keeps its slot of the cache wherever
-it stands: nothing in the cache ever moves. When a row ends, its slot goes to a waiting row. Also here: the other
-bookkeeping of the host, which needs no GPU (numbers of rows per graph, chunks of prompts, stop strings).
+Rows of one prompt are adjacent, so that they read its keys together. A row keeps its cache slot when the order of rows
+changes: nothing in the cache ever moves. When a row ends, a waiting row gets its slot. This module also has the other
+bookkeeping that needs no GPU: numbers of rows per graph, chunks of prompts, stop strings.
 """
 
 from collections import deque
@@ -20,8 +20,11 @@ Prompt = Sequence[int]
 
 @dataclass
 class ActiveRow:
-    """A row that is being sampled: its `row` in the tables, its prompt, its slot of the cache, and the number of its
-    own tokens so far. `last_place` is its place among the active rows before the last change; NEW_ROW if it is new."""
+    """A row that is being sampled: its index in the tables (`row`), its prompt, and its cache slot.
+
+    `own`: the number of tokens sampled so far. `last_place`: the row's index among the active rows before the last
+    change; NEW_ROW if it was not among them.
+    """
 
     row: int
     prompt: int
@@ -31,7 +34,7 @@ class ActiveRow:
 
 
 class RowScheduler:
-    """Rows that wait, and rows that are sampled (`active`), at most one per slot."""
+    """A scheduler of waiting rows and of rows that are being sampled (`active`), at most one per cache slot."""
 
     def __init__(self, rows: Sequence[int], prompt_of: Sequence[int], slots: int) -> None:
         self._waiting = deque((row, prompt) for row, prompt in zip(rows, prompt_of, strict=True))
@@ -60,7 +63,7 @@ class RowScheduler:
         return any(over)
 
     def steps_left(self, limit: int) -> int:
-        """Return the tokens until every active row has `limit` of them, if none ends before."""
+        """Return after how many more tokens every active row has `limit` tokens, if none ends earlier."""
         return limit - min(row.own for row in self.active)
 
     def state(self, prompt_lengths: Sequence[int], tile: int, rows: int) -> list[list[int]]:
@@ -80,7 +83,9 @@ class RowScheduler:
 
 
 def tiles(prompts: Sequence[int], size: int) -> list[int]:
-    """Return the number of rows in the tile that starts at each place, 0 if none does: at most `size`, of one prompt.
+    """Cut adjacent rows of one prompt into tiles of at most `size` rows.
+
+    Return one number per row: the size of the tile that starts at the row, or 0 if none does.
 
     >>> tiles([0, 0, 0, 2, 2], 2)
     [2, 0, 1, 2, 0]
@@ -95,7 +100,9 @@ def tiles(prompts: Sequence[int], size: int) -> list[int]:
 
 
 def bucket(rows: int, most: int) -> int:
-    """Return the number of rows of the graph for `rows` active rows: powers of two and 1.5 times those, at most `most`.
+    """Return the number of rows of the graph to use for `rows` active rows: the next of a few sizes, at most `most`.
+
+    The sizes are powers of two from 8 on, and 1.5 times those.
 
     >>> [bucket(rows, 100) for rows in (1, 9, 20, 33, 64, 70, 97)]
     [8, 12, 24, 48, 64, 96, 100]
@@ -107,8 +114,10 @@ def bucket(rows: int, most: int) -> int:
 
 
 def first_stop(tokens: Sequence[int], known: int, stops: Stops, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Return the length at which a response ends if it is checked after every token; None if it has no stop string. The
-    first `known` tokens have been checked before."""
+    """Return the length at which a response first has a stop string; None if it has none.
+
+    The first `known` tokens have been checked before.
+    """
     reach = stops.num_tail_tokens
     window = tokenizer.decode(tokens[max(0, known + 1 - reach) :])
     if not any(string in window for string in stops.strings):

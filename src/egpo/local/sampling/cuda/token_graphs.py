@@ -1,7 +1,7 @@
-"""One token for every row on a GPU: choose it from the last hidden state, record it, and compute the next hidden state.
+"""Sample one token for every row on a GPU: choose and record it, and compute the next hidden state.
 
-R rows, D hidden, V vocabulary. Everything is read from and written to fixed addresses, so that the step can be captured
-as a CUDA graph: one graph for each number of rows, valid as long as the buffers.
+Tensor suffixes: R rows, D hidden, V vocabulary. Everything is read from and written to fixed addresses, so that the
+step can be captured as a CUDA graph: one graph for each number of rows, valid as long as the buffers.
 """
 
 from dataclasses import replace
@@ -48,7 +48,7 @@ def _choice(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> Choice:
     probability_RV = torch.softmax(logits_RV / sampling.temperature, dim=-1)
     held_R = truncate_logits(logits_RV, probability_RV, sampling)
     choice = draw_tokens(logits_RV, uniform_R, sampling.temperature)
-    # Back to the whole vocabulary: the kept tokens hold this much of its probability.
+    # To the log-probability over the whole vocabulary: `held_R` is the total probability of the kept tokens.
     return replace(choice, logp_R=choice.logp_R + held_R.log())
 
 
@@ -76,7 +76,7 @@ def _layer(
     hidden_RD: Tensor,
     update_RD: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute a layer as `packed._layer` does, and write the new keys and values to the cache."""
+    """Compute a layer as `models.cuda.packed._layer` does, and write the new keys and values to the cache."""
     places = buffers.places(rows)
     hidden_RD, normed_RD = add_rms_norm(hidden_RD, update_RD, layer.attention_norm, layer.eps)
     joint_RA = linear(normed_RD, layer.joint, layer.joint_bias)
@@ -102,8 +102,8 @@ class TokenGraphs:
 
     @torch.no_grad()
     def replay(self, rows: int, sampling: Sampling, times: int, *, records: bool = False) -> None:
-        """Sample `times` more tokens for the first `rows` rows, a number that `row_scheduler.bucket` returns."""
-        if self._pool is None:  # Triton's interpreter, on a CPU
+        """Sample `times` more tokens for the first `rows` rows. `rows` must be a result of `row_scheduler.bucket`."""
+        if self._pool is None:  # on a CPU with Triton's interpreter there are no graphs
             for _ in range(times):
                 next_token(self._weights, self._buffers, rows, sampling, records)
             return
@@ -112,7 +112,10 @@ class TokenGraphs:
             graph.replay()
 
     def _capture(self, rows: int, sampling: Sampling, records: bool) -> torch.cuda.CUDAGraph:
-        """Warm up and capture with all rows marked as ended, so that nothing is recorded."""
+        """Capture a graph for this number of rows.
+
+        All rows are marked as ended meanwhile, so that nothing is recorded.
+        """
         live_R, hidden_RD = self._buffers.of_state("live", rows), self._buffers.hidden_RD[:rows]
         kept = live_R.clone(), hidden_RD.clone()
         live_R.zero_()
@@ -129,7 +132,7 @@ class TokenGraphs:
                 next_token(self._weights, self._buffers, rows, sampling, records)
         except RuntimeError as error:
             cause = error.__context__
-            if cause is not None and is_out_of_memory(cause):  # hidden by the error of ending the capture
+            if cause is not None and is_out_of_memory(cause):  # the failure to end the capture hides it
                 raise cause from None
             raise
         live_R.copy_(kept[0])

@@ -1,8 +1,7 @@
-"""A model's weights as the captured graphs read them: joint projections and merged adapters are copies, all others are
-the model's own tensors.
+"""A model's weights in the form that captured graphs read.
 
-Graphs hold addresses. The optimizer changes weights in place, so a graph stays valid; copies are refreshed before each
-use.
+Joint projections and merged adapters are copies, all others are the model's own tensors. Graphs contain addresses. The
+optimizer changes weights in place, so a graph stays valid; copies are refreshed before each use.
 """
 
 from dataclasses import dataclass
@@ -50,7 +49,7 @@ class LayerWeights:
         )
 
     def refresh(self, layer: LayerParts) -> None:
-        """Copy the weights as they are now into the tensors that are copies."""
+        """Update the tensors that are copies from the layer's current weights."""
         joint = (layer.query, layer.key, layer.value)
         self.joint.copy_(_joined(*joint))
         self.gate_up.copy_(_joined(layer.gate, layer.up))
@@ -82,7 +81,7 @@ class DecoderWeights:
 
     @property
     def have_same_addresses(self) -> bool:
-        """False once a weight was replaced by another tensor: graphs would still read the old one."""
+        """Whether all weights are still the same tensors. If one was replaced, graphs would read the old one."""
         return self._addresses == _addresses(self._model)
 
 

@@ -1,4 +1,4 @@
-"""Which keys verl reads, from `defaults.json`. Needs no verl.
+"""The keys that verl reads, from `defaults.json`. verl need not be installed.
 
 Hydra accepts any key after a `+`, and verl ignores those that it does not read: `ignored_keys` finds them.
 """
@@ -33,12 +33,12 @@ MISTAKEN = {
     "algorithm.kl_coef": "algorithm.kl_ctrl.kl_coef",
     "actor_rollout_ref.rollout.max_new_tokens": "data.max_response_length",
 }
-"""Common mistakes, and the keys that are meant."""
+"""Common mistaken keys, and the keys of verl that are meant."""
 
 
 @dataclass(frozen=True)
 class Schema:
-    """`defaults` by dotted key; `fields` are further keys by section; `read` are further keys as `section.key`."""
+    """verl's keys: `defaults` by dotted key, `fields` (more keys by section), `read` (more keys as `section.key`)."""
 
     version: str
     defaults: Mapping[str, Any]
@@ -94,7 +94,7 @@ def _unknown(keys: Iterable[str]) -> list[str]:
 
 
 def _advice(key: str) -> str:
-    """Suggest a key: the same name in another section is more likely meant than another name in this one."""
+    """Return a suggested key: the same name in another section, otherwise a similar name in the same section."""
     if key in MISTAKEN:
         return f"write `{MISTAKEN[key]}`"
     section, _, last = key.rpartition(".")

@@ -1,6 +1,6 @@
 """Elementwise operations of a layer, each in one pass over memory, with gradients: residual sum and RMS norm, SwiGLU.
 
-N tokens, D hidden, F inner width of the MLP.
+Tensor suffixes: N tokens, D hidden, F inner width of the MLP.
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
 """From a joint projection to heads: norms of queries and keys (Qwen3), rotary positions, and the split; with gradients.
 
-N tokens, R rows, H heads of queries, K heads of keys and as many of values, A = H + 2 K heads in all, d the width of a
-head, h = d / 2. One program computes all heads of a token: first queries, then keys, then values. A head is held as two
-halves, which the rotation turns: (one, two) becomes (one c - two s, two c + one s). The tables of cosines and sines
-have a row for each position; both halves of a row are equal.
+Tensor suffixes: N tokens, R rows, H heads of queries, K heads of keys and as many of values, A = H + 2 K heads in all,
+d the width of a head, h = d / 2. One program computes all heads of a token: first queries, then keys, then values. A
+head is held as two halves, which the rotation turns: (one, two) becomes (one c - two s, two c + one s). The tables of
+cosines and sines have a row for each position; both halves of a row are equal.
 """
 
 from dataclasses import dataclass
@@ -136,7 +136,7 @@ def join_kernel(
 
 
 _PARTS = 528
-"""Number of partial sums of the norms' gradients."""
+"""Number of partial sums of the norms' gradients: a few programs for each multiprocessor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +226,7 @@ class _SplitHeads(torch.autograd.Function):
 
 @dataclass(frozen=True, eq=False)
 class CachePlaces:
-    """Where the new token of each row is stored: its slot, and its place there. A row that is not live has none."""
+    """The cache slot and the index in it at which each row's new token is stored; not used if `live_R` is 0."""
 
     slot_R: Tensor
     place_R: Tensor

@@ -1,6 +1,6 @@
 """Copy keys or values of a pack to the sequences of variable-length attention, and sum the gradient back.
 
-N tokens of the pack, M keys of all sequences, K heads, d the width of a head.
+Tensor suffixes: N tokens of the pack, M keys of all sequences, K heads, d the width of a head.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ def _sum_kernel(grad, order, first, out, width, BLOCK: tl.constexpr):
 
 
 def gather_keys(tensor_NKd: Tensor, layout: VarlenLayout) -> Tensor:
-    """Return the keys of every sequence in turn (M, K, d). The gradient sums over a token's keys in a fixed order."""
+    """Copy keys or values of a pack to every sequence in turn (M, K, d). The gradient is summed in a fixed order."""
     return _Gather.apply(tensor_NKd, layout)  # type: ignore[no-untyped-call]
 
 

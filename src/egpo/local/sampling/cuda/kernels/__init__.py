@@ -1,1 +1,1 @@
-"""Triton kernels of one token per row: `attention` over prompt and own tokens, `truncate` logits, `draw_tokens`."""
+"""Triton kernels that sample one token per row: `attention` over prompt and own tokens, `truncate`, `draw_tokens`."""

@@ -1,9 +1,10 @@
-"""Attention of one new token per row: over its prompt, whose keys are held once for all its rows, then over its own
-tokens, as many as there are.
+"""Attention of one new token per row, over its prompt and over the row's own tokens.
 
-R rows, P prompts, H heads of queries, K heads of keys, d the width of a head, L tokens of the longest prompt, T new
-tokens. The first kernel reads a prompt's keys once for a tile of rows, and leaves a softmax that is not yet divided:
-its highest score, its sum and its weighted values. The second kernel continues from there.
+A prompt's keys are stored once for all its rows.
+
+Tensor suffixes: R rows, P prompts, H heads of queries, K heads of keys, d the width of a head, L tokens of the longest
+prompt, T new tokens. The first kernel reads a prompt's keys once for a tile of rows, and stores an unnormalised
+softmax: its highest score, its sum and its weighted values. The second kernel continues it over the rows' own tokens.
 """
 
 from dataclasses import dataclass
@@ -113,9 +114,12 @@ class LayerCache:
 
 @dataclass(frozen=True, eq=False)
 class RowPlaces:
-    """Row r answers prompt `prompt_R[r]`; its own tokens are in `slot_R[r]`, the newest at `place_R[r]`. Rows of one
-    prompt stand together: a tile of `tile_R[r]` rows starts at r, 0 if none does. `length_P`: tokens of the prompts.
-    `live_R`: 0 for rows that have ended."""
+    """The prompt and the cache slot of each row.
+
+    Row r is a response to prompt `prompt_R[r]`; its own tokens are in slot `slot_R[r]`, the newest at `place_R[r]`.
+    Rows of one prompt are adjacent: a tile of `tile_R[r]` rows starts at r (0: none does). `length_P`: the prompts'
+    lengths in tokens. `live_R`: 0 for rows that have ended.
+    """
 
     prompt_R: Tensor
     length_P: Tensor
@@ -127,7 +131,7 @@ class RowPlaces:
 
 @dataclass(frozen=True, eq=False)
 class Partial:
-    """The softmax over prompts that is not yet divided: (R, H), (R, H), (R, H, d), float32."""
+    """The unnormalised softmax over prompts in float32: highest score and sum (R, H), weighted values (R, H, d)."""
 
     highest: Tensor
     total: Tensor
@@ -140,12 +144,15 @@ class Partial:
 
 
 def rows_in_a_tile(repeats: int) -> int:
-    """Return the rows whose queries read a prompt's keys together: about 32 to 64 queries."""
+    """Return how many rows read a prompt's keys together: at most 16 rows, and at most 64 queries if possible.
+
+    Each row has `repeats` queries for one head of keys.
+    """
     return max(1, min(16, 64 // repeats))
 
 
 def attend_new(query_RHd: Tensor, cache: LayerCache, rows: RowPlaces, scale: float) -> Tensor:
-    """Return the attention of the new tokens (R, H * d). Nothing is written for a row that is not live."""
+    """Return the attention of the new tokens (R, H * d). It is undefined for rows that have ended."""
     num_rows, queries, width = query_RHd.shape
     keys = cache.keys.shape[1]
     repeats = queries // keys

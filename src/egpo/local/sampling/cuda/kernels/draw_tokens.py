@@ -1,8 +1,9 @@
 """Draw a token per row from logits and record it, without waiting for the host.
 
-R rows, V vocabulary, B rows and T tokens of the tables. `draw_tokens` needs two kernels: the first reads the logits
-once and leaves three numbers per block of words; the second finds the block, then the word, and computes
-log-probability and exact entropy. `record` writes to the tables and advances or ends every row."""
+Tensor suffixes: R rows, V vocabulary, B rows and T tokens of the tables. `draw_tokens` needs two kernels: the first
+reads the logits once and leaves three numbers per block of words; the second finds the block, then the word, and
+computes log-probability and exact entropy. `record` writes to the tables and advances or ends every row.
+"""
 
 from dataclasses import dataclass
 
@@ -19,7 +20,10 @@ LOWEST = tl.constexpr(-1e30)
 
 @triton.jit
 def _block_kernel(logit, highest, total, weighted, num_words, inverse_temperature, BLOCK: tl.constexpr):
-    """Store for one block, with m its highest x: m, the sum of exp(x - m), and that sum weighted by x - m."""
+    """Store three numbers for one block of words: m = max(x), sum exp(x - m), and sum exp(x - m) * (x - m).
+
+    x is the logit of a word divided by the temperature.
+    """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     word = block * BLOCK + tl.arange(0, BLOCK)
     inside = word < num_words
@@ -60,7 +64,7 @@ def _draw_kernel(
     x = tl.load(logit + row * num_words + word, mask=inside, other=LOWEST) * inverse_temperature
     exp = tl.where(inside, tl.exp(x - top), 0.0).to(tl.float64)
     cumulative = before + tl.cumsum(exp, 0)
-    # Rounding may lift the draw past the end of the block: then take its last word of positive probability.
+    # Rounding may move the target past the end of the block: then take its last word of positive probability.
     end = tl.max(tl.where(exp > 0, tl.arange(0, BLOCK), 0), 0)
     index = tl.minimum(tl.sum(tl.where(cumulative <= target, 1, 0), 0), end)
     tl.store(token + row, (chosen * BLOCK + index).to(tl.int64))
@@ -69,7 +73,7 @@ def _draw_kernel(
 
 
 def draw_tokens(logits_RV: Tensor, uniform_R: Tensor, temperature: float) -> Choice:
-    """Return the word at which the cumulative probability passes the draw, as `choose.choose` without truncation."""
+    """Draw a word per row: the first whose cumulative probability exceeds the random number, as in `choose.draw`."""
     rows, num_words = logits_RV.shape
     block = min(_BLOCK, triton.next_power_of_2(num_words))
     blocks = triton.cdiv(num_words, block)
@@ -86,8 +90,12 @@ def draw_tokens(logits_RV: Tensor, uniform_R: Tensor, temperature: float) -> Cho
 
 @dataclass(frozen=True, eq=False)
 class RowState:
-    """`row_R`: the row of the tables. `own_R`: number of its tokens so far. `place_R`, `position_R`: index of its
-    newest token among its own, and in the sequence. `live_R`: 1 until the row has ended."""
+    """The state of the rows that are being sampled.
+
+    `row_R`: the index of the row in the tables. `own_R`: the number of tokens sampled so far. `place_R`, `position_R`:
+    the index of the newest token among the sampled ones, and in the whole sequence. `live_R`: 1 until the row has
+    ended.
+    """
 
     row_R: Tensor
     own_R: Tensor
@@ -123,7 +131,7 @@ def _record_kernel(
 
 
 def record(choice: Choice, tables: ResponseTables, rows: RowState, stop_ids: Tensor, limit_1: Tensor) -> None:
-    """Write the choice to the tables. A row ends after a stop token, which it includes, or after `limit_1` tokens."""
+    """Write the chosen tokens to the tables. A row ends with a stop token, or after `limit_1` tokens."""
     _record_kernel[(len(choice.token_R),)](
         choice.token_R, choice.logp_R, choice.entropy_R,
         tables.response_BT, tables.logp_BT, tables.entropy_BT, tables.length_B, tables.finished_B.view(torch.int8),

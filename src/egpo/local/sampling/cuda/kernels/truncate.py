@@ -1,7 +1,8 @@
-"""Top-k, top-p and min-p on a GPU without sorting. R rows, V vocabulary.
+"""Top-k, top-p and min-p on a GPU without sorting. Tensor suffixes: R rows, V vocabulary.
 
-A row is searched for the probability at which the words with as much or more reach a count, or a fraction of the mass.
-Floats that are not negative have the order of their bits, and every pass over the row finds two of these bits.
+A search finds, for each row, the highest probability p such that the words with probability p or more reach a given
+count (top-k) or share of the total (top-p). Non-negative floats have the same order as their bits, read as integers,
+and every pass over the row finds two bits of p. A word is an entry of the vocabulary.
 """
 
 import math
@@ -29,14 +30,16 @@ def _load(row, start, num_words, BLOCK: tl.constexpr):
 
 @triton.jit
 def _amounts(probability, unit, COUNT: tl.constexpr):
-    """Return what each word adds: 1, or its probability as an integer, whose sums are exact in any order."""
+    """Return what each word adds to a sum: 1 (COUNT), or its probability as an integer, which sums exactly."""
     return tl.full(probability.shape, 1, tl.int64) if COUNT else (probability.to(tl.float64) * unit).to(tl.int64)
 
 
 @triton.jit
 def _value_that_reaches(goal, row, num_words, floor, unit, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """Return the bits of the highest value such that the words with as much or more reach the goal together; 0 if they
-    do not. Only words from the floor up are counted."""
+    """Return the bits of the highest probability such that the words with this probability or more reach the goal.
+
+    Return 0 if all words together do not reach it. Words below `floor` (bits too) are not counted.
+    """
     value = tl.full((), 0, tl.int32)
     step = tl.full((), 1 << 28, tl.int32)
     for _ in range(_PASSES):
@@ -55,7 +58,7 @@ def _value_that_reaches(goal, row, num_words, floor, unit, COUNT: tl.constexpr, 
 
 @triton.jit
 def _above_and_equal(value, row, num_words, unit, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """Return the sum over the words above the value, and the number of words at the value."""
+    """Return the sum over the words with a probability above `value` (bits), and the number of words equal to it."""
     above, equal = tl.zeros((BLOCK,), tl.int64), tl.zeros((BLOCK,), tl.int64)
     for start in range(0, num_words, BLOCK):
         probability, bits = _load(row, start, num_words, BLOCK)
@@ -113,7 +116,10 @@ def _top_p_border(goal, lowest, spare, equal, row, num_words, BLOCK: tl.constexp
 
 @triton.jit
 def _leave_out(logit, row, num_words, lowest, spare, equal, least, BLOCK: tl.constexpr):
-    """Set words beyond the border or below `least` to -inf. Return the mass of the others."""
+    """Set the logits of words beyond the border, or with probabilities below `least`, to -inf.
+
+    Return the total probability of the words that are kept.
+    """
     seen, held = tl.full((), 0, tl.int64), tl.zeros((BLOCK,), tl.float64)
     for start in range(0, num_words, BLOCK):
         word = start + tl.arange(0, BLOCK)
@@ -149,7 +155,10 @@ def _truncate_kernel(
 
 
 def truncate_logits(logits_RV: Tensor, probability_RV: Tensor, sampling: Sampling) -> Tensor:
-    """Set every word that `choose.kept_tokens` drops to -inf, in place. Return the mass of the kept ones (R,)."""
+    """Set the logits of all words that `choose.kept_tokens` drops to -inf, in place.
+
+    Return the total probability of the kept words (R,).
+    """
     rows, num_words = logits_RV.shape
     held_R = torch.empty(rows, device=logits_RV.device)
     _truncate_kernel[(rows,)](
