@@ -130,7 +130,7 @@ def test_a_damaged_line_is_told_and_the_last_page_stays(address, run):
         file.write("{broken\n")
     status, content, _ = get(address, "/version")
     assert status == 200
-    assert "metrics.jsonl, line 7: not JSON" in json.loads(content)["error"]
+    assert "metrics.jsonl, line 7: the line is not JSON" in json.loads(content)["error"]
     assert "5 of 100" in get(address)[1]
 
 

@@ -91,12 +91,8 @@ def _stamps(paths: Sequence[Path]) -> Iterator[str]:
 @contextmanager
 def live_server(report: LiveReport, host: str = LOOPBACK, port: int = PORT) -> Iterator[str]:
     """Serve a report in a thread of its own. Yield its address. InputError if the port cannot be used."""
-
-    class Handler(LiveHandler):
-        live, allowed_host = report, host
-
     try:
-        server = _server_class(host)((host, port), Handler)
+        server = LiveServer(report, host, port)
     except (OSError, OverflowError) as error:
         what = f"port {port} of {host} cannot be used ({getattr(error, 'strerror', None) or error})"
         raise InputError(what, where="egpo report --live", fix="give another --port; 0: any free port") from error
@@ -128,22 +124,24 @@ def serve_live(
             time.sleep(_CHECK_S)
 
 
-def _server_class(host: str) -> type[ThreadingHTTPServer]:
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+class LiveServer(ThreadingHTTPServer):
+    """Answers every request in a thread of its own. `host` is the address or name that it listens on."""
 
-        def handle_error(self, request: object, client_address: object) -> None:
-            """Print nothing: a browser that closes its connection early is not an error."""
+    daemon_threads = True
 
-    return Server
+    def __init__(self, report: LiveReport, host: str, port: int) -> None:
+        self.report, self.host = report, host
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), LiveRequest)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print nothing: a browser that closes its connection early is not an error."""
 
 
-class LiveHandler(BaseHTTPRequestHandler):
+class LiveRequest(BaseHTTPRequestHandler):
     """Answers GET and HEAD of `/` and `/version`."""
 
-    live: LiveReport
-    allowed_host: str
+    server: LiveServer
     server_version, sys_version = "egpo", ""
     timeout = 30
 
@@ -151,9 +149,9 @@ class LiveHandler(BaseHTTPRequestHandler):
         if fault := self._fault():
             self._answer(403, fault.encode(), "text/plain; charset=utf-8")
         elif self.path == "/":
-            self._answer(200, self.live.state().page, "text/html; charset=utf-8")
+            self._answer(200, self.server.report.state().page, "text/html; charset=utf-8")
         elif self.path == "/version":
-            state = self.live.state()
+            state = self.server.report.state()
             content = json.dumps({"version": state.version, "error": state.error})
             self._answer(200, content.encode(), "application/json")
         else:
@@ -164,7 +162,7 @@ class LiveHandler(BaseHTTPRequestHandler):
     def _fault(self) -> str:
         """Return why a request is refused; empty if it is not."""
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
-        if not is_allowed_host(host, self.allowed_host):
+        if not is_allowed_host(host, self.server.host):
             return "refused: the Host header names another machine\n"
         if origin is not None and origin != f"http://{host}":
             return "refused: the request comes from another site\n"
