@@ -69,13 +69,13 @@ def train(
     was stopped or killed continues with `resume=True`. `quiet` prints nothing.
     """
     from egpo import engines
-    from egpo.prepared_data import require_prepared_data
+    from egpo.cold_starts import require_inputs
 
     with _task_name(task) as name:
         config = _config(recipe, settings, {**more, **({} if name is None else {"task.name": name})}, Config)
         if config.engine == "verl":
             _refuse_on_verl(task, on_step)
-        config = require_prepared_data(config, str(recipe))
+        config = require_inputs(config, str(recipe))
         engines.train(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=quiet)
     return RunResult(Path(config.runs) / config.name)
 
@@ -175,9 +175,9 @@ def probe(
     Give a recipe with overrides as for `train`, or `model` and `task`. `problems` and `n` are the numbers of problems
     and of responses to each. Sampling is that of the training, but for the options that are given.
     """
+    from egpo.cold_starts import require_inputs
     from egpo.evals.evaluate import Exam
     from egpo.evals.intervals import default_ks
-    from egpo.prepared_data import require_prepared_data
     from egpo.probes.probe import draw_exam
     from egpo.probes.probe import probe as probe_model
     from egpo.probes.store import write_probe
@@ -186,7 +186,7 @@ def probe(
     with _task_name(task) as name:
         known = None
         if recipe is not None or settings or more:
-            known = require_prepared_data(_config(recipe, settings, more, Config), str(recipe))
+            known = require_inputs(_config(recipe, settings, more, Config), str(recipe))
         word = None if model is None else _run_word(model)
         subject = find_subject(known, model=word, task=name, out=None if out is None else Path(out))
         chosen = subject.config.task
