@@ -57,7 +57,7 @@ MAY_IMPORT = {
     "token_stats": LEAVES,
     "data": LEAVES,
     "runs": LEAVES,
-    "reports": LEAVES | {"runs"},
+    "reports": LEAVES | {"runs", "evals", "comparisons"},
     "tasks": LEAVES | {"rewards", "data"},
     "machine_checks": LEAVES | {"rewards"},
     "audits": LEAVES | {"config", "tasks", "rewards", "data"},
