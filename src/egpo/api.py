@@ -66,13 +66,18 @@ def train(
     `recipe` is the name of a shipped recipe, a YAML file, a mapping or a Config. `settings` and further keywords
     override it: `train("countdown_tiny", {"rollout.n": 8}, name="first", steps=3)`. `task` is a task object or the name
     of a task. `on_step` is called after every step with a StepReport; it stops the run by returning True. A run that
-    was stopped or killed continues with `resume=True`. `quiet` prints nothing.
+    was stopped or killed continues with `resume=True`, or with `resume_from=10` from the checkpoint of step 10. `quiet`
+    prints nothing.
+
+    >>> run = train("recipe.yaml", {"rollout.n": 4}, task="countdown", steps=3, name="first")  # doctest: +SKIP
+    >>> run.metrics[-1]["critic/score/mean"]  # doctest: +SKIP
     """
     from egpo import engines
     from egpo.prepared_data import require_prepared_data
 
+    _require_callable(on_step)
     with _task_name(task) as name:
-        config = _config(recipe, settings, {**more, **({} if name is None else {"task.name": name})}, Config)
+        config = _config(recipe, settings, {**more, **_task_overrides(task, name)}, Config)
         if config.engine == "verl":
             _refuse_on_verl(task, on_step)
         config = require_prepared_data(config, str(recipe))
@@ -91,12 +96,13 @@ def sft(
     quiet: bool = False,
     **more: Any,
 ) -> RunResult:
-    """Fine-tune on conversations, as `egpo sft` does, and return the finished run.
+    """Fine-tune on conversations, as `egpo sft` does, and return the finished run. The options are those of `train`.
 
     >>> sft({"model": {"path": "egpo-tiny"}, "data": {"path": "chats.jsonl"}}, name="cold-start")  # doctest: +SKIP
     """
     from egpo.local.sft.session import sft as train_in_process
 
+    _require_callable(on_step)
     config = _config(recipe, settings, more, SftConfig)
     train_in_process(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=quiet)
     return RunResult(Path(config.runs) / config.name)
@@ -108,7 +114,7 @@ def evaluate(
     task: Task | str | None = None,
     *,
     like: Model | None = None,
-    settings: Mapping[str, Any] | None = None,
+    task_settings: Mapping[str, Any] | None = None,
     split: str = "test",
     problems: int | None = None,
     n: int = 8,
@@ -118,8 +124,9 @@ def evaluate(
     min_p: float = 0.0,
     greedy: bool = False,
     max_tokens: int | None = None,
+    ks: Iterable[int] | None = None,
     seed: int = 0,
-    checkpoint: str = "latest",
+    checkpoint: str | int = "latest",
     device: Literal["auto", "cpu", "cuda"] = "auto",
     out: str | os.PathLike[str] | None = None,
 ) -> EvaluationResult:
@@ -127,17 +134,23 @@ def evaluate(
 
     `model` is a model folder, a run (folder or result of `train`), or a name on the hub. A run brings its task, chat
     template, thinking tags and longest response; `like` takes them from another run, so that a base model is evaluated
-    as the trained one is. `settings` are the task's. The other options are those of `egpo eval`. Figures and responses
-    are also written to `evals` in the run's folder, to `evals` here for other models, or to `out`.
+    as the trained one is. `task_settings` are the arguments of a task that is given by its name. `n` responses are
+    sampled to each of the first `problems` problems; `greedy` takes the likeliest tokens instead. `ks` are the k of
+    pass@k. `checkpoint` of a run is "latest", "best" or a step. Figures and responses are also written to `evals` in
+    the run's folder, to `evals` here for other models, or to `out`. `egpo eval --url` evaluates a model on a server.
+
+    >>> base = evaluate("egpo-tiny", "countdown", problems=64, n=4, max_tokens=128)  # doctest: +SKIP
+    >>> base.accuracy.value, base.accuracy.low, base.accuracy.high  # doctest: +SKIP
     """
     from egpo.evals.evaluate import Exam, load_exam, write_evaluation
     from egpo.evals.evaluate import evaluate as evaluate_model
-    from egpo.evals.intervals import default_ks
+    from egpo.evals.intervals import default_ks, require_ks
     from egpo.evals.responses import Sampling
     from egpo.evals.targets import local_targets
 
-    words = [_run_word(one) for one in (model, like) if one is not None]
-    target = local_targets(words, checkpoint, None if out is None else Path(out), device)[0]
+    words = [_run_word(model, "evaluate"), *([] if like is None else [_run_word(like, "evaluate")])]
+    _require_counts("evaluate", problems=problems, n=n, max_tokens=max_tokens)
+    target = local_targets(words, str(checkpoint), None if out is None else Path(out), device)[0]
     recipe = target.recipe
     longest = max_tokens or (recipe.rollout.max_response_tokens if recipe else None)
     sampling = Sampling(1 if greedy else n, 0.0 if greedy else temperature, top_p, longest, seed, top_k, min_p)
@@ -146,8 +159,10 @@ def evaluate(
         name = known.name if known else name
         if name is None:
             raise InputError("no task", where="evaluate", fix='name one, as in task="countdown"')
+        _refuse_settings_of_object(task, task_settings)
         own = known.settings if known else {}
-        exam = Exam(name, {**own, **(settings or {})}, split, problems, sampling, default_ks(sampling.n))
+        chosen_ks = default_ks(sampling.n) if ks is None else require_ks(list(ks), sampling.n)
+        exam = Exam(name, {**own, **(task_settings or {})}, split, problems, sampling, chosen_ks)
         paper = load_exam(exam)
     with target.opened() as loaded:
         evaluation = evaluate_model(loaded, paper)
@@ -167,13 +182,18 @@ def probe(
     temperature: float | None = None,
     max_tokens: int | None = None,
     seed: int | None = None,
+    task_settings: Mapping[str, Any] | None = None,
+    device: Literal["auto", "cpu", "cuda"] | None = None,
     out: str | os.PathLike[str] | None = None,
     **more: Any,
 ) -> ProbeResult:
     """Sample on training problems without an update, and return whether there is something to learn.
 
     Give a recipe with overrides as for `train`, or `model` and `task`. `problems` and `n` are the numbers of problems
-    and of responses to each. Sampling is that of the training, but for the options that are given.
+    and of responses to each. Sampling is that of the training, but for the options that are given. `task_settings` are
+    the arguments of a task that is given by its name. `egpo probe --keep` also writes the suitable problems as data.
+
+    >>> print(probe(model="egpo-tiny", task="countdown", problems=32, n=8, max_tokens=128))  # doctest: +SKIP
     """
     from egpo.evals.evaluate import Exam
     from egpo.evals.intervals import default_ks
@@ -187,8 +207,16 @@ def probe(
         known = None
         if recipe is not None or settings or more:
             known = require_prepared_data(_config(recipe, settings, more, Config), str(recipe))
-        word = None if model is None else _run_word(model)
-        subject = find_subject(known, model=word, task=name, out=None if out is None else Path(out))
+        _refuse_settings_of_object(task, task_settings)
+        _require_counts("probe", problems=problems, n=n, max_tokens=max_tokens)
+        subject = find_subject(
+            known,
+            model=None if model is None else _run_word(model, "probe"),
+            task=name,
+            settings=task_settings,
+            device=device,
+            out=None if out is None else Path(out),
+        )
         chosen = subject.config.task
         sampling = subject.sampling(n, temperature=temperature, max_tokens=max_tokens, seed=seed)
         given = task is not None and not isinstance(task, str)
@@ -199,47 +227,104 @@ def probe(
 
 def compare(
     *runs: Model | EvaluationResult,
-    factor: Iterable[str] | None = None,
+    factor: str | Iterable[str] | None = None,
     exam: str | None = None,
-    metric: Iterable[str] | None = None,
+    metric: str | Iterable[str] | None = None,
     allow: bool = False,
     seed: int = 0,
+    out: str | os.PathLike[str] | None = None,
 ) -> ComparisonResult:
     """Compare runs and evaluated models as `egpo compare` does: differences, intervals, p-values and verdicts.
 
     Each argument is a run folder, a result of `train`, or a result of `evaluate`. Runs that differ only in their seed
-    are one condition. The options are those of the command.
+    are one condition. `factor` names the settings in which conditions may differ (default: `algorithm`), `allow`
+    compares whatever differs, `exam` is one of several evaluations, and `metric` is accuracy, score or pass@K, or a
+    list of them. `out` is a folder for compare.json, which `report` shows if it is the folder that holds the runs.
+
+    >>> compare("runs/grpo-0", "runs/grpo-1", "runs/egpo-0", "runs/egpo-1").verdicts  # doctest: +SKIP
     """
     from egpo.comparisons.comparison import ComparisonOptions, compare_runs
+    from egpo.comparisons.outputs import write_json
 
-    paths = [one.path if isinstance(one, EvaluationResult) else Path(_run_word(one)) for one in runs]
+    paths = [one.path if isinstance(one, EvaluationResult) else Path(_run_word(one, "compare")) for one in runs]
     usual = ComparisonOptions()
     options = ComparisonOptions(
-        tuple(factor or usual.factors), exam, tuple(metric or usual.metrics), allow=allow, seed=seed
+        _words(factor) or usual.factors, exam, _words(metric) or usual.metrics, allow=allow, seed=seed
     )
-    return ComparisonResult(compare_runs(paths, options))
+    found = compare_runs(paths, options)
+    if out is not None:
+        write_json(found, Path(out))
+    return ComparisonResult(found)
 
 
 def report(*runs: Model, out: str | os.PathLike[str] | None = None) -> Path:
-    """Write runs as one HTML page, as `egpo report` does, and return its path."""
+    """Write runs as one HTML page, as `egpo report` does, and return its path.
+
+    >>> report("runs/grpo", "runs/egpo", out="comparison.html")  # doctest: +SKIP
+    """
     from egpo.reports import write_report
 
-    return write_report([Path(_run_word(one)) for one in runs], None if out is None else Path(out))
+    if not runs:
+        raise InputError("no run is given", where="report", fix='give run folders, as in report("runs/first")')
+    return write_report([Path(_run_word(one, "report")) for one in runs], None if out is None else Path(out))
 
 
-def _run_word(run: Model) -> str:
-    return str(run.folder if isinstance(run, RunResult) else os.fspath(run))
+def _run_word(run: Model, where: str) -> str:
+    """Return the path or name of a run or model. Raise InputError for anything else, such as a list of them."""
+    if isinstance(run, RunResult):
+        return str(run.folder)
+    if not isinstance(run, str | os.PathLike):
+        fix = "give each as an argument of its own" if isinstance(run, list | tuple) else f"give {_RUN_FORMS}"
+        raise InputError(f"{type(run).__name__} is not a run or a model", where=where, fix=fix)
+    return os.fspath(run)
+
+
+_RUN_FORMS = "a folder, a name, or the result of `train` or `sft`"
+
+
+def _words(given: str | Iterable[str] | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given or ())
+
+
+def _require_counts(where: str, **counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and (not isinstance(count, int) or count < 1):
+            raise InputError(f"`{name}` is {count!r}", where=where, fix="give a whole number from 1 on")
+
+
+def _require_callable(on_step: object) -> None:
+    if on_step is not None and not callable(on_step):
+        what = f"{type(on_step).__name__} cannot be called"
+        raise InputError(what, where="on_step", fix="give a function that takes a StepReport")
+
+
+def _task_overrides(task: Task | str | None, name: str | None) -> dict[str, Any]:
+    """Return the overrides for a task. The settings of a recipe are for its own task, not for a task object."""
+    if name is None or isinstance(task, str):
+        return {} if name is None else {"task.name": name}
+    return {"task": {"name": name, "settings": {}}}
+
+
+def _refuse_settings_of_object(task: Task | str | None, settings: Mapping[str, Any] | None) -> None:
+    if settings and task is not None and not isinstance(task, str):
+        raise InputError("a task object has its settings", where="task_settings", fix="set them in its constructor")
 
 
 def _config(
     recipe: Recipe | SftRecipe, settings: Mapping[str, Any] | None, more: Mapping[str, Any], root: type[Root]
 ) -> Root:
     """Return the checked config of a recipe and its overrides."""
+    if settings is not None and not isinstance(settings, Mapping):
+        fix = 'give a mapping, as in {"rollout.n": 8}'
+        raise InputError(f"{type(settings).__name__} is not a mapping", where="settings", fix=fix)
     overrides = list(_overrides({**(settings or {}), **more}, ""))
     if isinstance(recipe, Section):
         return load_config(recipe.model_dump(mode="json"), overrides, root)
     if isinstance(recipe, Mapping):
         return load_config(None, [*_overrides(recipe, ""), *overrides], root)
+    if recipe is not None and not isinstance(recipe, str | os.PathLike):
+        fix = "give the name of a recipe, a YAML file, a mapping or a Config; a task object is given as `task=`"
+        raise InputError(f"{type(recipe).__name__} is not a recipe", where="recipe", fix=fix)
     return load_config(None if recipe is None else Path(recipe), overrides, root)
 
 

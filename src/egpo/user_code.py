@@ -1,10 +1,14 @@
-"""The import of a user's own code by module name: a task as `module:Class`, a reward as `module:function`."""
+"""A user's own code: its import by module name (a task as `module:Class`, a reward as `module:function`), and the line
+at which it raised an exception."""
 
 import importlib
 import importlib.util
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from egpo.errors import InputError
 
@@ -29,6 +33,19 @@ def import_user_code(module_name: str, where: str) -> ModuleType:
     except (Exception, SystemExit) as error:  # the boundary to a user's module, which may raise anything when imported
         what = f"importing `{module_name}` failed ({type(error).__name__}: {error})"
         raise InputError(what, where=where, fix="fix the module, then retry") from error
+
+
+def raised_at(error: BaseException, function: Callable[..., Any]) -> str:
+    """Return the file and line at which the file of a user's function raised the error, or `the cell, line N`.
+
+    If the traceback does not contain this file, return the last file and line of the traceback.
+    """
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    frames = traceback.extract_tb(error.__traceback__)
+    last = ([frame for frame in frames if frame.filename == file] or frames)[-1]
+    # Jupyter compiles each cell as a temporary file whose name means nothing to its author.
+    name = "the cell" if "ipykernel" in last.filename else Path(last.filename).name
+    return f"{name}, line {last.lineno}"
 
 
 def _load_file(path: Path) -> ModuleType:
