@@ -45,8 +45,21 @@ MAY_IMPORT = {
     "tool_calls": {"call_bounds", "errors"},
     "__main__": {"cli"},
     "api_results": LEAVES | {"runs", "comparisons", "evals", "probes"},
+    "api_inputs": LEAVES | {"api_results", "config", "runs", "tasks"},
     "api": LEAVES
-    | {"api_results", "config", "tasks", "runs", "engines", "prepared_data", "local", "evals", "probes", "comparisons"}
+    | {
+        "api_inputs",
+        "api_results",
+        "config",
+        "tasks",
+        "runs",
+        "engines",
+        "prepared_data",
+        "local",
+        "evals",
+        "probes",
+        "comparisons",
+    }
     | {"reports"},
     "config": LEAVES | {"advantages"},
     "rewards": LEAVES,

@@ -5,28 +5,34 @@ notebook, in a thread, and any number of times in one process; two threads take 
 ConfigError with the same text as the command line prints.
 """
 
-import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from egpo.api_inputs import (
+    Model,
+    Recipe,
+    SftRecipe,
+    as_words,
+    config_of,
+    refuse_on_verl,
+    refuse_settings_of_object,
+    require_callable,
+    require_counts,
+    run_word,
+    task_name,
+    task_overrides,
+)
 from egpo.api_results import ComparisonResult, EvaluationResult, ProbeResult, RunResult
-from egpo.config import Config, SftConfig, load_config
+from egpo.config import Config, SftConfig
 from egpo.errors import InputError
 from egpo.runs.ledger import OnStep
-from egpo.sections import Section
-from egpo.tasks.loading import given_task
 from egpo.tasks.protocol import Task
 
-Recipe = str | os.PathLike[str] | Mapping[str, Any] | Config | None
-SftRecipe = str | os.PathLike[str] | Mapping[str, Any] | SftConfig | None
-Model = str | os.PathLike[str] | RunResult
-Root = TypeVar("Root", bound=Section)
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 _models = threading.RLock()
@@ -75,11 +81,11 @@ def train(
     from egpo import engines
     from egpo.prepared_data import require_prepared_data
 
-    _require_callable(on_step)
-    with _task_name(task) as name:
-        config = _config(recipe, settings, {**more, **_task_overrides(task, name)}, Config)
+    require_callable(on_step)
+    with task_name(task) as name:
+        config = config_of(recipe, settings, {**more, **task_overrides(task, name)}, Config)
         if config.engine == "verl":
-            _refuse_on_verl(task, on_step)
+            refuse_on_verl(task, on_step)
         config = require_prepared_data(config, str(recipe))
         engines.train(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=quiet)
     return RunResult(Path(config.runs) / config.name)
@@ -102,8 +108,8 @@ def sft(
     """
     from egpo.local.sft.session import sft as train_in_process
 
-    _require_callable(on_step)
-    config = _config(recipe, settings, more, SftConfig)
+    require_callable(on_step)
+    config = config_of(recipe, settings, more, SftConfig)
     train_in_process(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=quiet)
     return RunResult(Path(config.runs) / config.name)
 
@@ -148,18 +154,18 @@ def evaluate(
     from egpo.evals.responses import Sampling
     from egpo.evals.targets import local_targets
 
-    words = [_run_word(model, "evaluate"), *([] if like is None else [_run_word(like, "evaluate")])]
-    _require_counts("evaluate", problems=problems, n=n, max_tokens=max_tokens)
+    words = [run_word(model, "evaluate"), *([] if like is None else [run_word(like, "evaluate")])]
+    require_counts("evaluate", problems=problems, n=n, max_tokens=max_tokens)
     target = local_targets(words, str(checkpoint), None if out is None else Path(out), device)[0]
     recipe = target.recipe
     longest = max_tokens or (recipe.rollout.max_response_tokens if recipe else None)
     sampling = Sampling(1 if greedy else n, 0.0 if greedy else temperature, top_p, longest, seed, top_k, min_p)
-    with _task_name(task) as name:
+    with task_name(task) as name:
         known = recipe.task if recipe and name in (None, recipe.task.name) else None
         name = known.name if known else name
         if name is None:
             raise InputError("no task", where="evaluate", fix='name one, as in task="countdown"')
-        _refuse_settings_of_object(task, task_settings)
+        refuse_settings_of_object(task, task_settings)
         own = known.settings if known else {}
         chosen_ks = default_ks(sampling.n) if ks is None else require_ks(list(ks), sampling.n)
         exam = Exam(name, {**own, **(task_settings or {})}, split, problems, sampling, chosen_ks)
@@ -203,15 +209,15 @@ def probe(
     from egpo.probes.store import write_probe
     from egpo.probes.subject import find_subject
 
-    with _task_name(task) as name:
+    with task_name(task) as name:
         known = None
         if recipe is not None or settings or more:
-            known = require_prepared_data(_config(recipe, settings, more, Config), str(recipe))
-        _refuse_settings_of_object(task, task_settings)
-        _require_counts("probe", problems=problems, n=n, max_tokens=max_tokens)
+            known = require_prepared_data(config_of(recipe, settings, more, Config), str(recipe))
+        refuse_settings_of_object(task, task_settings)
+        require_counts("probe", problems=problems, n=n, max_tokens=max_tokens)
         subject = find_subject(
             known,
-            model=None if model is None else _run_word(model, "probe"),
+            model=None if model is None else run_word(model, "probe"),
             task=name,
             settings=task_settings,
             device=device,
@@ -246,10 +252,10 @@ def compare(
     from egpo.comparisons.comparison import ComparisonOptions, compare_runs
     from egpo.comparisons.outputs import write_json
 
-    paths = [one.path if isinstance(one, EvaluationResult) else Path(_run_word(one, "compare")) for one in runs]
+    paths = [one.path if isinstance(one, EvaluationResult) else Path(run_word(one, "compare")) for one in runs]
     usual = ComparisonOptions()
     options = ComparisonOptions(
-        _words(factor) or usual.factors, exam, _words(metric) or usual.metrics, allow=allow, seed=seed
+        as_words(factor) or usual.factors, exam, as_words(metric) or usual.metrics, allow=allow, seed=seed
     )
     found = compare_runs(paths, options)
     if out is not None:
@@ -266,105 +272,4 @@ def report(*runs: Model, out: str | os.PathLike[str] | None = None) -> Path:
 
     if not runs:
         raise InputError("no run is given", where="report", fix='give run folders, as in report("runs/first")')
-    return write_report([Path(_run_word(one, "report")) for one in runs], None if out is None else Path(out))
-
-
-def _run_word(run: Model, where: str) -> str:
-    """Return the path or name of a run or model. Raise InputError for anything else, such as a list of them."""
-    if isinstance(run, RunResult):
-        return str(run.folder)
-    if not isinstance(run, str | os.PathLike):
-        fix = "give each as an argument of its own" if isinstance(run, list | tuple) else f"give {_RUN_FORMS}"
-        raise InputError(f"{type(run).__name__} is not a run or a model", where=where, fix=fix)
-    return os.fspath(run)
-
-
-_RUN_FORMS = "a folder, a name, or the result of `train` or `sft`"
-
-
-def _words(given: str | Iterable[str] | None) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given or ())
-
-
-def _require_counts(where: str, **counts: int | None) -> None:
-    for name, count in counts.items():
-        if count is not None and (not isinstance(count, int) or count < 1):
-            raise InputError(f"`{name}` is {count!r}", where=where, fix="give a whole number from 1 on")
-
-
-def _require_callable(on_step: object) -> None:
-    if on_step is not None and not callable(on_step):
-        what = f"{type(on_step).__name__} cannot be called"
-        raise InputError(what, where="on_step", fix="give a function that takes a StepReport")
-
-
-def _task_overrides(task: Task | str | None, name: str | None) -> dict[str, Any]:
-    """Return the overrides for a task. The settings of a recipe are for its own task, not for a task object."""
-    if name is None or isinstance(task, str):
-        return {} if name is None else {"task.name": name}
-    return {"task": {"name": name, "settings": {}}}
-
-
-def _refuse_settings_of_object(task: Task | str | None, settings: Mapping[str, Any] | None) -> None:
-    if settings and task is not None and not isinstance(task, str):
-        raise InputError("a task object has its settings", where="task_settings", fix="set them in its constructor")
-
-
-def _config(
-    recipe: Recipe | SftRecipe, settings: Mapping[str, Any] | None, more: Mapping[str, Any], root: type[Root]
-) -> Root:
-    """Return the checked config of a recipe and its overrides."""
-    if settings is not None and not isinstance(settings, Mapping):
-        fix = 'give a mapping, as in {"rollout.n": 8}'
-        raise InputError(f"{type(settings).__name__} is not a mapping", where="settings", fix=fix)
-    overrides = list(_overrides({**(settings or {}), **more}, ""))
-    if isinstance(recipe, Section):
-        return load_config(recipe.model_dump(mode="json"), overrides, root)
-    if isinstance(recipe, Mapping):
-        return load_config(None, [*_overrides(recipe, ""), *overrides], root)
-    if recipe is not None and not isinstance(recipe, str | os.PathLike):
-        fix = "give the name of a recipe, a YAML file, a mapping or a Config; a task object is given as `task=`"
-        raise InputError(f"{type(recipe).__name__} is not a recipe", where="recipe", fix=fix)
-    return load_config(None if recipe is None else Path(recipe), overrides, root)
-
-
-def _overrides(settings: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    """Yield `section.key=value` for each setting. Keys may be dotted, and sections may be mappings."""
-    for key, value in settings.items():
-        if not isinstance(key, str):
-            raise InputError(f"the key {key!r} is not text", where="settings", fix='write "section.key"')
-        name = f"{prefix}{key}"
-        # The settings of a task are its own: a mapping there is a value.
-        if isinstance(value, Mapping) and value and not f"{name}.".startswith("task.settings."):
-            yield from _overrides(value, f"{name}.")
-            continue
-        try:
-            yield f"{name}={json.dumps(_plain(value))}"
-        except (TypeError, ValueError) as error:
-            what = f"`{name}` is {type(value).__name__}, which a recipe cannot hold"
-            raise InputError(
-                what, where="settings", fix="give text, a number, true or false, a list or None"
-            ) from error
-
-
-def _plain(value: Any) -> Any:
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-@contextmanager
-def _task_name(task: Task | str | None) -> Iterator[str | None]:
-    """Yield the name of a task; an object can be loaded by that name until the block ends."""
-    if task is None or isinstance(task, str):
-        yield task
-    else:
-        with given_task(task) as name:
-            yield name
-
-
-def _refuse_on_verl(task: Task | str | None, on_step: OnStep | None) -> None:
-    fix = "leave it out, or train with engine=local"
-    if on_step is not None:
-        raise InputError("verl trains in other processes, which cannot call it", where="on_step", fix=fix)
-    if task is not None and not isinstance(task, str):
-        what = "verl judges in other processes, which do not have this object"
-        raise InputError(what, where="task", fix='name its class, as in task="my_tasks:Sums"')
+    return write_report([Path(run_word(one, "report")) for one in runs], None if out is None else Path(out))
