@@ -251,3 +251,20 @@ def test_no_task_and_no_checkpoint_are_named():
     Path("empty").mkdir()
     with pytest.raises(InputError, match="no checkpoint yet"):
         _ = RunResult(Path("empty")).model
+
+
+def test_a_run_may_be_given_as_text_and_may_be_empty():
+    Path("empty").mkdir()
+    run = RunResult("empty")
+    assert run.folder == Path("empty")
+    assert run.to_pandas().empty
+    with pytest.raises(InputError, match="empty: the run has no metrics yet; let it train"):
+        run.plot()
+    with pytest.raises(InputError, match="nowhere: no such run folder"):
+        _ = RunResult("nowhere").metrics
+
+
+def test_advice_on_data_that_is_not_prepared_names_a_file():
+    Path("rows.jsonl").write_text('{"nums": [1, 2], "target": 3}\n')
+    with pytest.raises(InputError, match=r"is not prepared yet; egpo run recipe\.yaml --only prepare"):
+        egpo.train(SMALL, {"prepare.source": "rows.jsonl"}, task="countdown")

@@ -19,6 +19,7 @@ from egpo.api_inputs import (
     SftRecipe,
     as_words,
     config_of,
+    recipe_word,
     refuse_on_verl,
     refuse_settings_of_object,
     require_callable,
@@ -86,7 +87,7 @@ def train(
         config = config_of(recipe, settings, {**more, **task_overrides(task, name)}, Config)
         if config.engine == "verl":
             refuse_on_verl(task, on_step)
-        config = require_prepared_data(config, str(recipe))
+        config = require_prepared_data(config, recipe_word(recipe))
         engines.train(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=quiet)
     return RunResult(Path(config.runs) / config.name)
 
@@ -212,7 +213,7 @@ def probe(
     with task_name(task) as name:
         known = None
         if recipe is not None or settings or more:
-            known = require_prepared_data(config_of(recipe, settings, more, Config), str(recipe))
+            known = require_prepared_data(config_of(recipe, settings, more, Config), recipe_word(recipe))
         refuse_settings_of_object(task, task_settings)
         require_counts("probe", problems=problems, n=n, max_tokens=max_tokens)
         subject = find_subject(

@@ -32,6 +32,11 @@ def run_word(run: Model, where: str) -> str:
     return os.fspath(run)
 
 
+def recipe_word(recipe: Recipe) -> str:
+    """Return the recipe as a word of a command in advice; a recipe that is not a file must be written to one first."""
+    return os.fspath(recipe) if isinstance(recipe, str | os.PathLike) else "recipe.yaml"
+
+
 def as_words(given: str | Iterable[str] | None) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given or ())
 

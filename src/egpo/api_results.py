@@ -25,13 +25,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A run on disk, finished or not: `RunResult(Path("runs/first"))` also reads a run of the command line."""
+    """A run on disk, finished or not: `RunResult("runs/first")` also reads a run of the command line."""
 
     folder: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder))  # text is accepted too
 
     @property
     def run(self) -> StoredRun:
         """Everything that the run has written, as it is now."""
+        if not self.folder.is_dir():
+            raise InputError("no such run folder", where=str(self.folder), fix="check the path")
         return StoredRun.at(self.folder)
 
     @property
@@ -54,11 +59,15 @@ class RunResult:
 
     def to_pandas(self) -> Any:
         """Return the metrics as a DataFrame with one row per step."""
-        return _imported("pandas").DataFrame(list(self.metrics)).set_index("step")
+        pandas = _imported("pandas")
+        lines = list(self.metrics)
+        return pandas.DataFrame(lines, columns=None if lines else ["step"]).set_index("step")
 
     def plot(self, *names: str) -> Any:
         """Draw metrics over the steps, by default reward and accuracy. Return the matplotlib axes."""
         known = sorted({name for line in self.metrics for name in line} - {"step"})
+        if not known:
+            raise InputError("the run has no metrics yet", where=str(self.folder), fix="let it train")
         chosen = names or tuple(name for name in (REWARD, ACCURACY) if name in known)
         for name in chosen:
             if name not in known:
