@@ -273,7 +273,7 @@ def test_a_corrupt_checkpoint_is_named_and_the_one_before_it_offered(recipe, tmp
         trained(recipe, "steps=4", "update.schedule=constant", resume=True)
     assert contents(tmp_path / "runs/tiny") == before
     trained("runs/tiny/config.yaml", resume_from=2)
-    with pytest.raises(InputError, match="no checkpoint of step 3; there are: 2, 4"):
+    with pytest.raises(InputError, match="no checkpoint of step 3; steps with a checkpoint: 2, 4"):
         trained("runs/tiny/config.yaml", resume_from=3)
 
 

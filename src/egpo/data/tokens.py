@@ -60,7 +60,7 @@ class TokenCounter:
 
 
 def load_tokenizer(name: str) -> Any:
-    """Load a tokenizer: from a folder, of a model that is part of this package, or from the hub."""
+    """Load a tokenizer from a folder or from the hub, or the tokenizer of a model that is part of egpo."""
     from transformers import AutoTokenizer
 
     try:

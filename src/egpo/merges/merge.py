@@ -101,7 +101,10 @@ def merge(
 
 
 def _write(model: PreTrainedModel, described: Path, folder: Path) -> None:
-    """Write the model. Tokenizer, chat template and generation config are copied unchanged from `described`."""
+    """Write the model to `folder`.
+
+    Tokenizer, chat template and generation config are copied unchanged from `described`, the checkpoint's model folder.
+    """
     # In memory, a mixture of experts has other tensor names than in published files, which vLLM reads. With None,
     # transformers restores the published names when it saves.
     model._weight_conversions = None

@@ -99,7 +99,9 @@ def require_free(out: Path, actor: Path, *, force: bool) -> None:
     place = out.resolve()
     if actor.is_relative_to(place) or place.is_relative_to(actor):
         raise InputError(
-            "it is inside the checkpoint, or contains it", where=f"--out {out}", fix="choose another --out"
+            "the output folder is inside the checkpoint, or contains it",
+            where=f"--out {out}",
+            fix="choose another --out",
         )
     if out.exists() and not out.is_dir():
         raise InputError("the output is a file, not a folder", where=str(out), fix="give a folder as --out")

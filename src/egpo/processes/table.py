@@ -69,7 +69,7 @@ def has_variable(pid: int, name: str, value: str) -> bool:
 
 
 def send_signal(processes: Collection[ProcessId], signum: signal.Signals) -> int:
-    """Send a signal to each process that still runs; return the length of `processes`, ended ones included."""
+    """Send a signal to each process that still runs; return the number of processes given, ended ones included."""
     for one in processes:
         # Since the table was read, another process may have been given the same number.
         with suppress(ProcessLookupError, FileNotFoundError):

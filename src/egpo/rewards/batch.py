@@ -1,4 +1,4 @@
-"""The scoring of many rows on all cores, and the meaning of each reason."""
+"""The scoring of many rows on all cores, and the explanation of each verdict reason."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -77,7 +77,7 @@ def count_workers(workers: int | None) -> int:
 
 
 def placed(error: EgpoError, where: str) -> EgpoError:
-    """Return the same error with `where`, such as a row number, before its own place."""
+    """Return an error of the same type and message, whose place starts with `where`, such as a row number."""
     fault = error.faults[0]
     return type(error)(fault.what, where=f"{where}, {fault.where}" if fault.where else where, fix=fault.fix)
 
@@ -99,9 +99,10 @@ BATCH_REASONS = {**POOL_REASONS, **FOREIGN_REASONS}
 
 
 def meaning_of(reason: str, judges: Iterable[str]) -> str:
-    """Return the meaning of a reason in the rewards `judges`; "" for a reason of a user's own function.
+    """Return the explanation of a verdict reason; "" for a reason that only a user's own function gives.
 
-    `judges` are data sources or names of rewards, with or without @MODE. Different meanings are joined by " / ".
+    `judges`: the rewards that may have given the reason, as data sources or names of rewards, with or without @MODE.
+    If they explain it differently, the explanations are joined by " / ".
     """
     names = [judge.partition("@")[0] for judge in judges]
     kinds = [REWARDS[DATA_SOURCES.get(name, name)] for name in names if name in DATA_SOURCES or name in REWARDS]

@@ -87,7 +87,8 @@ def extract_program(answer: str) -> str | None:
 class _Block:
     """The start and end of the content of a code block, and the indent of its fence.
 
-    `closing`: a fence that may end the last line of code; it is not part of the content.
+    `closing`: for a block without a closing line, the fence that may be at the end of its last line of code. It is not
+    part of the code.
     """
 
     language: str
@@ -122,7 +123,10 @@ def _block(opening: re.Match[str], end: int, closing: str = "") -> _Block:
 
 
 def _outdented(content: str, fence_indent: int) -> str:
-    """Remove the indent of the fence (which may be in a list item) from each line; at most the first line's indent."""
+    """Remove the indent of the fence from each line of code, for blocks in a list item.
+
+    If the first line of code is indented less than the fence, only its indent is removed.
+    """
     lines = content.split("\n")
     width = min(fence_indent, next((_indent(line) for line in lines if line.strip()), 0))
     return "\n".join(line[min(width, _indent(line)) :] for line in lines) if width else content

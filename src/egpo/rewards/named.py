@@ -138,7 +138,9 @@ def verdict_of(result: Any, spec: str) -> Verdict:
     reward, right = single(fields.get("score")), single(fields.get("acc"))
     if not isinstance(reward, int | float | None):
         fix = "return a number, or a dict with `score`"
-        raise InputError(f"the function returned {result!r:.80}", where=f"reward {spec}", fix=fix)
+        raise InputError(
+            f"the function returned {result!r:.80}, which is not a reward", where=f"reward {spec}", fix=fix
+        )
     number = None if reward is None else finite(reward)
     if number is None:
         return Verdict(0.0, False, "no_score", failed=True)

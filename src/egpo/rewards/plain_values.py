@@ -82,7 +82,7 @@ def with_defaults(extra: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict
 
 
 def first_present(row: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    """Return the value, as plain Python, of the first of the keys that is present and not missing; None if none is."""
+    """Return the value, as plain Python, of the first key that has a value in the row; None if none has one."""
     values = (plain(row[key]) for key in keys if key in row)
     return next((value for value in values if not is_missing(value)), None)
 

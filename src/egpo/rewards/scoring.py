@@ -1,6 +1,6 @@
 """One call for every reward: `score` finds the reward of a row's data source and calls it.
 
-Each reward is a row of `KINDS`: its judge behind one signature (text, ground truth, extra_info), reasons, modes, tags
+Each reward is a row of `KINDS`: its judge as a function of (text, ground truth, extra_info), its reasons, modes, tags
 and settings. `hybrid` chooses between math and code by the row's `ability`. To add a reward, add a row to `KINDS`, and
 its data sources to `DATA_SOURCES`; `tasks/gold.py` writes a gold answer from a ground truth.
 
@@ -185,7 +185,7 @@ def ability_of(extra_info: Fields) -> str:
 
 
 def _reasons() -> dict[str, str]:
-    """Return the reasons of both abilities; a reason that both have gets both meanings."""
+    """Return the verdict reasons of math and code with their explanations. A reason of both has both explanations."""
     first, second = (KINDS[ability].reasons for ability in ABILITIES)
     shared = {name: f"math: {first[name]}; code: {second[name]}" for name in first if name in second}
     return {**first, **second, **shared}
@@ -255,13 +255,13 @@ def vanishing_tags(tokenizer: Any, tags: Sequence[str]) -> list[str]:
 def require_visible_tags(tokenizer: Any, data_source: str, tags: Sequence[str] = ()) -> None:
     """Raise InputError if decoding would remove a tag that the reward of `data_source` needs.
 
-    `tags` are the thinking tags if the rows set their own.
+    `tags`: the thinking tags that the rows set; empty if they use those of the reward.
     """
     needed = kind_of(data_source).tags
     lost = vanishing_tags(tokenizer, (*tags, *needed[2:]) if tags else needed)
     if lost:
         raise InputError(
-            f"{', '.join(f'`{tag}`' for tag in lost)} is a special token, and these are removed before the reward",
+            f"{', '.join(f'`{tag}`' for tag in lost)} is a special token, which is removed before scoring",
             where=f"tokenizer, data source {data_source}",
             fix="add the tag as an ordinary token (special=False in added_tokens_decoder), or use other tags",
         )

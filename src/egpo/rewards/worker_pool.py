@@ -85,7 +85,7 @@ class WorkerPool:
         return bool(self._busy)
 
     def _next_chunk(self, chunks: Iterator["_Chunk"]) -> "_Chunk | None":
-        """Return the next chunk, or None if there is none or too many outcomes wait for a slow worker."""
+        """Return the next chunk; None if there is none, or if too many samples wait for an earlier, slow one."""
         allowed = CHUNKS_AHEAD * self.num_workers
         if len(self._sizes) > allowed * CHUNK_ROWS or self._num_chars > allowed * CHUNK_CHARS:
             return None

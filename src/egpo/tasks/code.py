@@ -66,7 +66,7 @@ class Code(SourcedTask):
         answer = str(problem.extra.get("answer") or "")
         if not answer:
             fix = "add a `solution` to the rows of the source"
-            raise InputError("the problem has no solution", where=f"problem {problem.key}", fix=fix)
+            raise InputError("the row of the problem has no solution", where=f"problem {problem.key}", fix=fix)
         return answer
 
     def _problem(self, name: str, statement: str, tests: str, solution: str) -> Problem:

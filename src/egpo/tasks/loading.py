@@ -38,7 +38,7 @@ _given: ContextVar[Mapping[str, Task]] = ContextVar("given_tasks", default=Mappi
 
 @contextmanager
 def given_task(task: Task) -> Iterator[str]:
-    """Let `load_task` return this object until the block ends. Yields its name, `module:Class`."""
+    """Yield the task's name, `module:Class`, by which `load_task` returns this object until the `with` block ends."""
     kind = type(task)
     name = f"{kind.__module__}:{kind.__qualname__}"
     if inspect.isclass(task):

@@ -37,7 +37,8 @@ class Call:
     arguments: Mapping[str, Any]
 
     def hermes(self) -> str:
-        """Return the call as in Qwen's chat template: default separators, no escaped characters, keys in order."""
+        """Return the call as Qwen's chat template writes it: JSON with default separators, non-ASCII characters
+        unescaped, and keys in the given order."""
         body = json.dumps({"name": self.name, "arguments": self.arguments}, ensure_ascii=False)
         return f"{OPEN}\n{body}\n{CLOSE}"
 

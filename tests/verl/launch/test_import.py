@@ -236,14 +236,14 @@ def test_a_value_that_a_recipe_cannot_have_goes_to_verl_as_it_is():
         ("empty.sh", b"", "no settings of verl"),
         ("words.txt", b"hello world", "no settings of verl"),
         ("other.sh", b"python train.py --lr=3\n", "no command runs verl.trainer.main_ppo"),
-        ("binary", b"\0\1\2", "not a verl configuration"),
+        ("binary", b"\0\1\2", "binary or too large"),
         ("latin.sh", b"a.b=\xe9", "not UTF-8"),
-        ("large.sh", b"a.b=1\n" * 100_000, "not a verl configuration"),
+        ("large.sh", b"a.b=1\n" * 100_000, "binary or too large"),
         ("list.yaml", b"- 1\n", "the file has no keys and values"),
         ("broken.yaml", b"a: [1\n", "not YAML"),
         ("quote.sh", b"x\npython -m verl.trainer.main_ppo a.b='1\n", "quote.sh:2: a quote or a bracket is not closed"),
         ("deep.sh", b"python -m verl.trainer.main_ppo a.b=" + b"${a:-" * 5000 + b"}" * 5000, "nested too deeply"),
-        ("x" * 300, None, "it must be a path whose names have 255 bytes at most"),
+        ("x" * 300, None, "give a path whose names have 255 bytes at most"),
     ],
 )
 def test_a_file_that_is_no_configuration_of_verls_is_one_clear_line(name, content, said, tmp_path):

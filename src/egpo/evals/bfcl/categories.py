@@ -23,7 +23,9 @@ def data_folder(python: Path) -> Path:
     try:
         done = subprocess.run([str(python), "-c", _WHERE], capture_output=True, text=True, timeout=_ANSWER_S)
     except subprocess.TimeoutExpired as error:
-        raise EgpoError(f"this Python interpreter did not start within {_ANSWER_S:.0f} s", where=str(python)) from error
+        raise EgpoError(
+            f"the Python interpreter of BFCL did not start within {_ANSWER_S:.0f} s", where=str(python)
+        ) from error
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1:]
         raise EgpoError(f"bfcl-eval is not installed for this Python ({' '.join(said)})", where=str(python))

@@ -1,4 +1,4 @@
-"""The model: from a folder to a `Policy`, which turns packs of tokens into hidden states and caches into next tokens.
+"""The model: a folder is loaded as a `Policy`, which computes hidden states of packs, or of one more token per row.
 
 In the order in which data passes through:
 

@@ -150,7 +150,7 @@ def _other_activation(model: PreTrainedModel) -> str | None:
 
 
 def _rotation_by_length(model: PreTrainedModel) -> str | None:
-    """Return a phrase if the rotary angles depend on the sequence's length: each would need its own tables."""
+    """Return a phrase if the rotary angles depend on the sequence's length: one table is used for all lengths."""
     rotation = getattr(model.base_model.rotary_emb, "rope_type", "default")
     is_fixed = rotation in ("default", "linear", "llama3", "yarn")
     return None if is_fixed else f"the rotary positions are {rotation}"
@@ -181,7 +181,7 @@ def _sliding_window(model: PreTrainedModel) -> str | None:
 
 
 def _hooked_layer(model: PreTrainedModel) -> str | None:
-    """Return a phrase if a layer has hooks, except those of transformers, which change no result."""
+    """Return "a layer has hooks" if a hook might change its result, else None. Hooks of transformers itself do not."""
     hooks = (hook for part in model.base_model.modules() for hook in _hooks(part))
     is_foreign = any(not getattr(hook, "__module__", "").startswith("transformers.") for hook in hooks)
     return "a layer has hooks" if is_foreign else None

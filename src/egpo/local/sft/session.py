@@ -67,7 +67,7 @@ class SftSession(Session):
 
 
 class SftOpening(EngineOpening[SftRun]):
-    """What starts or resumes a supervised run.
+    """The operations that start or resume a supervised run.
 
     All conversations are read and tokenised before the run's folder is created.
     """

@@ -39,7 +39,7 @@ def run_folder(config: Config | SftConfig) -> RunFolder:
 
 
 def run_checkpoints(config: Config | SftConfig) -> Checkpoints:
-    """Return the checkpoints of the run. The command in their messages names the recipe in the run's own folder."""
+    """Return the checkpoints of the run. Their messages show a command with the path of the run's `config.yaml`."""
     folder, verb = run_folder(config), "train" if isinstance(config, Config) else "sft"
     return Checkpoints(
         folder.checkpoints,
@@ -161,7 +161,7 @@ AnyRun = TypeVar("AnyRun", bound=EngineRun)
 
 
 class EngineOpening(RunOpening[AnyRun]):
-    """What starts or resumes a run of the embedded engine.
+    """The operations that start or resume a run of the embedded engine.
 
     The run continues from the checkpoint `saved`; if it is None, from the beginning.
     """

@@ -56,14 +56,14 @@ _OPEN_ENDED = re.compile(r"\\(?:sum|prod|coprod|int|iint|iiint|oint|lim|limsup|l
 
 def is_explosive(form: str, gold: str = "") -> bool:
     """Return whether an answer needs an endless computation: a huge power, factorial, binomial coefficient or product;
-    or a sum, integral, limit or other computation by terms that the ground truth does not have."""
+    or a sum, product, integral or limit sign, if the ground truth has none of these signs."""
     if _OPEN_ENDED.search(form) and not _OPEN_ENDED.search(gold):
         return True
     return _has_huge_factorial(form) or _has_huge_binomial(form) or _has_huge_power(form) or _has_huge_product(form)
 
 
 def _product(text: str) -> float:
-    """Return the product of the numerals in a text, those below 1 as 1: an upper estimate of what they add up to."""
+    """Return the product of the numerals in a text, a rough upper estimate of its value. Those below 1 count as 1."""
     numerals = _NUMERAL.findall(text)
     return prod(max(1.0, float(numeral)) if len(numeral) < 40 else inf for numeral in numerals)
 
@@ -92,8 +92,11 @@ def _has_huge_binomial(form: str) -> bool:
 
 
 def _has_huge_power(form: str) -> bool:
-    """Return whether a power is too large to compute. A power of a letter is not computed, unless it is divided. A
-    power of a number is. A power of brackets may be computed or expanded, and multiplies with other such powers."""
+    """Return whether the form has a power that is too large to compute.
+
+    A power of a number is computed. A power of brackets may be computed or expanded, and the exponents of several such
+    powers are multiplied. A power of a letter is computed only in a quotient with a sum, as a division of polynomials.
+    """
     if "^" not in form and "**" not in form:
         return False
     of_brackets, of_numbers, of_letters = 1.0, 1.0, 1.0

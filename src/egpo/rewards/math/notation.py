@@ -321,7 +321,8 @@ def _units_differ(answer: str, gold: str) -> bool:
 
 
 def _unit(form: str) -> str | None:
-    """Return the unit at the end of a form, or of its dollar or degree sign, in a standard spelling; else None."""
+    """Return the unit of a form in a standard spelling: the word at its end, `dollar` for a dollar sign at its start,
+    or `degree` for a degree sign; None if there is no known unit."""
     found = _UNIT.search(form)
     if found is None:
         return "dollar" if form.startswith(("$", "\\$")) else "degree" if _DEGREE.search(form) else None

@@ -1,7 +1,7 @@
 """The process that runs math-verify, and may be killed at any moment.
 
-It is run by its path and imports math-verify and no other part of egpo: it starts in half a second, without torch. An
-idle worker ends with its parent (`egpo.processes.workers`). A busy one ends when one of the kernel's timers expires,
+It is run by its path and imports math-verify, but no other module of egpo: it starts in half a second, without torch.
+An idle worker ends with its parent (`egpo.processes.workers`). A busy one ends when one of the kernel's timers expires,
 which no computation can delay: the limit of processor time or, for a worker whose parent has ended, of wall-clock time.
 
 math-verify rounds decimals to six places, so that `0.0` would equal 1.6e-19. `agree` defines what counts as equal here.
@@ -71,8 +71,9 @@ def serve(parent: Any, memory_bytes: str) -> None:
 
 
 def _memory_is_spent(memory_bytes: int) -> bool:
-    """Return whether this process ever held a quarter of its memory limit: numbers grow by squaring, and the next one
-    would not fit.
+    """Return whether the peak memory of this process is above a quarter of its limit.
+
+    An allocation may then have failed: a number that is squared repeatedly doubles its size at each step.
 
     `ru_maxrss` is not used: Linux carries it over from the process that started this one. False without /proc.
     """

@@ -72,14 +72,17 @@ def try_to_escape(sandbox: Sandbox, attempt: Attempt, bait: dict[str, object]) -
 
 
 def run_attempt(sandbox: Sandbox, attempt: Attempt, bait: dict[str, object]) -> Report:
-    """Run the program of an attempt in the sandbox: alone, or against tests that it tries to pass by forgery."""
+    """Run the program of an attempt in the sandbox: alone or, if it `forges`, against tests that it should fail."""
     work = _tests_to_forge() if attempt.forges else Scripts((b"",))
     program = attempt.program if attempt.forges else f"BAIT = {bait!r}\n{attempt.program}"
     return sandbox.run(SandboxJob(program, work, _limits(attempt)))
 
 
 def judge_attempt(attempt: Attempt, report: Report, marker: str) -> EscapeFinding:
-    """Return whether the program was contained. `marker`: the text that it would leave on the host."""
+    """Return whether the program was contained.
+
+    `marker`: the name of a file, or the last argument of a process, that an escaped program leaves on the host.
+    """
     happened, end = _told(report)
     if attempt.forges:
         passed = [index for index, outcome in enumerate(report.outcomes) if outcome.status == "ok"]
@@ -191,7 +194,7 @@ def _broken(report: Report) -> bool:
 
 
 def _told(report: Report) -> tuple[str, str]:
-    """Return one line about what happened, and the status with which the program ended."""
+    """Return two texts: a line about what happened, and the status with which the program ended."""
     if report.stopped or _broken(report):
         return report.failure or f"stopped: {report.stopped or 'no report'}", report.stopped
     last = report.outcomes[-1]

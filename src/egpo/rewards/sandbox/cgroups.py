@@ -1,9 +1,9 @@
 """Memory cgroups, in which the kernel counts all memory of a sandbox and kills its processes at the limit.
 
-The kernel counts the pages of all processes, shared and dropped ones too, files in memory, pipes, socket buffers, page
-tables and stacks. A cgroup is a directory below the cgroup of this process (version 1), or beside it (version 2, where
-a cgroup that contains processes can have no children with limits). Its name contains the process that made it, so that
-a later process can remove the cgroups of a process that was killed.
+The kernel counts the pages of all processes (also shared pages, and pages that are no longer in any page table), files
+in memory, pipes, socket buffers, page tables and stacks. A cgroup is a directory below the cgroup of this process
+(version 1), or beside it (version 2, where a cgroup that contains processes can have no children with limits). Its name
+identifies the process that made it, so that a later process can remove the cgroups of a process that was killed.
 """
 
 import os
@@ -198,7 +198,8 @@ def remove_stale(parent: CgroupParent) -> None:
 
 
 def _owner(pid: int) -> str:
-    """Return an identity of a process that no later process of the same number, nor one of another container, has."""
+    """Return a text that identifies a process. No later process with the same number, and no process of another
+    container, has the same text."""
     try:
         # The 22nd field is the start time. It is counted from the end of the command's name, which may have spaces.
         started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

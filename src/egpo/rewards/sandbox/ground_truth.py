@@ -32,12 +32,14 @@ class Names:
 
 
 def names_in(snippets: Iterable[str], entry_points: Iterable[str] = ()) -> Names:
-    """Return the names that the snippets use and do not define, by where they come from.
+    """Return the names that the snippets use and do not define: names of the program, and standard modules.
 
-    - A builtin stays the builtin, whatever the program calls its functions: a program that defines `abs` or `all`
-      must not provide them to its tests. If the tests use no other name of the program (`assert sum(10, 15) == 6`),
-      the builtins that they call are tested, and come from the program. `entry_points` always come from the program.
-    - `math.isclose(...)` without an import means the standard module; `datetime.now()` the class of that name.
+    - A name such as `abs` or `all` is Python's builtin, even if the program defines a function of this name. But if the
+      snippets use no name that only the program can define, as in `assert sum(10, 15) == 6`, and there are no
+      `entry_points`, the builtins that they call are taken from the program.
+    - `entry_points` are always taken from the program.
+    - `math.isclose(...)` without an import uses the standard module `math`; `datetime.now()` uses the class `datetime`
+      of the module `datetime`.
     """
     snippets = list(snippets)
     free, bound = set[str](), set[str]()
@@ -175,8 +177,11 @@ def _text(value: Any) -> str:
 
 
 def _parsed_pair(arguments: Any, expected: Any) -> dict[str, Any]:
-    """Read arguments from a list, or from text with one JSON value per line. An expected value in a list of one may
-    also mean its element, as in APPS."""
+    """Return the arguments and the expected value of a call.
+
+    Arguments are given as a list, or as text with one JSON value per line. If the expected value is a list of
+    one element, the element alone is accepted too, as in the dataset APPS.
+    """
     if isinstance(arguments, str):
         arguments = [_json_or_text(line) for line in arguments.split("\n") if line.strip()]
     if isinstance(expected, str):

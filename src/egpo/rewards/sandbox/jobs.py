@@ -66,11 +66,12 @@ def whole_memory(limits: Limits) -> MemoryShares:
 
 
 def divided_memory(limits: Limits, tests_run_inside: bool, input_bytes: int) -> MemoryShares:
-    """Return the memory of each part without a cgroup: a fixed address space, `memory_mb` in sum.
+    """Return the memory of each part without a cgroup: a fixed address space for each, `memory_mb` in sum.
 
-    The program is a single process. `tests_run_inside`: the supervisor runs test code on values from the program, and
-    gets a quarter. `input_bytes`: size of the supervisor's input, of which it holds copies. Below 256 MB the program
-    gets a quarter, and the sum may be more than `memory_mb`.
+    `tests_run_inside`: the supervisor runs test code on values from the program, and gets at least a quarter of
+    `memory_mb`. `input_bytes`: size of the supervisor's input, of which it holds copies. The program, a single process,
+    gets what is left, but at least a quarter: so the sum may exceed `memory_mb` if that is below 256 MB or the input is
+    large.
     """
     whole = int(limits.memory_mb * MEGABYTE)
     tmp = min(int(limits.tmp_mb * MEGABYTE), whole // 4)
@@ -116,7 +117,11 @@ class Checks:
 
 @dataclass(frozen=True)
 class SandboxJob:
-    """A program with its tests and limits. `stop_early`: stop after the first test that has certainly failed."""
+    """A program with its tests and limits.
+
+    `stop_early`: stop after the first test that fails inside the sandbox. A wrong output of a script does not count,
+    because the host compares the outputs.
+    """
 
     program: str
     work: Scripts | Checks

@@ -142,10 +142,10 @@ def one_process_filter(machine: str = "") -> bytes | None:
 
 
 def _if_number(number: int, *then: bytes) -> list[bytes]:
-    """Return the steps that run `then` for this system call only.
+    """Return filter steps that run the steps `then` for the system call `number`, and skip them for all other calls.
 
-    A single step decides at once; after several steps, a call that none of them denied is allowed. For other calls the
-    number of the call stays loaded.
+    If `then` is a single step, it must allow or deny the call. After several steps, which may deny it, the call is
+    allowed. Later steps run only for other calls, and can still compare the number of the call.
     """
     body = [*then, _step(_RETURN, _ALLOW)] if len(then) > 1 else list(then)
     return [_step(_JUMP_EQUAL, number, 0, len(body)), *body]

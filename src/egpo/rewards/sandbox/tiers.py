@@ -148,7 +148,10 @@ def _options(job: SandboxJob, place: Place, filter_fd: int | None) -> list[str]:
 
 
 def _privileges(place: Place) -> list[str]:
-    """Return the options for users: a user id of its own for each program (root), or a user namespace."""
+    """Return bubblewrap's options for the program's user.
+
+    If this process is root, each program has an unprivileged user id of its own; otherwise it has a user namespace.
+    """
     if place.run_as:
         return [part for name in ("CAP_SETUID", "CAP_SETGID", "CAP_KILL") for part in ("--cap-add", name)]
     return ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]

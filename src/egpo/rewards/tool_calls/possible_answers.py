@@ -1,8 +1,8 @@
 """BFCL's ground truths, `[{function: {parameter: [allowed values]}}]`, judged as its single-turn AST checker does.
 
 An allowed value of "" means that the parameter may be left out. Types are strict, except that an int is accepted where
-a float is documented. Strings are compared without case, spaces and `,./-_*^`; lists in order. If the type of the
-answers is not the documented one, the answer is the name of a variable and is compared as it is.
+a float is documented. Strings are compared without case, spaces and `,./-_*^`; lists in order. If the allowed
+values do not have the documented type, they are names of variables, and a value must equal one of them exactly.
 """
 
 from collections.abc import Callable, Mapping, Sequence

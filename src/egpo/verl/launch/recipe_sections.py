@@ -296,7 +296,7 @@ class SectionReader:
         return None, {}
 
     def _task_of_reasons(self) -> str | None:
-        """Return the task whose data source our reward is set up for (`reward_kwargs.reasons`)."""
+        """Return the built-in task of the first known data source in `reward_kwargs.reasons`; None if there is none."""
         reasons = self.given.get(f"{REWARD}.reward_kwargs.reasons")
         for data_source in reasons if isinstance(reasons, list) else []:
             for name, task in TASKS.items():
@@ -305,7 +305,10 @@ class SectionReader:
         return None
 
     def _source(self) -> dict[str, str]:
-        """Return the folder of the data files as the setting `source`; nothing if the launcher wrote the files."""
+        """Return the task's setting `source`, the folder of the data files, as a dictionary.
+
+        Empty if the launcher wrote the files, or if they are not `train.parquet` and `test.parquet` in one folder.
+        """
         files = [self.given.get(f"data.{split}_files") for split in ("train", "val")]
         paths = [Path(str(file[0] if isinstance(file, list) and len(file) == 1 else file)) for file in files]
         if [path.name for path in paths] != ["train.parquet", "test.parquet"] or paths[0].parent != paths[1].parent:

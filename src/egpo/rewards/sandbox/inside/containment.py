@@ -23,7 +23,7 @@ WRITABLE = ("/tmp", "/dev")
 def shield(walled: bool) -> None:
     """Keep processes of the same user from tracing this one, reading its memory and descriptors, or interrupting it.
 
-    `walled`: the sandbox ensures that already, without /proc and without system calls that read another process.
+    `walled`: the sandbox already prevents tracing and reading: it has no /proc, and denies the system calls for these.
     """
     if not walled:
         prctl(PR_SET_DUMPABLE, 0)
@@ -51,10 +51,10 @@ def _address_of(function: str) -> int:
 
 
 def keep_to_one_process(rules: bytes) -> None:
-    """Apply a system call filter to this process, for good (`seccomp.one_process_filter`).
+    """Apply the system call filter of `seccomp.one_process_filter` to this process, permanently.
 
-    Its two placeholders are replaced by the upper halves of the addresses near the C library, where the kernel also
-    puts new mappings.
+    The filter has two placeholders: the bounds of the addresses at which the process may map memory. They are replaced
+    by the upper 32 bits of addresses below and above the C library, where the kernel also puts new mappings.
     """
     import sys
 

@@ -5,8 +5,8 @@ a stand-in sends the arguments and receives the value as plain data. So the expe
 where the program cannot reach them. The stand-ins:
 
 - a class: a class of its own (`RemoteType`), so that `isinstance`, `except` and `type(x) is C` work;
-- an exception: an instance of such a class, which is a real exception here. Test code and interpreter never raise an
-  exception of such a class by themselves: a program that gives `AssertionError` another name catches nothing with it;
+- an exception: an instance of such a class, which is a real exception here. Only exceptions of the program have such a
+  class: if the program defines `Error = AssertionError`, `except Error` in a test does not catch its failed asserts;
 - an object derived from an unchanging builtin value (named tuples, members of an IntEnum): that value, compared here,
   with the program's attributes;
 - any other object: a `Remote`, which never equals plain data.
@@ -161,7 +161,7 @@ class Connection:
         raise ValueError("the bases of a class cannot be combined")
 
     def mirror(self, number: int, plain: Any) -> Any:
-        """Return a plain value with the attributes of the program's object `number`, which is derived from it."""
+        """Return a stand-in for object `number` of the program: the value `plain` with the object's attributes."""
         if number not in self.stand_ins:
             cls = self.ask("getattr", _Numbered(number), "__class__")
             base: Any = next((kind for kind in UNCHANGING if isinstance(plain, kind)), None)
@@ -194,8 +194,11 @@ class Connection:
         return error
 
     def exception_class(self, number: Any, name: str) -> Any:
-        """Return the class of an exception of the program; None if it cannot be raised here. A builtin exception has
-        Python's own class, unless the test has reached that class through a name of the program."""
+        """Return the class of an exception of the program; None if it cannot be raised here.
+
+        For a builtin exception, this is Python's own class. But if a test has used the class by a name of the program,
+        such as `Error` after `Error = ValueError`, it is the stand-in for that name.
+        """
         module, _, short = name.rpartition(".")
         known = self.stand_ins.get(number)
         if known is None and (module == "builtins" or name in _KNOWN_EXCEPTIONS):
@@ -216,10 +219,11 @@ class _Numbered:
 
 
 def _python_class(base: Any) -> type | None:
-    """Return a stand-in for a base class of the program, or Python's own by name; None for a base without effect.
+    """Return the base class of a stand-in for a class of the program; None if it needs no such base.
 
-    `Exception` replaces exceptions that are not errors, which would pass through the test, and those that end loops,
-    which would end the test's own loops.
+    `base` is a stand-in, which is returned unchanged, or the name of a builtin class, of which only exceptions and
+    immutable types are needed. `Exception` replaces exceptions that `except Exception` does not catch, and
+    StopIteration and StopAsyncIteration, which would end loops of the test.
     """
     if isinstance(base, RemoteType):
         return base
@@ -308,8 +312,8 @@ def _call(target: Any, connection: Connection, args: Any, kwargs: Any) -> Any:
     """Call an object of the program and return the value. If it is None, the call may have worked in place: lists,
     dicts and sets that the program changed are changed here too.
 
-    After other calls the arguments stay as they were: `assert f(data) == sorted(data)` has to sort the data of the
-    test, not what f made of it.
+    After a call that returns another value, the arguments stay unchanged: in `assert f(data) == sorted(data)`, the
+    test must sort its original data, even if f has changed its copy.
     """
     value, changed = connection.ask_call("call", target, args, kwargs)
     if value is None and isinstance(changed, tuple) and len(changed) == 2:

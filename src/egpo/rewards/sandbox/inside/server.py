@@ -135,7 +135,7 @@ class Server:
         return getattr(_operator, name)(*operands)
 
     def on_content(self, target: Any) -> object:
-        """Return the current builtin value that `target` is derived from; None if there is none."""
+        """Return the content of an object derived from a list, dict, set or bytearray; None for any other object."""
         return decode(encode(target, self.hand_over), self.resolve) if isinstance(target, CHANGING) else None
 
     def on_source(self, target: Any) -> str:
@@ -180,7 +180,8 @@ class Server:
         return encode(value, self.hand_over, 0, self.of_subclass)
 
     def of_subclass(self, value: object) -> bytes:
-        """Return how an object is sent: with its value if derived from an immutable one, otherwise as a reference."""
+        """Return the prefix with its number for an object derived from an immutable builtin type, a reference for one
+        derived from a mutable builtin type, and b"" for any other object (see `values.encode`)."""
         if isinstance(value, UNCHANGING):
             return b"m" + self.hand_over(value).to_bytes(4, "big")
         return reference(self.hand_over(value)) if isinstance(value, CHANGING) else b""
