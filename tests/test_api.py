@@ -4,6 +4,7 @@ import re
 import threading
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -144,7 +145,7 @@ def test_evaluate_compare_and_report():
     result = egpo.compare(base, run, metric="accuracy", out="runs")
     assert Path("runs/compare.json").is_file()
     assert len(result.to_pandas()) == len(result.verdicts) == 1
-    assert "egpo-tiny and first are not distinguishable" in str(result)
+    assert "egpo-tiny and first are not distinguishable" in str(result) == repr(result)
     assert "<html" in egpo.report(run).read_text(encoding="utf-8")
 
 
@@ -164,7 +165,7 @@ def test_sft_returns_its_run():
 
 
 def test_plots_are_axes():
-    pytest.importorskip("matplotlib").use("agg")
+    matplotlib.use("agg")
     run = trained()
     assert run.plot().get_xlabel() == "step"
     with pytest.raises(InputError, match="no metric `rewrd`"):

@@ -8,6 +8,7 @@ ConfigError with the same text as the command line prints.
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
@@ -36,6 +37,9 @@ from egpo.tasks.protocol import Task
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+# Of tqdm, in a notebook without ipywidgets, when transformers is imported: no bars are shown anyway.
+warnings.filterwarnings("ignore", message="IProgress not found")
+
 _models = threading.RLock()
 """Held while a function has a model in memory: transformers cannot load two at a time, and random seeds are global."""
 

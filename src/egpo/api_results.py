@@ -84,7 +84,7 @@ class RunResult:
         return f"run {self.folder}, {self.steps} steps"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EvaluationResult:
     """One evaluated model. `path` is the file with the figures; the responses are beside it."""
 
@@ -117,13 +117,16 @@ class EvaluationResult:
         axes.set(xlabel="right responses to a problem", ylabel="problems", title=self.evaluation.label)
         return axes
 
+    def __repr__(self) -> str:
+        return str(self)  # the fields are thousands of characters long
+
     def __str__(self) -> str:
         exam, accuracy = self.evaluation.exam, self.accuracy
         shown = "unknown" if accuracy is None else _percent(accuracy)
         return f"{self.evaluation.label} on {exam.task} ({exam.split}): accuracy {shown}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ProbeResult:
     """What a model does on training problems before training. A notebook shows its picture."""
 
@@ -156,6 +159,9 @@ class ProbeResult:
 
         return picture(self.probe)
 
+    def __repr__(self) -> str:
+        return str(self)  # the fields are thousands of characters long
+
     def __str__(self) -> str:
         size = self.group_size
         advice = "no group size gives enough signal" if size is None else f"use rollout.n={size}"
@@ -164,7 +170,7 @@ class ProbeResult:
         return "\n".join([f"accuracy {shown}; {advice}", *self.findings])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ComparisonResult:
     """The comparison of runs or models. `print` shows it as Markdown, as does a notebook."""
 
@@ -203,6 +209,9 @@ class ComparisonResult:
 
     def _repr_markdown_(self) -> str:
         return self._markdown
+
+    def __repr__(self) -> str:
+        return str(self)  # the fields are thousands of characters long
 
     def __str__(self) -> str:
         return self._markdown
