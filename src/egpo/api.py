@@ -84,14 +84,14 @@ def train(
     >>> run.metrics[-1]["critic/score/mean"]  # doctest: +SKIP
     """
     from egpo import engines
-    from egpo.prepared_data import require_prepared_data
+    from egpo.cold_starts import require_inputs
 
     require_callable(on_step)
     with task_name(task) as name:
         config = config_of(recipe, settings, {**more, **task_overrides(task, name)}, Config)
         if config.engine == "verl":
             refuse_on_verl(task, on_step)
-        config = require_prepared_data(config, recipe_word(recipe))
+        config = require_inputs(config, recipe_word(recipe))
         engines.train(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=quiet)
     return RunResult(Path(config.runs) / config.name)
 
@@ -206,9 +206,9 @@ def probe(
 
     >>> print(probe(model="egpo-tiny", task="countdown", problems=32, n=8, max_tokens=128))  # doctest: +SKIP
     """
+    from egpo.cold_starts import require_inputs
     from egpo.evals.evaluate import Exam
     from egpo.evals.intervals import default_ks
-    from egpo.prepared_data import require_prepared_data
     from egpo.probes.probe import draw_exam
     from egpo.probes.probe import probe as probe_model
     from egpo.probes.store import write_probe
@@ -217,7 +217,7 @@ def probe(
     with task_name(task) as name:
         known = None
         if recipe is not None or settings or more:
-            known = require_prepared_data(config_of(recipe, settings, more, Config), recipe_word(recipe))
+            known = require_inputs(config_of(recipe, settings, more, Config), recipe_word(recipe))
         refuse_settings_of_object(task, task_settings)
         require_counts("probe", problems=problems, n=n, max_tokens=max_tokens)
         subject = find_subject(

@@ -39,6 +39,12 @@ def path_fault(text: str) -> str | None:
     return None
 
 
+def cache_folder() -> Path:
+    """Return the folder for what egpo can make again: compiled kernels, converted models, verdicts of checks."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "egpo"
+
+
 def fsync_path(path: Path) -> None:
     """Flush the bytes of a file, or the names in a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)

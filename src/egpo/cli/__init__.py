@@ -4,7 +4,8 @@
 imports what it needs inside its function, so that `egpo --help` is fast and loads neither torch nor transformers.
 
 - Experiments: `run`, `new`, `demo`. Training: `probe`, `plan`, `train`, `sft`. Data: `prepare`, `convert`.
-- Results: `merge`, `serve`, `eval`, `eval_bfcl`, `report`, `compare`, `results`. Checks: `doctor`, `config`, `audit`.
+- Results: `merge`, `push`, `serve`, `eval`, `eval_bfcl`, `report`, `compare`, `results`.
+- Checks: `doctor`, `config`, `audit`.
 - Output: `tables` (safe for text that a model wrote), `eval_tables`, `probe_tables`, `audit_tables`; `progress` bars.
 
 To add a verb: write a function with an example in its docstring in a file of its own, and register it in `main`.

@@ -87,7 +87,7 @@ def mid_quantiles(means: Floats, shares: tuple[float, float]) -> tuple[float, fl
 def student_t(share: float, freedom: int) -> float:
     """Return the quantile of Student's t distribution at the probability `share`, for `freedom` degrees of freedom.
 
-    The Cornish-Fisher expansion is accurate to 0.2 % for 5 or more degrees of freedom.
+    The Cornish-Fisher expansion is accurate to 0.2 % at 97.5 % for 5 or more degrees of freedom.
     """
     z = _NORMAL.inv_cdf(share)
     terms = (

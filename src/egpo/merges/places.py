@@ -14,6 +14,9 @@ from egpo.errors import InputError
 from egpo.runs.folder import SHARD, RunFolder
 from egpo.runs.stored import StoredCheckpoint, checkpoint_at, checkpoints_in, latest_step
 
+NOTE = "merge.json"
+"""Name of the file in a merged model folder that lists the merged checkpoint, its files and their digests."""
+
 
 def find_checkpoint(path: Path, step: int | None = None) -> StoredCheckpoint:
     """Return the checkpoint of a step, or the latest complete one if `step` is None. InputError if there is none."""

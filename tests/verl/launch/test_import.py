@@ -38,7 +38,7 @@ MODEL=${MODEL:-Qwen/Qwen2.5-3B}   # the base
 N=5
 COMMON=(
   trainer.critic_warmup=0
-  "trainer.logger=['console','wandb','mlflow']"
+  "trainer.logger=['console','wandb','clearml']"
 )
 export VLLM_X=1
 python3 -m verl.trainer.main_ppo \
@@ -157,7 +157,7 @@ def test_a_script_of_verls_own_kind_is_carried_over_or_listed(tmp_path):
     ):
         assert any(part in line for line in left_out), (part, left_out)
     assert len(left_out) == 10
-    assert any("mlflow" in note for note in imported.notes)
+    assert any("clearml" in note for note in imported.notes)
     assert any("`qwen-3b` replaces `qwen 3b`" in note for note in imported.notes)
 
 

@@ -166,8 +166,10 @@ class Mirror:
         for one in new:
             self._recorded.add(one.step)
             self._ledger.record(one.step, one.metrics, one.timings)
-        if new:
+            # Before the next step: a tracker may refuse a table of an earlier one.
             move_rollouts(self._places)
+            self._ledger.send_samples(one.step)
+        if new:
             self.keep_checkpoints()
         return len(new)
 

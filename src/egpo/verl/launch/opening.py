@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from egpo.config import Config, config_to_yaml
+from egpo.model_sources import origin_facts
 from egpo.rewards.scoring import require_visible_tags
 from egpo.runs.folder import RunFolder
 from egpo.runs.ledger import NOTHING_YET, Ledger, rewind
@@ -67,7 +68,8 @@ def open_launch(config: Config, view: LiveView, *, resume: bool, resume_from: in
     """Create or resume a run, and yield what is needed to start verl. Call `refuse_what_verl_lacks` first."""
     opening = VerlOpening(config, view)
     with opened(opening, resume=resume, resume_from=resume_from) as run:
-        mirror = Mirror(config, opening.places, Ledger(opening.folder, view, run.trackers), run.start)
+        ledger = Ledger(opening.folder, view, run.trackers, config.watch.samples)
+        mirror = Mirror(config, opening.places, ledger, run.start)
         python = run.loaded.installed.python
         yield Launch(config, opening.places, python, opening.settings, run.start, mirror)
 
@@ -118,7 +120,8 @@ class VerlOpening(RunOpening[_Checked]):
         gpu = f"{self._config.verl.ranks} for verl" if self._config.verl.device == "cuda" else None
         here = describe_launch(after_step=step, gpu=gpu, sandbox=checked.sandbox)
         launch = replace(here, versions={**here.versions, **checked.installed.versions})
-        return LaunchProvenance(launch, files.digests, files.by_split)
+        data = files.digests | origin_facts(model_place(self._config.model.path))
+        return LaunchProvenance(launch, data, files.by_split)
 
     def rewind(self, step: int) -> None:
         # In this order: a checkpoint must never be newer than the metrics.

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from egpo.advantages import ESTIMATORS, estimator_named
-from egpo.assets import MODELS
 from egpo.config.old_spellings import OLD_KEYS, current_value
 from egpo.config.sections.training import Trackers
+from egpo.model_sources import short_names
 from egpo.tasks.loading import TASKS
 from egpo.verl.launch.problems import UNMEASURED
 from egpo.verl.launch.schema.known import schema
@@ -122,8 +122,7 @@ class SectionReader:
         path = self.effective(f"{MODEL}.path", "model.path")
         if isinstance(path, str):
             self.taken.add(f"{MODEL}.path")
-        of_package = {str(folder): name for name, folder in MODELS.items()}
-        yield "path", of_package.get(str(path), path)
+        yield "path", short_names().get(str(path), path)
         key = f"{MODEL}.enable_gradient_checkpointing"
         yield "gradient_checkpointing", self.effective(key, "model.gradient_checkpointing")
         template = {key.removeprefix(TEMPLATE): value for key, value in self.given.items() if key.startswith(TEMPLATE)}

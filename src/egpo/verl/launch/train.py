@@ -6,6 +6,7 @@ from pathlib import Path
 
 from egpo.config import Config
 from egpo.errors import EgpoError, RunInterruptedError, how_it_ended
+from egpo.model_sources import display_name
 from egpo.runs.live import LiveView, warnings_printed_by
 from egpo.verl.launch.command import command
 from egpo.verl.launch.mirror import VerlCheckpoints
@@ -24,7 +25,8 @@ def train(config: Config, *, resume: bool = False, resume_from: int | None = Non
     checkpoint of that step. RunInterruptedError after a signal; EgpoError with the reason if verl fails or hangs.
     """
     refuse_what_verl_lacks(config)
-    title = f"{config.name}: {config.algorithm.estimator} on {config.task.name}, from {config.model.path}, with verl"
+    method, model = config.algorithm.estimator, display_name(config.model.path)
+    title = f"{config.name}: {method} on {config.task.name}, from {model}, with verl"
     with StopSignals() as stops, LiveView(config.steps, title) as view, warnings_printed_by(view.say):
         for line in ineffective_settings(config):
             view.say(line)
