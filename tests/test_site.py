@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from egpo.cli.main import app
 from egpo.config.schema import Config, SftConfig
 from egpo.sections import Section
-from egpo.tasks.loading import TASKS
+from egpo.tasks.loading import SOURCED_TASKS
 from tests.reports.chromium import find_chromium, started_browser
 from tests.waiting import becomes_true
 from website.figures import FIGURES, IMAGES, METRICS, figure, read_runs, stored_curves
@@ -37,7 +37,7 @@ def test_generated_pages_are_up_to_date(name):
 
 
 def test_every_task_has_a_page():
-    assert set(TASK_NOTES) == set(TASKS), "describe it in website/task_notes.py"
+    assert set(TASK_NOTES) == set(SOURCED_TASKS), "describe it in website/task_notes.py"
 
 
 def commands(command, words=()):

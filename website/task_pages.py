@@ -12,7 +12,7 @@ from typing import Any
 
 from egpo.rewards.scoring import KINDS
 from egpo.tasks import load_task
-from egpo.tasks.loading import TASKS
+from egpo.tasks.loading import SOURCED_TASKS
 from egpo.tasks.sourced import SourcedTask
 from website.markdown import table
 from website.task_notes import COMMON_SETTINGS, TASK_NOTES, Example, TaskNotes
@@ -24,7 +24,7 @@ _LONGEST_DEFAULT = 40
 
 def task_page(name: str) -> str:
     """Return the text of the page of a built-in task."""
-    notes, kind = TASK_NOTES[name], TASKS[name]
+    notes, kind = TASK_NOTES[name], SOURCED_TASKS[name]
     task = load_task(name, train=8, test=4, **dict(notes.example_settings))
     index = _index(task.problems("train"), notes)
     problem = task.problems("train")[index]

@@ -45,7 +45,10 @@ _models = threading.RLock()
 
 
 def _one_at_a_time(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Let one thread at a time call the decorated functions. A callback of theirs may call them too."""
+    """Decorate a function so that only one thread at a time runs a decorated function; other threads wait.
+
+    A callback, such as `on_step`, runs in the same thread and may call decorated functions.
+    """
 
     @wraps(function)
     def call(*args: Parameters.args, **settings: Parameters.kwargs) -> Result:
@@ -143,10 +146,10 @@ def evaluate(
 ) -> EvaluationResult:
     """Evaluate a model on a task, as `egpo eval` does; return accuracy, pass@k and all responses.
 
-    `model` is a model folder, a run (folder or result of `train`), or a name on the hub. A run brings its task, chat
-    template, thinking tags and longest response; `like` takes them from another run, so that a base model is evaluated
-    as the trained one is. `task_settings` are the arguments of a task that is given by its name. `n` responses are
-    sampled to each of the first `problems` problems; `greedy` takes the likeliest tokens instead. `ks` are the k of
+    `model` is a model folder, a run (folder or result of `train`), or a name on the hub. If it is a run, the task, the
+    variables of the chat template, the thinking tags and the maximum response length are those of the run. `like` is a
+    run from which these are taken if `model` is not a run, so that a base model is evaluated like the trained model.
+    `task_settings` are the arguments of a task that is given by its name. `n` responses are sampled to each of the first `problems` problems; `greedy` takes the likeliest tokens instead. `ks` are the k of
     pass@k. `checkpoint` of a run is "latest", "best" or a step. Figures and responses are also written to `evals` in
     the run's folder, to `evals` here for other models, or to `out`. `egpo eval --url` evaluates a model on a server.
 
@@ -198,11 +201,12 @@ def probe(
     out: str | os.PathLike[str] | None = None,
     **more: Any,
 ) -> ProbeResult:
-    """Sample on training problems without an update, and return whether there is something to learn.
+    """Sample responses to training problems without training, and return whether the model can learn from them.
 
-    Give a recipe with overrides as for `train`, or `model` and `task`. `problems` and `n` are the numbers of problems
-    and of responses to each. Sampling is that of the training, but for the options that are given. `task_settings` are
-    the arguments of a task that is given by its name. `egpo probe --keep` also writes the suitable problems as data.
+    Give a recipe with overrides as for `train`, or `model` and `task`. `problems` is the number of problems, `n` the
+    number of responses to each. The sampling settings are those of the training, unless an option sets another value.
+    `task_settings` are the arguments of a task that is given by its name. `egpo probe --keep` also writes the suitable
+    problems as data.
 
     >>> print(probe(model="egpo-tiny", task="countdown", problems=32, n=8, max_tokens=128))  # doctest: +SKIP
     """

@@ -108,7 +108,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def task_name(task: Task | str | None) -> Iterator[str | None]:
-    """Yield the name of a task; an object can be loaded by that name until the block ends."""
+    """Yield the name of a task. A task object is registered under that name until the `with` block ends."""
     if task is None or isinstance(task, str):
         yield task
     else:
@@ -119,7 +119,8 @@ def task_name(task: Task | str | None) -> Iterator[str | None]:
 def refuse_on_verl(task: Task | str | None, on_step: OnStep | None) -> None:
     fix = "leave it out, or train with engine=local"
     if on_step is not None:
-        raise InputError("verl trains in other processes, which cannot call it", where="on_step", fix=fix)
+        what = "the engine `verl` trains in other processes, which cannot call this function"
+        raise InputError(what, where="on_step", fix=fix)
     if task is not None and not isinstance(task, str):
         what = "verl judges in other processes, which do not have this object"
-        raise InputError(what, where="task", fix='name its class, as in task="my_tasks:Sums"')
+        raise InputError(what, where="task", fix='give the name of its class, as in task="my_tasks:Sums"')

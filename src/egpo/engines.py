@@ -17,7 +17,7 @@ def train(
 ) -> None:
     """Train until `config.steps` steps are done, from the beginning or from a checkpoint of the run.
 
-    `on_step` and `quiet` are for the embedded engine: verl trains in other processes.
+    Only the engine `local` uses `on_step` and `quiet`; `verl` ignores them, because it trains in other processes.
     """
     if config.engine == "verl":
         from egpo.verl.launch.train import train as train_with_verl

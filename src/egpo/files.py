@@ -20,7 +20,7 @@ MAX_NAME_BYTES = 255
 
 
 def path_fault(text: str) -> str | None:
-    """Return the requirement that a text violates as a path, as a phrase to follow "must be"; None if it is valid."""
+    """Return why a text is not a valid path, as the end of a sentence "it must be ..."; None if it is valid."""
     if "\0" in text:
         return "a path without NUL characters"
     try:

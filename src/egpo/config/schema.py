@@ -56,8 +56,8 @@ class Config(Section):
     name: RunName = "run"
     """Name of the run and of its folder."""
     engine: Literal["local", "verl"] = "local"
-    """Training engine. `local`: in this process, on a CPU or one GPU. `verl`: Ray, FSDP and vLLM on one or more
-    GPUs."""
+    """Training engine. `local`: the embedded engine, in this process, on a CPU or one GPU. `verl`: Ray, FSDP and vLLM
+    on one or more GPUs."""
     seed: Seed = 0
     """Random seed of the sampling and of the order of the problems."""
     steps: Count = 100

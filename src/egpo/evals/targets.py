@@ -215,7 +215,7 @@ def local_targets(
     """Return the models that the command's arguments name.
 
     If some are runs, all models use the template variables, thinking tags and stop strings of the first run, so that
-    their figures can be compared. If labels are equal, the arguments become the labels.
+    their figures can be compared. Models with equal labels are labelled by their arguments.
     """
     places = [find_model(model, checkpoint) for model in models]
     recipe = next((recipe for place in places if (recipe := place.recipe)), None)

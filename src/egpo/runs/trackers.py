@@ -143,7 +143,7 @@ def _signals_kept() -> Iterator[None]:
 
 
 def _run_id(folder: RunFolder) -> str:
-    """Return the random id of the run, and create it if it has none: two runs of the same name are then two curves."""
+    """Return the random id of the run; create it if there is none. With it, trackers distinguish runs of one name."""
     path = folder.trackers / "id.txt"
     if not path.exists():
         folder.trackers.mkdir(parents=True, exist_ok=True)

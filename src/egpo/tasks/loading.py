@@ -5,6 +5,7 @@ user's class are wrapped, so that an exception in them becomes an InputError tha
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,6 +17,7 @@ from egpo.errors import EgpoError, InputError, nearest
 from egpo.rewards.sandbox import require_sandbox
 from egpo.tasks.code import Code
 from egpo.tasks.countdown import Countdown
+from egpo.tasks.dataset import NAME, Dataset, located
 from egpo.tasks.function_calling import FunctionCalling
 from egpo.tasks.gsm8k import Gsm8k
 from egpo.tasks.mixed import Mixed
@@ -23,13 +25,15 @@ from egpo.tasks.protocol import METHODS, Task
 from egpo.tasks.sourced import SourcedTask
 from egpo.user_code import import_user_code, raised_at
 
-TASKS: dict[str, type[SourcedTask]] = {
+SOURCED_TASKS: dict[str, type[SourcedTask]] = {
     "countdown": Countdown,
     "gsm8k": Gsm8k,
     "function_calling": FunctionCalling,
     "code": Code,
     "mixed": Mixed,
 }
+"""The built-in tasks with a generator and prepared data (`egpo prepare`)."""
+TASKS: dict[str, type[SourcedTask] | type[Dataset]] = {**SOURCED_TASKS, NAME: Dataset}
 
 
 _given: ContextVar[Mapping[str, Task]] = ContextVar("given_tasks", default=MappingProxyType({}))
@@ -45,7 +49,7 @@ def given_task(task: Task) -> Iterator[str]:
         fix = f"give an object, as in {task.__name__}()"
         raise InputError(f"`{task.__name__}` is a class", where="task", fix=fix)
     _require_methods(task, kind.__qualname__, "task")
-    guarded = task if isinstance(task, SourcedTask) else _guarded_object(task, name)
+    guarded = task if isinstance(task, SourcedTask | Dataset) else _guarded_object(task, name)
     token = _given.set({**_given.get(), name: guarded})
     try:
         yield name
@@ -82,6 +86,8 @@ def _found(name: str, settings: dict[str, Any]) -> type:
 
 def data_source_of(task: Task, name: str) -> str:
     """Return the data source of the task's problems. For a user's task, this is its name, `module:Class`."""
+    if isinstance(task, Dataset):
+        return task.data_source
     if isinstance(task, SourcedTask):
         return task.data_source if task.source is not None else task.generated_data_source
     return name
@@ -192,4 +198,13 @@ def sandbox_tier(task: Task, settings: Mapping[str, Any]) -> str | None:
 
     Raise an error if no sandbox works, so that this is found before any response is sampled.
     """
-    return require_sandbox(settings.get("sandbox")).tier if isinstance(task, Code | Mixed) else None
+    runs_programs = task.runs_programs if isinstance(task, Dataset) else isinstance(task, Code | Mixed)
+    return require_sandbox(settings.get("sandbox")).tier if runs_programs else None
+
+
+def worker_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings for a process that runs in another folder than the launch, which is on its import path.
+
+    The paths of the task `dataset` become absolute.
+    """
+    return located(settings, sys.path) if name == NAME else dict(settings)

@@ -40,7 +40,7 @@ class Prepare(Section):
     seed: Seed | None = None
     """Seed of the generator or of the split. Default: the task's setting `seed`; 42 with `convert`."""
     convert: Convert | None = None
-    """Conversion of a file of conversations; replaces `train` and `test`. Default: no conversion."""
+    """Conversion of a file of conversations. It cannot be combined with `train` and `test`. Default: no conversion."""
     folder: PathText = "data"
     """Folder for all prepared data. Each prepared directory in it is named after the task and a digest of its settings
     and source."""

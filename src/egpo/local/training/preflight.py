@@ -16,7 +16,7 @@ from egpo.local.validate import held_out_problems
 from egpo.model_sources import origin_facts
 from egpo.rewards.scoring import DATA_SOURCES, require_visible_tags, vanishing_tags
 from egpo.support import optimizer_bytes
-from egpo.tasks import Problem, Task
+from egpo.tasks import Dataset, Problem, Task
 from egpo.tasks.loading import sandbox_tier
 from egpo.tasks.protocol import problems_digest
 from egpo.tasks.sourced import SourcedTask
@@ -90,7 +90,7 @@ def require_tags_in_text(tokenizer: PreTrainedTokenizerBase, tags: tuple[str, st
 
     For a user's task only warn: its judge may not need the tags.
     """
-    if isinstance(task, SourcedTask) and task.data_source in DATA_SOURCES:
+    if isinstance(task, SourcedTask | Dataset) and task.data_source in DATA_SOURCES:
         require_visible_tags(tokenizer, task.data_source, tags)
     elif lost := vanishing_tags(tokenizer, tags):
         warn_once(

@@ -12,13 +12,13 @@ from typing import Any
 
 from egpo.config import Config, config_to_yaml
 from egpo.model_sources import origin_facts
-from egpo.rewards.scoring import require_visible_tags
+from egpo.rewards.scoring import DATA_SOURCES, require_visible_tags
 from egpo.runs.folder import RunFolder
 from egpo.runs.ledger import NOTHING_YET, Ledger, rewind
 from egpo.runs.live import LiveView
 from egpo.runs.opening import LaunchProvenance, RunOpening, opened
 from egpo.runs.provenance import describe_launch
-from egpo.tasks import Task, load_task
+from egpo.tasks import Dataset, Task, load_task
 from egpo.tasks.loading import sandbox_tier
 from egpo.tasks.sourced import SourcedTask
 from egpo.verl.launch.layout import VerlPlaces
@@ -107,7 +107,7 @@ class VerlOpening(RunOpening[_Checked]):
         task = load_task(config.task.name, **config.task.settings)
         chosen_problems(config, task)
         tokenizer = load_tokenizer(model_place(config.model.path))
-        if isinstance(task, SourcedTask):
+        if isinstance(task, SourcedTask | Dataset) and task.data_source in DATA_SOURCES:
             require_visible_tags(tokenizer, task.data_source, config.segments.tags)
         return _Checked(installed, task, tokenizer, sandbox_tier(task, config.task.settings))
 

@@ -13,7 +13,7 @@ from egpo.advantages import ESTIMATORS, estimator_named
 from egpo.config.old_spellings import OLD_KEYS, current_value
 from egpo.config.sections.training import Trackers
 from egpo.model_sources import short_names
-from egpo.tasks.loading import TASKS
+from egpo.tasks.loading import SOURCED_TASKS
 from egpo.verl.launch.problems import UNMEASURED
 from egpo.verl.launch.schema.known import schema
 from egpo.verl.launch.translation import (
@@ -288,7 +288,7 @@ class SectionReader:
             mode = self.given.get(f"{kwargs}.mode")
             return name, source | ({"mode": mode} if mode is not None else {})
         files = str(self.given.get("data.train_files", ""))
-        for name in TASKS:
+        for name in SOURCED_TASKS:
             if name in files.replace("-", "_").lower():
                 self.notes.append(f"task.name: `{name}` is a guess from data.train_files")
                 return name, source
@@ -298,7 +298,7 @@ class SectionReader:
         """Return the built-in task of the first known data source in `reward_kwargs.reasons`; None if there is none."""
         reasons = self.given.get(f"{REWARD}.reward_kwargs.reasons")
         for data_source in reasons if isinstance(reasons, list) else []:
-            for name, task in TASKS.items():
+            for name, task in SOURCED_TASKS.items():
                 if data_source in (task.data_source, task.generated_data_source):
                     return name
         return None
