@@ -47,8 +47,21 @@ MAY_IMPORT = {
     "tool_calls": {"call_bounds", "errors"},
     "__main__": {"cli"},
     "api_results": LEAVES | {"runs", "comparisons", "evals", "probes"},
+    "api_inputs": LEAVES | {"api_results", "config", "runs", "tasks"},
     "api": LEAVES
-    | {"api_results", "config", "tasks", "runs", "engines", "cold_starts", "local", "evals", "probes", "comparisons"}
+    | {
+        "api_inputs",
+        "api_results",
+        "config",
+        "tasks",
+        "runs",
+        "engines",
+        "cold_starts",
+        "local",
+        "evals",
+        "probes",
+        "comparisons",
+    }
     | {"reports"},
     "config": LEAVES | {"advantages"},
     "rewards": LEAVES,
