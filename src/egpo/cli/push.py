@@ -63,7 +63,9 @@ def _write_card(model: "PushedModel", name: str) -> str:
         write_atomically(path, card)
     except OSError as error:
         fix = "free some space, or fix the permissions"
-        raise EgpoError(f"cannot be written ({error.strerror or error})", where=str(path), fix=fix) from error
+        raise EgpoError(
+            f"the model card cannot be written ({error.strerror or error})", where=str(path), fix=fix
+        ) from error
     return card
 
 

@@ -77,7 +77,11 @@ def folded(
             if base
             else "only linear layers can be merged"
         )
-        raise InputError(f"adapters belong to a layer without a weight: {unknown[0]}", where=where, fix=fix)
+        raise InputError(
+            f"the checkpoint has adapters for `{unknown[0]}`, but the model has no weight of that name",
+            where=where,
+            fix=fix,
+        )
     for name, stored in names.items():
         weight = source[stored]
         yield name, weight if name not in layers else _with_delta(weight, weights, layers[name], lora, where)

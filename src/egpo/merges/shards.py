@@ -118,7 +118,9 @@ def _whole(parts: Sequence[Tensor], where: str) -> Tensor:
     if not isinstance(first, DTensor):
         if not all(torch.equal(part, first) for part in parts[1:]):
             raise InputError(
-                "the ranks hold different values", where=where, fix="check that all files are from one save"
+                "a tensor that all ranks share has different values on some of them",
+                where=where,
+                fix="check that all files are from one save",
             )
         return first
     placement = _placement(first, where)

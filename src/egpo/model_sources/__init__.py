@@ -49,7 +49,7 @@ def display_name(name: str) -> str:
 
 
 def short_names() -> dict[str, str]:
-    """Return the short name of each folder of a named model, so that a path can be shown as what was asked for."""
+    """Return the short name of each model folder that has one, such as `egpo-tiny`: messages show it, not the path."""
     from egpo.model_sources.conversion import known_folder
 
     of_index = {str(known_folder(row.stem, row.gguf_sha256)): name for name, row in INDEXED_MODELS.items()}

@@ -128,7 +128,10 @@ def _number(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class FigureRow:
-    """One model's figure: texts, and positions (`at`) in percent of the axis. `place` decides the colour."""
+    """One model's row in a chart: label, value and interval as text, and their positions in percent of the axis.
+
+    `place` is the run's index, which selects the colour; None for a model that is not a run.
+    """
 
     label: str
     place: int | None

@@ -72,7 +72,9 @@ def count_workers(workers: int | None) -> int:
         affinity = getattr(os, "sched_getaffinity", None)
         return len(affinity(0)) if affinity else os.cpu_count() or 1
     if workers < 0:
-        raise InputError(f"the number of workers is {workers}", where="rewards", fix="give 0 or more workers")
+        raise InputError(
+            f"the number of workers is negative ({workers})", where="rewards", fix="give 0 or more workers"
+        )
     return workers
 
 

@@ -173,7 +173,7 @@ class Dataset:
 
     @cached_property
     def _records(self) -> dict[str, list[Record]]:
-        """The rows of each split. Only "train" if the test rows are held out, or if there are none."""
+        """The rows of each split that has its own source. Test rows that are taken from "train" are not among them."""
         records = {"train": read_all(self._source, self._split, "source")}
         if isinstance(self._source, str | Path) and Path(self._source).expanduser().is_dir():
             records = {split: read_all(self._source, split, "source") for split in SPLITS}

@@ -101,7 +101,7 @@ OPTIONAL_FIELDS = ["rollout_log_probs"]
 
 
 def rows_of(data: Any, groups: Sequence[str]) -> Rows:
-    """Return the rows of a TensorDict with `FIELDS`: jagged tensors, and one dictionary per row."""
+    """Read a TensorDict that has the keys `FIELDS`: jagged tensors of tokens, and one dictionary per row."""
     extra, sampled = data.get("extra_fields"), data.get("rollout_log_probs")
     prompt_BS = _padded(data["prompts"])
     return Rows(

@@ -214,5 +214,11 @@ class Verl(Section):
             if name not in SECTIONS:
                 raise raised(Fault(f"unknown key `{name}`", name, nearest(name, [*type(self).model_fields, *SECTIONS])))
             if not isinstance(value, dict):
-                raise raised(Fault(f"`{name}` is {value!r:.40}", name, "it must be a section of keys and values"))
+                raise raised(
+                    Fault(
+                        f"`{name}` is the value {value!r:.40}, not a section",
+                        name,
+                        "write its keys and values below it",
+                    )
+                )
         return self

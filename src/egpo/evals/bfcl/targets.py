@@ -77,7 +77,7 @@ class _ProxyRequest(BaseHTTPRequestHandler):
 
     server: _KeyProxy
     timeout = 60
-    """Timeout, in seconds, of each read from or write to BFCL's connection; the server's answer may take longer."""
+    """Timeout, in seconds, of a single read or write on the connection to BFCL. The time of an answer is not limited."""
 
     def handle(self) -> None:
         with suppress(ConnectionError):  # BFCL may have been stopped meanwhile

@@ -1,7 +1,8 @@
-"""The device memory of captured graphs, allocated anew only for a larger job; and the prefill of prompts into it.
+"""The GPU memory that captured CUDA graphs use, and the prefill that fills it with prompts.
 
-Tensor suffixes: R rows at once, P prompts, L tokens of the longest prompt, T new tokens, B rows of the tables, N tokens
-of a pack, K heads of keys, d the width of a head.
+It is allocated again only if a call of the sampler needs more. Tensor suffixes: R responses that are decoded at the
+same time, B all responses of the call, P prompts, L tokens of the longest prompt, T new tokens, N tokens of prompts
+that are concatenated without padding, K heads of keys, d the width of a head.
 """
 
 from collections.abc import Sequence
