@@ -1,7 +1,7 @@
 """The exceptions and warnings of egpo, and the signals that stop a run.
 
 Every message has the format "where: what is wrong; what to do", as in
-``recipes/countdown.yaml [update]: unknown key `clp`; did you mean `clip`?``
+``mine.yaml [update]: unknown key `clp`; did you mean `clip`?``
 """
 
 import signal

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 config_app = typer.Typer(
     no_args_is_help=True,
-    help="Show, check and import recipes.\n\nExample: [cyan]egpo config check examples/recipe.yaml[/]",
+    help="Show, check and import recipes.\n\nExample: [cyan]egpo config check mine.yaml[/]",
     rich_markup_mode="rich",
 )
 
@@ -40,7 +40,7 @@ def show(
 ) -> None:
     """Print every setting of a recipe, with includes, overrides and defaults resolved.
 
-    Example: [cyan]egpo config show examples/recipe.yaml update.lr=2e-6[/]
+    Example: [cyan]egpo config show countdown_tiny update.lr=2e-6[/]
     """
     from egpo.config import config_to_yaml, load_recipe
     from egpo.config.load import settings_with_origins
@@ -59,7 +59,7 @@ def show(
 def check(recipe: Recipe = None, as_json: AsJson = False) -> None:
     """Check a recipe and report all its faults. Exit code 2 if there are any.
 
-    Example: [cyan]egpo config check examples/recipe.yaml algorithm.estimator=egpo_calibrated[/]
+    Example: [cyan]egpo config check countdown_tiny algorithm.estimator=egpo_calibrated[/]
     """
     from egpo.errors import ConfigError
 
@@ -86,7 +86,7 @@ def import_recipe(
 
     The list is printed to stderr and written into the recipe as comments.
 
-    Example: [cyan]egpo config import run_grpo.sh --out recipes/mine.yaml[/]
+    Example: [cyan]egpo config import run_grpo.sh --out mine[/]
     """
     from egpo.config.yaml_text import dump_yaml
     from egpo.errors import InputError

@@ -22,10 +22,10 @@ from egpo.cli.doctor import doctor
 from egpo.cli.eval import eval_models
 from egpo.cli.eval_bfcl import bfcl
 from egpo.cli.merge import merge
-from egpo.cli.new import new
 from egpo.cli.plan import plan
 from egpo.cli.prepare import prepare_app
 from egpo.cli.probe import probe
+from egpo.cli.recipes import new, recipes
 from egpo.cli.report import report
 from egpo.cli.results import results
 from egpo.cli.run import run
@@ -62,19 +62,18 @@ Train with GRPO and EGPO, evaluate, compare and report. Each verb has its own he
 app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 app.command(rich_help_panel="Set-up", short_help="Train and compare in minutes.  [cyan]egpo demo --fast[/]")(demo)
 app.command(rich_help_panel="Set-up", short_help="Check this machine.  [cyan]egpo doctor[/]")(doctor)
-app.command(rich_help_panel="Experiments", short_help="Run whole experiments.  [cyan]egpo run RECIPE...[/]")(run)
-app.command(rich_help_panel="Experiments", short_help="Write a recipe.  [cyan]egpo new mine --from RECIPE[/]")(new)
+app.command(rich_help_panel="Experiments", short_help="Run whole experiments.  [cyan]egpo run countdown_tiny[/]")(run)
+app.command(rich_help_panel="Recipes", short_help="List the recipes of the package.  [cyan]egpo recipes[/]")(recipes)
+app.command(rich_help_panel="Recipes", short_help="Write a recipe.  [cyan]egpo new mine --from RECIPE[/]")(new)
 app.command(
     rich_help_panel="Training",
     short_help="Probe a model before training.  [cyan]egpo probe --model M --task countdown[/]",
 )(probe)
-app.command(
-    rich_help_panel="Training", short_help="Estimate memory and time.  [cyan]egpo plan examples/recipe.yaml[/]"
-)(plan)
-app.command(
-    rich_help_panel="Training", short_help="Train with GRPO or EGPO.  [cyan]egpo train examples/recipe.yaml[/]"
-)(train)
-app.command(rich_help_panel="Training", short_help="Supervised fine-tuning.  [cyan]egpo sft examples/sft.yaml[/]")(sft)
+app.command(rich_help_panel="Training", short_help="Estimate memory and time.  [cyan]egpo plan countdown_tiny[/]")(plan)
+app.command(rich_help_panel="Training", short_help="Train with GRPO or EGPO.  [cyan]egpo train countdown_tiny[/]")(
+    train
+)
+app.command(rich_help_panel="Training", short_help="Supervised fine-tuning.  [cyan]egpo sft cold_start[/]")(sft)
 app.command(rich_help_panel="Results", short_help="Merge a checkpoint.  [cyan]egpo merge runs/first --out M[/]")(merge)
 app.command(rich_help_panel="Results", short_help="Serve a model.  [cyan]egpo serve runs/first[/]")(serve)
 app.command(rich_help_panel="Results", short_help="Write an HTML report.  [cyan]egpo report runs/a runs/b[/]")(report)
@@ -87,7 +86,7 @@ eval_app.command("bfcl")(bfcl)
 # Panel, app, name, summary, example.
 GROUPS = [
     ("Results", eval_app, "eval", "Evaluate models.", "egpo eval MODEL --task countdown"),
-    ("Recipes", config_app, "config", "Show, check and import recipes.", "egpo config check examples/recipe.yaml"),
+    ("Recipes", config_app, "config", "Show, check and import recipes.", "egpo config check mine.yaml"),
     ("Data", prepare_app, "prepare", "Write a task's data.", "egpo prepare countdown --out data/countdown"),
     ("Data", convert_app, "convert", "Convert conversations.", "egpo convert messages chats.jsonl --out data/chats"),
     ("Rewards", audit_app, "audit", "Check rewards and sandbox.", "egpo audit rewards rollouts.jsonl"),

@@ -35,7 +35,7 @@ def plan(
 ) -> None:
     """Estimate a training step on one GPU: memory by part, seconds by stage. Exit code 1 if it does not fit.
 
-    Example: [cyan]egpo plan examples/recipe.yaml rollout.n=16 --card a100[/]
+    Example: [cyan]egpo plan countdown_tiny rollout.n=16 --card a100[/]
     """
     from egpo.cli.config import split_words
     from egpo.config import load_config

@@ -48,7 +48,7 @@ run.__doc__ = f"""Run whole experiments: {"; ".join(f"{stage.summary} ({stage.na
     A stage is skipped while its inputs and outputs are unchanged. An interrupted experiment continues when the same
     command is given again. Several recipes share their data, and their runs are compared at the end.
 
-    Example: [cyan]egpo run recipes/countdown_tiny.yaml name=first steps=10[/]
+    Example: [cyan]egpo run countdown_tiny name=first steps=10[/]
     """
 
 

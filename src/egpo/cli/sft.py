@@ -27,7 +27,7 @@ def sft(recipe: Recipe = None, resume: Resume = False, resume_from: ResumeFrom =
     Metrics and checkpoints are written to the folder `runs`/`name`, as by `egpo train`. To train further, set
     model.path to `actor/huggingface` of a checkpoint. An interrupted run continues with --resume.
 
-    Example: [cyan]egpo sft examples/sft.yaml data.path=chats.jsonl name=cold-start[/]
+    Example: [cyan]egpo sft cold_start data.path=chats.jsonl name=cold-start[/]
     """
     from egpo.cli.config import split_words
     from egpo.config import SftConfig, load_config

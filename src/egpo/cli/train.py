@@ -37,7 +37,7 @@ def train(
     Metrics, rollouts and checkpoints are written to the folder `runs`/`name`. An interrupted run continues with
     --resume; on a CPU it ends with the same bytes.
 
-    Example: [cyan]egpo train examples/recipe.yaml rollout.n=8 name=first[/]
+    Example: [cyan]egpo train countdown_tiny rollout.n=8 name=first[/]
     """
     from egpo import engines
     from egpo.cli.config import split_words

@@ -18,6 +18,7 @@ from egpo.config.old_spellings import current_override
 from egpo.config.schema import Config, SftConfig
 from egpo.config.yaml_text import dump_yaml, parse_yaml
 from egpo.errors import ConfigError, Fault
+from egpo.recipes import recipe_path
 from egpo.sections import KeyPath, PlaceOf, Section, faults_of
 
 
@@ -43,7 +44,7 @@ class Values:
 def read_values(recipe: str | FilePath | None, overrides: Iterable[str]) -> Values:
     """Read a recipe and its includes, apply the overrides, and add this machine's defaults, without checking values."""
     where = str(recipe) if recipe is not None else "defaults"
-    layers = Layers({}, {}) if recipe is None else read_layers(FilePath(recipe))
+    layers = Layers({}, {}) if recipe is None else read_layers(recipe_path(recipe))
     applied, faults = apply_overrides(layers.value, [overrides] if isinstance(overrides, str) else list(overrides))
     _fill_from_machine(layers)
     return Values(layers.value, PlaceOf(where, layers.set_at, applied), faults)
