@@ -46,6 +46,10 @@ MAY_IMPORT = {
     "processes": {"errors", "files"},
     "tool_calls": {"call_bounds", "errors"},
     "__main__": {"cli"},
+    "api_results": LEAVES | {"runs", "comparisons", "evals", "probes"},
+    "api": LEAVES
+    | {"api_results", "config", "tasks", "runs", "engines", "prepared_data", "local", "evals", "probes", "comparisons"}
+    | {"reports"},
     "config": LEAVES | {"advantages"},
     "rewards": LEAVES,
     "segments": LEAVES,
@@ -67,7 +71,7 @@ MAY_IMPORT = {
     "serving": LEAVES | {"config"},
     "plans": LEAVES | {"config"},
     "prepared_data": LEAVES | {"config", "data", "tasks"},
-    "engines": LEAVES | {"config", "local", "verl"},
+    "engines": LEAVES | {"config", "local", "runs", "verl"},
     "experiments": LEAVES
     | {
         "config",

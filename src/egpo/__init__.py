@@ -11,11 +11,14 @@ from egpo.version import __version__
 
 if TYPE_CHECKING:
     from egpo.advantages import ESTIMATORS, Signals, explain, over_tokens
+    from egpo.api import compare, evaluate, probe, report, sft, train
+    from egpo.api_results import RunResult
     from egpo.config import Config, load_config
     from egpo.errors import EgpoError, InputError
-    from egpo.rewards import Verdict, score
+    from egpo.rewards import Verdict, score, trl_reward
+    from egpo.runs.ledger import StepReport
     from egpo.segments import Segments, mean_over, opened_by_prompt, segment_masks
-    from egpo.tasks import load_task
+    from egpo.tasks import Problem, load_task
 
 _HOME_OF = {
     "ESTIMATORS": "egpo.advantages",
@@ -33,6 +36,16 @@ _HOME_OF = {
     "opened_by_prompt": "egpo.segments",
     "segment_masks": "egpo.segments",
     "load_task": "egpo.tasks",
+    "RunResult": "egpo.api_results",
+    "StepReport": "egpo.runs.ledger",
+    "train": "egpo.api",
+    "sft": "egpo.api",
+    "evaluate": "egpo.api",
+    "probe": "egpo.api",
+    "compare": "egpo.api",
+    "report": "egpo.api",
+    "Problem": "egpo.tasks",
+    "trl_reward": "egpo.rewards",
 }
 
 __all__ = [
@@ -40,18 +53,28 @@ __all__ = [
     "Config",
     "EgpoError",
     "InputError",
+    "Problem",
+    "RunResult",
     "Segments",
     "Signals",
+    "StepReport",
     "Verdict",
     "__version__",
+    "compare",
+    "evaluate",
     "explain",
     "load_config",
     "load_task",
     "mean_over",
     "opened_by_prompt",
     "over_tokens",
+    "probe",
+    "report",
     "score",
     "segment_masks",
+    "sft",
+    "train",
+    "trl_reward",
 ]
 
 

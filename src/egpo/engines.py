@@ -4,10 +4,21 @@ Only this module chooses the engine, by `engine` in the recipe. Only the chosen 
 """
 
 from egpo.config import Config
+from egpo.runs.ledger import OnStep
 
 
-def train(config: Config, *, resume: bool = False, resume_from: int | None = None) -> None:
-    """Train with the recipe's engine until `config.steps` steps are done, from the start or from a checkpoint."""
+def train(
+    config: Config,
+    *,
+    resume: bool = False,
+    resume_from: int | None = None,
+    on_step: OnStep | None = None,
+    quiet: bool = False,
+) -> None:
+    """Train until `config.steps` steps are done, from the beginning or from a checkpoint of the run.
+
+    `on_step` and `quiet` are for the embedded engine: verl trains in other processes.
+    """
     if config.engine == "verl":
         from egpo.verl.launch.train import train as train_with_verl
 
@@ -15,7 +26,7 @@ def train(config: Config, *, resume: bool = False, resume_from: int | None = Non
         return
     from egpo.local.train import train as train_in_process
 
-    train_in_process(config, resume=resume, resume_from=resume_from)
+    train_in_process(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=quiet)
 
 
 def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = None) -> str:

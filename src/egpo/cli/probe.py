@@ -77,7 +77,8 @@ def probe(
         device=device,
         out=out,
     )
-    paper = draw_exam(_exam(subject, problems, _sampling(subject, n, temperature, max_tokens, seed)))
+    sampling = subject.sampling(n, temperature=temperature, max_tokens=max_tokens, seed=seed)
+    paper = draw_exam(_exam(subject, problems, sampling))
     outcome = _probed(subject, paper)
     path = write_probe(subject.folder, outcome, subject.origin)
     if not as_json:
@@ -118,23 +119,6 @@ def _exam(subject: "Subject", num_problems: int, sampling: "Sampling") -> "Exam"
 
     task = subject.config.task
     return Exam(task.name, task.settings, "train", num_problems, sampling, default_ks(sampling.n))
-
-
-def _sampling(
-    subject: "Subject", n: int, temperature: float | None, max_tokens: int | None, seed: int | None
-) -> "Sampling":
-    """Return the sampling of the training, with `n` and the options that were given."""
-    from dataclasses import replace
-
-    from egpo.probes.subject import training_sampling
-
-    sampling = training_sampling(subject.config, n)
-    return replace(
-        sampling,
-        temperature=sampling.temperature if temperature is None else temperature,
-        max_tokens=max_tokens or subject.max_tokens,
-        seed=sampling.seed if seed is None else seed,
-    )
 
 
 def _probed(subject: "Subject", paper: "ExamProblems") -> "Probe":

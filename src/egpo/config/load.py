@@ -6,6 +6,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, TypeVar, overload
@@ -20,6 +21,10 @@ from egpo.config.yaml_text import dump_yaml, parse_yaml
 from egpo.errors import ConfigError, Fault
 from egpo.recipes import recipe_path
 from egpo.sections import KeyPath, PlaceOf, Section, faults_of
+
+Recipe = str | FilePath | Mapping[str, Any] | None
+"""The name of a recipe of the package, a YAML file, values by section as a YAML file would hold them, or None for the
+defaults."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +46,12 @@ class Values:
         return f"override `{setters[-1]}`" if setters else self.place_of.set_at.get(key, "default")
 
 
-def read_values(recipe: str | FilePath | None, overrides: Iterable[str]) -> Values:
+def read_values(recipe: Recipe, overrides: Iterable[str]) -> Values:
     """Read a recipe and its includes, apply the overrides, and add this machine's defaults, without checking values."""
-    where = str(recipe) if recipe is not None else "defaults"
-    layers = Layers({}, {}) if recipe is None else read_layers(recipe_path(recipe))
+    if recipe is None or isinstance(recipe, Mapping):
+        where, layers = "defaults" if recipe is None else "settings", Layers(deepcopy(dict(recipe or {})), {})
+    else:
+        where, layers = str(recipe), read_layers(recipe_path(recipe))
     applied, faults = apply_overrides(layers.value, [overrides] if isinstance(overrides, str) else list(overrides))
     _fill_from_machine(layers)
     return Values(layers.value, PlaceOf(where, layers.set_at, applied), faults)
@@ -119,12 +126,10 @@ _INCLUDE_SCHEMA = {
 
 
 @overload
-def load_config(recipe: str | FilePath | None = None, overrides: Iterable[str] = ()) -> Config: ...
+def load_config(recipe: Recipe = None, overrides: Iterable[str] = ()) -> Config: ...
 @overload
-def load_config(recipe: str | FilePath | None, overrides: Iterable[str], root: type[Root]) -> Root: ...
-def load_config(
-    recipe: str | FilePath | None = None, overrides: Iterable[str] = (), root: type[Section] = Config
-) -> Section:
+def load_config(recipe: Recipe, overrides: Iterable[str], root: type[Root]) -> Root: ...
+def load_config(recipe: Recipe = None, overrides: Iterable[str] = (), root: type[Section] = Config) -> Section:
     """Read a recipe, apply the overrides, and check the result. All faults are reported in one ConfigError, each with
     its file, line and section.
 
@@ -134,7 +139,7 @@ def load_config(
     return _checked(read_values(recipe, overrides), root)
 
 
-def load_recipe(recipe: str | FilePath | None = None, overrides: Iterable[str] = ()) -> Config | SftConfig:
+def load_recipe(recipe: Recipe = None, overrides: Iterable[str] = ()) -> Config | SftConfig:
     """Load and check a recipe of either kind. A recipe with `data` and without `task` is for `egpo sft`."""
     return check_values(read_values(recipe, overrides))
 
@@ -181,7 +186,7 @@ class Setting:
         return f"{f'{self.key}={json.dumps(self.value, ensure_ascii=False)}':<60}  # {self.origin}"
 
 
-def settings_with_origins(recipe: str | FilePath | None = None, overrides: Iterable[str] = ()) -> list[Setting]:
+def settings_with_origins(recipe: Recipe = None, overrides: Iterable[str] = ()) -> list[Setting]:
     """Return every setting of the checked recipe with its origin, in the order of the schema."""
     values = read_values(recipe, overrides)
     resolved = check_values(values).model_dump(mode="json")

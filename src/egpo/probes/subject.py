@@ -1,7 +1,7 @@
 """The subject of a probe: a config, from a recipe or from a model and a task, and the folder for the results."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,18 @@ class Subject:
     @property
     def origin(self) -> Origin:
         return Origin(self.place.model, self.place.step)
+
+    def sampling(
+        self, n: int, *, temperature: float | None = None, max_tokens: int | None = None, seed: int | None = None
+    ) -> Sampling:
+        """Return how the training samples, with `n` responses per problem and the options that are not None."""
+        usual = training_sampling(self.config, n)
+        return replace(
+            usual,
+            temperature=usual.temperature if temperature is None else temperature,
+            max_tokens=max_tokens or self.max_tokens,
+            seed=usual.seed if seed is None else seed,
+        )
 
     def load(self) -> LocalModel:
         """Load the model in the state in which training would start, without LoRA: new adapters change no output."""

@@ -1,7 +1,8 @@
 """The recorder of a run's steps in files, in trackers and on the screen, and the rewinding of a resumed run's files."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from egpo.errors import EgpoError, warn_once
 from egpo.runs.folder import RunFolder, rollouts_step
@@ -33,6 +34,23 @@ def rewind(folder: RunFolder, step: int, *, gaps: bool = False) -> None:
         number = rollouts_step(path)
         if number is not None and number > step:
             path.unlink()
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """A finished step, as `on_step` receives it. Step 0 is the validation before training.
+
+    `metrics` has the names of `metrics.jsonl`, `timings` those of `timings.jsonl` in seconds.
+    """
+
+    step: int
+    num_steps: int
+    metrics: Mapping[str, float]
+    timings: Mapping[str, float]
+
+
+OnStep = Callable[[StepReport], bool | None]
+"""Called after every step, when its metrics are written. Returns True to stop the run, which is then saved."""
 
 
 class Ledger:

@@ -50,8 +50,8 @@ _BOUND = 1e100  # sums of larger values overflow
 class LiveView:
     """The display of a run while it trains, for any engine.
 
-    On a terminal, a panel is redrawn. In a pipe, on a dumb terminal, or if the variable `CI` is set, one line per step
-    is printed. If `NO_COLOR` is set, there are no colours.
+    Redraws a panel on a terminal. In a pipe, with `CI` set or on a dumb terminal it prints one line per step.
+    `NO_COLOR` is honoured. With `quiet` it shows nothing.
     """
 
     def __init__(
@@ -61,15 +61,16 @@ class LiveView:
         *,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
+        quiet: bool = False,
     ) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or Console(highlight=False, quiet=quiet)
         self._clock = clock
         self._progress = Progress(total_steps, title)
         self._stage, self._stage_start = "", clock()
         self._last_show = clock()
         self._step_s: deque[float] = deque(maxlen=_STEPS_FOR_ESTIMATE)
         self._between_s, self._num_timed = 0.0, 0
-        self._live = self._new_live() if _is_live(self._console) else None
+        self._live = self._new_live() if _is_live(self._console) and not quiet else None
         self.failure: str | None = None
         """The reason why writing to the screen failed (a closed pipe, a full device); None while it works."""
 

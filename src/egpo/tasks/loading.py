@@ -6,9 +6,12 @@ user's class are wrapped, so that an exception in them becomes an InputError wit
 
 import inspect
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, SupportsIndex
 
 from egpo.errors import EgpoError, InputError, nearest
@@ -31,8 +34,30 @@ TASKS: dict[str, type[SourcedTask]] = {
 }
 
 
+_given: ContextVar[Mapping[str, Task]] = ContextVar("given_tasks", default=MappingProxyType({}))
+"""Task objects that were passed to `egpo.train` and others, by name, in the thread that is running them."""
+
+
+@contextmanager
+def given_task(task: Task) -> Iterator[str]:
+    """Let `load_task` return this object until the block ends. Yields its name, `module:Class`."""
+    kind = type(task)
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    if inspect.isclass(task):
+        fix = f"give an object, as in {task.__name__}()"
+        raise InputError(f"`{task.__name__}` is a class", where="task", fix=fix)
+    _require_methods(task, kind.__qualname__, "task")
+    token = _given.set({**_given.get(), name: task})
+    try:
+        yield name
+    finally:
+        _given.reset(token)
+
+
 def load_task(name: str, **settings: Any) -> Task:
     """Return the task of that name, constructed with `settings`. `function-calling` is `function_calling`."""
+    if name in _given.get():
+        return _given.get()[name]
     task: Task = _found(name, settings)(**settings)
     return task
 
@@ -70,14 +95,15 @@ def _from_outside(name: str) -> type:
         raise InputError(
             f"`{module_name}` has no class `{class_name}`", where=f"task {name}", fix=nearest(class_name, classes)
         )
-    missing = [method for method in METHODS if not callable(getattr(found, method, None))]
-    if missing:
-        raise InputError(
-            f"`{class_name}` has no `{'`, `'.join(missing)}`",
-            where=f"task {name}",
-            fix=f"a task needs the methods {', '.join(METHODS)}: see docs/tasks.md",
-        )
+    _require_methods(found, class_name, f"task {name}")
     return found
+
+
+def _require_methods(task: object, name: str, where: str) -> None:
+    missing = [method for method in METHODS if not callable(getattr(task, method, None))]
+    if missing:
+        fix = f"a task needs the methods {', '.join(METHODS)}: see docs/tasks.md"
+        raise InputError(f"`{name}` has no `{'`, `'.join(missing)}`", where=where, fix=fix)
 
 
 def _guarded(found: type, name: str) -> type:

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from egpo.local.sft.examples import REASONS
 from egpo.local.sft.sft_run import SftRun, evaluate, open_sft_run, sft_step
 from egpo.local.training.interrupts import Interrupts
 from egpo.local.training.session import EngineOpening, Session, SessionContext, complete, engine_launch
-from egpo.runs.ledger import Ledger
+from egpo.runs.ledger import Ledger, OnStep
 from egpo.runs.live import LiveView, warnings_printed_by
 from egpo.runs.metric_table import LOSS, VALIDATION_LOSS
 from egpo.runs.opening import LaunchProvenance, OpenedRun
@@ -69,9 +69,11 @@ class SftSession(Session):
 class SftOpening(EngineOpening[SftRun]):
     """The opening of a supervised run. All conversations are read and tokenised before the run's folder is created."""
 
-    def __init__(self, config: SftConfig, interrupts: Interrupts) -> None:
-        super().__init__(config, interrupts)
-        self._config = config
+    def __init__(
+        self, config: SftConfig, interrupts: Interrupts, on_step: OnStep | None = None, *, quiet: bool = False
+    ) -> None:
+        super().__init__(config, interrupts, on_step)
+        self._config, self._quiet = config, quiet
 
     def load(self) -> SftRun:
         return open_quietly(self._config)
@@ -92,11 +94,12 @@ class SftOpening(EngineOpening[SftRun]):
         """Open the live view and yield the session. The view needs the number of steps, known once the data is read."""
         run, config = opened.loaded, self._config
         title = f"{config.name}: sft of {config.model.path} on {len(run.data.train):,} examples of {config.data.path}"
-        with LiveView(run.num_steps, title) as view, warnings_printed_by(view.say):
+        view = LiveView(run.num_steps, title, quiet=self._quiet)
+        with view, nullcontext() if self._quiet else warnings_printed_by(view.say):
             for reason, count in run.data.dropped.most_common():
                 view.say(f"left out {count:,} of {run.data.num_rows:,} rows or answers: {REASONS[reason]}")
             ledger = Ledger(self.folder, view, opened.trackers)
-            context = SessionContext(self.folder, self.checkpoints, view, ledger, self.interrupts)
+            context = SessionContext(self.folder, self.checkpoints, view, ledger, self.interrupts, self.on_step)
             yield SftSession(run, context, opened.start, self.saved.score if self.saved else None)
 
 
@@ -106,7 +109,14 @@ def open_quietly(config: SftConfig) -> SftRun:
         return open_sft_run(config)
 
 
-def sft(config: SftConfig, *, resume: bool = False, resume_from: int | None = None) -> Path:
+def sft(
+    config: SftConfig,
+    *,
+    resume: bool = False,
+    resume_from: int | None = None,
+    on_step: OnStep | None = None,
+    quiet: bool = False,
+) -> Path:
     """Train on the conversations for `config.epochs` epochs. Return the folder of the trained model.
 
     `resume` continues from the newest checkpoint, or from the beginning if there is none. `resume_from` continues
@@ -114,4 +124,5 @@ def sft(config: SftConfig, *, resume: bool = False, resume_from: int | None = No
     everything is saved.
     """
     with Interrupts() as interrupts:
-        return complete(SftOpening(config, interrupts), resume=resume, resume_from=resume_from)
+        opening = SftOpening(config, interrupts, on_step, quiet=quiet)
+        return complete(opening, resume=resume, resume_from=resume_from)

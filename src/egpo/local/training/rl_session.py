@@ -23,7 +23,7 @@ from egpo.local.training.preflight import check_before_training, data_digests, d
 from egpo.local.training.session import EngineOpening, Session, SessionContext, engine_launch
 from egpo.local.validate import source_name, validate
 from egpo.runs.dump import RolloutRecord, TokenSpan, token_spans, write_dump
-from egpo.runs.ledger import Ledger
+from egpo.runs.ledger import Ledger, OnStep
 from egpo.runs.live import LiveView
 from egpo.runs.metric_table import REWARD, validation_accuracy
 from egpo.runs.opening import LaunchProvenance, OpenedRun
@@ -33,8 +33,8 @@ from egpo.segments.tags import TokenTexts
 class TrainOpening(EngineOpening[Run]):
     """The opening of an RL run. Task, prompts and disk space are checked before the run's folder is created."""
 
-    def __init__(self, config: Config, view: LiveView, interrupts: Interrupts) -> None:
-        super().__init__(config, interrupts)
+    def __init__(self, config: Config, view: LiveView, interrupts: Interrupts, on_step: OnStep | None = None) -> None:
+        super().__init__(config, interrupts, on_step)
         self._config, self._view = config, view
         self._sandbox: str | None = None
         """The tier of the sandbox in which programs written by the model run; None if the task runs none."""
@@ -58,7 +58,7 @@ class TrainOpening(EngineOpening[Run]):
     @contextmanager
     def session(self, opened: OpenedRun[Run]) -> Iterator["TrainSession"]:
         ledger = Ledger(self.folder, self._view, opened.trackers)
-        context = SessionContext(self.folder, self.checkpoints, self._view, ledger, self.interrupts)
+        context = SessionContext(self.folder, self.checkpoints, self._view, ledger, self.interrupts, self.on_step)
         yield TrainSession(opened.loaded, context, opened.start, self.saved.score if self.saved else None)
 
 

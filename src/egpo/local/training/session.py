@@ -20,13 +20,13 @@ from egpo.advantages.signals import Metrics
 from egpo.config import Config, SftConfig, config_to_yaml
 from egpo.errors import EgpoError
 from egpo.local.checkpoints.checkpoint import Checkpoints, SaveError, Snapshot
-from egpo.local.checkpoints.resume import config_identity, export_policy
+from egpo.local.checkpoints.resume import config_identity, export_policy, random_states, restore_random_states
 from egpo.local.models.policy import Policy
 from egpo.local.run import Stages
 from egpo.local.training.interrupts import Interrupts, StepAbandoned, interrupted
 from egpo.native.library import describe_kernels
 from egpo.runs.folder import RunFolder
-from egpo.runs.ledger import Ledger
+from egpo.runs.ledger import Ledger, OnStep, StepReport
 from egpo.runs.live import LiveView
 from egpo.runs.metric_table import STEP_S, TOKENS_PER_S
 from egpo.runs.opening import OpenedRun, RunOpening, opened
@@ -60,13 +60,14 @@ class EngineRun(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class SessionContext:
-    """The folder that a run writes to, the view that shows it, and the signals that may end it."""
+    """The folder that a run writes to, the view that shows it, and the signals and the callback that may end it."""
 
     folder: RunFolder
     checkpoints: Checkpoints
     view: LiveView
     ledger: Ledger
     interrupts: Interrupts
+    on_step: OnStep | None = None
 
 
 class Session(ABC):
@@ -83,6 +84,8 @@ class Session(ABC):
         self._run, self.context = run, context
         self.done = self.saved = self.begun_at = done
         self.score, self.is_consistent = score, True
+        self.reported: StepReport | None = None
+        """The newest step whose metrics were written in this process."""
         run.stages.on_enter = self._enter
 
     @property
@@ -124,7 +127,9 @@ class Session(ABC):
         total = time.perf_counter() - start
         stages = {f"timing_s/{name}": seconds for name, seconds in self._run.stages.take().items()}
         throughput = {TOKENS_PER_S: metrics["perf/total_num_tokens"] / total} if self.done else {}
-        self.context.ledger.record(self.done, metrics, {**stages, STEP_S: total, **throughput})
+        timings = {**stages, STEP_S: total, **throughput}
+        self.context.ledger.record(self.done, metrics, timings)
+        self.reported = StepReport(self.done, self.num_steps, dict(metrics), timings)
         measured = self.score_of(metrics)
         self.score = self.score if measured is None else measured
         self.is_consistent = True
@@ -159,9 +164,9 @@ class EngineOpening(RunOpening[AnyRun]):
 
     checkpoints: Checkpoints
 
-    def __init__(self, config: Config | SftConfig, interrupts: Interrupts) -> None:
+    def __init__(self, config: Config | SftConfig, interrupts: Interrupts, on_step: OnStep | None = None) -> None:
         super().__init__(run_folder(config), run_checkpoints(config), config, config_to_yaml(config))
-        self.interrupts = interrupts
+        self.interrupts, self.on_step = interrupts, on_step
         self.saved: Snapshot | None = None
 
     def read_checkpoint(self, step: int) -> None:
@@ -204,25 +209,51 @@ def complete(opening: EngineOpening[AnyRun], *, resume: bool, resume_from: int |
 
 
 def _take_steps(session: Session) -> Path:
-    """Train to the last step. Return the folder of the model.
+    """Train to the last step, or until the user's callback stops the run. Return the folder of the model.
 
     If an error or a signal ends the run early, the steps taken are saved, unless an update was interrupted halfway or
     the metrics of a step could not be written.
     """
+    is_stopped = False
     try:
         _require_screen(session)
         if session.done == 0:
             session.begin()
-        while session.done < session.num_steps:
+            is_stopped = _call_on_step(session)
+        while session.done < session.num_steps and not is_stopped:
             session.take_step()
             _require_screen(session)
+            is_stopped = _call_on_step(session)
     finally:
         if session.is_consistent:
             session.save()
-    done = "are done" if session.done > session.begun_at else "were done before, and nothing is left to do"
-    session.context.view.say(f"all {session.num_steps} steps {done}: {session.model_folder}")
+    session.context.view.say(_ending(session))
     _require_screen(session)
     return session.model_folder
+
+
+def _ending(session: Session) -> str:
+    if session.done < session.num_steps:
+        return f"stopped by on_step after step {session.done} of {session.num_steps}"
+    done = "are done" if session.done > session.begun_at else "were done before, and nothing is left to do"
+    return f"all {session.num_steps} steps {done}: {session.model_folder}"
+
+
+def _call_on_step(session: Session) -> bool:
+    """Call the user's callback with the newest step. Return whether it asks to stop the run."""
+    on_step, reported = session.context.on_step, session.reported
+    if on_step is None or reported is None:
+        return False
+    random = random_states()
+    try:
+        return on_step(reported) is True
+    except EgpoError:
+        raise
+    except Exception as error:  # boundary: a user's callback may raise anything
+        what = f"it raised {type(error).__name__}: {error} after step {session.done}; the run is saved"
+        raise EgpoError(what, where="on_step", fix="correct it, then continue with resume=True") from error
+    finally:
+        restore_random_states(random)  # a task may draw from the global generators in the next step
 
 
 def _require_screen(session: Session) -> None:
