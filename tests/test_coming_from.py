@@ -9,13 +9,13 @@ from typer.main import get_command
 from egpo.cli.main import app
 from egpo.config import Config
 from egpo.recipes import recipe_names
-from egpo.sections import _all_keys
+from egpo.sections import key_paths
 from egpo.tasks.loading import TASKS, _setting_names
 from egpo.verl.launch.schema.known import schema
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "coming_from.md").read_text()
-KEYS = {".".join(key) for key in _all_keys(Config)}
+KEYS = {".".join(key) for key in key_paths(Config)}
 SETTINGS = {f"task.settings.{name}" for task in TASKS.values() for name in _setting_names(task) or ()}
 
 

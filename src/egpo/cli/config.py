@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from egpo.cli.words import complete_word
+
 if TYPE_CHECKING:
     from egpo.config import Config, SftConfig
     from egpo.config.load import Values
@@ -22,8 +24,9 @@ Recipe = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RECIPE] [KEY=VALUE]...",
-        help="A recipe (YAML file), then overrides such as update.lr=2e-6.",
+        help="A recipe (a name that `egpo recipes` lists, or a YAML file), then overrides such as update.lr=2e-6.",
         show_default=False,
+        autocompletion=complete_word,
     ),
 ]
 IMPORT_HELP = "Shell script that runs verl.trainer.main_ppo, file of overrides, or YAML configuration of verl."

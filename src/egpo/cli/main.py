@@ -32,6 +32,7 @@ from egpo.cli.run import run
 from egpo.cli.serve import serve
 from egpo.cli.sft import sft
 from egpo.cli.train import train
+from egpo.cli.words import Verbs, print_first_line
 from egpo.errors import EgpoError
 from egpo.version import __version__
 
@@ -59,7 +60,14 @@ HELP = """Entropy-guided reinforcement learning for language models.
 Train with GRPO and EGPO, evaluate, compare and report. Each verb has its own help: egpo VERB --help
 """
 
-app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
+app = typer.Typer(
+    cls=Verbs,
+    help=HELP,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 app.command(rich_help_panel="Set-up", short_help="Train and compare in minutes.  [cyan]egpo demo --fast[/]")(demo)
 app.command(rich_help_panel="Set-up", short_help="Check this machine.  [cyan]egpo doctor[/]")(doctor)
 app.command(rich_help_panel="Experiments", short_help="Run whole experiments.  [cyan]egpo run countdown_tiny[/]")(run)
@@ -118,6 +126,7 @@ def main() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
+        print_first_line(sys.argv[1:])
         try:
             app()
         finally:

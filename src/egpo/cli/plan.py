@@ -6,21 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from egpo.cli.config import Recipe
+
 if TYPE_CHECKING:
     from egpo.plans.step_plan import StepPlan
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[RECIPE] [KEY=VALUE]...",
-        help="A recipe (YAML file), then overrides such as rollout.n=16.",
-        show_default=False,
-    ),
-]
-
 
 def plan(
-    recipe: Words = None,
+    recipe: Recipe = None,
     card: Annotated[str, typer.Option(help="GPU: h200, h100, a100 or rtx4090.")] = "h200",
     prompt_tokens: Annotated[
         int | None, typer.Option(min=1, help="Expected prompt length, in tokens. Default: the recipe's maximum.")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from egpo.cli.words import complete_recipe, complete_setting
 from egpo.recipes import DEFAULT, shipped_recipes
 
 NAME_HELP = "Name of the new recipe: NAME.yaml is written. It may be a path; its last part names the run."
@@ -33,9 +34,14 @@ def recipes(as_json: Annotated[bool, typer.Option("--json", help="Print the list
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help=NAME_HELP, show_default=False)],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help=OVERRIDES_HELP, show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help=OVERRIDES_HELP, show_default=False, autocompletion=complete_setting
+        ),
     ] = None,
-    base: Annotated[str, typer.Option("--from", metavar="RECIPE", help=FROM_HELP)] = DEFAULT,
+    base: Annotated[
+        str, typer.Option("--from", metavar="RECIPE", help=FROM_HELP, autocompletion=complete_recipe)
+    ] = DEFAULT,
 ) -> None:
     """Write a recipe that includes another one and holds only what differs.
 

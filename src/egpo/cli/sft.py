@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from egpo.cli.config import Recipe
-from egpo.cli.train import Resume, ResumeFrom
+from egpo.cli.train import AsJson, Resume, ResumeFrom
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -21,7 +21,13 @@ DryRun = Annotated[
 ]
 
 
-def sft(recipe: Recipe = None, resume: Resume = False, resume_from: ResumeFrom = None, dry_run: DryRun = False) -> None:
+def sft(
+    recipe: Recipe = None,
+    resume: Resume = False,
+    resume_from: ResumeFrom = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
     """Fine-tune on the assistant's messages of conversations: the cold start before reinforcement learning.
 
     Metrics and checkpoints are written to the folder `runs`/`name`, as by `egpo train`. To train further, set
@@ -31,13 +37,21 @@ def sft(recipe: Recipe = None, resume: Resume = False, resume_from: ResumeFrom =
     """
     from egpo.cli.config import split_words
     from egpo.config import SftConfig, load_config
+    from egpo.errors import InputError
 
     config = load_config(*split_words(recipe), SftConfig)
     if not dry_run:
+        from egpo.cli.progress import steps_as_json
         from egpo.local.sft.session import sft as train
 
-        train(config, resume=resume, resume_from=resume_from)
+        if as_json:
+            with steps_as_json(config.name) as on_step:
+                train(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=True)
+        else:
+            train(config, resume=resume, resume_from=resume_from)
         return
+    if as_json:
+        raise InputError("a dry run has no steps", where="--json", fix="leave out --dry-run or --json")
     from rich.console import Console
 
     from egpo.local.sft.preview import passages, preview

@@ -22,6 +22,8 @@ DRY_RUN_HELP = (
 )
 DryRun = Annotated[bool, typer.Option("--dry-run", help=DRY_RUN_HELP)]
 ADDRESS_HELP = "With engine=verl: join the Ray cluster at this address. Default: start Ray on this machine."
+JSON_HELP = "Print one JSON object per step (step, metrics, timings) to stdout, and nothing else there."
+AsJson = Annotated[bool, typer.Option("--json", help=JSON_HELP)]
 Address = Annotated[str | None, typer.Option("--address", metavar="HOST:PORT", help=ADDRESS_HELP, show_default=False)]
 
 
@@ -31,6 +33,7 @@ def train(
     resume_from: ResumeFrom = None,
     dry_run: DryRun = False,
     address: Address = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train with GRPO or EGPO: in this process on a CPU or one GPU, or with engine=verl on many GPUs.
 
@@ -41,6 +44,7 @@ def train(
     """
     from egpo import engines
     from egpo.cli.config import split_words
+    from egpo.cli.progress import steps_as_json
     from egpo.config import load_config
     from egpo.errors import InputError
     from egpo.prepared_data import require_prepared_data, require_source, with_prepared_data
@@ -52,8 +56,15 @@ def train(
         fix = "leave it out, or set engine=verl"
         raise InputError("the embedded engine cannot join a cluster", where="--address", fix=fix)
     if not dry_run:
-        engines.train(require_prepared_data(config, str(path)), resume=resume, resume_from=resume_from)
+        config = require_prepared_data(config, str(path))
+        if as_json:
+            with steps_as_json(config.name) as on_step:
+                engines.train(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=True)
+        else:
+            engines.train(config, resume=resume, resume_from=resume_from)
         return
+    if as_json:
+        raise InputError("a dry run has no steps", where="--json", fix="leave out --dry-run or --json")
     if config.engine == "verl" and config.prepare.source is not None:
         # verl's dry run reads no data: it shows what the training would read, prepared or not.
         require_source(config)

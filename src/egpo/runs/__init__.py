@@ -9,7 +9,8 @@ ledger.py        records a step: metrics, timings, trackers, screen and health n
 metrics.py       `metrics.jsonl` and `timings.jsonl`, and the history that health rules read; lines: `json_lines.py`
 metric_table.py  the table of metrics: to add one, add a row. `metrics_page.py` generates docs/metrics.md from it
 health.py        the table of health rules, and `health.jsonl`
-live.py          the panel or the log lines; `formatting.py`: numbers as text; `trackers.py`: TensorBoard and others
+live.py          the panel or the log lines; `heartbeat.py`: a line when a step is slow;
+                 `formatting.py`: numbers as text; `trackers.py`: TensorBoard and others
 dump.py          `rollouts/step_N.jsonl`: the responses of a step
 stored.py        reads a finished or running run folder back
 """
