@@ -18,7 +18,7 @@ from typing import Any, Literal
 from packaging.specifiers import SpecifierSet
 
 from egpo.errors import InputError, how_it_ended
-from egpo.support import FAST_ARCHITECTURES, PYTHON_VERSIONS, RAY, TORCH, TRANSFORMERS, VERL_VERSION, VLLM
+from egpo.support import FAST_ARCHITECTURES, PYTHON_VERSIONS, PYTHONS, RAY, TORCH, TRANSFORMERS, VERL_VERSION, VLLM
 
 State = Literal["green", "amber", "red"]
 TIME_LIMIT_S = 180
@@ -44,7 +44,7 @@ def run_checks() -> Iterator[Check]:
 def check_python() -> Check:
     version = platform.python_version()
     good = sys.version_info[:2] in PYTHON_VERSIONS
-    return Check("python", "green" if good else "red", version, "" if good else "use Python 3.11 or 3.12")
+    return Check("python", "green" if good else "red", version, "" if good else f"use Python {PYTHONS}")
 
 
 def check_torch() -> Check:
