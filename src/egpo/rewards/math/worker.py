@@ -8,7 +8,6 @@ math-verify rounds decimals to six places, so that `0.0` would equal 1.6e-19. `a
 """
 
 import logging
-import resource
 import signal
 import sys
 from contextlib import suppress
@@ -38,6 +37,8 @@ def agree(a: Fraction, b: Fraction) -> bool:
 
 def serve(parent: Any, memory_bytes: str) -> None:
     """Answer requests until the parent is gone: what a worker process runs. `parent` is `egpo.processes`' `Parent`."""
+    import resource  # not on Windows, where the pool cannot be used
+
     limit = int(memory_bytes)
     # A parent that ignores or blocks the timers' signals would hand that down.
     for timer in (signal.SIGALRM, signal.SIGPROF):

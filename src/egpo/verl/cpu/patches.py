@@ -31,7 +31,7 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     if original is None:
         raise EgpoError(
             f"`{getattr(owner, '__name__', owner)}` has no `{name}`, which the CPU platform replaces",
-            fix=f"the patch is written for {SUPPORTED}; install these versions with `make verl`",
+            fix=f"the patch is written for {SUPPORTED}; install these versions, in a clone of egpo with `make verl`",
         )
     if not hasattr(original, _MARK):
         made = make(original)

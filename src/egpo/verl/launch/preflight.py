@@ -114,7 +114,7 @@ def _refuse_code(folder: Path) -> None:
 INSTALL = {
     "cuda": f"pip install 'verl[vllm]=={VERL_VERSION}' TransferQueue in an environment of its own, then in a clone of "
     "egpo: pip install --no-deps .",
-    "cpu": "`make verl` builds such an environment, .env-verl",
+    "cpu": "in a clone of egpo, `make verl` builds such an environment, .env-verl",
 }
 _PORTS = ("port", "dashboard_port")
 
