@@ -19,7 +19,9 @@ class Hidden:
 WINDOWS = (
     HIDDEN
     + """
-import asyncio, multiprocessing.util, random, subprocess, tempfile, torch, transformers  # as they are on this system
+# Other packages are imported as they are on this system.
+import asyncio, httpx, multiprocessing.util, pyarrow.parquet, random, subprocess, tempfile, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationMixin, PreTrainedModel
 sys.meta_path.insert(0, Hidden())
 for name in ("fcntl", "resource", "posix", "termios", "pwd", "grp"):
     sys.modules.pop(name, None)
