@@ -168,7 +168,7 @@ def test_a_task_object_without_gold_and_a_class_are_refused():
     class NoGold(Sums):
         gold = None
 
-    with pytest.raises(InputError, match=r"`.*NoGold` has no `gold`; a task needs the methods"):
+    with pytest.raises(InputError, match=r"the class `.*NoGold` has no method `gold`; add it"):
         egpo.train(SMALL, task=NoGold())
     with pytest.raises(InputError, match=r"`Sums` is a class; give an object, as in Sums\(\)"):
         egpo.train(SMALL, task=Sums)

@@ -1,4 +1,5 @@
-"""The rendering of chat templates, with limits on time, memory and size. No other module calls `apply_chat_template`.
+"""The rendering of chat templates, with limits on time, memory and size. No other module calls `apply_chat_template`,
+but BFCL's handler, which runs without egpo.
 
 A template is a program from a model folder. Jinja's sandbox denies it access to files and to Python, but it can still
 run forever or use all memory. So the first rendering of a template is tested in a child process with limits, and every

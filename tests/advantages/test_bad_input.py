@@ -18,11 +18,11 @@ GOOD = Signals([1.0, 0.0], [0, 0], entropy_B=[0.5, 0.5])
         ({"reward_B": [1.0, 0.0], "group_B": [0]}, r"group_B has shape \(1,\) and reward_B \(2,\)"),
         ({"reward_B": [1.0], "group_B": [0], "entropy_B": [0.1, 0.2]}, "entropy_B has shape"),
         ({"reward_B": [[1.0]], "group_B": [0]}, "reward_B has 2 dimensions"),
-        ({"reward_B": ["one"], "group_B": [0]}, "reward_B is not a row of numbers"),
+        ({"reward_B": ["one"], "group_B": [0]}, "reward_B is not a list of numbers"),
         ({"reward_B": [1.0, 0.0], "group_B": torch.tensor([0.5, 0.5])}, "group_B has dtype torch.float32"),
         ({"reward_B": [1.0, 0.0], "group_B": np.array([0.5, 0.5])}, "group_B has floating-point ids"),
         ({"reward_B": [1.0, 0.0], "group_B": [float("nan"), 1]}, "group_B has floating-point ids"),
-        ({"reward_B": [1j, 0.0], "group_B": [0, 0]}, "reward_B is complex"),
+        ({"reward_B": [1j, 0.0], "group_B": [0, 0]}, "reward_B contains complex numbers"),
         ({"reward_B": [1.0, 0.0], "group_B": [0, 0], "correct_B": [0.5, 1]}, "correct_B has values other than 0 and 1"),
         (
             {"reward_B": [1.0, 0.0], "group_B": [0, 0], "correct_B": [float("nan"), 1]},

@@ -61,7 +61,10 @@ def test_verls_rollout_file_without_extras_needs_a_reward(tmp_path):
     row = {"input": "q", "output": "#### 18", "gts": "18", "score": 1.0, "step": 3, "uid": "a_0_0"}
     path = write_lines(tmp_path / "3.jsonl", [row])
     assert audit_rewards(path, reward="gsm8k", against="stored", workers=0).num_different == 0
-    with pytest.raises(InputError, match="line 1: no `data_source`; choose the reward with --reward"):
+    with pytest.raises(
+        InputError,
+        match="line 1: the record has no `data_source`, which chooses the reward; choose the reward with --reward",
+    ):
         audit_rewards(path, workers=0)
 
 
@@ -142,12 +145,12 @@ def test_a_failure_is_neither_right_nor_wrong(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ('{"data_source": "gsm8k", "resp', "line 3: not valid JSON"),
-        ('{"data_source": "gsm8k", "response": "x"}', "line 3: no ground truth"),
-        ('{"data_source": "gsm8k", "ground_truth": "1"}', "line 3: no response"),
-        ('{"data_source": "gsm8k", "response": "x", "ground_truth": "none"}', "line 3, gsm8k ground truth: no number"),
+        ('{"data_source": "gsm8k", "resp', "line 3: the record is not valid JSON"),
+        ('{"data_source": "gsm8k", "response": "x"}', "line 3: the row has no ground truth"),
+        ('{"data_source": "gsm8k", "ground_truth": "1"}', "line 3: the row has no response"),
+        ('{"data_source": "gsm8k", "response": "x", "ground_truth": "none"}', "gsm8k ground truth: there is no number"),
         ('{"data_source": "gsm9k", "response": "x", "ground_truth": "1"}', "line 3, rewards: unknown data source"),
-        ("[1]", "line 3: not a JSON object"),
+        ("[1]", "line 3: the line is not a JSON object"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line, what, workers):
@@ -160,7 +163,7 @@ def test_a_bad_line_is_named(tmp_path, line, what, workers):
 def test_a_row_without_a_stored_reward_is_named(tmp_path):
     row = {key: value for key, value in OURS[0].items() if key != "reward"}
     path = write_lines(tmp_path / "r.jsonl", [OURS[0], row])
-    with pytest.raises(InputError, match="line 2: no stored reward"):
+    with pytest.raises(InputError, match="line 2: the record has no stored reward"):
         audit_rewards(path, against="stored", workers=0)
     assert audit_rewards(path, reward="stored", limit=1, workers=0).ours.rows == 1
 

@@ -32,7 +32,14 @@ def run(*words):
 def test_a_table_of_accuracy_reasons_and_failures(rollouts):
     done = run("rewards", rollouts, "--workers", 0)
     assert done.exit_code == 0, done.output
-    for told in ("all rows", "0.3333", "wrong_number", "a number that is not the right one", "no_answer_tag", "failed"):
+    for told in (
+        "all rows",
+        "0.3333",
+        "wrong_number",
+        "the answer is a number, and not the right one",
+        "no_answer_tag",
+        "failed",
+    ):
         assert told in done.output
     assert "differ" not in done.output
 

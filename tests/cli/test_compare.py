@@ -89,7 +89,7 @@ def test_published_figures(egpo):
         ([], "fewer than two runs to compare"),
         (["nowhere", "here"], "nowhere: no such folder"),
         (["--scores", "A=1"], "fewer than two conditions"),
-        (["nowhere", "--scores", "A=1"], "runs and --scores cannot be combined; give one or the other"),
+        (["nowhere", "--scores", "A=1"], "run folders and --scores cannot be combined; give either run folders"),
     ],
 )
 def test_mistakes_end_with_a_message_and_code_2(egpo, words, message):

@@ -33,18 +33,24 @@ def egpo(monkeypatch, capsys, tmp_path):
     [
         ("task.name=nope", "override `task.name=nope`: unknown task `nope`; choose from `code`, `countdown`"),
         ("task.name=nosuchmodule:Task", "no module `nosuchmodule`"),
-        ("task.settings.mode=nope", "override `task.settings.mode=nope`: mode='nope'; choose from `binary`, `shaped`"),
+        ("task.settings.mode=nope", "override `task.settings.mode=nope`: mode='nope' is not allowed; choose"),
         ("task.settings.nope=1", "unknown setting `nope`"),
         ("steps=1" + 300 * "0", "it must be less than or equal to 2147483647"),
         ("rollout.n=1" + 20 * "0", "`n` is 100000000000000000000; it must be less than or equal to 2147483647"),
         ("rollout.prompts=1000000000", "`prompts` times `n` is 8,000,000,000 responses per step"),
         ("task.settings.train=1" + 20 * "0", "train is too large"),
-        ('task.settings.prompt_format="{numbers.__class__}"', "prompt_format has a field {numbers.__class__}"),
-        ('task.settings.prompt_format="{target[0]}"', "prompt_format has a field {target[0]}"),
-        ('task.settings.prompt_format="{target:>9999999999}"', "prompt_format has a field {target:>9999999999}"),
-        ('task.settings.prompt_format="{target!r}"', "prompt_format has a field {target!r}"),
-        ('task.settings.prompt_format="{"', "bad prompt_format"),
-        ("task.settings.prompt_format=3", "prompt_format=3; give text"),
+        (
+            'task.settings.prompt_format="{numbers.__class__}"',
+            "prompt_format has a field that is not allowed: {numbers.__class__}",
+        ),
+        ('task.settings.prompt_format="{target[0]}"', "prompt_format has a field that is not allowed: {target[0]}"),
+        (
+            'task.settings.prompt_format="{target:>9999999999}"',
+            "prompt_format has a field that is not allowed: {target:>9999999999}",
+        ),
+        ('task.settings.prompt_format="{target!r}"', "prompt_format has a field that is not allowed: {target!r}"),
+        ('task.settings.prompt_format="{"', "prompt_format is not a valid format"),
+        ("task.settings.prompt_format=3", "prompt_format=3 is not text"),
     ],
 )
 def test_config_check_finds_what_training_would_fail_on(egpo, override, said):

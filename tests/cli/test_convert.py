@@ -62,7 +62,7 @@ def test_a_tokenizer_gives_statistics_and_its_own_text(tmp_path, raw):
 def test_a_tokenizer_that_is_none(tmp_path, raw):
     done = run("hardgen", raw, "--out", tmp_path / "out", "--tokenizer", tmp_path)
     assert isinstance(done.exception, InputError)
-    assert "cannot load a tokenizer" in str(done.exception)
+    assert "the tokenizer cannot be loaded" in str(done.exception)
     assert not (tmp_path / "out").exists()
 
 

@@ -83,7 +83,7 @@ def test_a_local_model_that_writes_nothing_readable_is_told_so_with_examples(egp
     words = ("--task", "countdown", "--problems", "3", "--n", "2", "--max-tokens", "12")
     code, shown, _ = egpo_eval(model_folder(), *words, "--set", "prompt_format=Make {target} from {numbers}.")
     assert code == 0
-    assert "Not one of 6 responses holds an answer." in shown
+    assert "None of 6 responses contains an answer." in shown
     assert shown.count("no_answer_tag, to [") == 3
     assert "accuracy" not in shown
     assert max(map(len, shown.splitlines()[:-2])) <= 80
@@ -94,11 +94,11 @@ def test_a_local_model_that_writes_nothing_readable_is_told_so_with_examples(egp
     ("words", "message"),
     [
         ([], "egpo: egpo eval: no model"),
-        (["base"], "egpo: egpo eval: no task; name one with --task"),
+        (["base"], "egpo: egpo eval: no task is given; name a task, as in --task"),
         (["base", "--task", "cuontdown"], "did you mean `countdown`?"),
-        (["base", "--task", TASK, "--k", "1,16"], "pass@16 out of 8 responses per problem; k can be 1 to 8"),
-        (["base", "--task", TASK, "--k", "one"], "whole numbers, as in 1,2,4"),
-        (["base", "--task", TASK, "--set", "count"], "write key=value"),
+        (["base", "--task", TASK, "--k", "1,16"], "pass@16 cannot be computed from 8 responses per problem"),
+        (["base", "--task", TASK, "--k", "one"], "is not a list of whole numbers"),
+        (["base", "--task", TASK, "--set", "count"], "write KEY=VALUE"),
         (["base", "--task", TASK, "--set", "size=3"], "unknown setting `size`"),
         (["base", "--task", TASK, "--temperature", "0"], "greedy responses are all equal"),
         (["./nowhere", "--task", TASK], "egpo: model ./nowhere: no such folder"),
@@ -116,6 +116,6 @@ def test_a_server_that_answers_nothing_ends_with_code_1_and_the_way_on(egpo_eval
     server.answer = lambda body, attempt: (400, b"not today")
     code, _, said = egpo_eval("m", "--url", server.url, "--task", TASK, "--n", "1")
     assert code == 1
-    assert "gave up after 0 of 6 responses" in said
+    assert "stopped after 0 of 6 responses" in said
     assert "not today" in said
     assert "run the same command again" in said

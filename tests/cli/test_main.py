@@ -125,7 +125,7 @@ def test_a_mistake_ends_with_a_message_and_code_2(words, message):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"), [(["compare"], "more than the factor"), (["eval", "bfcl"], "vLLM, or by transformers")]
+    ("words", "told"), [(["compare"], "if runs differ in other"), (["eval", "bfcl"], "vLLM, or by transformers")]
 )
 def test_paragraphs_of_help_do_not_break_where_the_source_does(words, told):
     assert told in CliRunner().invoke(app, [*words, "--help"], terminal_width=80).output

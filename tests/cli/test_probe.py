@@ -57,7 +57,7 @@ def test_nothing_readable_is_told_with_examples_that_a_terminal_survives(capsys,
     outcome = probe(said, paper_of(3, 2, task="countdown", train=3, test=1, max_number=20))
     print_probe(outcome, tmp_path / "probe.json")
     shown = capsys.readouterr().out
-    assert "Not one of 6 responses holds an answer." in shown
+    assert "None of 6 responses contains an answer." in shown
     assert shown.count("[bold]\\x1b[31m") == 3
     assert "accuracy  " not in shown
     assert "problems by pass rate" not in shown
@@ -91,7 +91,7 @@ def test_a_real_model_from_a_recipe_with_json_for_programs(egpo_probe, model_fol
         (["--model", "m"], "there is no task to probe on; give one, as in --task"),
         (["--model", "m", "--task", "cuontdown"], "did you mean `countdown`?"),
         (["--model", "m", "--task", TASK, "--set", "size=3"], "unknown setting `size`"),
-        (["--model", "m", "--task", TASK, "--keep", "0.1:0.9"], "give a folder for the data with --out"),
+        (["--model", "m", "--task", TASK, "--keep", "0.1:0.9"], "name a folder for the kept problems with --out"),
         (["--model", "m", "--task", TASK, "--keep", "9", "--out", "o"], "as in 0.1:0.9"),
         (["--model", "./nowhere", "--task", TASK], "egpo: model ./nowhere: no such folder"),
         (["nowhere.yaml"], "nowhere.yaml: no such file"),

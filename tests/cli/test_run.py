@@ -83,7 +83,7 @@ def test_config_show_says_where_a_setting_comes_from(egpo):
         (["run", "steps=3"], "no recipe is given; name at least one"),
         (["run", "recipe.yaml", "--only", "trian"], "unknown stage `trian`; did you mean `train`?"),
         (["run", "recipe.yaml", "--only", "train", "--from", "eval"], "--only and --from cannot be combined"),
-        (["run", "recipe.yaml", "--seeds", "a"], "--seeds: `a`; give whole numbers"),
+        (["run", "recipe.yaml", "--seeds", "a"], "--seeds: `a` is not a list of whole numbers"),
         (["run", "recipe.yaml", "recipe.yaml", "--dry-run"], "two experiments would write to runs/run"),
         (["new", "x", "--from", "recip.yaml"], "the recipe does not exist; did you mean `recipe.yaml`?"),
         (["new", "recipe", "--from", "recipe.yaml"], "recipe.yaml: the file exists already"),

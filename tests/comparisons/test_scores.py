@@ -117,7 +117,7 @@ def test_three_conditions_are_corrected_for():
         (["A=much", "B=1"], "write NAME=MEAN±SDxEVALUATIONS"),
         (["A=nan", "B=1"], "scores must be in percent, from 0 to 100"),
         (["A=161", "B=1"], "scores must be in percent, from 0 to 100"),
-        (["A=61±2x1", "B=1"], "a standard deviation over 1 evaluation"),
+        (["A=61±2x1", "B=1"], "a standard deviation, which needs at least 2 evaluations"),
         (["none.yaml"], "none.yaml: the file of scores cannot be read"),
     ],
 )

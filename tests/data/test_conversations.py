@@ -220,7 +220,7 @@ def test_every_reason_for_dropping_messages(messages, fields, reason):
     "value", [{}, {"messages": None}, {"messages": []}, {"messages": "["}, {"messages": ["x"]}, {"query": "q"}]
 )
 def test_what_is_no_conversation_names_its_line(value):
-    with pytest.raises(InputError, match=r"m.jsonl, line 7: no `messages`"):
+    with pytest.raises(InputError, match=r"m.jsonl, line 7: the record has no `messages`"):
         convert_messages(Record(value, "m.jsonl, line 7"), 0, ToolStyle())
 
 
@@ -281,7 +281,7 @@ def test_every_reason_for_dropping_an_xlam_row(change, reason):
 @pytest.mark.parametrize("missing", ["query", "tools", "answers"])
 def test_an_xlam_row_without_its_ground_truth_names_itself(missing):
     value = {"query": "q", "tools": "[]", "answers": "[]", missing: None}
-    with pytest.raises(InputError, match=f"x.jsonl, line 9: no `{missing}`"):
+    with pytest.raises(InputError, match=f"x.jsonl, line 9: the record has no `{missing}`"):
         convert_xlam(Record(value, "x.jsonl, line 9"), 0, ToolStyle())
 
 

@@ -99,14 +99,14 @@ def test_the_manifest_says_what_was_read_and_written(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "rule", "message"),
     [
-        ([xlam(0), xlam(1), {"query": "q"}], SplitRule(), r"line 3: no `tools`, `answers`"),
+        ([xlam(0), xlam(1), {"query": "q"}], SplitRule(), r"line 3: the record has no `tools`, `answers`"),
         ([xlam(0)], SplitRule(), "leaves none of 1 rows for training"),
         (
             [xlam(0, answers="["), xlam(1, answers="[")],
             SplitRule(),
-            r"all of its 2 records were dropped \(bad_calls: 2\)",
+            r"all 2 records of the file were dropped \(bad_calls: 2\)",
         ),
-        ([xlam(0), {"messages": []}], SplitRule(), r"line 2: no `query`"),
+        ([xlam(0), {"messages": []}], SplitRule(), r"line 2: the record has no `query`"),
     ],
 )
 def test_bad_input_leaves_nothing_behind(tmp_path, rows, rule, message):
@@ -121,7 +121,7 @@ def test_a_failure_half_way_leaves_the_old_conversion(tmp_path):
     convert("xlam", source, tmp_path / "out", SplitRule())
     old = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     source.write_text(source.read_text() + '{"query": ')
-    with pytest.raises(InputError, match="line 41: not valid JSON"):
+    with pytest.raises(InputError, match="line 41: the record is not valid JSON"):
         convert("xlam", source, tmp_path / "out", SplitRule(), force=True)
     with pytest.raises(InputError, match="already holds"):
         convert("xlam", source, tmp_path / "out", SplitRule())
@@ -186,11 +186,11 @@ def test_a_row_without_an_answer_cannot_go_back(tmp_path):
     rows = [xlam(i, answers="[]") for i in range(10)]
     convert("xlam", write_lines(tmp_path / "rows.jsonl", rows), tmp_path / "out", SplitRule())
     with pytest.raises(
-        InputError, match=r"train.parquet: none of its rows has an answer to learn from \(no_answer: 9\)"
+        InputError, match=r"train.parquet: none of the file's rows has an answer to learn from \(no_answer: 9\)"
     ):
         export_messages(tmp_path / "out", tmp_path / "sft")
     assert not (tmp_path / "sft").exists()
-    with pytest.raises(InputError, match=r"no train.parquet"):
+    with pytest.raises(InputError, match=r"no folder with train.parquet"):
         export_messages(tmp_path, tmp_path / "sft")
 
 

@@ -80,7 +80,7 @@ try:
         write_parquet(files.stage("train.parquet"), rows(5000), "train")
         files.commit()
 except InputError as error:
-    assert "cannot write" in str(error), error
+    assert "cannot be written" in str(error), error
 else:
     raise SystemExit("the limit was not met")
 assert (out / "train.parquet").read_bytes() == old
@@ -111,7 +111,7 @@ def test_out_is_a_file_or_lies_below_one(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"), StagedFiles(tmp_path / "file", force=True):
         pytest.fail("entered")
-    with pytest.raises(InputError, match="cannot write"), StagedFiles(tmp_path / "file" / "below", force=True):
+    with pytest.raises(InputError, match="cannot be written"), StagedFiles(tmp_path / "file" / "below", force=True):
         pytest.fail("entered")
 
 

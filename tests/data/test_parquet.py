@@ -48,7 +48,7 @@ def test_mixed_schemas_are_refused(tmp_path, other):
 
 
 def test_no_rows_and_reserved_keys_are_refused(tmp_path):
-    with pytest.raises(InputError, match="no row is left"):
+    with pytest.raises(InputError, match="the split has no rows"):
         write_parquet(tmp_path / "train.parquet", [], "train")
     with pytest.raises(InputError, match="rename the key"):
         write_parquet(tmp_path / "train.parquet", [row(0, index=3)], "train")
@@ -88,7 +88,7 @@ def test_an_edited_file_does_not_pass_for_the_one_in_the_manifest(tmp_path):
     assert read_manifest(tmp_path) == manifest
     verify(tmp_path, "train.parquet")
     write_parquet(tmp_path / "train.parquet", [row(1)], "train")
-    with pytest.raises(InputError, match="does not match the digest in manifest"):
+    with pytest.raises(InputError, match="does not match its digest in manifest"):
         verify(tmp_path, "train.parquet")
 
 

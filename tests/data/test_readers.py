@@ -110,7 +110,7 @@ def test_the_window_may_cut_anywhere(tmp_path_factory, rows, chunk, form):
         ("no_rows.json", "[]", "no_rows.json", "no record"),
         ("no_members.json", "{}", "no_members.json", "no record"),
         ("liar.parquet", '{"a": 1}', "liar.parquet", "not a parquet file"),
-        ("cut.parquet", "PAR1 and then nothing", "cut.parquet", "not a readable parquet file"),
+        ("cut.parquet", "PAR1 and then nothing", "cut.parquet", "the parquet file cannot be read"),
     ],
 )
 def test_what_cannot_be_read_names_its_place(tmp_path, name, text, place, what):
@@ -124,7 +124,7 @@ def test_what_cannot_be_read_names_its_place(tmp_path, name, text, place, what):
 
 def test_bytes_that_are_not_utf8_name_their_line(tmp_path):
     (tmp_path / "latin.jsonl").write_bytes(b'{"a": 1}\n{"a": "\xe9"}\n')
-    with pytest.raises(InputError, match=r"line 2: not UTF-8"):
+    with pytest.raises(InputError, match=r"line 2: the text is not UTF-8"):
         values(tmp_path / "latin.jsonl")
     (tmp_path / "latin.json").write_bytes(b'[{"a": 1},{"a": "\xe9"}]\n')
     with pytest.raises(InputError, match="not UTF-8"):

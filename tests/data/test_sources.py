@@ -121,5 +121,5 @@ def test_the_real_client_without_a_network_is_explained(monkeypatch):
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match=r"--source acme/unknown-set: the hub .* download the file elsewhere"):
+    with pytest.raises(InputError, match=r"--source acme/unknown-set: the hub .* download the file on another machine"):
         open_source("acme/unknown-set")

@@ -52,5 +52,5 @@ def test_a_negative_seed_is_refused():
         lambda: choose_rows(10, 5, shuffle=True, seed=-1),
         lambda: SplitRule(seed=-1),
     ):
-        with pytest.raises(InputError, match="--seed: seed is -1"):
+        with pytest.raises(InputError, match="--seed: the seed -1 is negative"):
             call()

@@ -143,7 +143,7 @@ def test_the_schema_that_xlam_tools_become_is_within_the_bounds_too():
 def test_a_key_that_comes_twice_in_a_record_is_broken_json(tmp_path, name):
     path = tmp_path / name
     path.write_text('{"0": {"role": "user", "content": "q"}, "1": {"role": "user"}, "1": {"role": "user"}}')
-    with pytest.raises(InputError, match=r"(line|record) 1: not valid JSON \(a key comes twice\)"):
+    with pytest.raises(InputError, match=r"(line|record) 1: the record is not valid JSON \(a key occurs twice\)"):
         list(read_records(path))
 
 

@@ -60,7 +60,7 @@ def test_it_closes_with_figures_at_80_columns(demo):
     assert max(map(len, shown.splitlines())) <= 80
     assert "…" not in shown
     assert "egpo_calibrated - egpo " in shown
-    assert "One seed per estimator" in shown
+    assert "Each estimator was trained with one seed" in shown
 
 
 def test_an_interrupted_demo_continues(demo, folder):

@@ -71,7 +71,7 @@ def test_prompts_that_do_not_fit_are_left_out_and_counted(model):
     found = evaluate(model(), exam(count=12, n=1, max_tokens=room))
     assert found.num_left_out == 2
     assert found.figures.num_problems == 10
-    with pytest.raises(InputError, match=r"leaves \d+ tokens of the model's context of 256"):
+    with pytest.raises(InputError, match=r"leaves \d+ tokens for the response in the model's context of 256"):
         evaluate(model(), exam(count=12, n=1, max_tokens=room + 1))
 
 

@@ -104,5 +104,5 @@ def test_only_problems_that_both_answered_count():
     base, other = {"a": 0.0, "b": 1.0, "c": float("nan")}, {"b": 0.0, "a": 0.0, "c": 1.0, "d": 1.0}
     found = paired_difference(base, other, bounds=SHARES)
     assert (found.base, found.other, found.delta.num_problems) == (0.5, 0.0, 2)
-    with pytest.raises(InputError, match="same task"):
+    with pytest.raises(InputError, match="same problems"):
         paired_difference({"a": 1.0}, {"b": 1.0})

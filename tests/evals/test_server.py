@@ -153,13 +153,13 @@ def test_a_refused_question_fails_alone_and_is_not_repeated(ask):
 
 def test_a_server_that_only_errs_is_given_up_with_its_words(ask):
     with served(lambda body, attempt: (500, b"out of memory")) as server:
-        with pytest.raises(EgpoError, match=r"gave up after 0 of 60 responses.*out of memory"):
+        with pytest.raises(EgpoError, match=r"stopped after 0 of 60 responses.*out of memory"):
             ask(server, exam(n=10))
         assert len(server.bodies) <= 3 * (8 + 4)
 
 
 def test_a_server_that_refuses_everything_is_quoted(ask):
-    refused = pytest.raises(EgpoError, match=r"gave up after 0 of 12 responses.*no such thing")
+    refused = pytest.raises(EgpoError, match=r"stopped after 0 of 12 responses.*no such thing")
     with served(lambda body, attempt: (400, b"no such thing")) as server, refused:
         ask(server)
 
@@ -173,7 +173,7 @@ def test_a_server_that_dies_loses_nothing_and_the_same_command_goes_on(ask, tmp_
         return right(body, attempt)
 
     with served(answer) as server:
-        with pytest.raises(EgpoError, match=r"gave up after \d+ of 12 responses") as raised:
+        with pytest.raises(EgpoError, match=r"stopped after \d+ of 12 responses") as raised:
             ask(server, concurrency=1)
         assert "run the same command again" in str(raised.value)
         kept = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
@@ -188,9 +188,9 @@ def test_a_server_that_dies_loses_nothing_and_the_same_command_goes_on(ask, tmp_
 def test_no_server_at_all(ask):
     with served(right) as server:
         server.http.socket.close()
-        with pytest.raises(EgpoError, match=r"gave up after 0 of 12 responses \(no connection"):
+        with pytest.raises(EgpoError, match=r"stopped after 0 of 12 responses \(no connection"):
             ask(server)
-        with pytest.raises(InputError, match="check that the server is up"):
+        with pytest.raises(InputError, match="check that the server is running"):
             Server.at(server.url).only_model()
 
 
@@ -225,7 +225,7 @@ def test_the_model_is_asked_for_when_there_is_one():
     with served(right) as server:
         assert Server.at(f"{server.url}/v1/").only_model() == "tiny"
         server.models = ["a", "b"]
-        with pytest.raises(InputError, match="the server lists 2 models; name one of: a, b"):
+        with pytest.raises(InputError, match="the server lists 2 models instead of one; name one in the command: a, b"):
             Server.at(server.url).only_model()
 
 

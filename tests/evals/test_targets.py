@@ -34,7 +34,7 @@ def test_a_run_is_its_latest_or_best_checkpoint_or_that_of_a_step(run):
     assert place.label == "first step 10"
     assert place.model == str(run / "checkpoints/global_step_10/actor/huggingface")
     assert place.recipe.task.settings == {"max_numbers": 3}
-    with pytest.raises(InputError, match="no checkpoint `3`; there are: latest, best, 2, 4, 10"):
+    with pytest.raises(InputError, match="no checkpoint `3`; choose one of: latest, best, 2, 4, 10"):
         find_model(str(run), "3")
 
 
@@ -47,7 +47,7 @@ def test_a_checkpoint_knows_its_run(run, inside):
 def test_a_run_without_checkpoints_or_scores(run, tmp_path):
     for path in run.glob("checkpoints/*/actor/manifest.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"score": None}))
-    with pytest.raises(InputError, match="no checkpoint of the run has a score"):
+    with pytest.raises(InputError, match="no checkpoint of the run has a validation score"):
         find_model(str(run), "best")
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "config.yaml").write_text(RECIPE)

@@ -240,9 +240,9 @@ def test_another_runs_broken_record_is_no_concern(run_recipe):
         ("task={name: contdown}", "task: unknown task `contdown`; did you mean `countdown`"),
         (
             "eval.bfcl={categories: [multi_turn_bse]}",
-            "eval.bfcl.categories: no category `multi_turn_bse`; did you mean",
+            "eval.bfcl.categories: there is no category `multi_turn_bse`; did you mean",
         ),
-        ("eval.bfcl={categories: [memory_kv]}", "eval.bfcl.categories: `memory_kv` is not offered"),
+        ("eval.bfcl={categories: [memory_kv]}", "eval.bfcl.categories: `memory_kv` cannot be evaluated"),
     ],
 )
 def test_what_a_later_stage_would_refuse_is_refused_before_the_first_begins(recipe, override, fault):

@@ -140,7 +140,9 @@ def test_an_instruction_that_prepared_prompts_do_not_have_is_refused(hardgen_pro
     hardgen_prompts("hardgen_thinking_grpo")
     (source,) = Path("data").iterdir()
     for instruction in ("", "Be brief."):
-        with pytest.raises(InputError, match=r"the prompts in .* have another; prepare the data with it"):
+        with pytest.raises(
+            InputError, match=r"the prompts in .* do not have the `instruction` .*; prepare the data with this"
+        ):
             load_task("function_calling", source=source, instruction=instruction).problems("train")
     assert load_task("function_calling", source=source, instruction=INSTRUCTION).problems("train")
     with pytest.raises(InputError, match="instruction=5; give text, or null"):

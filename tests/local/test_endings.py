@@ -115,7 +115,7 @@ def test_a_task_whose_problems_cannot_be_had(egpo, tmp_path):
     code, said = ending(egpo("train", "task.name=tests.local.test_endings:Unreachable"))
     assert code == 2
     assert said.startswith(
-        "egpo: task tests.local.test_endings:Unreachable: its `problems` raised ConnectionError: no data server "
+        "egpo: task tests.local.test_endings:Unreachable: the task's `problems` raised ConnectionError: no data server "
     )
     assert not (tmp_path / "runs").exists()
 

@@ -120,7 +120,9 @@ def test_a_run_that_is_done_says_so(recipe, tmp_path, capsys):
 
 def test_a_failure_in_the_middle_of_a_step_keeps_the_steps_before_it(recipe, tmp_path):
     task = "task.name=tests.local.run_tasks:Breaks"
-    with pytest.raises(InputError, match=r"its `prompt` raised ZeroDivisionError: .* \(run_tasks\.py, line \d+\)"):
+    with pytest.raises(
+        InputError, match=r"the task's `prompt` raised ZeroDivisionError: .* \(run_tasks\.py, line \d+\)"
+    ):
         trained(recipe, task, "checkpoints.every=0", "validation.every=0")
     steps = [path.name for path in (tmp_path / "runs/tiny/checkpoints").glob("global_step_*")]
     assert len(steps) == 1
@@ -271,7 +273,7 @@ def test_a_corrupt_checkpoint_is_named_and_the_one_before_it_offered(recipe, tmp
         trained(recipe, "steps=4", "update.schedule=constant", resume=True)
     assert contents(tmp_path / "runs/tiny") == before
     trained("runs/tiny/config.yaml", resume_from=2)
-    with pytest.raises(InputError, match="no checkpoint of step 3; there are: 2, 4"):
+    with pytest.raises(InputError, match="no checkpoint of step 3; steps with a checkpoint: 2, 4"):
         trained("runs/tiny/config.yaml", resume_from=3)
 
 

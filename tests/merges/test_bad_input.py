@@ -77,7 +77,7 @@ def test_a_shard_that_would_run_code_is_not_run(actor, tmp_path, capsys):
 
 def test_a_shard_of_something_else(actor, tmp_path):
     torch.save([1, 2], shard(actor, 0))
-    assert "the file contains no tensors by name" in fault(actor, tmp_path / "out")
+    assert "the file is not a state dict" in fault(actor, tmp_path / "out")
 
 
 def test_shards_of_two_saves(actor, tmp_path):

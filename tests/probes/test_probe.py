@@ -43,7 +43,7 @@ def test_failures_are_no_wrong_answers():
     assert finding(outcome, "failures").value == 0.25
     only_first = Scripted(lambda problem, sample: problem.ground_truth if problem.key == "train 0" else None)
     assert list(probe(only_first, paper_of(4, 4)).pass_rates) == ["train 0"]
-    with pytest.raises(EgpoError, match="none of 16 responses could be obtained"):
+    with pytest.raises(EgpoError, match="failed to give any of 16 responses"):
         probe(Scripted(lambda problem, sample: None), paper_of(4, 4))
 
 

@@ -236,8 +236,8 @@ def test_trl_columns_may_be_arrays(make):
     [
         (["5"], "`ground_truth` has 1 values for 2 completions"),
         (["5", "6", "7"], "`ground_truth` has 3 values for 2 completions"),
-        ("56", "`ground_truth` is '56'"),
-        (5, "`ground_truth` is 5"),
+        ("56", "`ground_truth` is not a list: '56'"),
+        (5, "`ground_truth` is not a list: 5"),
     ],
 )
 def test_trl_columns_of_the_wrong_length_are_named(column, what):
@@ -247,7 +247,7 @@ def test_trl_columns_of_the_wrong_length_are_named(column, what):
 
 @pytest.mark.parametrize("row", [5, None, "text", ["gsm8k"]])
 def test_what_is_no_row_is_an_error(row):
-    with pytest.raises(InputError, match=r"row 0: .* is no row"):
+    with pytest.raises(InputError, match=r"row 0: .* is not a row"):
         score_many([row], workers=0)
 
 
@@ -282,7 +282,7 @@ def test_calls_that_a_server_took_out_of_the_content_count():
 
 @pytest.mark.parametrize("completion", [None, 3, [], [{"role": "user", "content": "x"}], {"content": "x"}])
 def test_what_is_no_completion_is_an_error(completion):
-    with pytest.raises(InputError, match="is no completion"):
+    with pytest.raises(InputError, match="is not a completion"):
         completion_text(completion)
 
 
@@ -332,7 +332,7 @@ def test_what_it_may_not_give(result):
     ("spec", "what"),
     [
         ("no_such_module:f", "no module `no_such_module`; run egpo in the folder of the module"),
-        ("json:loads", "reward json:loads: cannot be called with verl's arguments"),
+        ("json:loads", "reward json:loads: the function cannot be called with verl's arguments"),
         ("builtins:dict", "cannot be called with verl's arguments"),
         ("json:lods", "no function `lods`.*did you mean `loads`"),
         ("nowhere.py:f", "nowhere.py"),

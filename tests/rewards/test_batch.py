@@ -147,7 +147,7 @@ def test_a_bad_ground_truth_names_its_row(workers):
 
 @pytest.mark.parametrize(
     ("row", "what"),
-    [({}, "no response"), ({"response": ""}, "no ground truth"), ({"response": 3, "ground_truth": "1"}, "is no text")],
+    [({}, "no response"), ({"response": ""}, "no ground truth"), ({"response": 3, "ground_truth": "1"}, "is not text")],
 )
 def test_a_row_that_lacks_something_is_named(row, what):
     good = {"data_source": "gsm8k", "response": "", "ground_truth": "1"}
@@ -157,7 +157,7 @@ def test_a_row_that_lacks_something_is_named(row, what):
 
 def test_no_rows_and_wrong_counts():
     assert score_many([]) == []
-    with pytest.raises(InputError, match="-1 workers"):
+    with pytest.raises(InputError, match="the number of workers is -1"):
         score_many([], workers=-1)
 
 

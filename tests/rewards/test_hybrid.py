@@ -51,7 +51,7 @@ def test_driver_and_worker_agree():
     "extra", [{}, {"ability": ""}, {"ability": None}, {"ability": float("nan")}, {"ability": np.array(None)}]
 )
 def test_no_ability_is_an_error(extra):
-    with pytest.raises(InputError, match="does not say its `ability`"):
+    with pytest.raises(InputError, match="has no `ability`"):
         score("mixed", BOXED, "5", extra)
 
 

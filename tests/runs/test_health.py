@@ -80,6 +80,7 @@ SICK = {
     "loss_not_finite": [{"actor/pg_loss": float("nan")}],
     "grad_norm_exploded": [*steady("actor/grad_norm", 0.5, 5), {"actor/grad_norm": 10.5}],
     "grad_norm_unusual": [{"actor/grad_norm": 5e-4, "critic/score/mean": 0.1}] * 5,
+    "sampler_differs": [{"sampler/logp_diff_mean": 0.06, "sampler/clipped_frac": 0.0}] * 3,
     "entropy_collapsed": [{"actor/entropy": 0.009}],
     "entropy_falling": [*steady("actor/entropy", 0.9, 5), *steady("actor/entropy", 0.29, 3)],
     "kl_high": [{"actor/kl": 0.51}],

@@ -295,9 +295,9 @@ class TestBadInput:
             )
 
     def test_responses_that_are_no_ids(self):
-        with pytest.raises(InputError, match="give token ids"):
+        with pytest.raises(InputError, match="give integer token ids"):
             segment_masks(torch.ones(2, 3), torch.ones(2, 3), tokenizer_named("one token"))
 
     def test_ids_of_another_tokenizer(self):
-        with pytest.raises(InputError, match="give the tokenizer of the model"):
+        with pytest.raises(InputError, match="use the tokenizer of the model"):
             segment_masks(torch.full((1, 3), 10**7), torch.ones(1, 3), tokenizer_named("one token"))

@@ -78,7 +78,7 @@ def test_a_constructor_that_takes_any_setting_gets_any():
 @pytest.mark.usefixtures("outside")
 def test_the_self_check_names_what_is_wrong():
     (fault, _) = check_gold(load_task("some_tasks:Wrong"))
-    assert "problem 0: its gold answer is judged `correct` (reward 0.0)" in str(fault)
+    assert "problem 0: the gold answer is judged not correct: `correct` (reward 0.0)" in str(fault)
 
 
 @pytest.mark.usefixtures("outside")
@@ -90,7 +90,7 @@ def test_the_self_check_names_what_is_wrong():
         ("some_tasks:Hole", "no class `Hole`; did you mean `Whole`"),
         ("some_tasks:a_function", "no class `a_function`"),
         ("some_tasks:", "no class ``"),
-        ("some_tasks:Half", "`Half` has no `judge`, `gold`"),
+        ("some_tasks:Half", "`Half` has no method `judge`, `gold`"),
         ("broken_task:X", "importing `broken_task` failed .ZeroDivisionError"),
         ("needy_task:X", "imports `not_installed_anywhere`, which is not installed"),
         ("leaving_task:X", "importing `leaving_task` failed .SystemExit: 3"),
@@ -110,27 +110,27 @@ def test_every_mistake_in_a_name(name, message):
     [
         ("countdown", {"max_numbr": 3}, "unknown setting `max_numbr`; did you mean `max_number`"),
         ("countdown", {"sed": 3}, "unknown setting `sed`; did you mean `seed`"),
-        ("countdown", {"mode": "binry"}, "mode='binry'; did you mean `binary`"),
+        ("countdown", {"mode": "binry"}, "mode='binry' is not allowed; did you mean `binary`"),
         ("countdown", {"min_numbers": 5}, "2 <= min_numbers <= max_numbers"),
         ("countdown", {"train": 0}, "train=0"),
         ("countdown", {"prompt_format": "{number}"}, "prompt_format"),
         ("countdown", {"prompt_format": "{numbers.x}"}, "prompt_format"),
         ("countdown", {"prompt_format": "{numbers[x]}"}, "prompt_format"),
         ("countdown", {"prompt_format": 3}, "prompt_format"),
-        ("countdown", {"max_numbers": "4"}, "max_numbers='4'; give a whole number"),
-        ("countdown", {"max_number": 1.5}, "max_number=1.5; give a whole number"),
-        ("countdown", {"max_target": True}, "max_target=True; give a whole number"),
-        ("countdown", {"min_numbers": None}, "min_numbers=None; give a whole number"),
+        ("countdown", {"max_numbers": "4"}, "max_numbers='4' is not a whole number; give"),
+        ("countdown", {"max_number": 1.5}, "max_number=1.5 is not a whole number; give"),
+        ("countdown", {"max_target": True}, "max_target=True is not a whole number; give"),
+        ("countdown", {"min_numbers": None}, "min_numbers=None is not a whole number; give a whole number"),
         ("countdown", {"mode": 3}, "mode=3"),
-        ("gsm8k", {"train": "4"}, "train='4'; give a whole number"),
-        ("gsm8k", {"seed": "4"}, "seed='4'; give a whole number"),
-        ("gsm8k", {"source": 3}, "source=3; give a directory"),
+        ("gsm8k", {"train": "4"}, "train='4' is not a whole number; give"),
+        ("gsm8k", {"seed": "4"}, "seed='4' is not a whole number; give"),
+        ("gsm8k", {"source": 3}, "source=3 is not a path; give the path"),
         ("gsm8k", {"mode": "strict"}, "mode='strict'"),
         ("function_calling", {"mode": "think"}, "mode='think'"),
         ("code", {"sandbox": "limit"}, "limit"),
         ("code", {"mode": "x"}, "mode='x'"),
         ("some_tasks:Whole", {"siz": 3}, "unknown setting `siz`; did you mean `size`"),
-        ("some_tasks:Half", {"siz": 3}, "has no `judge`"),
+        ("some_tasks:Half", {"siz": 3}, "has no method `judge`"),
         ("some_tasks:Bare", {"siz": 3}, "unknown setting `siz`; the task takes no settings"),
     ],
 )
@@ -236,10 +236,10 @@ def test_a_task_that_raises_is_named_with_its_line(failing, method):
     """It was a traceback of dozens of lines through the engine."""
     with pytest.raises(
         InputError,
-        match=rf"^task failing:Fails: its `{method}` raised JSONDecodeError: .* \(failing\.py, line 12\);",
+        match=rf"^task failing:Fails: the task's `{method}` raised JSONDecodeError: .* \(failing\.py, line 12\);",
     ):
         failing(method)
-    with pytest.raises(InputError, match=rf"its `{method}` raised SystemExit: 0 "):
+    with pytest.raises(InputError, match=rf"the task's `{method}` raised SystemExit: 0 "):
         failing(f"exit in {method}")
 
 

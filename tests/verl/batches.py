@@ -26,6 +26,7 @@ def rows_for(groups, *, failed=(), seed=0):
         entropy_BT=torch.rand(count, LENGTH, generator=generator),
         logp_BT=-torch.rand(count, LENGTH, generator=generator),
         score_B=torch.rand(count, generator=generator),
+        sampled_logp_BT=None,
         information=tuple(
             {
                 "acc": float(row % 3 == 0),

@@ -97,7 +97,7 @@ def test_the_manager_hybrid_tells_right_from_wrong_and_reads_the_ability_in_extr
         judged(manager, rf"\boxed{{{answer}}}", **MATH, extra_info='{"ability": "math"}') for answer in (42, 41)
     )
     assert right["reward_score"] > wrong["reward_score"]
-    with pytest.raises(InputError, match="does not say its `ability`"):
+    with pytest.raises(InputError, match="has no `ability`"):
         judged(manager, "42", **MATH, extra_info={})
 
 

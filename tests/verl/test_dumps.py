@@ -47,6 +47,7 @@ def feed_of(tokenizer, texts=TEXTS):
         entropy_BT=drawn * mask_BT,
         logp_BT=-drawn,
         score_B=torch.tensor([1.0, 0.0, 0.5, 0.0]),
+        sampled_logp_BT=None,
         information=tuple({"acc": float(n == 0), "failed": float(n == 2), "reason": f"r{n}"} for n in range(4)),
     )
     return replace(feed, rows=rows, measures=measure(rows, tokenizer, TAGS))

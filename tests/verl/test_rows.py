@@ -106,6 +106,21 @@ def test_metrics_of_a_step(tokenizer):
     assert all(isinstance(value, float) for value in metrics.values())
 
 
+def test_the_sampler_is_compared_with_the_trainer_on_the_models_own_tokens():
+    rows = rows_for(["a", "a"])
+    mask_BT = rows.mask_BT.clone()
+    mask_BT[0, 1:] = False
+    sampled_BT = rows.logp_BT.clone()
+    sampled_BT[0] += 7.0
+    sampled_BT[1, 0] -= 0.5
+    metrics = step_metrics(
+        dataclasses.replace(rows, mask_BT=mask_BT, sampled_logp_BT=sampled_BT), measure(rows, None, None)
+    )
+    assert metrics["sampler/logp_diff_max"] == pytest.approx(7.0, abs=1e-5)
+    assert metrics["sampler/logp_diff_mean"] == pytest.approx(7.5 / int(mask_BT.sum()), abs=1e-5)
+    assert "sampler/logp_diff_mean" not in step_metrics(rows, measure(rows, None, None))
+
+
 def test_the_entropy_of_all_tokens_does_not_depend_on_how_the_loss_is_averaged():
     """verl's `actor/entropy` is a mean of sums over a fixed length under `seq-mean-token-sum-norm`."""
     rows = rows_for(["a", "a"])

@@ -2,8 +2,8 @@
 
     signals.py           Signals, the inputs of an estimator; Groups, sums within groups
     grpo.py              the reward compared with the group
-    egpo.py              plus a clipped bonus for the entropy of the thinking
-    egpo_calibrated.py   times the confidence relative to the group
+    egpo.py              GRPO's advantage plus a clipped bonus for the entropy of the thinking
+    egpo_calibrated.py   GRPO's advantage times the confidence relative to the group
 
 To add an estimator, write its file (settings class and function, see `egpo.py`) and add a row to ESTIMATORS. Recipes,
 verl's keys, the translation to verl, the demo and the documentation read this table. An estimator outside the package

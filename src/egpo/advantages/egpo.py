@@ -24,9 +24,9 @@ class EgpoSettings(Section):
     lam: Positive = 0.4
     """Strength of the bonus; more than 0 and less than alpha."""
     alpha: Annotated[float, Field(gt=1)] = 2.0
-    """The cap of the bonus is |A| / alpha."""
+    """Divisor in cap = |A| / alpha, where A is GRPO's advantage; `form` says what is capped. More than 1."""
     form: Literal["clip_entropy", "clip_bonus"] = "clip_entropy"
-    """`clip_entropy`: lam * clip(H, cap). `clip_bonus`, the paper's equation: min(lam * H, cap)."""
+    """Bonus for entropy H. `clip_entropy`: lam * clip(H, -cap, cap). `clip_bonus` (the paper): min(lam * H, cap)."""
     entropy_mode: Segment = "thinking"
     """The segment whose entropy counts: thinking, answer or response."""
 

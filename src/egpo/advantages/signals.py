@@ -2,7 +2,7 @@
 
 Tensor suffixes: B rows (one per response, in any order), P groups.
 
-torch is imported inside the functions, because recipes are checked without it, also their estimators' settings.
+torch is imported inside the functions, so that recipes and their estimators' settings can be checked without it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Groups:
         return -self.max(-value_B)
 
     def mean_where(self, known_B: Tensor, value_B: Tensor) -> Tensor:
-        """Return the mean over each group's known rows; NaN for a group without any."""
+        """Return each group's mean over the rows that `known_B` marks; NaN for a group without such rows."""
         return self.sum(value_B.masked_fill(~known_B, 0.0)) / self.sum(known_B.to(value_B.dtype))
 
     def rows(self, value_P: Tensor) -> Tensor:
@@ -135,9 +135,9 @@ def _row(name: str, value: Any) -> Tensor:
     try:
         row = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name} is not a row of numbers: {error}", where="Signals") from error
+        raise InputError(f"{name} is not a list of numbers: {error}", where="Signals") from error
     if row.is_complex():
-        raise InputError(f"{name} is complex", where="Signals", fix="give real numbers")
+        raise InputError(f"{name} contains complex numbers", where="Signals", fix="give real numbers")
     if row.ndim != 1:
         raise InputError(f"{name} has {row.ndim} dimensions", where="Signals", fix="give one value per response")
     return row

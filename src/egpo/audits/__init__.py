@@ -1,6 +1,6 @@
 """Audits of rewards: stored rollouts in, new verdicts and their differences from another reward out.
 
-    replay.py   reads rollout files of either engine, judges them again, and counts (`egpo audit rewards`)
+    replay.py   reads rollout files of egpo or verl, judges them again, and counts the verdicts (`egpo audit rewards`)
 
 The audit of the sandbox is in `rewards/sandbox`.
 """

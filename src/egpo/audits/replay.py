@@ -1,6 +1,6 @@
-"""Judges stored rollouts again, and lists the responses on which two rewards differ.
+"""The audit of rewards, which judges stored rollouts again and lists the responses on which two rewards differ.
 
-A rollout file is egpo's or verl's JSON lines, or parquet with responses; it is read one record at a time.
+A rollout file has JSON lines, written by egpo or verl, or parquet rows with responses. It is read one record at a time.
 """
 
 from collections import Counter, deque
@@ -43,8 +43,8 @@ class RunMode:
 
 
 def mode_of_run(path: Path) -> RunMode | None:
-    """Return the mode in which the run judged the rollouts of this file. None if the file is not in a run folder, if
-    the task has no modes, or if it is a user's task.
+    """Return the mode of the reward in the run that wrote this file. None if the file is not in a run folder, if the
+    task of the run has no modes, or if the task is a user's own.
 
     Rollouts are in `rollouts/` of a run folder; verl's own dumps are in `verl/rollouts/` and `verl/validations/`.
     """
@@ -56,20 +56,22 @@ def mode_of_run(path: Path) -> RunMode | None:
     name, settings = task.get("name"), task.get("settings") or {}
     if not isinstance(name, str) or ":" in name:
         return None
-    # Only the mode is passed on: the task's source may have been moved since.
+    # Only the mode is passed to the task: other settings may name files that were moved since the run.
     mode = getattr(load_task(name, **{key: settings[key] for key in settings if key == "mode"}), "mode", None)
     return None if mode is None else RunMode(mode, config)
 
 
 def read_rollouts(path: Path) -> Iterator[Rollout]:
-    """Yield every rollout of a file. A record without a response or a ground truth is an InputError with its place."""
+    """Yield every rollout of a file. InputError, with the place in the file, on a record without a response or a
+    ground truth."""
     for record in read_records(path):
         for value, where in _unfolded(record):
             yield Rollout(where, read_sample(value, where), stored_verdict(value, where))
 
 
 def _unfolded(record: Record) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield one record per response: verl's generation writes all responses to a prompt as the list `responses`."""
+    """Yield one record per response, with its place: verl's generation writes all responses to a prompt in one record,
+    as the list `responses`."""
     many = record.value.get("responses")
     if not isinstance(many, list) or "response" in record.value:
         yield record.value, record.where
@@ -87,7 +89,8 @@ def stored_verdict(record: Mapping[str, Any], where: str) -> Verdict | None:
     if reward is None:
         return None
     if not isinstance(reward, int | float):
-        raise InputError(f"the stored reward is {reward!r:.80}", where=where, fix="it must be a number")
+        what = f"the stored reward {reward!r:.80} is not a number"
+        raise InputError(what, where=where, fix="store a number under `reward` or `score`")
     correct = first_present(record, STORED_CORRECT_KEYS)
     right = reward >= 1 if correct is None else bool(correct)
     reason = str(first_present(record, ("reason",)) or "stored")
@@ -99,7 +102,7 @@ def stored_verdict(record: Mapping[str, Any], where: str) -> Verdict | None:
 
 STORED = "stored"
 _TOLERANCE = 1e-6
-"""Smaller differences are ignored: stored rewards were rounded to float32."""
+"""The largest difference between two rewards that is ignored: stored rewards were rounded to float32."""
 
 
 @dataclass
@@ -148,8 +151,9 @@ class Difference:
 
 @dataclass
 class Audit:
-    """The result of an audit. `sources` counts by data source. `differences` holds the first of the `num_different`
-    differing responses. `run_mode` is the mode of the run's reward, if the rollouts are in a run folder."""
+    """The result of an audit. `ours` and `theirs` count the verdicts of the first and the second reward; `sources`
+    counts those of the first by data source. `differences` holds the first of the `num_different` responses on which
+    the two differ. `run_mode` is the mode of the run's reward, if the rollouts are in a run folder."""
 
     ours: Tally = field(default_factory=Tally)
     theirs: Tally | None = None
@@ -173,7 +177,8 @@ def audit_rewards(
 
     `reward` and `against` are names in the form of `egpo.rewards.named`; None is the reward of each row's data source,
     and "stored" is the verdict in the file. A built-in reward that is named without a mode is used in the mode of the
-    run, if the file is in a run folder. `limit` is the maximum number of responses.
+    run, if the file is in a run folder. `limit` is the maximum number of responses. `watch` wraps the stream of
+    rollouts, for example to show a progress bar.
     """
     _require_known(reward, against)
     rollouts = islice(watch(read_rollouts(path)), limit)
@@ -189,7 +194,7 @@ def audit_rewards(
             audit.theirs.add(judged.theirs)
             _note_difference(audit, index, judged, judged.theirs, keep)
     if not audit.ours.rows:
-        raise InputError("the file contains no response", where=str(path), fix="give a file with at least one")
+        raise InputError("the file contains no response", where=str(path), fix="give a file with at least one response")
     return audit
 
 
@@ -240,15 +245,16 @@ def _judged(rollouts: Iterable[Rollout], reward: str | None, against: str | None
 def _samples(rollouts: Iterable[Rollout], under_way: deque[Rollout], *, by_source: bool) -> Iterator[Sample]:
     for rollout in rollouts:
         if by_source and not rollout.sample.data_source:
-            raise InputError("no `data_source`", where=rollout.where, fix="choose the reward with --reward NAME")
+            what = "the record has no `data_source`, which chooses the reward"
+            raise InputError(what, where=rollout.where, fix="choose the reward with --reward NAME")
         under_way.append(rollout)
         yield rollout.sample
 
 
 def _stored(rollout: Rollout) -> Verdict:
     if rollout.stored is None:
-        fix = f"`{STORED}` needs `reward` or `score` in every row"
-        raise InputError("no stored reward", where=rollout.where, fix=fix)
+        fix = f"`{STORED}` needs `reward` or `score` in every record"
+        raise InputError("the record has no stored reward", where=rollout.where, fix=fix)
     return rollout.stored
 
 

@@ -1,4 +1,4 @@
-"""`egpo audit`: check the rewards on stored rollouts, and try to escape from the sandbox."""
+"""`egpo audit`: judge stored rollouts again to check a reward, and test the sandbox with programs that attack it."""
 
 import json
 from dataclasses import asdict
@@ -15,26 +15,28 @@ def audit_sandbox(
     tier: Annotated[
         str | None,
         typer.Option(
-            help="Sandbox to test: bubblewrap, limits, or the URL of a service. Default: the best on this machine."
+            help="Sandbox to test: bubblewrap, limits (resource limits only), or the URL of a sandbox service. "
+            "Default: the best that this machine offers."
         ),
     ] = None,
     memory: Annotated[
         bool,
         typer.Option(
-            help="Measure memory only: run several copies of each program that allocates too much, and compare the "
-            "drop of the host's available memory with their limit. Nothing else may run on the machine."
+            help="Test only the memory limit: run several copies of each program that allocates too much, and compare "
+            "how far the machine's free memory drops with the limit. Nothing else may run on the machine meanwhile."
         ),
     ] = False,
-    programs: Annotated[int, typer.Option(min=1, help="With --memory: number of concurrent copies.")] = 4,
+    programs: Annotated[int, typer.Option(min=1, help="With --memory: number of copies that run at a time.")] = 4,
     cgroup: Annotated[
         bool,
-        typer.Option(help="--no-cgroup: limit memory without a cgroup, as on a machine where none can be created."),
+        typer.Option(help="Limit memory with a cgroup. --no-cgroup: as on a machine that does not allow cgroups."),
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Run programs that try to escape from the sandbox, exhaust the machine or forge a pass, and list the outcome.
+    """Test the sandbox in which programs run that a model wrote, and print the outcome of each attack.
 
-    Exit code 1 if an attempt was not contained.
+    The attacks are programs that try to escape, to exhaust the machine, or to pass their tests by fraud. The exit code
+    is 1 if one of them succeeded.
 
     Example: [cyan]egpo audit sandbox --tier bubblewrap[/]
     """
@@ -44,17 +46,17 @@ def audit_sandbox(
     from egpo.rewards.sandbox.audit import audit, measure_memory
 
     sandbox, detail = _sandbox(tier, cgroup)
-    with Console(stderr=True).status("trying to escape") as status:
+    with Console(stderr=True).status("testing the sandbox") as status:
         rows = []
         for finding in measure_memory(sandbox, programs) if memory else audit(sandbox):
             rows.append(asdict(finding))
-            status.update(f"trying to escape: {finding.attempt}")
+            status.update(f"testing the sandbox: {finding.attempt}")
     num_through = sum(not row["contained"] for row in rows)
     if as_json:
         answer = {"tier": sandbox.tier, "protection": detail, "got_through": num_through, "attempts": rows}
         typer.echo(json.dumps(answer, indent=2))
     else:
-        measured = ("host MB", "one sandbox MB", "may hold MB") if memory else ()
+        measured = ("host MB", "one sandbox MB", "limit MB") if memory else ()
         table = Table("attempt", "what happened", *measured, "contained", title=detail)
         for row in rows:
             numbers = [f"{row[key]:.0f}" for key in ("host_mb", "sandbox_mb", "bound_mb")] if memory else []
@@ -62,7 +64,7 @@ def audit_sandbox(
             table.add_row(row["attempt"], row["happened"], *numbers, contained)
         console = Console()
         console.print(table)
-        console.print(f"{len(rows)} attempts, {num_through} got through")
+        console.print(f"{len(rows)} attempts, {num_through} not contained")
     if num_through:
         raise typer.Exit(1)
 
@@ -79,12 +81,13 @@ def _sandbox(tier: str | None, cgroup: bool) -> "tuple[Sandbox, str]":
     sandbox = require_sandbox(tier)
     if not cgroup:
         if not isinstance(sandbox, Bubblewrap):
-            raise InputError("--no-cgroup needs bubblewrap", where="egpo audit sandbox", fix="add --tier bubblewrap")
+            what = "--no-cgroup works only with the bubblewrap sandbox"
+            raise InputError(what, where="egpo audit sandbox", fix="add --tier bubblewrap")
         sandbox = replace(sandbox, divide_memory=True)
     return sandbox, describe(sandbox)
 
 
-HELP = """Check rewards on stored rollouts, and the sandbox in which programs run.
+HELP = """Check a reward on stored rollouts, or test the sandbox in which programs run that a model wrote.
 
 Example: [cyan]egpo audit rewards runs/tiny/rollouts/step_10.jsonl --against stored[/]
 """
@@ -92,11 +95,15 @@ Example: [cyan]egpo audit rewards runs/tiny/rollouts/step_10.jsonl --against sto
 audit_app = typer.Typer(no_args_is_help=True, help=HELP, rich_markup_mode="rich")
 audit_app.command("sandbox")(audit_sandbox)
 
-FILE_HELP = "File of rollouts: JSON lines of egpo or verl, or parquet with a column `response`."
+FILE_HELP = "File of rollouts: JSON lines that egpo or verl wrote, or parquet with a column `response`."
 REWARD_HELP = (
-    "Reward: a data source or kind (gsm8k, function_calling@plain), or module:function. Default: each row's own."
+    "Reward to judge with: the name of a reward or data source, with @MODE if it has modes (gsm8k, "
+    "function_calling@plain), or module:function. Default: the one that each row's data source names."
 )
-AGAINST_HELP = "Second reward, or `stored` for the stored scores: show the rows on which the two differ. Default: none."
+AGAINST_HELP = (
+    "Compare with a second reward, or with the scores in the file (`stored`), and show the rows that differ. "
+    "Default: no comparison."
+)
 
 
 @audit_app.command("rewards")
@@ -105,16 +112,16 @@ def rewards(
     reward: Annotated[str | None, typer.Option(help=REWARD_HELP)] = None,
     against: Annotated[str | None, typer.Option(help=AGAINST_HELP)] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Worker processes. 0: work in this process. Default: one per core.")
+        int | None, typer.Option(help="Number of worker processes. 0: use no workers. Default: one per core.")
     ] = None,
     rows: Annotated[int, typer.Option(min=0, help="With --against: show at most N rows that differ.")] = 20,
     limit: Annotated[int | None, typer.Option(min=1, help="Read only the first N rows. Default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Judge stored rollouts again: accuracy, mean reward, reasons, failures of the checker.
+    """Judge stored rollouts again: print accuracy, mean reward, the reasons, and how often the checker failed.
 
-    Accuracy and mean reward are over the responses that could be judged. Rollouts in a run folder are judged in the
-    mode of the run's config.yaml, unless the reward is named with another mode (NAME@MODE).
+    Responses on which the checker failed are left out of accuracy and mean reward. Rollouts in a run folder are judged
+    in the reward mode that the run's config.yaml sets, unless --reward names a mode (NAME@MODE).
 
     Example: [cyan]egpo audit rewards rollouts.jsonl --reward gsm8k --against stored[/]
     """

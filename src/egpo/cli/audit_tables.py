@@ -1,4 +1,4 @@
-"""Tables and JSON of `egpo audit rewards`."""
+"""The tables and the JSON that `egpo audit rewards` prints."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ def print_audit(done: Audit, reward: str | None, against: str | None) -> None:
     console.print(safe_table(f"reward: {name}", columns, [_tally_row(*named) for named in tallies]))
     if done.run_mode is not None:
         console.print(
-            f"mode `{done.run_mode.mode}`, from {done.run_mode.config}; choose another with --reward NAME@MODE"
+            f"reward mode: `{done.run_mode.mode}`, as in {done.run_mode.config}; choose another with --reward NAME@MODE"
         )
     console.print(_reasons_table(done.ours, [reward] if reward else list(done.sources)))
     if tier := sandbox_in_force(done, reward):
@@ -64,7 +64,7 @@ def _verdict_text(verdict: Verdict) -> str:
 
 
 def sandbox_in_force(done: Audit, reward: str | None) -> str | None:
-    """Return the sandbox that programs ran in; None if no response is a program."""
+    """Return a description of the sandbox in which programs ran; None if the rewards run no programs."""
     judges = [reward] if reward else list(done.sources)
     names = [judge.partition("@")[0] for judge in judges]
     if not {DATA_SOURCES.get(name, name) for name in names} & {"code", "hybrid"}:

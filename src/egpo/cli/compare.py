@@ -1,4 +1,4 @@
-"""`egpo compare`: test whether runs differ, and print the smallest difference that could be detected."""
+"""`egpo compare`: test whether the evaluations of runs differ, and print the smallest detectable difference."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,24 +14,30 @@ if TYPE_CHECKING:
 
 CONDITION_COLUMNS = ("condition", "metric", "mean", "runs", "evaluations per run")
 
-RUNS_HELP = "Run folders. A model without a run, such as the base: the JSON file of its evaluation."
-CASES_HELP = "With --scores: number of problems of each evaluation. Default: unknown."
+RUNS_HELP = (
+    "Run folders. For a model without a run, such as the base model: the JSON file of its evaluation (evals/NAME.json)."
+)
+CASES_HELP = "With --scores: number of problems in each evaluation. Default: unknown."
 FACTOR_HELP = "Key or section of the config that may differ between the runs. May be repeated. Default: algorithm."
 EVAL_HELP = (
-    "Evaluation to compare: its file name without step and seed, as in countdown-n8-t1. * matches anything. "
-    "Default: the one that all runs have."
+    "Evaluation to compare, if the runs have several: its file name without step and seed, as in countdown-n8-t1; "
+    "* matches any characters. Default: the only evaluation that all runs have."
 )
 METRIC_HELP = (
-    "Metric to compare: accuracy, score or pass@K. May be repeated: the correction for multiple tests covers all. "
+    "Metric to compare: accuracy, score or pass@K. May be repeated; p-values are then corrected for multiple tests. "
     "Default: accuracy."
 )
-EFFECT_HELP = "With --scores: difference to plan for, in percentage points."
+EFFECT_HELP = "With --scores: print how many evaluations are needed to detect a difference of X percentage points."
 CSV_HELP = "Write one line per pair of conditions to this file. Default: not written."
-ALLOW_HELP = "Compare even if other settings differ. Every output then lists them."
+ALLOW_HELP = "Compare even if settings other than --factor differ. The output then lists these settings."
 SCORES_HELP = (
-    "Scores instead of runs: NAME=MEAN±SDxEVALUATIONS, NAME=61.0,62.5, or a YAML or CSV file. May be repeated."
+    "Compare these scores instead of runs: mean, standard deviation and number of evaluations as "
+    "NAME=MEAN±SDxEVALUATIONS, a list as NAME=61.0,62.5, or a YAML or CSV file. May be repeated."
 )
-OUT_HELP = "Folder for compare.json, such as the folder of the runs: `egpo report` shows it. Default: not written."
+OUT_HELP = (
+    "Folder for compare.json. `egpo report` shows this file if it is in the folder that holds the runs. "
+    "Default: not written."
+)
 
 
 def compare(
@@ -43,16 +49,16 @@ def compare(
     scores: Annotated[list[str] | None, typer.Option("--scores", metavar="WORD", help=SCORES_HELP)] = None,
     cases: Annotated[int | None, typer.Option(min=2, help=CASES_HELP, show_default=False)] = None,
     effect: Annotated[float, typer.Option(min=0.01, help=EFFECT_HELP)] = 2.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap for the intervals.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the comparison as Markdown.")] = False,
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help=CSV_HELP)] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help=OUT_HELP, show_default=False)] = None,
 ) -> None:
-    """Compare runs that share data, reward and evaluation: differences, intervals, p-values and verdicts.
+    """Compare runs that were evaluated on the same problems: print differences, intervals, p-values and verdicts.
 
-    Runs that differ only in their seed are one condition. Runs that differ in more than the factor are refused, with
-    the list of differences, unless --allow is given.
+    Runs that differ only in their seed form one condition; conditions are compared in pairs. It is an error if runs
+    differ in other settings than the factor (--factor), for example in data or reward; --allow permits this.
 
     Example: [cyan]egpo compare runs/grpo-0 runs/grpo-1 runs/egpo-0 runs/egpo-1[/]
     """
@@ -88,7 +94,8 @@ def _of_scores(runs: list[Path] | None, scores: list[str], cases: int | None, ef
     from egpo.errors import InputError
 
     if runs:
-        raise InputError("runs and --scores cannot be combined", where="egpo compare", fix="give one or the other")
+        fix = "give either run folders or --scores"
+        raise InputError("run folders and --scores cannot be combined", where="egpo compare", fix=fix)
     return compare_scores(read_scores(scores), cases, effect / 100)
 
 
@@ -103,7 +110,7 @@ def _show(found: "Comparison", as_json: bool, markdown: bool) -> None:
 
 
 def print_comparison(comparison: "Comparison") -> None:
-    """Print what makes the comparison unfair, then the tables, then the verdicts in words."""
+    """Print the settings that make the comparison unfair, then the tables, then the verdicts in words."""
     from rich.console import Console
 
     from egpo.cli.tables import cell
@@ -124,7 +131,10 @@ def print_comparison(comparison: "Comparison") -> None:
 
 
 def _condition_cells(row: "ConditionRow") -> "Sequence[str]":
-    """Return the short form: --json, --markdown and --csv also have the names and single evaluations."""
+    """Return the table cells of one condition, in a short form for the terminal.
+
+    --json, --markdown and --csv also list the names of the runs and their single evaluations.
+    """
     from egpo.comparisons.result import amount
 
     runs = ", ".join(_figure(run.mean, row.is_share) for run in row.runs) if len(row.runs) > 1 else "1"

@@ -24,12 +24,13 @@ Recipe = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RECIPE] [KEY=VALUE]...",
-        help="A recipe (a name that `egpo recipes` lists, or a YAML file), then overrides such as update.lr=2e-6.",
+        help="A recipe (a name that `egpo recipes` lists, or a YAML file), then settings that override it, such as "
+        "update.lr=2e-6. Default: the default settings.",
         show_default=False,
         autocompletion=complete_word,
     ),
 ]
-IMPORT_HELP = "Shell script that runs verl.trainer.main_ppo, file of overrides, or YAML configuration of verl."
+IMPORT_HELP = "Shell script that runs verl.trainer.main_ppo, text file of verl overrides, or YAML config of verl."
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -41,7 +42,7 @@ def show(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print every setting of a recipe, with includes, overrides and defaults resolved.
+    """Print every setting of a recipe, including those that come from included recipes, overrides and defaults.
 
     Example: [cyan]egpo config show countdown_tiny update.lr=2e-6[/]
     """
@@ -60,7 +61,7 @@ def show(
 
 @config_app.command()
 def check(recipe: Recipe = None, as_json: AsJson = False) -> None:
-    """Check a recipe and report all its faults. Exit code 2 if there are any.
+    """Check a recipe and print all its faults. The exit code is 2 if there are any.
 
     Example: [cyan]egpo config check countdown_tiny algorithm.estimator=egpo_calibrated[/]
     """
@@ -85,11 +86,11 @@ def import_recipe(
     out: Annotated[Path | None, typer.Option(help="Write the recipe to this file. Default: print it.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the --out file if it exists.")] = False,
 ) -> None:
-    """Convert a verl configuration to a recipe, and list what could not be converted.
+    """Convert a verl configuration to a recipe of egpo, and list the settings that could not be converted.
 
-    The list is printed to stderr and written into the recipe as comments.
+    The list is printed to stderr, and also written into the recipe as comments.
 
-    Example: [cyan]egpo config import run_grpo.sh --out mine[/]
+    Example: [cyan]egpo config import run_grpo.sh --out mine.yaml[/]
     """
     from egpo.config.yaml_text import dump_yaml
     from egpo.errors import InputError
@@ -98,8 +99,10 @@ def import_recipe(
     from egpo.verl.launch.recipe_import import import_verl
 
     if out is not None and (path_fault(str(out)) or not out.parent.is_dir() or (out.exists() and not force)):
-        what = "exists already" if not path_fault(str(out)) and out.exists() else "cannot be written"
-        raise InputError(what, where=str(out)[:200], fix="give --force, or another path")
+        exists = not path_fault(str(out)) and out.exists()
+        what = "this file exists already" if exists else "this file cannot be written"
+        fix = "replace it with --force, or choose another path" if exists else "choose a path in a folder that exists"
+        raise InputError(what, where=str(out)[:200], fix=fix)
     imported = import_verl(read_verl_file(file))
     lists = {
         "Not converted": [str(one) for one in imported.left_out],
@@ -120,9 +123,9 @@ def import_recipe(
 
 @config_app.command()
 def schema(
-    sft: Annotated[bool, typer.Option("--sft", help="Print the schema of recipes for `egpo sft`.")] = False,
+    sft: Annotated[bool, typer.Option("--sft", help="Print the schema of `egpo sft` instead of `egpo train`.")] = False,
 ) -> None:
-    """Print the JSON schema of recipes, for completion and checks in an editor.
+    """Print the JSON schema of recipes, with which an editor can complete and check settings.
 
     Example: [cyan]egpo config schema > egpo.schema.json[/]
     """
@@ -132,7 +135,7 @@ def schema(
 
 
 def _checked_whole(path: str | None, overrides: list[str]) -> "Config | SftConfig":
-    """Return the checked recipe. ConfigError with all faults of its keys and of its tasks."""
+    """Return the checked recipe. Raise ConfigError with all faults of its settings and of its tasks."""
     from egpo.config import Config
     from egpo.config.load import check_values, read_values
     from egpo.errors import ConfigError
@@ -151,7 +154,7 @@ def _checked_whole(path: str | None, overrides: list[str]) -> "Config | SftConfi
 
 
 def _task_faults(values: "Values") -> "list[Fault]":
-    """Return the faults that the schema cannot see: unknown tasks, and settings that a task does not have."""
+    """Return the faults that the schema does not detect: unknown tasks, and settings that a task does not have."""
     from egpo.errors import Fault, InputError
     from egpo.tasks.loading import check_task
 
@@ -163,7 +166,7 @@ def _task_faults(values: "Values") -> "list[Fault]":
     for place, task in named:
         name, settings = (task.get("name"), task.get("settings", {})) if isinstance(task, dict) else (None, None)
         if not isinstance(name, str) or not name or not isinstance(settings, dict):
-            continue  # reported by the schema
+            continue  # the check against the schema reports this fault
         try:
             check_task(name, settings)
         except InputError as error:
@@ -183,12 +186,12 @@ def _chosen(config: "Config | SftConfig") -> str:
 
 
 def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
-    """Split the arguments into recipe and overrides. The first word is the recipe unless it is an override.
+    """Split the command's arguments into the recipe (None if there is none) and the overrides.
 
-    A word with a `=` is an override unless there is a file of that name.
+    The first argument is the recipe, unless it contains a `=` and there is no file of that name.
     """
     words = words or []
-    # os.path, since Path.is_file() raises on a name that is too long for the system.
+    # os.path.isfile, because Path.is_file raises an error for a name that is too long for the file system.
     if words and ("=" not in words[0] or os.path.isfile(words[0])):
         return words[0], words[1:]
     return None, words

@@ -1,4 +1,4 @@
-"""`egpo convert`: convert conversations between formats."""
+"""`egpo convert`: convert tool-calling conversations to verl parquet files, and parquet files to OpenAI messages."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from egpo.data import Conversion
     from egpo.data.tokens import TokenStatistics
 
-HELP = """Convert tool conversations to verl parquet, and parquet back to messages.
+HELP = """Convert tool-calling conversations to verl parquet files, and parquet files back to OpenAI messages.
 
 Example: [cyan]egpo convert messages chats.jsonl --out data/chats[/]
 """
@@ -20,15 +20,15 @@ Example: [cyan]egpo convert messages chats.jsonl --out data/chats[/]
 convert_app = typer.Typer(no_args_is_help=True, help=HELP, rich_markup_mode="rich")
 
 VERBS = {
-    "hardgen": """Convert raw multi-turn conversations, whose turns have the keys "0", "1", "2", …
+    "hardgen": """Convert HardGen's raw multi-turn conversations, in which the keys of the turns are "0", "1", "2", …
 
     Example: [cyan]egpo convert hardgen raw.jsonl --out data/tools --max-samples 1000[/]
     """,
-    "messages": """Convert OpenAI conversations: `messages`, with `tools` and `tool_calls` or with the calls as text.
+    "messages": """Convert OpenAI conversations: `messages` and `tools`, with the calls in `tool_calls` or as text.
 
     Example: [cyan]egpo convert messages chats.jsonl --out data/chats --test-size 0.1[/]
     """,
-    "xlam": """Convert rows of xlam-function-calling-60k: `query`, and `tools` and `answers` as JSON strings.
+    "xlam": """Convert xlam-function-calling-60k: rows of `query`, and `tools` and `answers` as JSON strings.
 
     Example: [cyan]egpo convert xlam xlam_60k.json --out data/xlam --tokenizer models/qwen3[/]
     """,
@@ -38,16 +38,17 @@ Source = Annotated[
     Path, typer.Argument(metavar="SRC", help="File to convert: JSON, JSON lines or parquet, of any size.")
 ]
 Out = Annotated[Path, typer.Option(help="Folder for the converted files.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the files in the folder.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace converted files that are already in the folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
-SEED_HELP = "Seed of the split, and of the shuffle before --max-samples."
-SHUFFLE_HELP = "Draw --max-samples at random from the whole file, instead of taking the first ones."
-DUPLICATES_HELP = "Keep rows whose prompt occurs a second time. Default: they are dropped."
-INSTRUCTION_HELP = "System instruction. Default: the record's own."
-WRAP_HELP = "Write tools in OpenAI's wrapped form ({type: function, function: ...})."
+SEED_HELP = "Seed of the random split, and of the shuffle before --max-samples."
+SHUFFLE_HELP = "Draw the --max-samples rows at random. --no-shuffle: take the first rows of the file."
+DUPLICATES_HELP = "Keep rows whose prompt has occurred before. Default: they are dropped."
+INSTRUCTION_HELP = "Text of the system message before the tools. Default: that of each record."
+WRAP_HELP = "Write each tool in OpenAI's form {type: function, function: ...}. Default: only the function."
 TOKENIZER_HELP = (
-    "Folder of a tokenizer: adds token statistics, and its chat template writes the tools. Default: Qwen3's template."
+    "Tokenizer folder. Tools are then written by its chat template, and token statistics are printed. "
+    "Default: tools are written by Qwen3's chat template, without statistics."
 )
 
 TOOLS_TEXT = {"qwen3": "Qwen3's chat template", "tokenizer": "the tokenizer's own chat template"}
@@ -58,7 +59,7 @@ def _verb(kind: str) -> Callable[..., None]:
         source: Source,
         out: Out,
         max_samples: Annotated[
-            int | None, typer.Option(help="Number of rows to take before the split. Default: all.")
+            int | None, typer.Option(help="Number of rows to convert, for training and testing together. Default: all.")
         ] = None,
         test_size: Annotated[float, typer.Option(help="Fraction of the rows for testing.")] = 0.05,
         seed: Annotated[int, typer.Option(help=SEED_HELP)] = 42,
@@ -91,9 +92,10 @@ for _name, _doc in VERBS.items():
 
 @convert_app.command("parquet")
 def parquet(source: Source, out: Out, force: Force = False, json: Json = False) -> None:
-    """Convert verl parquet (a file or a folder) to OpenAI messages, for supervised training on the same split.
+    """Convert verl parquet (a file or a folder) to OpenAI messages, for supervised fine-tuning on the same data.
 
-    The assistant's message is `extra_info.answer`, or the ground truth in the form that the reward accepts.
+    The assistant's message is `extra_info.answer`, or if that is missing, the ground truth in the form that the task's
+    reward accepts.
 
     Example: [cyan]egpo convert parquet data/tools --out data/tools-sft[/]
     """
@@ -130,9 +132,9 @@ def _print(done: "Conversion", *, as_json: bool) -> None:
     console = Console()
     rows = [(split, f"{count:,}") for split, count in done.rows.items()]
     console.print(table(f"{done.out} ({done.read:,} records read)", ("split", "rows"), rows))
-    console.print(f"Tools are written as by {TOOLS_TEXT[done.tools_text]}.")
+    console.print(f"Tools are written in the format of {TOOLS_TEXT[done.tools_text]}.")
     if done.without_call:
-        console.print(f"{done.without_call:,} of the records have no tool call as their right answer.")
+        console.print(f"In {done.without_call:,} of the records, the right answer is text without a tool call.")
     if done.dropped:
         console.print(dropped_table(done.dropped))
     for split, tokens in done.tokens.items():

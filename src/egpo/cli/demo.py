@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from egpo.demos.findings import Gain, ModelDifference
     from egpo.evals.intervals import Estimate
 
-FAST_HELP = "Train for 6 steps instead of 40: about a minute, too short to show much."
+FAST_HELP = "Train for 6 steps instead of 40. This takes about a minute, but is too short to show clear differences."
 OUT_HELP = "Folder for data, runs and report. Default: runs/demo, or runs/demo-fast with --fast."
 
 _TITLES = {"sampled": "Sampled as in training (pass@1)", "greedy": "Greedy"}
 _ONE_SEED = (
-    "One seed per estimator: the intervals hold for these models on problems like these. They do not cover the "
-    "difference that another seed would make."
+    "Each estimator was trained with one seed. The intervals cover the choice of problems, but not the differences "
+    "between seeds."
 )
 
 
@@ -27,10 +27,10 @@ def demo(
     fast: Annotated[bool, typer.Option("--fast", help=FAST_HELP)] = False,
     out: Annotated[Path | None, typer.Option(help=OUT_HELP, show_default=False)] = None,
 ) -> None:
-    """Train the tiny model of the package on Countdown with GRPO and two EGPO estimators, and compare them.
+    """Train the tiny model of this package on the Countdown task with GRPO and two variants of EGPO, and compare them.
 
-    Data, probe, three runs, evaluation, report: about four minutes on two cores. An interrupted demo continues when
-    the same command is given again.
+    The demo prepares data, probes the model, trains three runs, evaluates them and writes a report, in
+    about four minutes on two cores. An interrupted demo continues when the same command is given again.
 
     Example: [cyan]egpo demo --fast[/]
     """
@@ -44,7 +44,11 @@ def demo(
 
 
 def print_closing(demo: "Demo", console: "Console") -> None:
-    """Print each estimator against the base, all pairs of estimators, what kind of gain it was, and the report."""
+    """Print the results of the demo, and the path of its report.
+
+    The results are the comparison of each estimator with the base model, the comparison of all pairs of estimators,
+    and the kind of each gain.
+    """
     from egpo.cli.tables import cell
     from egpo.demos.findings import against_base, between_estimators, gains
     from egpo.runs.formatting import format_duration

@@ -1,4 +1,4 @@
-"""`egpo doctor`: check this machine."""
+"""`egpo doctor`: check whether this machine can run egpo."""
 
 import json
 from dataclasses import asdict
@@ -10,7 +10,8 @@ import typer
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False) -> None:
     """Check whether this machine can run egpo, and print how to fix what is missing.
 
-    Exit code 1 if a check is red.
+    Checks are green (good), amber (something optional is missing) or red (egpo cannot run). The exit code is 1 if a
+    check is red.
 
     Example: [cyan]egpo doctor[/]
     """

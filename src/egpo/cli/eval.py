@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 MODEL_HELP = (
     "Model folder, run folder, checkpoint folder, or model name on the hub. With --url: name of a model on the server."
 )
-TASK_HELP = "Task to evaluate on: a name, or module:Class. Default: the task of the first run."
+TASK_HELP = "Task to evaluate on: a name such as countdown, or module:Class. Default: the task of the first run."
 SET_HELP = "Setting of the task, as in max_numbers=3. May be repeated."
 OUT_HELP = (
-    "Folder for figures and responses. Default: `evals` in the run folder; for other models, `evals` in this folder."
+    "Folder for figures and responses. Default: `evals` in the run folder; for other models, `evals` in the current "
+    "folder."
 )
 K_HELP = "Values of k for pass@k, as in 1,2,4. Default: the powers of two up to n."
 URL_HELP = (
     "Evaluate models of this OpenAI-compatible server, as in http://localhost:8000/v1. Answers are cached on disk."
 )
-KEY_HELP = "Environment variable that holds the server's API key."
+KEY_HELP = "Name of the environment variable that holds the server's API key. Default: no key."
 
 
 def eval_models(
@@ -42,7 +43,7 @@ def eval_models(
     n: Annotated[int, typer.Option("--n", min=1, help="Responses sampled per problem.")] = 8,
     temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature.")] = 1.0,
     top_p: Annotated[
-        float, typer.Option(help="Sample from the most likely tokens whose probabilities add up to this. 1: all.")
+        float, typer.Option(help="Sample from the fewest tokens whose probabilities add up to at least P. 1: all.")
     ] = 1.0,
     top_k: Annotated[int, typer.Option(min=0, help="Sample from the K most likely tokens. 0: all.")] = 0,
     min_p: Annotated[
@@ -50,11 +51,11 @@ def eval_models(
         typer.Option(min=0, max=1, help="Drop tokens less likely than this fraction of the most likely one. 0: none."),
     ] = 0.0,
     greedy: Annotated[
-        bool, typer.Option("--greedy", help="Greedy decoding: the same as temperature 0 and n 1.")
+        bool, typer.Option("--greedy", help="Greedy decoding: the same as --temperature 0 --n 1.")
     ] = False,
     k: Annotated[str | None, typer.Option("--k", help=K_HELP, show_default=False)] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Longest response, in tokens. Default: the run's, or 1024.")
+        int | None, typer.Option(min=1, help="Longest response, in tokens. Default: that of the run's recipe, or 1024.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling and of the bootstrap.")] = 0,
     checkpoint: Annotated[str, typer.Option(help="Checkpoint of a run: latest, best, or a step number.")] = "latest",
@@ -69,10 +70,10 @@ def eval_models(
     out: Annotated[Path | None, typer.Option(help=OUT_HELP, show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Evaluate models on a task: accuracy, pass@k, score, entropy, length, reasons, with 95 % intervals.
+    """Evaluate models on a task: print accuracy, pass@k, score, entropy and length with 95 % intervals, and reasons.
 
-    With several models, each is compared with the first one, paired by problem. For the Berkeley function-calling
-    leaderboard see: egpo eval bfcl --help
+    If several models are given, each is compared with the first one, paired by problem. For the Berkeley
+    Function-Calling Leaderboard see: egpo eval bfcl --help
 
     Example: [cyan]egpo eval egpo-tiny runs/first --task countdown --n 8 --problems 128[/]
     """
@@ -103,7 +104,8 @@ def _required(models: list[str] | None) -> list[str]:
     from egpo.errors import InputError
 
     if not models:
-        raise InputError("no model", where="egpo eval", fix="name a model folder or a run, or a server with --url")
+        fix = "name a model folder or a run, or give a server with --url"
+        raise InputError("no model is given", where="egpo eval", fix=fix)
     return models
 
 
@@ -122,10 +124,13 @@ def key_in(variable: str | None) -> str | None:
         return None
     key = os.environ.get(variable, "").strip()
     if not key:
-        raise InputError(f"the variable {variable} is not set", where="--api-key-env", fix="export it")
+        fix = f"set it with `export {variable}=...`, or correct its name"
+        raise InputError(f"the environment variable {variable} is not set", where="--api-key-env", fix=fix)
     if not (key.isascii() and key.isprintable()):  # the error of an invalid HTTP header would print the key
         raise InputError(
-            f"the variable {variable} is not a valid key", where="--api-key-env", fix="set it to one line of ASCII"
+            f"the value of the environment variable {variable} is not a valid API key",
+            where="--api-key-env",
+            fix="set the variable to one line of ASCII text",
         )
     return key
 
@@ -141,11 +146,15 @@ def _ks(text: str | None, n: int) -> tuple[int, ...]:
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"`{text}`", where="--k", fix="give whole numbers, as in 1,2,4") from error
+        what = f"`{text}` is not a list of whole numbers"
+        raise InputError(what, where="--k", fix="separate whole numbers by commas, as in 1,2,4") from error
 
 
 def _exam(task: str | None, words: "Sequence[str]", recipe: "Config | None", **others: Any) -> "Exam":
-    """Return the exam. The settings of a run's own task are kept; `--set` adds to them."""
+    """Return the exam for the command's options.
+
+    If the task is that of the run, the settings in the run's recipe are used, and `--set` overrides single ones.
+    """
     from egpo.errors import InputError
     from egpo.evals.evaluate import Exam
 
@@ -153,7 +162,7 @@ def _exam(task: str | None, words: "Sequence[str]", recipe: "Config | None", **o
     if recipe is not None and task in (None, recipe.task.name):
         return Exam(recipe.task.name, {**recipe.task.settings, **settings}, **others)
     if task is None:
-        raise InputError("no task", where="egpo eval", fix="name one with --task, as in --task countdown")
+        raise InputError("no task is given", where="egpo eval", fix="name a task, as in --task countdown")
     return Exam(task, settings, **others)
 
 
@@ -165,14 +174,14 @@ def parsed_settings(words: "Sequence[str]") -> dict[str, Any]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key:
-            raise InputError(f"`{word}`", where="--set", fix="write key=value, as in max_numbers=3")
+            raise InputError(f"`{word}` is not a setting", where="--set", fix="write KEY=VALUE, as in max_numbers=3")
         settings[key] = parse_yaml(value, f"--set {word}").value
     return settings
 
 
 @dataclass(frozen=True)
 class _Examined:
-    """An evaluation, the model it is about, and the file that holds it."""
+    """An evaluation, the source of the evaluated model, and the file to which the evaluation was written."""
 
     evaluation: "Evaluation"
     origin: "Origin"

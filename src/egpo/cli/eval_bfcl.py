@@ -1,4 +1,4 @@
-"""`egpo eval bfcl`: the Berkeley function-calling leaderboard (BFCL) on checkpoints or servers."""
+"""`egpo eval bfcl`: evaluate checkpoints or served models on the Berkeley Function-Calling Leaderboard (BFCL)."""
 
 import json
 from pathlib import Path
@@ -13,24 +13,26 @@ if TYPE_CHECKING:
     from egpo.evals.bfcl.passes import BfclSettings
     from egpo.evals.bfcl.targets import BfclTarget
 
-TARGET_HELP = "Model folder, run folder, checkpoint folder, or URL of a server."
-CATEGORIES_HELP = "BFCL categories, separated by commas. Groups: live, non_live, single_turn, multi_turn, all."
-FORMAT_HELP = "Prompt format: BFCL's own qwen_fc, qwen or llama, or template for the model's chat template."
+TARGET_HELP = "Model folder, run folder, checkpoint folder, or URL of an OpenAI-compatible server."
+CATEGORIES_HELP = (
+    "BFCL categories, separated by commas, or collections of them: live, non_live, single_turn, multi_turn, all."
+)
+FORMAT_HELP = "Prompt format: BFCL's own format qwen_fc, qwen or llama; or template: the model's own chat template."
 CASES_HELP = "Evaluate only the first N cases of each category. Default: all."
 NAME_HELP = "With a URL: name of the model on the server."
 TOKENIZER_HELP = "With a URL: folder of the model's tokenizer."
-INSTRUCTION_HELP = "With --format template: system message before the tools, as in training. Default: none."
-TOKENS_HELP = "Longest answer, in tokens. Default: 4096 as in BFCL, or what fits into the context."
-LENGTH_HELP = "Context length of the server that is started, in tokens. Default: the model's."
+INSTRUCTION_HELP = "With --format template: text at the start of the system message, as in training. Default: none."
+TOKENS_HELP = "Longest answer, in tokens. Default: 4096, as in BFCL, or fewer if the context is shorter."
+LENGTH_HELP = "With a model: context length, in tokens, of the server that is started. Default: the model's."
 
 
 def bfcl(
     targets: Annotated[list[str], typer.Argument(metavar="MODEL|URL", help=TARGET_HELP, show_default=False)],
     categories: Annotated[str, typer.Option(help=CATEGORIES_HELP)] = "multi_turn_base",
     runs: Annotated[
-        int, typer.Option(min=1, help="Passes over all cases. Their spread shows the randomness of decoding.")
+        int, typer.Option(min=1, help="Number of passes over all cases, to measure the randomness of decoding.")
     ] = 1,
-    threads: Annotated[int, typer.Option(min=1, help="Cases evaluated concurrently.")] = 16,
+    threads: Annotated[int, typer.Option(min=1, help="Number of cases that are run at a time.")] = 16,
     cases: Annotated[int | None, typer.Option(min=1, help=CASES_HELP, show_default=False)] = None,
     prompt_format: Annotated[
         Literal["qwen_fc", "qwen", "llama", "template"], typer.Option("--format", help=FORMAT_HELP)
@@ -48,18 +50,22 @@ def bfcl(
         bool, typer.Option("--allow-failed", help="Leave out cases whose generation failed, instead of failing.")
     ] = False,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Install nothing: BFCL's environment must exist already.")
+        bool, typer.Option("--offline", help="Do not install BFCL's Python environment: it must exist already.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the results. Default: `evals` in the run folder, or `evals` in this folder."),
+        typer.Option(
+            help="Folder for the results. Default: `evals` in the run folder; for other models, `evals` in the "
+            "current folder."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Evaluate with BFCL's official evaluator: accuracy by category, intervals over cases, spread over passes.
+    """Evaluate models on the Berkeley Function-Calling Leaderboard (BFCL) with its official evaluator.
 
-    With several models, each is compared with the first one, paired by case. A local model is served by vLLM, or by
-    transformers if vLLM is not installed. Differences between BFCL's prompt and the training prompt are printed.
+    The accuracy of each category is printed with a 95 % interval and, with --runs, its standard deviation over passes.
+    If several models are given, each is compared with the first one, paired by case. A local model is served by vLLM,
+    or by transformers if vLLM is not installed. Differences between BFCL's prompt and the training prompt are printed.
 
     Example: [cyan]egpo eval bfcl runs/first --categories multi_turn_base --runs 5[/]
     """
@@ -95,7 +101,7 @@ def bfcl(
 
 
 def _as_trained(asked: "BfclSettings", target: "BfclTarget", instruction: str) -> "BfclSettings":
-    """Add the instruction and the run's variables of the chat template."""
+    """Return the settings with the system instruction, and the chat template's variables of the run's recipe."""
     from dataclasses import replace
 
     recipe = target.place.recipe if target.place else None

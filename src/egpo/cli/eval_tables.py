@@ -1,4 +1,4 @@
-"""Tables of `egpo eval` and `egpo eval bfcl`, for 80 columns."""
+"""The tables that `egpo eval` and `egpo eval bfcl` print, for terminals of 80 columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -23,7 +23,10 @@ _EXAMPLE_LENGTH = 400
 
 
 def print_evaluation(evaluation: Evaluation, path: Path) -> None:
-    """Print the figures. If no response holds an answer, print examples instead: zeros would hide the reason."""
+    """Print the figures of an evaluation, the number of responses for each reason of a verdict, and the file's path.
+
+    If no response contains an answer, print examples of responses instead of figures, which would all be zero.
+    """
     console, figures, exam = Console(highlight=False, emoji=False), evaluation.figures, evaluation.exam
     title = f"{evaluation.label}: {exam.task}, {figures.num_problems:,} {exam.split} problems, {sampled(evaluation)}"
     if figures.readable_frac == 0:
@@ -37,7 +40,7 @@ def print_evaluation(evaluation: Evaluation, path: Path) -> None:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print one row per figure: base -> other (difference), interval and verdict."""
+    """Print the comparison of two models, one row per figure: both values, difference, interval and verdict."""
     console = Console(highlight=False, emoji=False)
     title = f"{comparison.base} -> {comparison.other}: {comparison.num_problems:,} problems, paired"
     columns = ("figure", "base -> other (delta)", "95 % interval", "verdict")
@@ -46,14 +49,15 @@ def print_comparison(comparison: Comparison) -> None:
     if tested:
         console.print(f"McNemar's exact test: {', '.join(tested)}")
     console.print(
-        f"The verdict is about {cell(comparison.other)}. Fractions are in percent, their differences in points.\n"
+        f"The verdict is about {cell(comparison.other)}. Accuracy and pass@k are in percent, their differences in "
+        "percentage points.\n"
     )
 
 
 def print_table(
     console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], num_text: int
 ) -> None:
-    # A table's own title would be wrapped to the table's width.
+    # Printed separately, because rich would wrap a table's title to the table's width.
     console.print(cell(title))
     console.print(safe_table("", columns, rows, num_text))
 
@@ -71,7 +75,7 @@ def figure_rows(figures: Figures) -> Iterator[Sequence[str]]:
     if figures.length is not None:
         yield "length (tokens)", *number(figures.length, 1)
     if figures.truncated_frac is not None:
-        yield "cut off at the limit", f"{figures.truncated_frac:.1%}", ""
+        yield "cut off at the length limit", f"{figures.truncated_frac:.1%}", ""
 
 
 def percent(estimate: Estimate | None) -> tuple[str, str]:
@@ -107,7 +111,7 @@ def notes_on(evaluation: Evaluation) -> Iterator[str]:
 
 def print_unreadable(console: Console, evaluation: Evaluation, title: str) -> None:
     figures = evaluation.figures
-    console.print(f"{cell(title)}\n[bold]Not one of {figures.num_responses:,} responses holds an answer.[/]")
+    console.print(f"{cell(title)}\n[bold]None of {figures.num_responses:,} responses contains an answer.[/]")
     first_of_each = {sample.problem: sample for sample in reversed(evaluation.samples) if not sample.failed}
     for sample in list(reversed(first_of_each.values()))[:_NUM_EXAMPLES]:
         shown = cell(excerpt(sample.output, _EXAMPLE_LENGTH)) or "(nothing)"
@@ -117,8 +121,11 @@ def print_unreadable(console: Console, evaluation: Evaluation, title: str) -> No
 
 def _advice(figures: Figures) -> str:
     if figures.truncated_frac and figures.truncated_frac > 0.5:
-        return "Most responses were cut off: increase --max-tokens."
-    return "Check that it is a chat model with a chat template. Supervised fine-tuning (`egpo sft`) teaches the format."
+        return "Most responses were cut off at the length limit: increase --max-tokens."
+    return (
+        "Check that the model is a chat model with a chat template. If it does not know the answer format, teach it by "
+        "supervised fine-tuning (`egpo sft`)."
+    )
 
 
 def _difference_row(name: str, row: PairedDifference) -> Sequence[str]:
@@ -140,7 +147,7 @@ def print_bfcl(outcome: BfclOutcome) -> None:
     print_table(console, title, ("category", "cases", "accuracy", "95 % interval", "passes", "spread"), rows, 1)
     print_table(console, "reasons", ("reason", "meaning", "answers", "share"), reason_rows(evaluation), 2)
     if evaluation.figures.num_failed:
-        console.print(f"{evaluation.figures.num_failed} generations failed and are left out.")
+        console.print(f"{evaluation.figures.num_failed} generations failed and are left out of the accuracy.")
     _print_parity(console, outcome.mismatches)
     console.print(f"written to {escape(str(outcome.path))}; BFCL's own files in {escape(str(outcome.raw))}\n")
 
@@ -167,7 +174,7 @@ def _row(figures: CategoryFigures) -> tuple[str, ...]:
 
 def _print_parity(console: Console, found: Sequence[PromptMismatch] | None) -> None:
     if found is None:
-        console.print("The training prompt is unknown: it was not compared with BFCL's.")
+        console.print("BFCL's prompt could not be compared with the training prompt, which is unknown.")
         return
     if not found:
         console.print("BFCL's prompt has the same form as the training prompt.")

@@ -1,4 +1,4 @@
-"""The command `egpo`: one typer app, one file per verb, and the handling of errors.
+"""The command `egpo`: assembles the verbs into one typer app, and turns errors into one line and an exit code.
 
 Nothing heavy is imported before a verb runs: `egpo --help` loads neither torch nor transformers.
 """
@@ -38,7 +38,7 @@ from egpo.version import __version__
 
 
 class DefaultCommand(TyperGroup):
-    """A group whose first command can be called without its name: `egpo eval MODEL` beside `egpo eval bfcl MODEL`."""
+    """A command group whose first command needs no name: `egpo eval MODEL` is short for `egpo eval models MODEL`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         first = next(iter(self.commands))
@@ -46,7 +46,10 @@ class DefaultCommand(TyperGroup):
 
 
 def fill_paragraphs(app: typer.Typer) -> None:
-    """Join the lines of each paragraph of the help: typer keeps the source's line breaks after the first paragraph."""
+    """Join the lines of each paragraph in the help of all commands.
+
+    Without this, typer keeps the line breaks of the source code after the first paragraph.
+    """
     for command in app.registered_commands:
         paragraphs = (command.help or getdoc(command.callback) or "").split("\n\n")
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
@@ -57,7 +60,8 @@ def fill_paragraphs(app: typer.Typer) -> None:
 
 HELP = """Entropy-guided reinforcement learning for language models.
 
-Train with GRPO and EGPO, evaluate, compare and report. Each verb has its own help: egpo VERB --help
+Train with GRPO or EGPO, evaluate models, compare runs and write reports. For the options of a command: egpo COMMAND
+--help
 """
 
 app = typer.Typer(
@@ -68,11 +72,15 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(rich_help_panel="Set-up", short_help="Train and compare in minutes.  [cyan]egpo demo --fast[/]")(demo)
-app.command(rich_help_panel="Set-up", short_help="Check this machine.  [cyan]egpo doctor[/]")(doctor)
-app.command(rich_help_panel="Experiments", short_help="Run whole experiments.  [cyan]egpo run countdown_tiny[/]")(run)
+app.command(rich_help_panel="Set-up", short_help="Try a small training in minutes.  [cyan]egpo demo --fast[/]")(demo)
+app.command(rich_help_panel="Set-up", short_help="Check this machine for egpo.  [cyan]egpo doctor[/]")(doctor)
+app.command(
+    rich_help_panel="Experiments", short_help="Run recipes from data to report.  [cyan]egpo run countdown_tiny[/]"
+)(run)
 app.command(rich_help_panel="Recipes", short_help="List the recipes of the package.  [cyan]egpo recipes[/]")(recipes)
-app.command(rich_help_panel="Recipes", short_help="Write a recipe.  [cyan]egpo new mine --from RECIPE[/]")(new)
+app.command(rich_help_panel="Recipes", short_help="Write a recipe from another.  [cyan]egpo new mine --from RECIPE[/]")(
+    new
+)
 app.command(
     rich_help_panel="Training",
     short_help="Probe a model before training.  [cyan]egpo probe --model M --task countdown[/]",
@@ -82,7 +90,9 @@ app.command(rich_help_panel="Training", short_help="Train with GRPO or EGPO.  [c
     train
 )
 app.command(rich_help_panel="Training", short_help="Supervised fine-tuning.  [cyan]egpo sft cold_start[/]")(sft)
-app.command(rich_help_panel="Results", short_help="Merge a checkpoint.  [cyan]egpo merge runs/first --out M[/]")(merge)
+app.command(
+    rich_help_panel="Results", short_help="Write a checkpoint as a model.  [cyan]egpo merge runs/first --out M[/]"
+)(merge)
 app.command(rich_help_panel="Results", short_help="Serve a model.  [cyan]egpo serve runs/first[/]")(serve)
 app.command(rich_help_panel="Results", short_help="Write an HTML report.  [cyan]egpo report runs/a runs/b[/]")(report)
 app.command(rich_help_panel="Results", short_help="Compare runs.  [cyan]egpo compare runs/a runs/b[/]")(compare)
@@ -120,9 +130,9 @@ def egpo(
 
 
 def main() -> None:
-    """Run a verb. A mistake of the user ends with a message and code 2, any other failure with a message and code 1."""
-    # By default torch's waiting threads spin for milliseconds. Beside another busy process a step then takes ten times
-    # as long, and on an idle machine it is slower, too. Without any spinning it is slower still.
+    """Run the command line. A mistake of the user ends with a message and exit code 2, other failures with code 1."""
+    # By default torch's waiting threads spin for milliseconds: a step then takes ten times as long if another process
+    # is busy, and is slower even on an idle machine. With no spinning at all it is slower, too.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
@@ -130,11 +140,11 @@ def main() -> None:
         try:
             app()
         finally:
-            sys.stdout.flush()  # at the interpreter's exit a failure could not be reported
+            sys.stdout.flush()  # flushed here, because a failure at the interpreter's exit could not be reported
     except EgpoError as error:
         _say(*map(str, error.faults))
         raise SystemExit(error.exit_code) from None
-    except Exception as error:  # the boundary to the machine: any other error is raised again
+    except Exception as error:  # boundary: only failures of the machine are handled, others are raised again
         if (what := _failure_of_the_machine(error)) is None:
             raise
         _say(what)
@@ -143,25 +153,28 @@ def main() -> None:
 
 _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT)
 _NO_MEMORY = ("failed to map segment", "annot allocate memory", "can't allocate memory")
-"""Parts of the messages of the dynamic linker, libc and torch where memory or address space is exhausted."""
+"""Parts of the messages with which the dynamic linker, libc and torch report that memory is exhausted."""
 
 
 def _failure_of_the_machine(error: Exception) -> str | None:
-    """Return one line for an unwritable standard output, too little memory or no thread left; None for other errors."""
+    """Return a message of one line if the error is a failure of the machine; None for other errors.
+
+    These failures are a standard output that cannot be written, too little memory, and too many threads.
+    """
     said = (str(error) or type(error).__name__).splitlines()[0][:200]
     if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and error.filename is None:
-        with suppress(OSError, ValueError):  # what is left in the buffer must not fail again at exit
+        with suppress(OSError, ValueError):  # so that flushing the buffer at exit does not fail again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return f"standard output cannot be written ({error.strerror}); free some space, or write elsewhere"
     if "can't start new thread" in str(error):
-        return "this machine has no thread left; end other processes, raise `ulimit -u`, or lower OMP_NUM_THREADS"
+        return "no more threads can be started; end other processes, raise `ulimit -u`, or lower OMP_NUM_THREADS"
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
-        return f"not enough memory ({said}); raise the limit (`ulimit -v`), or use a machine with more"
+        return f"not enough memory ({said}); raise the limit (`ulimit -v`), or use a machine with more memory"
     return None
 
 
 def _say(*lines: str) -> None:
-    """Print lines to stderr; if stderr is closed, the exit code is all that is left."""
+    """Print lines to stderr, or nothing if stderr is closed."""
     with suppress(OSError):
         for line in lines:
             print(f"egpo: {line}", file=sys.stderr)

@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from egpo.merges.merge import Merged
 
 SOURCE_HELP = (
-    "A run folder, its checkpoints folder, a global_step_N folder, or the actor folder in it; of either engine."
+    "Run folder, its `checkpoints` folder, a `global_step_N` folder in that, or the `actor` folder of a step. The run "
+    "may be of either engine."
 )
 STEP_HELP = "Step of the checkpoint to merge. Default: the latest."
-DTYPE_HELP = "Data type of the written weights. auto: that of the checkpoint's config."
-BASE_HELP = "Base model of a checkpoint that holds LoRA adapters only. Default: the model in the run's config."
-FORCE_HELP = "Replace the model in the --out folder."
+DTYPE_HELP = "Data type of the written weights. auto: the type in the checkpoint's config.json."
+BASE_HELP = "Base model of a checkpoint that holds only LoRA adapters. Default: the model in the run's config."
+FORCE_HELP = "Replace a model that is already in the --out folder."
 
 
 def merge(
@@ -27,11 +28,11 @@ def merge(
     force: Annotated[bool, typer.Option("--force", help=FORCE_HELP)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Merge a checkpoint's shards into one model that transformers and vLLM can load.
+    """Write a checkpoint as a model folder that transformers and vLLM can load.
 
-    Shards of any number of ranks are merged, and LoRA is folded into the weights. The written model is verified before
-    it gets its final name: its weights and a forward pass must equal the checkpoint's. Checkpoints of the embedded
-    engine hold whole models: they are copied and verified.
+    Checkpoints of verl are stored in shards, which are merged; LoRA adapters are added to the weights. Checkpoints of
+    the embedded engine hold whole models, which are copied. The new model is verified before it gets its final name:
+    its weights and a forward pass must equal those of the checkpoint.
 
     Example: [cyan]egpo merge runs/first --step 40 --out models/first[/]
     """

@@ -14,19 +14,22 @@ if TYPE_CHECKING:
 
 def plan(
     recipe: Recipe = None,
-    card: Annotated[str, typer.Option(help="GPU: h200, h100, a100 or rtx4090.")] = "h200",
+    card: Annotated[str, typer.Option(help="Type of GPU: h200, h100, a100 or rtx4090.")] = "h200",
     prompt_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Expected prompt length, in tokens. Default: the recipe's maximum.")
+        int | None, typer.Option(min=1, help="Expected prompt length, in tokens. Default: the recipe's limit.")
     ] = None,
     response_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Expected mean response length, in tokens. Default: the recipe's maximum.")
+        int | None, typer.Option(min=1, help="Expected mean response length, in tokens. Default: the recipe's limit.")
     ] = None,
     lengths: Annotated[
-        bool, typer.Option("--lengths", help="Also print the longest responses that fit on each GPU.")
+        bool, typer.Option("--lengths", help="Also print how long responses can be on each type of GPU.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")] = False,
 ) -> None:
-    """Estimate a training step on one GPU: memory by part, seconds by stage. Exit code 1 if it does not fit.
+    """Estimate the memory (GiB) and time (seconds) of one training step on one GPU.
+
+    The memory of each part and the time of each stage are printed. The exit code is 1 if the step does not fit into
+    the GPU's memory.
 
     Example: [cyan]egpo plan countdown_tiny rollout.n=16 --card a100[/]
     """
@@ -64,14 +67,17 @@ def _show(plan: "StepPlan") -> None:
     )
     console.print(table)
     verdict = "fits" if plan.fits else "[bold red]does not fit[/]: try model.gradient_checkpointing or model.lora"
-    console.print(f"It {verdict}. {plan.memory.at_once} rows at once, {plan.memory.pass_tokens} tokens per pass.")
+    console.print(
+        f"The step {verdict}. {plan.memory.at_once} rows are sampled at a time, and a pass of the update has "
+        f"{plan.memory.pass_tokens} tokens."
+    )
     digits = 1 if plan.time.step_s >= 10 else 2
     stages = f"sample {plan.time.sample_s:.{digits}f} s + update {plan.time.update_s:.{digits}f} s"
     console.print(f"{stages} = {plan.time.step_s:.{digits}f} s per step")
 
 
 def _longest_by_group(plan: "StepPlan") -> dict[int, dict[str, int]]:
-    """Return the longest response in tokens, by group size and GPU; 0 if none fits."""
+    """Return the longest response that fits, in tokens, for each group size and type of GPU; 0 if none fits."""
     from dataclasses import replace
 
     from egpo.plans.shapes import CARDS

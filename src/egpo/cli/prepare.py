@@ -1,4 +1,4 @@
-"""`egpo prepare`: write a task's data as verl parquet."""
+"""`egpo prepare`: write the problems of a task as verl parquet files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from egpo.tasks.preparation import Preparation
 
-HELP = """Write a task's data as verl parquet: train, test and a manifest.
+HELP = """Write the problems of a task as verl parquet files, for training and testing, with a manifest of checksums.
 
 Example: [cyan]egpo prepare countdown --out data/countdown[/]
 """
@@ -17,32 +17,33 @@ Example: [cyan]egpo prepare countdown --out data/countdown[/]
 prepare_app = typer.Typer(no_args_is_help=True, help=HELP, rich_markup_mode="rich")
 
 VERBS = {
-    "countdown": """Write Countdown problems: generated (all solvable), or rows {target, nums} of a source.
+    "countdown": """Write Countdown problems: generated ones (all solvable), or rows {target, nums} of a source.
 
-    If the source has no splits, its first 327,680 rows are for training and the next 1,024 for testing.
+    If the source is not split, its first 327,680 rows are for training and the next 1,024 for testing.
 
     Example: [cyan]egpo prepare countdown --out data/countdown --train 4096 --test 512[/]
     """,
-    "gsm8k": """Write word problems {question, answer}: of a source such as GSM8K, or small generated ones.
+    "gsm8k": """Write math word problems: generated ones, or rows {question, answer} of a source such as GSM8K.
 
     Example: [cyan]egpo prepare gsm8k --out data/gsm8k --source openai/gsm8k[/]
     """,
-    "function-calling": """Write multi-turn tool conversations: generated, or raw turns, OpenAI messages or xlam rows.
+    "function-calling": """Write tool-calling conversations: generated, or HardGen, OpenAI or xlam rows of a source.
 
     Example: [cyan]egpo prepare function-calling --out data/tools --seed 1[/]
     """,
-    "code": """Write programming problems with tests: generated, or rows {question, tests, solution} of a source.
+    "code": """Write programming problems with tests: generated ones, or rows {question, tests, solution} of a source.
 
     Example: [cyan]egpo prepare code --out data/code[/]
     """,
-    "mixed": """Write mathematics and code problems in one set. The column `ability` tells them apart.
+    "mixed": """Write math and code problems as one dataset. The column `ability` says of which kind each row is.
 
     Example: [cyan]egpo prepare mixed --out data/mixed --train 48 --test 16[/]
     """,
 }
 
 SOURCE_HELP = (
-    "File (JSON, JSON lines, parquet), folder with train and test, or owner/name on the hub. Default: generate."
+    "Source of the problems: a file (JSON, JSON lines, parquet), a folder with train and test files, or a dataset "
+    "OWNER/NAME on the hub. Default: problems are generated."
 )
 
 
@@ -51,13 +52,17 @@ def _verb(task_name: str) -> Callable[..., None]:
         out: Annotated[Path, typer.Option(help="Folder for train.parquet, test.parquet and manifest.json.")],
         source: Annotated[str | None, typer.Option(help=SOURCE_HELP)] = None,
         train: Annotated[
-            int | None, typer.Option(help="Number of rows for training. Default: the task's own, or all of the source.")
+            int | None,
+            typer.Option(help="Number of rows for training. Default: the task's number, or all of the source."),
         ] = None,
         test: Annotated[
-            int | None, typer.Option(help="Number of rows for testing. Default: the task's own, or all of the source.")
+            int | None,
+            typer.Option(help="Number of rows for testing. Default: the task's number, or all of the source."),
         ] = None,
-        seed: Annotated[int, typer.Option(help="Seed of the generator.")] = 0,
-        force: Annotated[bool, typer.Option("--force", help="Replace the files in the folder.")] = False,
+        seed: Annotated[int, typer.Option(help="Seed of generated problems.")] = 0,
+        force: Annotated[
+            bool, typer.Option("--force", help="Replace prepared files that are already in the folder.")
+        ] = False,
         json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     ) -> None:
         from egpo.cli.progress import counted

@@ -1,4 +1,4 @@
-"""`egpo probe`: test before training whether a model has something to learn from a task."""
+"""`egpo probe`: test before training whether a model can learn from a task."""
 
 import json
 from dataclasses import asdict
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from egpo.probes.subject import Subject
 
 MODEL_HELP = "Model folder, run folder, or model name on the hub. Default: the recipe's model."
-TASK_HELP = "Task to sample from: a name, or module:Class. Default: the recipe's, or the run's."
+TASK_HELP = "Task to sample from: a name such as countdown, or module:Class. Default: the recipe's, or the run's."
 SET_HELP = "Setting of the task, as in max_numbers=3. May be repeated."
 LENGTH_HELP = "Longest response, in tokens. Default: the recipe's, or 1024."
-KEEP_HELP = "Write the problems with a pass rate in this range, as in 0.1:0.9, and a random control set, to --out."
-OUT_HELP = "Folder for the results. Default: `evals` in the recipe's run folder, or `evals` in this folder."
+KEEP_HELP = (
+    "Write the problems whose pass rate is in this range, as in 0.1:0.9, to --out as data; and as many problems drawn "
+    "at random, as a control."
+)
+OUT_HELP = "Folder for the results. Default: `evals` in the recipe's run folder, or `evals` in the current folder."
 
 
 def probe(
@@ -49,15 +52,15 @@ def probe(
     keep: Annotated[str | None, typer.Option(metavar="LOW:HIGH", help=KEEP_HELP, show_default=False)] = None,
     out: Annotated[Path | None, typer.Option(help=OUT_HELP, show_default=False)] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace problems that an earlier --keep has written.")
+        bool, typer.Option("--force", help="Replace problems that an earlier --keep wrote to --out.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Sample from a model on training problems, to see whether it can learn from them.
+    """Test before training whether a model can learn from a task, by sampling responses to training problems.
 
-    Prints accuracy, pass@k, reward variance, entropy, the expected fraction of informative groups (those whose rewards
-    differ) for each group size, and advice. With --keep, problems that are neither too easy nor too hard are written
-    as data.
+    Only groups of responses whose rewards differ are informative: the others give no gradient. Accuracy, pass@k, reward
+    variance, entropy, the expected fraction of informative groups for each group size, and advice are printed. With
+    --keep, problems that are neither too easy nor too hard are written as data.
 
     Example: [cyan]egpo probe --model egpo-tiny --task gsm8k --set max_value=200[/]
     """
@@ -108,7 +111,7 @@ def _kept_range(keep: str | None, out: Path | None, force: bool) -> "PassRange |
         return None
     kept_range = PassRange.parse(keep)
     if out is None:
-        raise InputError("--keep needs --out", where="--keep", fix="give a folder for the data with --out")
+        raise InputError("--keep needs --out", where="--keep", fix="name a folder for the kept problems with --out")
     require_free_folders(out, force=force)
     return kept_range
 

@@ -1,4 +1,4 @@
-"""Tables of `egpo probe`, for 80 columns."""
+"""The tables that `egpo probe` prints, for terminals of 80 columns."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,7 +28,10 @@ _LABELS = {"good": "good", "remark": "check", "bad": "problem"}
 
 
 def print_probe(probe: Probe, path: Path) -> None:
-    """Print figures, pass rates, forecast and findings. If no response holds an answer, print examples instead."""
+    """Print the figures, pass rates, forecast and findings of a probe.
+
+    If no response contains an answer, print examples of responses instead of figures, pass rates and forecast.
+    """
     console, evaluation = Console(highlight=False, emoji=False), probe.evaluation
     figures = evaluation.figures
     title = f"{evaluation.label}: {evaluation.exam.task}, {figures.num_problems:,} training problems"
@@ -45,13 +48,13 @@ def print_probe(probe: Probe, path: Path) -> None:
         _print_rates(console, probe)
         _print_forecast(console, probe)
     _print_findings(console, probe)
-    console.print(f"written to {escape(str(path))}, with its picture beside it", soft_wrap=True)
+    console.print(f"written to {escape(str(path))}; a plot is in the same folder", soft_wrap=True)
 
 
 def print_kept(kept: Kept) -> None:
     console = Console(highlight=False, emoji=False)
     console.print(f"kept {kept.num_kept:,} of {kept.num_probed:,} problems in {escape(kept.kept)}", soft_wrap=True)
-    console.print(f"control: as many problems, drawn at random, in {escape(kept.control)}", soft_wrap=True)
+    console.print(f"control: the same number of problems, drawn at random, in {escape(kept.control)}", soft_wrap=True)
 
 
 def _print_rates(console: Console, probe: Probe) -> None:

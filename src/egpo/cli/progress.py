@@ -1,4 +1,4 @@
-"""Progress on stderr: bars on a terminal; elsewhere a line after some seconds without output."""
+"""Progress on stderr: bars if stderr is a terminal; elsewhere a line after some seconds without output."""
 
 import json
 import math
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProgressView:
-    """A bar. `watch(done, total)` moves it; `say` writes a line above it."""
+    """A progress bar: `watch(done, total)` updates it, and `say` prints a line above it."""
 
     watch: Callable[[int, int], None]
     say: Callable[[str], None]
@@ -38,7 +38,7 @@ class ProgressView:
 
 @contextmanager
 def shown_progress(label: str) -> Iterator[ProgressView]:
-    """Show a bar with this label until the block ends."""
+    """Show a progress bar with this label until the `with` block ends."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -62,7 +62,10 @@ def shown_progress(label: str) -> Iterator[ProgressView]:
 
 @contextmanager
 def staged_progress(label: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar whose label changes with the stage: yields a function of (stage, done, total)."""
+    """Show a progress bar until the `with` block ends. Yield a function (stage, done, total) that updates it.
+
+    The bar's label is `label` at first, then the name of the current stage.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True, highlight=False)
     with (
@@ -79,7 +82,7 @@ def staged_progress(label: str) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def counted(what: str) -> Callable[[Iterable[Any]], Iterable[Any]]:
-    """Return a function that passes a stream through and shows how many items have passed."""
+    """Return a function that yields the items of a stream unchanged, and displays how many it has yielded."""
 
     def watch(stream: Iterable[Any]) -> Iterable[Any]:
         columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} {task.description}"), TimeElapsedColumn())
@@ -95,7 +98,7 @@ def counted(what: str) -> Callable[[Iterable[Any]], Iterable[Any]]:
 
 
 def terminal_screen(*, as_json: bool = False) -> "Screen":
-    """Return the screen of an experiment: messages on stdout, bars on stderr.
+    """Return the output of an experiment to the terminal: messages on stdout, progress bars on stderr.
 
     With `as_json`, stdout has one JSON object per training step and nothing else, and messages go to stderr.
     """

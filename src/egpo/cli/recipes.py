@@ -10,9 +10,9 @@ import typer
 from egpo.cli.words import complete_recipe, complete_setting
 from egpo.recipes import DEFAULT, shipped_recipes
 
-NAME_HELP = "Name of the new recipe: NAME.yaml is written. It may be a path; its last part names the run."
-FROM_HELP = "Recipe to include: the name of a recipe of the package (`egpo recipes` lists them), or a file."
-OVERRIDES_HELP = "Settings that differ from it, as in rollout.temperature=1.2."
+NAME_HELP = "Name of the new recipe, or its path: NAME.yaml is written. The last part of a path is the name of the run."
+FROM_HELP = "Recipe whose settings the new one includes: a name that `egpo recipes` lists, or a YAML file."
+OVERRIDES_HELP = "Settings in which the new recipe differs, as in rollout.temperature=1.2."
 
 
 def recipes(as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False) -> None:
@@ -43,7 +43,7 @@ def new(
         str, typer.Option("--from", metavar="RECIPE", help=FROM_HELP, autocompletion=complete_recipe)
     ] = DEFAULT,
 ) -> None:
-    """Write a recipe that includes another one and holds only what differs.
+    """Write a recipe that includes another recipe and contains only the settings that differ.
 
     Example: [cyan]egpo new hotter --from countdown_tiny rollout.temperature=1.2[/]
     """

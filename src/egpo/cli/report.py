@@ -1,4 +1,4 @@
-"""`egpo report`: write runs as one HTML page."""
+"""`egpo report`: write an HTML page about one or several runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,9 @@ import typer
 Runs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN...", help="Run folders, and compare.json files from other folders.", show_default=False
+        metavar="RUN...",
+        help="Run folders, and compare.json files that are not in the folder that holds the runs.",
+        show_default=False,
     ),
 ]
 Out = Annotated[
@@ -23,10 +25,10 @@ Out = Annotated[
 
 
 def report(runs: Runs, out: Out = None) -> None:
-    """Write runs as one HTML page: curves, evaluations, health warnings, settings that differ, and responses.
+    """Write an HTML page about runs: curves, evaluations, health warnings, settings that differ, and responses.
 
-    The page is a single file that loads nothing from the network. A running training is shown up to its latest step.
-    A compare.json that `egpo compare --out` wrote beside the runs is included.
+    The page is a single file that loads nothing from the network. A run that is still training is shown up to its
+    latest step. A compare.json that `egpo compare --out` wrote to the folder that holds the runs is included.
 
     Example: [cyan]egpo report runs/grpo runs/egpo --out comparison.html[/]
     """

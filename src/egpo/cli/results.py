@@ -1,4 +1,4 @@
-"""`egpo results`: a table of all runs."""
+"""`egpo results`: print and write a table of all runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from egpo.comparisons.results_table import ResultRow
 
 SHOWN = ("name", "method", "evaluation", "mean", "status")
-"""The columns that fit on a terminal."""
+"""The columns that are printed to the terminal, where all of them would not fit."""
 RUNS_HELP = "Folder that holds the runs."
 OUT_HELP = "Folder for results.csv and results.html. Default: the folder of the runs."
 
@@ -23,8 +23,8 @@ def results(
 ) -> None:
     """List every run with its method, evaluations and status: as a table, a CSV file and an HTML page.
 
-    The table is made from the run folders each time. Runs without evaluations and folders that cannot be read are
-    listed too: the column status says so.
+    The table is read from the run folders each time. Runs without evaluations and folders that cannot be read are also
+    listed: see the column `status`.
 
     Example: [cyan]egpo results runs[/]
     """

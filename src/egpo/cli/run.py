@@ -1,4 +1,4 @@
-"""`egpo run`: experiments from recipe to report."""
+"""`egpo run`: run whole experiments, from recipe to report."""
 
 import os
 from typing import TYPE_CHECKING, Annotated
@@ -16,12 +16,18 @@ if TYPE_CHECKING:
     from egpo.experiments.stages import Selection
 
 ONLY_HELP = f"Run only these stages, separated by commas: {', '.join(STAGES)}. Default: all."
-FROM_HELP = "Run this stage and all later ones again, even if nothing has changed. A training is resumed, not repeated."
-SEEDS_HELP = (
-    "Run each recipe once per seed, as in 0,1,2. The runs are named NAME-s0, NAME-s1, ... Default: the recipe's."
+FROM_HELP = (
+    "Run this stage and all later ones again, even if nothing has changed. Training continues from its latest "
+    "checkpoint. Default: only stages whose inputs or outputs have changed are run again."
 )
-DRY_RUN_HELP = "Print what would be done. Nothing is loaded or written."
-WORDS_HELP = "Recipes (names that `egpo recipes` lists, or YAML files), then overrides such as update.lr=2e-6."
+SEEDS_HELP = (
+    "Run each recipe once per seed, as in 0,1,2. The runs are named NAME-s0, NAME-s1, ... Default: the recipe's seed."
+)
+DRY_RUN_HELP = "Print what would be done, without doing it."
+WORDS_HELP = (
+    "Recipes (names that `egpo recipes` lists, or YAML files), then settings that override all of them, such as "
+    "update.lr=2e-6."
+)
 
 Words = Annotated[
     list[str],
@@ -56,8 +62,8 @@ def run(
 
 run.__doc__ = f"""Run whole experiments: {"; ".join(f"{stage.summary} ({stage.name})" for stage in STAGES.values())}.
 
-    A stage is skipped while its inputs and outputs are unchanged. An interrupted experiment continues when the same
-    command is given again. Several recipes share their data, and their runs are compared at the end.
+    A stage is skipped if its inputs and outputs have not changed since it last ran. An interrupted experiment continues
+    when the same command is given again. If several recipes are given, their runs are compared at the end.
 
     Example: [cyan]egpo run countdown_tiny name=first steps=10[/]
     """
@@ -71,7 +77,7 @@ def _run(experiments: "Sequence[Experiment]", selection: "Selection", as_json: b
 
 
 def _show(experiments: "Sequence[Experiment]", selection: "Selection") -> None:
-    """Print all plans, then fail with exit code 2 if a source of data is not on this machine."""
+    """Print what each experiment would do. Raise InputError if a source of data is not on this machine."""
     from egpo.experiments.plan_text import planned
     from egpo.prepared_data import require_source
 
@@ -83,7 +89,10 @@ def _show(experiments: "Sequence[Experiment]", selection: "Selection") -> None:
 
 
 def _recipes_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments. A word with a `=` is an override unless there is a file of that name."""
+    """Split the command's arguments into recipes and overrides.
+
+    An argument with a `=` is an override, unless there is a file of that name.
+    """
     recipes = [word for word in words if "=" not in word or os.path.isfile(word)]
     return recipes, [word for word in words if word not in recipes]
 
@@ -94,4 +103,5 @@ def _numbers(text: str | None) -> list[int]:
     try:
         return [int(word) for word in text.split(",")] if text else []
     except ValueError as error:
-        raise InputError(f"`{text}`", where="--seeds", fix="give whole numbers, as in 0,1,2") from error
+        what = f"`{text}` is not a list of whole numbers"
+        raise InputError(what, where="--seeds", fix="separate whole numbers by commas, as in 0,1,2") from error

@@ -1,4 +1,4 @@
-"""`egpo serve`: start an OpenAI-compatible server for a model."""
+"""`egpo serve`: serve a model with an OpenAI-compatible server."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -9,8 +9,18 @@ if TYPE_CHECKING:
     from egpo.serving.served import Served
 
 MODEL_HELP = "Model folder, run folder, checkpoint folder, or model name on the hub."
-PARSER_HELP = "vLLM's name of the parser. auto: chosen by the chat template. none: the text is returned unparsed."
-PYTHON_HELP = "Python of the environment that has vLLM or transformers. Default: this one, or .env-verl in this folder."
+TOOL_PARSER_HELP = (
+    "vLLM's parser that extracts tool calls from the text, by its name in vLLM. auto: the one that fits the chat "
+    "template. none: tool calls stay in the text."
+)
+REASONING_PARSER_HELP = (
+    "vLLM's parser that separates thinking from the answer, by its name in vLLM. auto: the one that fits the chat "
+    "template. none: thinking stays in the text."
+)
+PYTHON_HELP = (
+    "Python interpreter of the environment with vLLM or transformers. Default: the one that runs egpo, or that of "
+    "`.env-verl` in the current folder."
+)
 
 
 def serve(
@@ -28,19 +38,25 @@ def serve(
     thinking: Annotated[
         bool | None, typer.Option(help="Turn thinking on or off in the chat template. Default: the template's own.")
     ] = None,
-    tool_parser: Annotated[str, typer.Option(metavar="NAME", help=PARSER_HELP)] = "auto",
-    reasoning_parser: Annotated[str, typer.Option(metavar="NAME", help=PARSER_HELP)] = "auto",
-    dtype: Annotated[str, typer.Option(help="Data type of the weights. auto: the model's; float32 on a CPU.")] = "auto",
+    tool_parser: Annotated[str, typer.Option(metavar="NAME", help=TOOL_PARSER_HELP)] = "auto",
+    reasoning_parser: Annotated[str, typer.Option(metavar="NAME", help=REASONING_PARSER_HELP)] = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="Data type of the weights. auto: the type in the model's config; on a CPU float32.")
+    ] = "auto",
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Longest prompt and response together, in tokens. Default: the model's.")
+        int | None,
+        typer.Option(min=1, help="Context length: prompt and response together, in tokens. Default: the model's."),
     ] = None,
     checkpoint: Annotated[str, typer.Option(help="Checkpoint of a run: latest, best, or a step number.")] = "latest",
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds until the server must be ready.")] = 900,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds to wait until the server is ready; then it is stopped with an error.")
+    ] = 900,
 ) -> None:
-    """Serve a model until Ctrl-C: with vLLM if it is installed, else with `transformers serve`.
+    """Serve a model with an OpenAI-compatible server until Ctrl-C is pressed.
 
-    Tool calls are parsed in the format of the model's chat template. Thinking is removed from the text if the prompt
-    opens it. Defaults of requests: temperature 1, no top-p and no top-k.
+    The server is vLLM if it is installed, otherwise `transformers serve`. vLLM returns tool calls, and thinking if the
+    chat template starts it, in separate fields of the answer. Requests that set no sampling options are sampled at
+    temperature 1, without top-p and top-k.
 
     Example: [cyan]egpo serve runs/first --port 8000[/]
     """
@@ -83,7 +99,7 @@ def _serve_until_interrupted(server: "Served") -> None:
 
     try:
         typer.echo(f"{server.model_name} is served at {server.url} ({server.engine.kind})")
-        typer.echo(f"egpo eval {server.model_name} --url {server.url} --task countdown")
+        typer.echo(f"to evaluate it: egpo eval {server.model_name} --url {server.url} --task countdown")
         while not server.process.ended:
             time.sleep(0.5)
     except KeyboardInterrupt:
@@ -94,7 +110,10 @@ def _serve_until_interrupted(server: "Served") -> None:
 
 
 def _reported_every_ten_seconds(name: str) -> Callable[[float], None]:
-    """Return a function that prints a line every ten seconds: a server's log may be silent for minutes."""
+    """Return a function that, called with the seconds since the start, prints them every ten seconds.
+
+    Without it nothing would be printed for minutes, because the log of a starting server may be silent.
+    """
     said = 0.0
 
     def watch(seconds: float) -> None:

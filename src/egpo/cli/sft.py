@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 DryRun = Annotated[
     bool,
     typer.Option(
-        "--dry-run", help="Show the examples and which of their tokens are learned. Nothing is trained or written."
+        "--dry-run",
+        help="Print statistics of the examples, and the first one with its learned tokens marked, without training.",
     ),
 ]
 
@@ -28,10 +29,11 @@ def sft(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fine-tune on the assistant's messages of conversations: the cold start before reinforcement learning.
+    """Fine-tune a model on the assistant's messages of conversations, usually before reinforcement learning.
 
-    Metrics and checkpoints are written to the folder `runs`/`name`, as by `egpo train`. To train further, set
-    model.path to `actor/huggingface` of a checkpoint. An interrupted run continues with --resume.
+    Metrics and checkpoints are written to a folder named after the recipe's settings `runs` and `name`. To train the
+    result with `egpo train`, set model.path to the folder `actor/huggingface` of a checkpoint. An interrupted run
+    continues with --resume.
 
     Example: [cyan]egpo sft cold_start data.path=chats.jsonl name=cold-start[/]
     """
@@ -60,7 +62,7 @@ def sft(
     run = open_quietly(config)
     console = Console(highlight=False)
     console.print(_table(preview(run), config.data.path))
-    console.print("The first example. Learned tokens are underlined:\n")
+    console.print("The first example. Learned tokens are underlined and between ⟦ and ⟧:\n")
     console.print(_marked(passages(run.data.train, 0, run.policy.tokenizer)), soft_wrap=True)
 
 
@@ -84,9 +86,9 @@ def _table(found: "Preview", path: str) -> "Group":
 
 
 def _marked(found: "list[Passage]") -> "Text":
-    """Return the text with learned parts underlined, green and between ⟦ and ⟧, for terminals without colour.
+    """Return the text of an example with its learned parts underlined, in green, and between ⟦ and ⟧.
 
-    Control characters are escaped.
+    The brackets are for terminals without colour. Control characters are escaped.
     """
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""Tables for a terminal. Cells may hold anything that a model wrote: control characters are escaped."""
+"""Tables for a terminal. Cells may hold text that a model wrote, so control characters are escaped."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,24 +10,28 @@ from rich.text import Text
 
 
 def printable(text: str) -> str:
-    """Return the text as one line. Control characters and what cannot be displayed are escaped."""
+    """Return the text as one line. Control characters and other characters that cannot be displayed are escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def cell(text: str) -> str:
-    """Return printable text without rich markup. Use a console with emoji=False: rich replaces `:name:` otherwise."""
+    """Return the text so that a rich console prints it literally: without markup, and with control characters escaped.
+
+    The console needs emoji=False, because rich otherwise replaces `:name:` by an emoji.
+    """
     return escape(printable(text))
 
 
 def excerpt(text: str, length: int = 80) -> str:
-    """Return the last `length` characters: the answer is at the end of a response."""
+    """Return the last `length` characters of a response, where its answer is."""
     return text if len(text) <= length else "…" + text[-length:]
 
 
 def safe_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], num_text: int = 1) -> Table:
-    """Return a table of untrusted text. The first `num_text` columns are text, the others numbers.
+    """Return a table that is safe for text that a model wrote.
 
-    There are no lines between columns, so that seven of them fit into 80 columns of a terminal. Wide cells are folded.
+    The first `num_text` columns are aligned to the left, the others, which hold numbers, to the right. There are no
+    lines between columns, so that seven columns fit on a terminal of 80 characters. Long cells are wrapped.
     """
     heading = Text(printable(title), "table.title") if title else None
     made = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
@@ -48,7 +52,7 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> 
         made.add_row(*last)
     for made_column, cell in zip(made.columns, last, strict=False):
         made_column.justify = "right" if cell[:1].isdigit() else "left"
-    # A table's own title would be wrapped to the table's width.
+    # Printed separately, because rich would wrap a table's title to the table's width.
     return Group(title, made)
 
 

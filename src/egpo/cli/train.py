@@ -7,7 +7,9 @@ import typer
 
 from egpo.cli.config import Recipe
 
-Resume = Annotated[bool, typer.Option("--resume", help="Continue the run of this name from its latest checkpoint.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue the interrupted run of this recipe from its latest checkpoint.")
+]
 ResumeFrom = Annotated[
     int | None,
     typer.Option(
@@ -18,7 +20,8 @@ ResumeFrom = Annotated[
     ),
 ]
 DRY_RUN_HELP = (
-    "Try a step on a few samples, show memory, disk space and time, and keep nothing. With verl: show its command."
+    "Run one step on a few samples, print memory, disk space and time, and keep nothing. With engine=verl: print the "
+    "command that would start verl, and run nothing."
 )
 DryRun = Annotated[bool, typer.Option("--dry-run", help=DRY_RUN_HELP)]
 ADDRESS_HELP = "With engine=verl: join the Ray cluster at this address. Default: start Ray on this machine."
@@ -35,10 +38,11 @@ def train(
     address: Address = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train with GRPO or EGPO: in this process on a CPU or one GPU, or with engine=verl on many GPUs.
+    """Train a model by reinforcement learning with GRPO or EGPO, as a recipe says.
 
-    Metrics, rollouts and checkpoints are written to the folder `runs`/`name`. An interrupted run continues with
-    --resume; on a CPU it ends with the same bytes.
+    Training runs in this process on a CPU or one GPU; with engine=verl it runs in verl, also on many GPUs. Metrics,
+    rollouts and checkpoints are written to a folder named after the recipe's settings `runs` and `name`. An interrupted
+    run continues with --resume; on a CPU its result is identical to that of an uninterrupted run.
 
     Example: [cyan]egpo train countdown_tiny rollout.n=8 name=first[/]
     """
@@ -53,8 +57,8 @@ def train(
     path, overrides = split_words(recipe)
     config = load_config(path, [*overrides, *([f"verl.address={address}"] if address else [])])
     if address and config.engine != "verl":
-        fix = "leave it out, or set engine=verl"
-        raise InputError("the embedded engine cannot join a cluster", where="--address", fix=fix)
+        fix = "leave out --address, or set engine=verl"
+        raise InputError("the embedded engine cannot join a Ray cluster", where="--address", fix=fix)
     if not dry_run:
         config = require_prepared_data(config, str(path))
         if as_json:
@@ -66,7 +70,7 @@ def train(
     if as_json:
         raise InputError("a dry run has no steps", where="--json", fix="leave out --dry-run or --json")
     if config.engine == "verl" and config.prepare.source is not None:
-        # verl's dry run reads no data: it shows what the training would read, prepared or not.
+        # verl's dry run reads no data: it prints the paths that training would read, whether they exist or not.
         require_source(config)
         config = with_prepared_data(config)
     else:

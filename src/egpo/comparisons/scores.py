@@ -221,7 +221,7 @@ def _parsed(label: str, value: str) -> Scores:
 def _summary(label: str, mean: float, sd: float, count: int) -> Scores:
     if count < 2:
         raise InputError(
-            f"`{label}` has a standard deviation over {count} evaluation",
+            f"`{label}` has a standard deviation, which needs at least 2 evaluations, but has {count}",
             where="--scores",
             fix="leave out the standard deviation, or give more evaluations",
         )

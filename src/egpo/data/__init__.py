@@ -1,14 +1,14 @@
-"""Data on disk: source records in, verl parquet rows out, and back to chat messages. Imports no task and no reward.
+"""Reading and writing of data: converts records of a source to verl parquet rows, and rows back to chat messages.
 
-In the order in which data passes through:
+This package imports no task and no reward. Its modules, in the order in which data passes through them:
 
     sources.py         a file, a directory or a hub dataset, opened as streams of records
     readers.py         JSON, JSON lines and parquet, one record at a time
-    hardgen.py, messages.py, xlam.py    the conversation formats: one record to one row, or to a reason to drop it
-    conversations.py   what the formats share; DROP_REASONS
+    hardgen.py, messages.py, xlam.py    the conversation formats: each converts a record to a row, or drops it
+    conversations.py   code that the three formats share, and the reasons for dropping a record (DROP_REASONS)
     calls.py           tool calls as Python lists, OpenAI objects and Hermes text
     tool_prompt.py     the system message that lists the tools
-    splits.py          the choice of rows, the train/test split, and the temporary file that holds rows until then
+    splits.py          the choice of rows, the train/test split, and a temporary file for rows that are not yet split
     rows.py            `Row`, its parquet schema, writing and lazy reading
     tokens.py          prompt and answer lengths under a tokenizer
     manifest.py        `manifest.json`: settings, row counts and digests

@@ -1,7 +1,7 @@
-"""Tool calls in conversations: Python lists, OpenAI `tool_calls` and Hermes text in; Hermes text out.
+"""Reads tool calls of conversations (Python lists, OpenAI `tool_calls`, Hermes text) and writes them as Hermes text.
 
-A dataset is read here, not a model's answer: `egpo.tool_calls` in its lenient form (`dataset=True`), which still
-refuses what the rewards could not read back. No row may be refused in the middle of a run.
+Calls of a dataset are read more leniently than those of a model (`dataset=True` in `egpo.tool_calls`). Calls that the
+rewards could not read are still rejected, so that no row fails in the middle of a run.
 """
 
 import ast
@@ -31,11 +31,14 @@ __all__ = [
     "unique_keys",
 ]
 _MAX_LIST_CHARS = 1 << 17
-"""A longer Python literal is not read: `ast` needs some hundred times its length in memory."""
+"""Maximum length of a Python literal in characters: `ast` needs about a hundred times its length in memory."""
 
 
 def decode_strict(text: str) -> Any:
-    """Return one whole JSON value; ValueError on anything else, on NaN and Infinity, and on a key that comes twice."""
+    """Decode a text that is one JSON value.
+
+    Raise ValueError if it is not valid JSON, or contains NaN, Infinity, or an object with two equal keys.
+    """
     try:
         return UNBOUNDED.decode(text)
     except RecursionError as error:
@@ -43,29 +46,35 @@ def decode_strict(text: str) -> Any:
 
 
 def hermes_text(calls: Iterable[Call]) -> str:
-    """Return all calls as text, one block after another; "" for none."""
+    """Return the calls as Hermes text, one `<tool_call>` block per call; "" if there are none."""
     return "\n".join(call.hermes() for call in calls)
 
 
 def parse_python_list(text: str) -> list[Call]:
-    """Read `[f(a=1), g.h(2)]`: positional arguments become arg_0, arg_1. Literals only; nothing is evaluated."""
+    """Parse a list of calls in Python syntax, such as `[f(a=1), g.h(2)]`, without evaluating it.
+
+    Positional arguments get the names arg_0, arg_1 and so on. Arguments must be literals.
+    """
     if len(text) > _MAX_LIST_CHARS:
         raise CallsError("over_limit")
     return list(listed_calls(text, dataset=True))
 
 
 def parse_openai(calls: Iterable[Any]) -> list[Call]:
-    """Read OpenAI's `tool_calls`, wrapped in `function` or bare; `arguments` as an object or as its JSON text."""
+    """Parse calls in OpenAI's format: {name, arguments}, or {function: {name, arguments}}.
+
+    `arguments` may be an object or its JSON text.
+    """
     return [call_from_json(call, dataset=True) for call in calls]
 
 
 def parse_hermes(text: str) -> list[Call]:
-    """Return the `<tool_call>` blocks of a text, in order; other text between them is ignored."""
+    """Return the calls in the `<tool_call>` blocks of a text, in order. Text between the blocks is ignored."""
     return [part for part in hermes_parts(text) if isinstance(part, Call)]
 
 
 def hermes_parts(text: str) -> list[str | Call]:
-    """Split a text into words and calls, in order. Words that are only white space are left out."""
+    """Split a text into its `<tool_call>` blocks and the text between them, in order. White space is left out."""
     parts: list[str | Call] = []
     end = 0
     for tagged in tagged_calls(text, dataset=True):
@@ -78,13 +87,13 @@ def hermes_parts(text: str) -> list[str | Call]:
 
 
 def tool_responses(values: Iterable[object]) -> str:
-    """Return one `<tool_response>` block per value: text as it is, everything else as JSON."""
+    """Return the results of tools as text, one `<tool_response>` block per value (text, or JSON)."""
     blocks = (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values)
     return "\n".join(f"<tool_response>\n{block}\n</tool_response>" for block in blocks)
 
 
 def literal(text: str) -> Any:
-    """Return the value that a text writes as JSON or as a Python literal; the text itself if it writes none."""
+    """Return the value of a text that is JSON or a Python literal. Return any other text unchanged."""
     try:
         return decode_strict(text)
     except ValueError:
@@ -98,9 +107,9 @@ def literal(text: str) -> Any:
 
 
 def _python_value(node: ast.expr) -> Any:
-    """Return the JSON value of a Python literal: tuples become lists, keys become text.
+    """Return a Python literal as a JSON value: tuples become lists, and keys become text.
 
-    ValueError on a key that comes twice, in Python (`{'a': 1, 'a': 2}`) or in JSON (`{1: 1, '1': 2}`).
+    Raise ValueError if two keys of an object are equal, in Python (`{'a': 1, 'a': 2}`) or in JSON (`{1: 1, '1': 2}`).
     """
     value = ast.literal_eval(node)
     for inner in () if isinstance(node, ast.Constant) else ast.walk(node):

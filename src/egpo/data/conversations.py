@@ -1,4 +1,4 @@
-"""What the conversation formats share: an assistant turn as text and calls, the style of prompts, and the final row."""
+"""Code that the conversation formats share: parsing assistant turns, the style of prompts, and making the row."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ INSTRUCTION = (
 DROP_REASONS = {
     "no_call": "no assistant turn of the conversation calls a tool",
     "no_tools": "the conversation lists no tools",
-    "bad_tools": "the tools are not strict JSON, or one has no name or no readable schema",
+    "bad_tools": "the tools are not strict JSON, or a tool has no name or no readable schema",
     "bad_calls": "an assistant turn looks like tool calls but cannot be parsed, or exceeds the limits of the rewards",
     "turn_twice": "two keys are the same turn number, such as `2` and `02`",
     "unknown_role": "a turn has a role other than system, user, assistant and tool",
@@ -29,19 +29,23 @@ DROP_REASONS = {
     "duplicate": "an earlier row has the same prompt",
     "in_other_split": "the same problem is in the other split",
     "no_answer": "the row contains no answer, and none can be written from its ground truth",
-    "no_solution": "a Countdown puzzle that no expression solves",
-    "search_too_long": "a Countdown puzzle of more than four numbers, for which no solution is searched",
+    "no_solution": "the row is a Countdown problem that has no solution",
+    "search_too_long": "the row is a Countdown problem of more than four numbers, for which no solution is searched",
     "bad_ground_truth": "the reward cannot read the ground truth",
     "answer_not_accepted": "the reward does not accept the answer that was written from the ground truth",
     "unknown_data_source": "no reward is registered for the data source or for the `ability`",
 }
-"""Why a record was not converted: the keys are counted in manifests and outputs, the texts are shown beside them."""
+"""Reasons for which a record is not converted, with their meaning. Manifests and outputs count records by reason."""
 
 
 @dataclass(frozen=True)
 class ToolStyle:
-    """How prompts are written: the system instruction (None: that of the record, else `INSTRUCTION`), the function that
-    writes instruction and tools, and whether bare tools are wrapped in OpenAI's form."""
+    """How the system message of a prompt is written.
+
+    `instruction`: its text before the tools. None: that of the record, or `INSTRUCTION` if the record has none.
+    `system_text`: the function that writes instruction and tools. `wrap_tools`: write each tool in OpenAI's form
+    {"type": "function", "function": ...}.
+    """
 
     instruction: str | None = None
     system_text: SystemText = qwen3_system_text
@@ -49,7 +53,7 @@ class ToolStyle:
 
     @property
     def tools_text(self) -> str:
-        """Return which chat template the text of the tools follows: "qwen3", or "tokenizer" for the tokenizer's own."""
+        """The chat template that the text of the tools follows: "qwen3", or "tokenizer" (the tokenizer's own)."""
         return "qwen3" if self.system_text is qwen3_system_text else "tokenizer"
 
     def system(self, own: str, tools: list[Tool]) -> str:
@@ -58,7 +62,7 @@ class ToolStyle:
 
 
 class UnfitError(Exception):
-    """Raised on a turn that cannot be converted; `reason` is a key of `DROP_REASONS`."""
+    """A turn of a conversation cannot be converted. `reason` is a key of `DROP_REASONS`."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -66,7 +70,10 @@ class UnfitError(Exception):
 
 
 def content_text(content: Any) -> str:
-    """Return the text of a turn: text unchanged, text parts joined, "" for null. Anything else raises UnfitError."""
+    """Return the content of a turn as text. A list of text parts is joined, and null becomes "".
+
+    Raise UnfitError if the content is of any other kind.
+    """
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, list) and all(isinstance(p, Mapping) and isinstance(p.get("text"), str) for p in content):
@@ -100,8 +107,8 @@ def read_reply(text: str) -> Reply:
     """Parse the text of an assistant turn.
 
     Everything up to the last `</think>` is thinking. The rest is a list of calls if it has the form `[...]`, text and
-    calls if it contains `<tool_call>` blocks, and plain text otherwise. Raises `CallsError` if it has the form of calls
-    and cannot be parsed.
+    calls if it contains `<tool_call>` blocks, and plain text otherwise. Raise CallsError if the rest has the form of
+    calls but cannot be parsed.
     """
     before, _, after = text.rpartition("</think>")
     thinking, visible = before.replace("<think>", "").strip(), after.strip()
@@ -113,7 +120,10 @@ def read_reply(text: str) -> Reply:
 
 
 def row_of(source: str, prompt: Sequence[Message], reply: Reply, tools: list[Tool], source_row: int) -> Row | Dropped:
-    """Return the row of a conversation that ends with `reply`. The ground truth is its calls; "" if it has none."""
+    """Return the row of a conversation that ends with `reply`, or the reason to drop it.
+
+    The ground truth of the row is the calls of the reply; "" if it has none.
+    """
     truth = hermes_text(reply.calls)
     if len(truth) > MAX_CALLS_CHARS:
         return Dropped("bad_calls")

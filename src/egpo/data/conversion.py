@@ -1,7 +1,7 @@
-"""`egpo convert`: conversations of any size to verl parquet, and parquet back to OpenAI messages for SFT.
+"""Converts conversations to verl parquet files, and parquet files back to OpenAI messages (`egpo convert`).
 
-Records are converted one at a time and written to a temporary file, from which the splits are then written. The way
-back gives supervised training the same split and the same prompts.
+Records are converted one at a time and written to a temporary file, from which the splits are then written; so a file
+may be larger than memory. Messages are for supervised fine-tuning with the same split and the same prompts.
 """
 
 import json
@@ -36,13 +36,16 @@ Converter = Callable[[Record, int, ToolStyle], Row | Dropped]
 
 CONVERTERS: dict[str, Converter] = {"hardgen": convert_hardgen, "messages": convert_messages, "xlam": convert_xlam}
 CONVERSION_VERSION = 2
-"""Raised when the same source and options give different rows."""
+"""Version of the conversion. It is increased when the same source and options give different rows."""
 
 
 @dataclass(frozen=True)
 class SplitRule:
-    """Which rows are taken, and how they are split. Invalid values raise InputError before any file is read.
-    `keep_duplicates` reproduces earlier experiments that kept them; a prompt may then be in both splits."""
+    """Which rows are taken, and how they are split into training and test data. Invalid values raise InputError.
+
+    With `keep_duplicates`, rows with equal prompts are kept, and a prompt may be in both splits. Use it to reproduce
+    experiments that kept them.
+    """
 
     test_size: float = 0.05
     seed: int = 42
@@ -59,7 +62,11 @@ class SplitRule:
 
 @dataclass(frozen=True)
 class Conversion:
-    """The result of a conversion: rows per split, dropped records by reason, and token statistics."""
+    """The result of a conversion.
+
+    `read`: records read. `rows`: rows written, by split. `dropped`: records left out, by reason. `without_call`: rows
+    whose right answer has no tool call. `tokens`: token statistics, by split.
+    """
 
     out: str
     read: int
@@ -88,8 +95,10 @@ def convert(
     force: bool = False,
     watch: Callable[[Iterable[Record]], Iterable[Record]] = iter,
 ) -> Conversion:
-    """Convert the records of `source` and write both splits and a manifest to `out`. The source is read once; memory
-    use is 24 bytes per row."""
+    """Convert the records of `source`, and write both splits and a manifest to the folder `out`.
+
+    The source is read once. Memory use is 24 bytes per row.
+    """
     style = style or ToolStyle()
     with StagedFiles(out, force=force) as files, Spool(out) as spool:
         tally = _spool(watch(read_records(source)), CONVERTERS[kind], style, spool)
@@ -122,7 +131,7 @@ def _chosen(spool: Spool, rule: SplitRule, tally: _Tally, source: Path) -> Indic
     if not len(spool):
         reasons = ", ".join(f"{reason}: {count}" for reason, count in tally.dropped.items())
         raise InputError(
-            f"all of its {tally.read} records were dropped ({reasons})",
+            f"all {tally.read} records of the file were dropped ({reasons})",
             where=str(source),
             fix="see docs/data.md for the meaning of each reason",
         )
@@ -172,12 +181,12 @@ def _manifest(
 
 
 AnswerOf = Callable[[Row], str | Dropped]
-"""The assistant's turn for a row, or the reason why there is none."""
+"""A function that returns the assistant's message for a row, or the reason why there is none."""
 
 
 @dataclass(frozen=True)
 class MessagesExport:
-    """The result of `export_messages`: rows per file, and dropped rows by reason."""
+    """The result of `export_messages`: rows written by file, and dropped rows by reason."""
 
     out: str
     rows: dict[str, int]
@@ -187,10 +196,10 @@ class MessagesExport:
 def export_messages(
     source: Path, out: Path, *, force: bool = False, answer_of: AnswerOf | None = None
 ) -> MessagesExport:
-    """Write one parquet file, or a directory's train and test files, as JSON lines of `messages`, with the same names.
+    """Write a parquet file, or the train and test files of a folder, as JSON lines of `messages` with the same names.
 
-    `answer_of` gives the assistant's turn; the default is `stored_answer`. A file without any usable row is an
-    InputError.
+    `answer_of` returns the assistant's message of a row; the default is `stored_answer`. Raise InputError if a file has
+    no row with an answer.
     """
     paths = _parquet_files(source)
     rows: dict[str, int] = {}
@@ -213,7 +222,9 @@ def _parquet_files(source: Path) -> list[Path]:
     paths = [source / f"{split}.parquet" for split in SPLITS] if source.is_dir() else [source]
     found = [path for path in paths if path.exists()]
     if not found:
-        raise InputError("has no train.parquet or test.parquet", where=str(source), fix="give a prepared directory")
+        what = "there is no parquet file, or no folder with train.parquet or test.parquet, at this path"
+        fix = "give a parquet file, or a folder that `egpo prepare` or `egpo convert` wrote"
+        raise InputError(what, where=str(source), fix=fix)
     return found
 
 
@@ -230,13 +241,16 @@ def _lines(path: Path, answer_of: AnswerOf, dropped: Counter[str]) -> Iterator[s
 def _nothing_left(path: Path, dropped: Counter[str]) -> InputError:
     reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items())
     return InputError(
-        f"none of its rows has an answer to learn from ({reasons})",
+        f"none of the file's rows has an answer to learn from ({reasons})",
         where=str(path),
         fix="prepare the data from a generator or from a source with solutions; docs/data.md explains the reasons",
     )
 
 
 def stored_answer(row: Row) -> str | Dropped:
-    """Return the answer stored in the row: `extra_info.answer`, or the ground truth of a tool conversation."""
+    """Return the answer stored in the row: `extra_info.answer`, or the ground truth of a tool-calling conversation.
+
+    Return `Dropped` if there is none.
+    """
     answer = str(row.extra.get("answer") or "") or (row.ground_truth if row.ability == "function_calling" else "")
     return answer or Dropped("no_answer")

@@ -1,4 +1,4 @@
-"""The hardgen format: multi-turn tool conversations, each an object whose keys are the numbers of the turns."""
+"""Converter of the HardGen format: tool-calling conversations, each a JSON object from turn numbers to turns."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +14,10 @@ DATA_SOURCE = "hardgen"
 
 
 def convert_hardgen(record: Record, source_row: int, style: ToolStyle) -> Row | Dropped:
-    """Convert one conversation. Turn "0" is the system turn, with `tools` as a JSON string; the others follow in
-    numeric order, and empty ones are skipped.
+    """Convert one conversation in the HardGen format to a row, or return the reason to drop it.
 
-    The conversation ends with its last assistant turn that contains a call. The calls of this turn are the ground
+    Turn "0" is the system turn, with `tools` as a JSON string; the others follow in numeric order, and empty ones are
+    skipped. The row ends with the last assistant turn that contains a call. The calls of this turn are the ground
     truth, and the turns before it are the prompt.
     """
     try:
@@ -42,13 +42,16 @@ def convert_hardgen(record: Record, source_row: int, style: ToolStyle) -> Row | 
 
 
 def _turns(record: Record) -> dict[int, Mapping[str, Any]]:
-    """Return the turns by number, in order. `02` is turn 2; a record with both `02` and `2` raises UnfitError."""
-    # In parquet every record has the columns of all turns in the file; turns that it lacks are null.
+    """Return the turns of a conversation by their numbers, in order.
+
+    Raise UnfitError if two keys are the same number, such as `02` and `2`.
+    """
+    # A parquet file has a column for each turn number; a record's value is null for turns that it does not have.
     keys = [key for key, turn in record.value.items() if _is_number(key) and turn is not None]
     turns = {int(key): record.value[key] for key in sorted(keys, key=int)}
     if not turns or not all(isinstance(turn, Mapping) for turn in turns.values()):
         raise InputError(
-            "not a raw conversation, which is an object with the turns under `0`, `1`, `2`, …",
+            "the record is not a HardGen conversation, which is an object with the turns under `0`, `1`, `2`, …",
             where=record.where,
             fix="for {messages} use `egpo convert messages`, for {query, answers} use `egpo convert xlam`",
         )
@@ -91,7 +94,7 @@ def _read(turns: list[Mapping[str, Any]]) -> list[Reply | Message]:
 
 
 def _add_responses(read: list[Reply | Message], content: Any) -> None:
-    # Consecutive tool turns share one user turn, as in the chat template.
+    # The results of consecutive tool turns become one user message, as in the chat template.
     value = literal(content) if isinstance(content, str) else content
     text = tool_responses(value if isinstance(value, list) else [content if isinstance(value, str) else value])
     before = read[-1] if read else None

@@ -1,8 +1,8 @@
-"""`manifest.json`: the files of a prepared directory with their digests, and the source and settings that made them.
+"""The manifest of prepared data (`manifest.json`): its files with their digests, and the source and settings used.
 
-It contains no time and no absolute path: the same preparation gives the same bytes. Each file has two digests. That of
-its bytes shows whether it was damaged or edited. That of its rows shows whether two runs used the same data; unlike the
-bytes, it does not depend on pyarrow's version or on the compression.
+It contains no time and no absolute path, so that the same preparation gives the same bytes. Each file has two digests.
+The digest of its bytes shows whether the file was damaged or edited. The digest of its rows shows whether two runs used
+the same data; it does not depend on pyarrow's version or on the compression.
 """
 
 import hashlib
@@ -21,7 +21,10 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A data file: its number of rows, the digest of its bytes, and the digest of its rows ("" in older manifests)."""
+    """A data file in the manifest: its number of rows, and the digests of its bytes and of its rows.
+
+    `rows_sha256` is "" in older manifests.
+    """
 
     rows: int
     sha256: str
@@ -34,9 +37,12 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of `manifest.json`. `source` is a file name, a hub name or `generator`. Its digest is empty for a
-    generator, which is determined by `version` and `seed`. `settings` are the options that changed the rows, and
-    `dropped` counts the records that were left out, by reason."""
+    """The contents of `manifest.json`.
+
+    `source`: a file name, a name on the hub, or `generator`. `source_sha256`: the digest of the source; "" for a
+    generator, whose rows depend only on `version`, `seed` and `settings`. `settings`: the options that change the rows.
+    `dropped`: number of records that were left out, by reason.
+    """
 
     kind: str
     source: str
@@ -52,7 +58,7 @@ class Manifest:
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """Read the manifest of a directory. Returns None if it has none, as with data that egpo did not prepare."""
+    """Read the manifest of a folder. Return None if there is none, as for data that egpo did not prepare."""
     path = directory / MANIFEST
     if not path.exists():
         return None
@@ -60,26 +66,31 @@ def read_manifest(directory: Path) -> Manifest | None:
         value = json.loads(path.read_text(encoding="utf-8"))
         return Manifest(**{**value, "files": {name: FileEntry(**entry) for name, entry in value["files"].items()}})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError("not a valid manifest of egpo", where=str(path), fix="prepare the data again") from error
+        what = "the file is not a valid manifest of egpo"
+        raise InputError(what, where=str(path), fix="prepare the data again") from error
 
 
 def verify(directory: Path, name: str) -> None:
-    """Raise InputError if the bytes of the file `name` differ from those in the manifest: it was edited, or it comes
-    from another preparation."""
+    """Raise InputError if the digest of the file `name` differs from that in the manifest of its folder.
+
+    The file was then edited, or comes from a different preparation.
+    """
     manifest = read_manifest(directory)
     if manifest is None or name not in manifest.files:
         return
     if file_digest(directory / name) != manifest.files[name].sha256:
         raise InputError(
-            f"does not match the digest in {MANIFEST}",
+            f"the file does not match its digest in {MANIFEST}",
             where=str(directory / name),
             fix="prepare the data again with --force",
         )
 
 
 def data_digest(path: Path) -> str:
-    """Return `rows:` and the digest of a file's rows. It is taken from the manifest beside the file if the file's bytes
-    match it; otherwise the rows are read."""
+    """Return the text `rows:` followed by the digest of a file's rows.
+
+    The digest is taken from the manifest in the same folder if the file's bytes match it; otherwise the rows are read.
+    """
     manifest = read_manifest(path.parent)
     entry = manifest.files.get(path.name) if manifest else None
     if entry and entry.rows_sha256 and entry.sha256 == file_digest(path):
@@ -88,8 +99,11 @@ def data_digest(path: Path) -> str:
 
 
 def rows_digest(path: Path) -> str:
-    """Return the sha256 of the records of a parquet or JSON file, in their order. Each record is hashed as one line of
-    JSON with sorted keys, so that neither the file's encoding nor the order of its columns matters."""
+    """Return the SHA-256 of the records of a parquet or JSON file, in their order.
+
+    Each record is hashed as one line of JSON with sorted keys, so that neither the file's format nor the order of its
+    columns matters.
+    """
     digest = hashlib.sha256()
     for record in read_records(path):
         line = json.dumps(record.value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
@@ -98,6 +112,6 @@ def rows_digest(path: Path) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Return the sha256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""The OpenAI format: `messages` and `tools`, with calls in `tool_calls` or as text."""
+"""Converter of OpenAI conversations: `messages` and `tools`, with calls in `tool_calls` or as text."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,10 +16,10 @@ _SYSTEM_ROLES = ("system", "developer")
 
 
 def convert_messages(record: Record, source_row: int, style: ToolStyle) -> Row | Dropped:
-    """Convert one conversation. The last message must be from the assistant: its calls are the ground truth, and the
-    messages before it are the prompt.
+    """Convert one conversation in OpenAI's format to a row, or return the reason to drop it.
 
-    A last message without a call is kept, with the ground truth "": the correct answer then contains no call.
+    The last message must be from the assistant: its calls are the ground truth, and the messages before it are the
+    prompt. If the last message has no call, the ground truth is "": the correct answer then contains no call.
     """
     messages = require_messages(record, _OTHER_FORMS)
     if messages[-1].get("role") != "assistant":
@@ -45,7 +45,7 @@ _OTHER_FORMS = "for turns under `0`, `1`, … use `egpo convert hardgen`, for {q
 
 
 def require_messages(record: Record, fix: str) -> list[Mapping[str, Any]]:
-    """Return the record's `messages`, which may be a list or its JSON text. Raises InputError if there are none."""
+    """Return the record's `messages`, which may be a list or its JSON text. Raise InputError if there are none."""
     messages = record.value.get("messages")
     if isinstance(messages, str):
         try:
@@ -54,7 +54,7 @@ def require_messages(record: Record, fix: str) -> list[Mapping[str, Any]]:
             messages = None
     if not isinstance(messages, list) or not messages or not all(isinstance(m, Mapping) for m in messages):
         raise InputError(
-            "no `messages`, which is a list of {role, content}",
+            "the record has no `messages` (a list of {role, content})",
             where=record.where,
             fix=fix,
         )
@@ -107,8 +107,10 @@ def _is_response(turn: Message) -> bool:
 
 
 def _with_system(prompt: list[Message], tools: list[Tool], style: ToolStyle) -> list[Message]:
-    """Put instruction and tools into the system turn. Without tools and without an instruction of the style, the
-    conversation keeps its own system turn, if any."""
+    """Return the prompt with the instruction and the tools in its system message.
+
+    If there are no tools and the style sets no instruction, the system message stays unchanged.
+    """
     own = prompt[0]["content"] if prompt[0]["role"] == "system" else ""
     rest = prompt[1:] if prompt[0]["role"] == "system" else prompt
     text = style.system(own, tools) if tools or style.instruction is not None else own

@@ -1,4 +1,4 @@
-"""Writes a set of files completely or not at all: into a temporary folder first, then renamed together.
+"""Writes a set of files completely or not at all: first into a temporary folder, from which they are then moved.
 
 Each temporary folder is locked by its process. The lock ends with the process, even if it is killed, so that abandoned
 folders can be recognised and removed.
@@ -23,7 +23,7 @@ class StagingFolder:
     def __init__(self, directory: Path) -> None:
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=directory))
-            # Until it is locked, another process may take it for abandoned and remove it: then try again.
+            # Before the folder is locked, another process may remove it as abandoned: then a new one is created.
             with suppress(FileNotFoundError):
                 self._handle = os.open(self.path, os.O_RDONLY)
                 _lock(self._handle, wait=True)
@@ -37,8 +37,10 @@ class StagingFolder:
 
 
 def remove_abandoned(directory: Path) -> None:
-    """Remove the temporary folders of processes that have ended. On a file system without locks, remove none: whether
-    they are abandoned is unknown there."""
+    """Remove the temporary folders in `directory` whose processes have ended.
+
+    On a file system without locks, no folder is removed, because it is unknown which processes have ended.
+    """
     for path in directory.glob(f"{UNFINISHED}*"):
         try:
             handle = os.open(path, _FOLDER)
@@ -58,12 +60,12 @@ def _lock(handle: int, *, wait: bool = False) -> bool:
 
 
 class StagedFiles:
-    """A set of files for one directory: written to a temporary folder inside it, and renamed together by `commit`.
+    """A set of files for one folder: they are written to a temporary folder inside it, and moved together by `commit`.
 
-    Until then, and after any failure, the directory is unchanged. A process that is killed leaves its temporary folder,
-    which the next process that writes there removes. A full disk or a directory without write permission is an
-    InputError. A directory that is not empty is an InputError too, unless `force` is set, which replaces files of the
-    same names and keeps the others.
+    Before `commit`, and after any failure, the folder is unchanged. A process that is killed leaves its temporary
+    folder, which the next process that writes to the same folder removes. InputError is raised if the files cannot be
+    written, or if the folder is not empty. With `force`, a folder that is not empty is allowed: files of the same names
+    are replaced, and others are kept.
     """
 
     def __init__(self, out: Path, *, force: bool) -> None:
@@ -94,13 +96,13 @@ class StagedFiles:
             raise _cannot_write(self.out, error) from error
 
     def stage(self, name: str) -> Path:
-        """Return the temporary path to write the file `name` to."""
+        """Return the temporary path to which the caller must write the file `name`."""
         assert self._folder is not None
         self._staged[name] = self._folder.path / name
         return self._staged[name]
 
     def commit(self) -> None:
-        """Flush all files to disk, rename them in the order of `stage`, and flush the directory."""
+        """Flush all files to disk, and move them to the folder in the order in which they were staged."""
         for path in self._staged.values():
             fsync_path(path)
         for name, path in self._staged.items():
@@ -119,21 +121,21 @@ class StagedFiles:
 def refuse_other_data(out: Path, *, force: bool) -> None:
     """Raise InputError if `out` is not a directory, or if it is not empty and `force` is off."""
     if out.exists() and not out.is_dir():
-        raise InputError("is a file", where=str(out), fix="give a directory as --out")
+        raise InputError("this is a file, not a folder", where=str(out), fix="choose a folder with --out")
     if force or not out.exists():
         return
     held = sorted(path.name for path in out.iterdir() if not path.name.startswith(UNFINISHED))
     if held:
         raise InputError(
-            f"already holds {', '.join(held[:3])}{' and more' if len(held) > 3 else ''}",
+            f"the folder already holds {', '.join(held[:3])}{' and more' if len(held) > 3 else ''}",
             where=str(out),
-            fix="choose another --out, or replace files with --force",
+            fix="choose another folder with --out, or replace files with --force",
         )
 
 
 def _cannot_write(out: Path, error: OSError) -> InputError:
     return InputError(
-        f"cannot write there ({error.strerror or error}); existing files are unchanged",
+        f"the folder cannot be written ({error.strerror or error}); existing files are unchanged",
         where=str(out),
-        fix="free some space, change the permissions, or choose another --out",
+        fix="free some space, change the permissions, or choose another folder with --out",
     )

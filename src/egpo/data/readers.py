@@ -1,6 +1,6 @@
 """Reads records from JSON, JSON lines and parquet files, one at a time, so that a file may be larger than memory.
 
-Each record carries its place (file, and line or row) for error messages.
+Each record has the name of its file and its line or row number, for error messages.
 """
 
 import io
@@ -22,18 +22,17 @@ _PARQUET_BATCH = 1024
 
 @dataclass(frozen=True)
 class Record:
-    """One object of a source file. `where` is its place, file and line or row, for error messages."""
+    """One object of a source file. `where` is the file and the line or row, for error messages."""
 
     value: dict[str, Any]
     where: str
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Yield every record of a file. The format is detected from the content as well as the suffix. An empty file is an
-    InputError.
+    """Return an iterator over the records of a file. Raise InputError if the file has none.
 
-    JSON may be JSON lines, one array of objects, one object whose values are the records, or one conversation (an
-    object whose first value has a `role`).
+    The format is detected from the suffix and the content. A JSON file may contain JSON lines, an array of objects, an
+    object whose values are the records, or a single conversation (an object whose first value has a `role`).
     """
     _require_file(path)
     records = _parquet(path) if _is_parquet(path) else _json(path)
@@ -47,16 +46,19 @@ def _require_file(path: Path) -> None:
     if not path.exists():
         raise InputError("no such file", where=str(path), fix="check the path")
     if not path.is_file():
-        raise InputError("not a file", where=str(path), fix=f"give one of {', '.join(SUFFIXES)}")
+        raise InputError(
+            "this is not a file", where=str(path), fix=f"give a file with the suffix {' or '.join(SUFFIXES)}"
+        )
     if not os.access(path, os.R_OK):
-        raise InputError("no permission to read it", where=str(path), fix="change its permissions")
+        raise InputError("no permission to read the file", where=str(path), fix="change the file's permissions")
 
 
 def _is_parquet(path: Path) -> bool:
     with path.open("rb") as file:
         magic = file.read(4)
     if path.suffix == ".parquet" and magic != _PARQUET_MAGIC:
-        raise InputError("named .parquet but not a parquet file", where=str(path), fix="rename it, or write it again")
+        what = "the file has the suffix .parquet, but is not a parquet file"
+        raise InputError(what, where=str(path), fix="rename the file, or write it again as parquet")
     return magic == _PARQUET_MAGIC
 
 
@@ -73,7 +75,9 @@ def _parquet(path: Path) -> Iterator[Record]:
                     row += 1
     except (pa.ArrowException, OSError) as error:
         raise InputError(
-            f"not a readable parquet file ({str(error).splitlines()[0]})", where=str(path), fix="write it again"
+            f"the parquet file cannot be read ({str(error).splitlines()[0]})",
+            where=str(path),
+            fix="write the file again",
         ) from error
 
 
@@ -86,9 +90,9 @@ def _json(path: Path) -> Iterator[Record]:
     if first == "{":
         return _members(path)
     raise InputError(
-        "neither JSON, JSON lines nor parquet" if first else "the file is empty",
+        "the file is neither JSON, JSON lines nor parquet" if first else "the file is empty",
         where=str(path),
-        fix=f"give one of {', '.join(SUFFIXES)}",
+        fix=f"give a file with the suffix {' or '.join(SUFFIXES)}",
     )
 
 
@@ -98,7 +102,7 @@ def _head(path: Path) -> str:
 
 
 def _is_lines(path: Path) -> bool:
-    """Return whether a `.json` file contains JSON lines: its first line is a complete object, and another follows."""
+    """Return whether a `.json` file contains JSON lines: the first line is a whole object, and another one follows."""
     head = _head(path).lstrip()
     line, newline, rest = head.partition("\n")
     if not (head.startswith("{") and newline and rest.lstrip().startswith("{")):
@@ -128,37 +132,39 @@ def _one_conversation(members: list[tuple[str, Any]], where: str) -> Record:
     try:
         return Record(unique_keys(members), where)
     except ValueError as error:
-        raise InputError(f"not valid JSON ({error})", where=where, fix="give each turn a different number") from error
+        what = f"the record is not valid JSON ({error})"
+        raise InputError(what, where=where, fix="give each turn a different number") from error
 
 
 def _require_object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InputError("not a JSON object", where=where, fix="write one JSON object per line")
+        raise InputError("the line is not a JSON object", where=where, fix="write one JSON object per line")
     return value
 
 
 CHUNK_CHARS = 1 << 20
 MAX_VALUE_CHARS = 1 << 28
-"""Maximum length of one record, in characters. Without a limit, a missing quote would read the rest of the file."""
+"""Maximum length of one record, in characters. Without it, a missing quote would load the rest of the file."""
 
 _TOKEN_CHARS = 16
-"""An error within this many characters of the end of the buffer may be an incomplete token (`tru`, `-`, `\\u12`)."""
+"""Maximum length of an incomplete token (`tru`, `-`, `\\u12`). An error so close to the end of the buffer may only mean
+that more text must be read."""
 
 
 def decode(text: str, where: str) -> Any:
-    """Decode one complete JSON value. Raises InputError with its place otherwise."""
+    """Decode a text that is one JSON value. Raise InputError at the place `where` if it is not."""
     try:
         return UNBOUNDED.decode(text)
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"not valid JSON ({_reason(error)})",
+            f"the record is not valid JSON ({_reason(error)})",
             where=where,
-            fix="correct or remove this record; is the file truncated?",
+            fix="correct or remove the record, and check that the file is complete",
         ) from error
 
 
 def iter_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, with their numbers, counted from 1."""
+    """Yield the lines of a file that are not blank, with their numbers, counted from 1."""
     with path.open("rb") as file:
         for number in range(1, 1 << 62):
             line = file.readline(MAX_VALUE_CHARS)
@@ -170,7 +176,7 @@ def iter_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def iter_array(path: Path) -> Iterator[Any]:
-    """Yield the elements of one top-level JSON array."""
+    """Yield the elements of a file that contains one JSON array, without loading the whole file."""
     with _open(path) as file:
         cursor = _Cursor(file, path)
         cursor.expect("[")
@@ -184,7 +190,7 @@ def iter_array(path: Path) -> Iterator[Any]:
 
 
 def iter_members(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the members of one top-level JSON object."""
+    """Yield the keys and values of a file that contains one JSON object, without loading the whole file."""
     with _open(path) as file:
         cursor = _Cursor(file, path)
         cursor.expect("{")
@@ -205,7 +211,8 @@ def _utf8(line: bytes, where: str) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8 ({error.reason})", where=where, fix="convert the file to UTF-8") from error
+        what = f"the text is not UTF-8 ({error.reason})"
+        raise InputError(what, where=where, fix="convert the file to UTF-8") from error
 
 
 def _reason(error: Exception) -> str:
@@ -215,7 +222,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Cursor:
-    """A position in a JSON file of which only a window is in memory."""
+    """A parser of a JSON file that keeps only a part of it (the buffer) in memory."""
 
     def __init__(self, file: io.TextIOWrapper, path: Path) -> None:
         self._file, self._path = file, path
@@ -239,7 +246,7 @@ class _Cursor:
 
     def expect_end(self) -> None:
         if self.peek():
-            self._fail("text after the end of the JSON value")
+            self._fail("there is text after the end of the JSON value")
 
     def member(self) -> tuple[str, Any]:
         if self.peek() != '"':
@@ -249,10 +256,13 @@ class _Cursor:
         return key, self.value()
 
     def value(self) -> Any:
-        """Decode the next record. It must be an object: the end of a number at the end of the window is unknown."""
+        """Decode the next record, which must be a JSON object.
+
+        Numbers are not supported: if the buffer ended within a number, its end could not be recognised.
+        """
         self._records += 1
         if self.peek() != "{":
-            self._fail("not a JSON object")
+            self._fail("the record is not a JSON object")
         return self._decode()
 
     def _decode(self) -> Any:
@@ -261,11 +271,11 @@ class _Cursor:
                 value, self._at = UNBOUNDED.raw_decode(self._buffer, self._at)
                 return value
             except json.JSONDecodeError as error:
-                # Doubling the window each time keeps the total time for a long record linear.
+                # The buffer is doubled each time, so that the time for a long record grows linearly with its length.
                 if not (self._cut_short(error) and self._read_on(max(CHUNK_CHARS, len(self._buffer)))):
-                    self._fail(f"not valid JSON ({error.msg.rstrip(' at')})")
+                    self._fail(f"the record is not valid JSON ({error.msg.rstrip(' at')})")
             except (ValueError, RecursionError) as error:
-                self._fail(f"not valid JSON ({_reason(error)})")
+                self._fail(f"the record is not valid JSON ({_reason(error)})")
 
     def _cut_short(self, error: json.JSONDecodeError) -> bool:
         if len(self._buffer) - self._at > MAX_VALUE_CHARS:
@@ -276,12 +286,14 @@ class _Cursor:
         try:
             chunk = "" if self._ended else self._file.read(chars)
         except UnicodeDecodeError as error:
-            self._fail(f"not UTF-8 ({error.reason})")
+            self._fail(f"the text is not UTF-8 ({error.reason})")
         self._ended = not chunk
         self._buffer, self._at = self._buffer[self._at :] + chunk, 0
         return bool(chunk)
 
     def _fail(self, what: str) -> NoReturn:
         raise InputError(
-            what, where=f"{self._path}, record {max(self._records, 1)}", fix="correct the file; is it truncated?"
+            what,
+            where=f"{self._path}, record {max(self._records, 1)}",
+            fix="correct the file, and check that it is complete",
         )

@@ -1,4 +1,4 @@
-"""Rows of verl parquet files: `Row`, its arrow schema, writing in row groups, and lazy reading."""
+"""Rows of verl parquet files: the class `Row`, its arrow schema, and reading and writing of files."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,15 +17,16 @@ Message = dict[str, str]
 Extra = Mapping[str, str | int]
 
 RESERVED = ("split", "index")
-"""Keys of `extra_info` that `Row.to_record` sets."""
+"""Keys of the column `extra_info` that `Row.to_record` sets, and that `Row.extra` must not contain."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One problem of a parquet file: a prompt, the ground truth that answers are judged by, and further values.
+    """One row of a verl parquet file: a problem.
 
-    `ground_truth` is always text, and JSON if it has parts, so that all sources have the same schema.
-    `extra` is written to `extra_info` beside `split` and `index`. All rows of a file have the same keys in it.
+    `ground_truth`: the text that responses are judged by; JSON if it has several parts, so that all sources have the
+    same schema. `ability`: the kind of problem, such as `math`. `extra`: further values, which are written to the
+    column `extra_info`; all rows of a file must have the same keys in it.
     """
 
     data_source: str
@@ -35,7 +36,7 @@ class Row:
     extra: Extra = field(default_factory=dict)
 
     def to_record(self, split: str, index: int) -> dict[str, Any]:
-        """Return the row in verl's column layout, as row number `index` of a split."""
+        """Return the row with verl's columns. `index` is its number in the split, from 0."""
         return {
             "data_source": self.data_source,
             "prompt": list(self.prompt),
@@ -47,13 +48,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A record that was not converted to a row. Callers count these by `reason`, a key of `DROP_REASONS`."""
+    """The result for a record that is not converted to a row. `reason` is a key of `DROP_REASONS`."""
 
     reason: str
 
 
 def schema_of(row: Row) -> pa.Schema:
-    """Return the arrow schema of a file whose first row is this one."""
+    """Return the arrow schema of a file of rows that have the same `extra` keys as this one."""
     message = pa.struct([("role", pa.string()), ("content", pa.string())])
     extra = [(key, pa.int64() if isinstance(value, int) else pa.string()) for key, value in row.extra.items()]
     return pa.schema(
@@ -68,7 +69,10 @@ def schema_of(row: Row) -> pa.Schema:
 
 
 def parse_row(value: Mapping[str, Any], where: str) -> Row:
-    """Parse a row of any verl parquet file. Nested ground truths and extras become JSON text."""
+    """Parse a row of any verl parquet file. A ground truth or extra value that is not plain becomes JSON text.
+
+    Raise InputError at the place `where` if the prompt or the ground truth is missing.
+    """
     reward_model = value.get("reward_model")
     if not isinstance(reward_model, Mapping) or reward_model.get("ground_truth") is None:
         raise InputError(
@@ -85,7 +89,7 @@ def parse_row(value: Mapping[str, Any], where: str) -> Row:
 
 
 def parse_messages(value: object, where: str) -> tuple[Message, ...]:
-    """Check that `value` is a list of {role, content} messages with text in both. The error names the row."""
+    """Return the messages of a prompt. Raise InputError unless it is a list of {role, content}, both text."""
     fine = isinstance(value, list) and value and all(_is_message(message) for message in value)
     if not fine:
         raise InputError(
@@ -96,7 +100,7 @@ def parse_messages(value: object, where: str) -> tuple[Message, ...]:
 
 
 def as_text(value: object) -> str:
-    """Return text unchanged, and anything else as JSON."""
+    """Return a text unchanged, and any other value as JSON text."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -118,11 +122,14 @@ SPLITS = ("train", "test")
 
 
 def write_parquet(path: Path, rows: Iterable[Row], split: str) -> int:
-    """Write one split and return its number of rows. Raises InputError if there are no rows, or rows of two schemas."""
+    """Write the rows of one split to a parquet file, and return their number.
+
+    Raise InputError if there are no rows, or if their `extra` keys differ.
+    """
     stream = iter(rows)
     first = next(stream, None)
     if first is None:
-        raise InputError("no row is left", where=f"split `{split}`", fix="give more data, or request fewer rows")
+        raise InputError("the split has no rows", where=f"split `{split}`", fix="give more data, or request fewer rows")
     if set(first.extra) & set(RESERVED):
         raise InputError(f"`extra` must not contain {RESERVED}", where=f"split `{split}`", fix="rename the key")
     schema, count = schema_of(first), 0
@@ -145,7 +152,7 @@ def _shape(row: Row) -> list[tuple[str, bool]]:
 
 
 def _require_shape(rows: list[Row], shape: list[tuple[str, bool]], where: str, start: int) -> None:
-    # arrow writes null for a missing key and ignores an additional one, without an error.
+    # Without this check, arrow would write null for a missing key and ignore an additional one.
     for i, row in enumerate(rows):
         if _shape(row) != shape:
             raise InputError(
@@ -161,8 +168,10 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 class ParquetRows(Sequence[T]):
-    """The first `limit` rows of a parquet file as a sequence. The file is held as arrow columns; `make` converts a row
-    to a T each time it is accessed."""
+    """The first `limit` rows of a parquet file as a sequence (None: all rows).
+
+    The file is held in memory as arrow columns. `make` converts a row each time it is accessed.
+    """
 
     def __init__(self, path: Path, make: Callable[[Row], T], limit: int | None = None) -> None:
         next(iter(read_records(path)))  # raises a clear error if the file is empty or not parquet

@@ -1,4 +1,4 @@
-"""Opens the source of a preparation: a file, a directory with one file per split, or a dataset on the hub.
+"""Opens the source of `egpo prepare`: a file, a folder with one file per split, or a dataset on the hub.
 
 Hub datasets are read through the `datasets` package, which is optional.
 """
@@ -21,12 +21,12 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(:[\w.-]+)?")
 
 
 def is_hub_name(source: str) -> bool:
-    """Return whether the text has the form `owner/name` or `owner/name:config`."""
+    """Return whether the text has the form of a dataset name on the hub: `owner/name` or `owner/name:config`."""
     return _NAME.fullmatch(source) is not None
 
 
 def hub_splits(source: str, default_config: str | None) -> list[str]:
-    """Return the names of the dataset's splits on the hub."""
+    """Return the names of the splits of a dataset on the hub."""
     name, config = _name(source, default_config)
     datasets = _datasets(source)
     with _explained(source):
@@ -34,7 +34,7 @@ def hub_splits(source: str, default_config: str | None) -> list[str]:
 
 
 def read_hub(source: str, split: str, default_config: str | None) -> Iterator[Record]:
-    """Yield the records of one split, as they are downloaded."""
+    """Yield the records of one split of a dataset on the hub, as they are downloaded."""
     name, config = _name(source, default_config)
     datasets = _datasets(source)
     with _explained(source):
@@ -54,7 +54,7 @@ def _datasets(source: str) -> Any:
         raise InputError(
             "reading from the hub needs the `datasets` package",
             where=f"--source {source}",
-            fix="pip install datasets, or give a local file",
+            fix="run `pip install datasets`, or give a local file",
         ) from error
     return datasets
 
@@ -67,7 +67,11 @@ def _explained(source: str) -> Iterator[None]:
     except Exception as error:  # boundary: the exceptions of the client and of its transport have no common base class
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         offline = any(word in f"{type(error).__name__} {error}".lower() for word in ("offline", "connect"))
-        fix = "download the file elsewhere and give its path" if offline else "check the name: `owner/name:config`"
+        fix = (
+            "download the file on another machine, and give its path"
+            if offline
+            else "check the name, which has the form `owner/name:config`"
+        )
         raise InputError(
             f"{'the hub cannot be reached' if offline else 'the hub refused the request'} ({reason})",
             where=f"--source {source}",
@@ -80,8 +84,12 @@ Reader = Callable[[], Iterator[Record]]
 
 @dataclass(frozen=True)
 class Source:
-    """An opened source. `name` is written to the manifest. `readers` has one stream per split, or a single one under
-    "all". `digest` is the sha256 of a file's bytes, or of the digests of a directory's files; "" for the hub."""
+    """The source of prepared data.
+
+    `name` is written to the manifest. `readers` holds a function for each split that iterates over its records; for a
+    source that is not split, a single one under "all". `digest` is the SHA-256 of a file's bytes, or of the digests of
+    a folder's files; "" for the hub.
+    """
 
     name: str
     digest: str
@@ -89,13 +97,13 @@ class Source:
 
 
 def open_source(source: str, hub_config: str | None = None) -> Source:
-    """Open a path if it exists, else a dataset on the hub if the text has the form of a hub name."""
+    """Open a file or folder if there is one at this path, otherwise the dataset of this name on the hub."""
     path = Path(source)
     if path.is_dir():
         return _directory(path)
     if not path.exists() and path.suffix not in SUFFIXES and is_hub_name(source):
         return _hub(source, hub_config)
-    read_records(path)  # raises on an unreadable file before anything is written
+    read_records(path)  # raises an error for an unreadable file before anything is written
     return Source(path.name, file_digest(path), {"all": partial(read_records, path)})
 
 
@@ -109,8 +117,9 @@ def _directory(path: Path) -> Source:
 def _split_file(path: Path, split: str) -> Path:
     found = [path / f"{split}{suffix}" for suffix in SUFFIXES if (path / f"{split}{suffix}").is_file()]
     if len(found) != 1:
-        what = f"more than one `{split}` file" if found else f"no `{split}` file"
-        raise InputError(what, where=str(path), fix=f"give a directory with one {split} file ({', '.join(SUFFIXES)})")
+        what = f"the folder has {'more than one' if found else 'no'} `{split}` file"
+        names = ", ".join(f"{split}{suffix}" for suffix in SUFFIXES)
+        raise InputError(what, where=str(path), fix=f"give a folder with exactly one of {names}")
     return found[0]
 
 

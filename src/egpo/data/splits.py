@@ -1,6 +1,6 @@
-"""The choice of rows and the train/test split, which depend only on the number of rows and the seed.
+"""The choice of rows and the train/test split, which depend only on the number of rows, the options and the seed.
 
-`Spool` holds converted rows in a temporary file until the split is known; only their offsets are in memory.
+`Spool` holds converted rows in a temporary file until they are split; only their offsets are in memory.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Split:
-    """Row numbers of the two splits, in the order in which they are written."""
+    """The row numbers of the training and the test split, in the order in which they are written."""
 
     train: Indices
     test: Indices
 
 
 def choose_rows(num_rows: int, max_samples: int | None, *, shuffle: bool, seed: int) -> Indices:
-    """Return the numbers of `max_samples` rows: the first of a seeded permutation, or of the file without `shuffle`.
+    """Return the numbers of `max_samples` rows: random ones if `shuffle` is true, otherwise the first of the file.
 
     If all rows are taken, they stay in the order of the file.
     """
@@ -43,10 +43,12 @@ def choose_rows(num_rows: int, max_samples: int | None, *, shuffle: bool, seed: 
 
 
 def split_rows(rows: Indices, test_size: float, seed: int) -> Split:
-    """Split rows by p = default_rng(seed).permutation(n); test = p[:ceil(test_size * n)]; train = the rest of p.
+    """Split n rows at random into test and training rows, by a permutation that depends on the seed:
 
-    1000 rows, 0.05, seed 42: 950 / 50, and the first test rows are 978, 933, 859, 916, 127.
-    Raises InputError if a split would be empty.
+        p = default_rng(seed).permutation(n); test = p[:ceil(test_size * n)]; train = the rest of p
+
+    For example, 1000 rows with a test size of 0.05 and the seed 42 are split into 950 training rows and 50 test rows,
+    of which the first are 978, 933, 859, 916, 127. Raise InputError if no row would be left for training.
     """
     require_test_size(test_size)
     num_test = math.ceil(test_size * len(rows))
@@ -62,17 +64,18 @@ def split_rows(rows: Indices, test_size: float, seed: int) -> Split:
 
 def require_max_samples(max_samples: int) -> None:
     if max_samples < 1:
-        raise InputError(f"max_samples is {max_samples}", where="--max-samples", fix="give 1 or more")
+        raise InputError(f"max_samples={max_samples} is too small", where="--max-samples", fix="give 1 or more")
 
 
 def require_test_size(test_size: float) -> None:
     if not 0 < test_size < 1:
-        raise InputError(f"test size is {test_size}", where="--test-size", fix="give a fraction between 0 and 1")
+        what = f"a test size of {test_size} is not allowed"
+        raise InputError(what, where="--test-size", fix="give a fraction between 0 and 1")
 
 
 def require_seed(seed: int) -> None:
     if seed < 0:
-        raise InputError(f"seed is {seed}", where="--seed", fix="give 0 or more")
+        raise InputError(f"the seed {seed} is negative", where="--seed", fix="give 0 or more")
 
 
 def _permutation(num_rows: int, seed: int) -> Indices:
@@ -81,8 +84,10 @@ def _permutation(num_rows: int, seed: int) -> Indices:
 
 
 class Spool:
-    """Rows in an unnamed temporary file in `directory`, which is deleted when it is closed or the process ends. Uses 24
-    bytes of memory per row."""
+    """A list of rows in a temporary file in `directory`, which uses 24 bytes of memory per row.
+
+    The file has no name, and is deleted when it is closed or the process ends.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed by __exit__
@@ -101,7 +106,7 @@ class Spool:
         return len(self._keys)
 
     def append(self, row: Row) -> None:
-        """Append a row. Raises UnicodeEncodeError on a lone surrogate, which UTF-8 cannot encode."""
+        """Append a row. Raise UnicodeEncodeError if it contains a lone surrogate, which UTF-8 cannot encode."""
         fields = [row.data_source, row.prompt, row.ability, row.ground_truth, dict(row.extra)]
         line = json.dumps(fields, ensure_ascii=False).encode("utf-8")
         self._file.write(line)
@@ -109,7 +114,7 @@ class Spool:
         self._keys.append(prompt_key(row))
 
     def unique_rows(self) -> Indices:
-        """Return the numbers of the rows whose prompt no earlier row has, in order."""
+        """Return the numbers of the rows without those whose prompt occurs in an earlier row."""
         _, first = np.unique(np.frombuffer(self._keys, dtype=np.uint64), return_index=True)
         return np.sort(first)
 
@@ -121,7 +126,9 @@ class Spool:
 
 
 def prompt_key(row: Row) -> int:
-    """Return a 64-bit digest of the prompt. Two rows with the same prompt are the same problem, whatever their
-    answers."""
+    """Return a 64-bit digest of the row's prompt.
+
+    Rows with the same prompt count as the same problem, even if their answers differ.
+    """
     text = json.dumps(row.prompt, ensure_ascii=True).encode("ascii")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")

@@ -1,5 +1,4 @@
-"""Statistics of prompt and answer lengths under a tokenizer, for choosing `max_prompt_tokens` and
-`max_response_tokens`."""
+"""Statistics of prompt and answer lengths in tokens, with which to choose the length limits of a recipe."""
 
 from array import array
 from collections.abc import Iterable, Iterator
@@ -27,7 +26,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class TokenStatistics:
-    """Lengths of the prompts, as rendered by the chat template, and of the answers."""
+    """Statistics of the lengths of the prompts, as rendered by the chat template, and of the answers."""
 
     prompt: Lengths
     answer: Lengths
@@ -35,7 +34,7 @@ class TokenStatistics:
 
 @dataclass
 class TokenCounter:
-    """Counts the tokens of each row that passes through `watch`."""
+    """A counter of tokens: `watch` yields rows unchanged and counts their tokens, `statistics` summarizes them."""
 
     tokenizer: Any
     _prompt: "array[int]" = field(default_factory=lambda: array("q"))
@@ -61,7 +60,7 @@ class TokenCounter:
 
 
 def load_tokenizer(name: str) -> Any:
-    """Load a tokenizer from a directory, a model of the package, or the hub."""
+    """Load a tokenizer from a folder or from the hub, or the tokenizer of a model that is part of egpo."""
     from transformers import AutoTokenizer
 
     try:
@@ -69,9 +68,9 @@ def load_tokenizer(name: str) -> Any:
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
-            f"cannot load a tokenizer ({reason})",
+            f"the tokenizer cannot be loaded ({reason})",
             where=f"--tokenizer {name}",
-            fix="give a directory with tokenizer.json",
+            fix="give a folder that contains tokenizer.json",
         ) from error
 
 

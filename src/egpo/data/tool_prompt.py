@@ -1,8 +1,8 @@
-"""The system message that lists the tools: in the text of Qwen3's chat template, or in that of any tokenizer.
+"""The system message that lists the tools, in the format of Qwen3's chat template or of any tokenizer's template.
 
-The text must be exactly the one that the model was trained with: a different spelling of the tools changes the results.
-Only Qwen3's text is written here, so that data can be prepared without a tokenizer; a test compares it with the real
-template. All other text comes from `egpo.chat_templates.render`.
+The text must be exactly the one that the model was trained with: a different format of the tools changes the results.
+This module contains only Qwen3's text, so that data can be prepared without a tokenizer; a test compares it with the
+real template. Text of other templates is rendered by `egpo.chat_templates.render`.
 """
 
 import json
@@ -14,7 +14,7 @@ from egpo.data.calls import decode_strict, require_json
 
 Tool = dict[str, Any]
 SystemText = Callable[[str, list[Tool]], str]
-"""(instruction, tools) -> content of the system turn."""
+"""A function that returns the text of the system message for an instruction and a list of tools."""
 
 HEAD = """# Tools
 
@@ -35,8 +35,11 @@ _MARK = "[[the instruction]]"
 
 
 def qwen3_system_text(instruction: str, tools: list[Tool]) -> str:
-    """Return instruction, blank line and tools, one JSON object per line, as transformers' `tojson` filter writes them:
-    separators `, ` and `: `, characters unescaped, keys in the given order. Without tools: the instruction alone."""
+    """Return the system message as Qwen3's chat template writes it: the instruction, then the tools as JSON lines.
+
+    The JSON is that of transformers' `tojson` filter: separators `, ` and `: `, characters unescaped, keys in the given
+    order. If there are no tools, return only the instruction.
+    """
     if not tools:
         return instruction
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
@@ -44,9 +47,9 @@ def qwen3_system_text(instruction: str, tools: list[Tool]) -> str:
 
 
 def template_system_text(tokenizer: Any) -> SystemText | None:
-    """Return a function that takes the system message from what the tokenizer's own chat template renders.
+    """Return a function that writes the system message as the tokenizer's own chat template does.
 
-    Returns None if there is no template, or if it does not write the tools into the system message.
+    Return None if there is no template, or if it does not write the tools into the system message.
     """
     if not tokenizer.chat_template:
         return None
@@ -69,7 +72,7 @@ def _render(tokenizer: Any, instruction: str, tools: list[Tool] | None) -> str:
 
 
 def tools_in(system: str) -> list[Tool]:
-    """Return the tools in a system message with Qwen3's text; an empty list if it has another form."""
+    """Return the tools that a system message in Qwen3's format lists; an empty list for other formats."""
     _, head, rest = system.partition(HEAD)
     lines, tail, _ = rest.partition(TAIL)
     if not (head and tail):
@@ -81,9 +84,10 @@ def tools_in(system: str) -> list[Tool]:
 
 
 def parse_tools(value: Any) -> list[Tool]:
-    """Return a list of tools from a list, one tool, an object of tools by name, or the JSON text of any of these.
+    """Return the tools of a record as a list.
 
-    Raises ValueError on anything else. Tools are returned as given, bare or in OpenAI's wrapped form.
+    `value` may be a list of tools, one tool, an object that maps names to tools, or the JSON text of any of these.
+    Raise ValueError if it is none of these. Tools are not changed: OpenAI's form {"type": "function", ...} is kept.
     """
     if isinstance(value, str):
         value = decode_strict(value) if value.strip() else []
@@ -93,20 +97,20 @@ def parse_tools(value: Any) -> list[Tool]:
         one = "name" in value or value.get("type") == "function"
         value = [value] if one else [{"name": name, **spec} for name, spec in value.items()]
     if not all(isinstance(tool, Mapping) and tool_name(tool) for tool in value):
-        raise ValueError("a tool without a name")
+        raise ValueError("a tool has no name")
     require_json(list(value))
     return [dict(tool) for tool in value]
 
 
 def tool_name(tool: Mapping[str, Any]) -> str:
-    """Return the name of a tool, bare or wrapped; "" if it has none."""
+    """Return the name of a tool, which may be in OpenAI's form {"function": ...}; "" if it has no name."""
     function = tool.get("function", tool)
     name = function.get("name") if isinstance(function, Mapping) else None
     return name if isinstance(name, str) else ""
 
 
 def has_readable_schema(tool: Tool) -> bool:
-    """Return whether the rewards can read the tool's parameters: none, JSON schema, or a flat list as in xlam."""
+    """Return whether the rewards can read the tool's parameters: none, a JSON schema, or a flat object as in xlam."""
     schema = tool.get("function", tool).get("parameters") or {}
     if not isinstance(schema, Mapping):
         return False
@@ -122,5 +126,5 @@ def has_readable_schema(tool: Tool) -> bool:
 
 
 def wrap(tool: Tool) -> Tool:
-    """Return the tool in OpenAI's wrapped form: {"type": "function", "function": ...}."""
+    """Return the tool in OpenAI's form: {"type": "function", "function": ...}."""
     return tool if "function" in tool else {"type": "function", "function": tool}

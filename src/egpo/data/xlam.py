@@ -1,4 +1,4 @@
-"""The format of xlam-function-calling-60k: `query`, and `tools` and `answers` as JSON strings."""
+"""Converter of the dataset xlam-function-calling-60k: rows of `query`, and `tools` and `answers` as JSON strings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,17 +25,22 @@ JSON_TYPES = {
 
 
 def convert_xlam(record: Record, source_row: int, style: ToolStyle) -> Row | Dropped:
-    """Convert one record to a prompt of one user turn. The ground truth is all calls of `answers`; "" for an empty
-    list."""
+    """Convert one record in the format of xlam to a row, or return the reason to drop it.
+
+    The prompt is the system message with the tools, and the query. The ground truth is the calls in `answers`; "" if
+    there are none.
+    """
     value = record.value
     missing = [key for key in ("query", "tools", "answers") if value.get(key) is None]
     if missing:
         raise InputError(
-            f"no `{'`, `'.join(missing)}`", where=record.where, fix="an xlam row has `query`, `tools` and `answers`"
+            f"the record has no `{'`, `'.join(missing)}`",
+            where=record.where,
+            fix="give rows of xlam with `query`, `tools` and `answers`",
         )
     try:
         tools = [json_schema_tool(tool) for tool in parse_tools(value["tools"])]
-        # Checked again: as JSON schema the parameters are nested one level deeper than in the dataset.
+        # Checked again, because the parameters are nested one level deeper as JSON schema than in the dataset.
         require_json(tools)
     except (ValueError, TypeError, RecursionError):
         return Dropped("bad_tools")
@@ -61,10 +66,10 @@ def _calls(answers: Any) -> list[Call]:
 
 
 def json_schema_tool(tool: Tool) -> Tool:
-    """Return the tool with its parameters as JSON schema. The dataset lists them flat, with Python's type names.
+    """Return the tool with its parameters as a JSON schema. In the dataset they are flat, with Python's type names.
 
-    A parameter is optional if its type is `str, optional` or if it has a default. A type without a JSON schema name is
-    left out.
+    A parameter is optional if its type contains `optional`, as in `str, optional`, or if it has a default. A type that
+    JSON schema does not have is left out.
     """
     parameters = tool.get("parameters")
     if not isinstance(parameters, Mapping) or parameters.get("type") == "object":

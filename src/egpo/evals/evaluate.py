@@ -38,7 +38,10 @@ from egpo.tasks.protocol import judge_texts, problems_digest
 
 @dataclass(frozen=True)
 class Exam:
-    """What is evaluated: the first `num_problems` of a split of a task (None: all), how it is sampled, pass@k."""
+    """The problems of an evaluation, how responses are sampled, and for which k pass@k is computed (`ks`).
+
+    The problems are the first `num_problems` of a split of a task (None: all). `settings` are those of the task.
+    """
 
     task: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -60,10 +63,11 @@ class ExamProblems:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of one model. `num_left_out` counts the problems whose prompts do not fit the model.
+    """The result of evaluating one model: its figures, and the judged responses (`samples`).
 
-    `data` is a digest of the problems: equal digests mean equal problems. `sandbox` is the sandbox tier in which
-    programs ran, None for tasks without programs.
+    `num_left_out` counts the problems whose prompts are too long for the model. `data` is a digest of the problems:
+    equal digests mean equal problems. `sandbox` is the kind of sandbox in which programs that the model wrote ran; None
+    for tasks without programs.
     """
 
     label: str
@@ -76,7 +80,10 @@ class Evaluation:
 
 
 def evaluate(model: Respondent, loaded: ExamProblems, watch: ProgressCallback = ignore_progress) -> Evaluation:
-    """Sample, judge and compute figures. EgpoError if no response at all could be obtained."""
+    """Sample responses from the model, judge them, and compute the figures.
+
+    Raise EgpoError if the server failed to give any response.
+    """
     exam, problems = loaded.exam, loaded.problems
     responses = model.respond(loaded.task, problems, exam.sampling, watch)
     samples = judge_responses(loaded.task, problems, responses, data_source_of(loaded.task, exam.task))
@@ -92,24 +99,31 @@ def evaluate(model: Respondent, loaded: ExamProblems, watch: ProgressCallback = 
 
 
 def load_exam(exam: Exam) -> ExamProblems:
-    """Load the task and its problems. InputError if that fails, before any model is loaded."""
+    """Load the task and its problems. This is done before a model is loaded, so that mistakes are found early.
+
+    Raise InputError if a k is not possible with n samples, the task cannot be loaded, or the split has no problems.
+    """
     require_ks(exam.ks, exam.sampling.n)
     task = load_task(exam.task, **exam.settings)
     problems = tuple(islice(task.problems(exam.split), exam.num_problems))
     if not problems:
         where = f"task {exam.task}, split `{exam.split}`"
-        raise InputError("no problems", where=where, fix="prepare its data with that split, or choose another")
+        fix = "prepare the task's data with this split, or choose another split"
+        raise InputError("the split has no problems", where=where, fix=fix)
     return ExamProblems(exam, task, problems, sandbox_tier(task, exam.settings))
 
 
 def judge_responses(
     task: Task, problems: Sequence[Problem], responses: Iterable[Response], data_source: str
 ) -> tuple[SampleRecord, ...]:
-    """Return the judged responses, by problem and sample. Responses that a server failed to give are not judged."""
+    """Judge the responses, and return their records in the order of problems and samples.
+
+    Responses that a server failed to give are recorded as failed. Raise EgpoError if all failed.
+    """
     ordered = sorted(responses, key=lambda response: (response.problem, response.sample))
     answered = [response for response in ordered if response.failure is None]
     if ordered and not answered:
-        what = f"none of {len(ordered)} responses could be obtained: {ordered[0].failure}"
+        what = f"the server failed to give any of {len(ordered)} responses; the first failure is: {ordered[0].failure}"
         raise EgpoError(what, where="evaluation")
     verdicts = iter(judge_texts(task, [problems[r.problem] for r in answered], [r.text for r in answered]))
     return tuple(_record(problems[r.problem], r, _failed(r) or next(verdicts), data_source) for r in ordered)
@@ -144,14 +158,14 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Origin:
-    """What was evaluated: a model folder or a server's address, and the step if it is a checkpoint."""
+    """The source of an evaluated model: a model folder or a server's address; and the step if it is a checkpoint."""
 
     model: str
     step: int | None = None
 
 
 def as_json_value(evaluation: Evaluation, origin: Origin) -> dict[str, Any]:
-    """Return the evaluation as JSON. Estimates are `{value, low, high, num_problems}`; unknown values are null."""
+    """Return the evaluation as a JSON object. Estimates are `{value, low, high, num_problems}`; unknown is null."""
     exam = evaluation.exam
     return {
         "format": FORMAT,
@@ -174,9 +188,10 @@ def as_json_value(evaluation: Evaluation, origin: Origin) -> dict[str, Any]:
 def write_evaluation(
     folder: Path, name: str, evaluation: Evaluation, origin: Origin, more: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write responses and figures, and return the path of the figures. `more` is added to the figures.
+    """Write the responses (`<name>.jsonl`) and the figures (`<name>.json`), and return the path of the figures.
 
-    Responses are written first, so that figures never exist without them.
+    The fields of `more` are added to the figures. Responses are written first, so that a file of figures never exists
+    without its responses.
     """
     path = folder / f"{name}.json"
     value = as_json_value(evaluation, origin) | dict(more or {})
@@ -187,7 +202,9 @@ def write_evaluation(
         write_atomically(path, text + "\n")
     except OSError as error:
         fix = "free disk space, fix the permissions, or choose another --out"
-        raise EgpoError(f"cannot be written ({error.strerror or error})", where=str(path), fix=fix) from error
+        raise EgpoError(
+            f"the evaluation cannot be written ({error.strerror or error})", where=str(path), fix=fix
+        ) from error
     return path
 
 
@@ -207,15 +224,15 @@ def read_evaluation(path: Path) -> StoredEvaluation:
         if isinstance(error, InputError):
             raise
         fix = "give an `evals/<name>.json` that `egpo eval` wrote"
-        raise InputError(f"not an evaluation ({error!r:.80})", where=str(path), fix=fix) from error
+        raise InputError(f"this file is not an evaluation ({error!r:.80})", where=str(path), fix=fix) from error
     stored = StoredEvaluation(path, value)
-    stored.samples  # noqa: B018  read now, so that a missing file is an error here
+    stored.samples  # noqa: B018  read the responses now, so that a missing file is reported here
     return stored
 
 
 def file_name(*parts: str) -> str:
-    """Join the parts with `-` and replace every character but letters, digits, `.`, `_` and `-`.
+    """Return a file name made of the parts, joined with `-`. Empty parts are left out.
 
-    A label may be a path, and a model's name may contain any character.
+    Characters other than letters, digits, `.`, `_` and `-` are replaced by `_`: a part may be a path or a model's name.
     """
     return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(part for part in parts if part)).strip("._-")[:150] or "evaluation"

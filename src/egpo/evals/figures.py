@@ -1,6 +1,7 @@
 """Computes the figures of an evaluation from its judged responses: accuracy, pass@k, score, entropy, length, reasons.
 
-Responses are first summed up per problem (`tally_problems`); figures are means over problems, with intervals.
+The responses to each problem are summarized first (`tally_problems`). Most figures are means over problems, with
+intervals.
 """
 
 import math
@@ -44,16 +45,20 @@ UNREADABLE = frozenset(
         "over_limit",
     }
 )
-"""Reasons of our rewards for a response in which no answer could be read. Reasons of custom tasks count as readable."""
+"""Reasons that egpo's rewards give for a response in which no answer can be found.
+
+A response with any other reason, such as those of custom tasks, counts as readable.
+"""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Means over problems with 95 % intervals. Unknown figures are None or missing.
+    """The figures of an evaluation: means over problems with 95 % intervals. Unknown figures are None or missing.
 
-    `accuracy` is the fraction of fully correct responses (pass@1). `entropy` is per segment, in nats. `length` is in
-    tokens. `reasons` counts the judged responses by reason; `failures` counts those that the checker or the server
-    failed, which no other figure includes. `readable_frac` is the fraction that held an answer, right or wrong.
+    `accuracy`: fraction of fully correct responses (pass@1). `entropy`: mean entropy of each segment (thinking, answer,
+    response), in nats. `length`: in tokens. `readable_frac`: fraction of responses that contain an answer, right or
+    wrong. `reasons`: number of judged responses by reason. `failures`: number of responses for which the checker or the
+    server failed, by reason; all figures except `num_responses` leave these out.
     """
 
     num_problems: int
@@ -74,7 +79,7 @@ class Figures:
 
 
 def figures_of(samples: Sequence[SampleRecord], ks: Iterable[int] = (1,), seed: int = 0) -> Figures:
-    """Return the figures of these responses. `seed` is that of the bootstrap."""
+    """Return the figures of these judged responses. `seed` is the seed of the bootstrap for the intervals."""
     tallies = tally_problems(samples)
     judged = [sample for sample in samples if not sample.failed]
     shares = {k: mean_with_interval(pass_at_k_by_problem(tallies, k).values(), seed=seed, bounds=SHARES) for k in ks}
@@ -100,7 +105,10 @@ def _entropies(judged: Sequence[SampleRecord], seed: int) -> dict[str, Estimate]
 
 
 def _over_problems(values: Iterable[tuple[str, float | None]], seed: int) -> Estimate | None:
-    """Return the mean over problems of the mean over their responses; None and NaN are left out."""
+    """Return the mean over problems of the mean over each problem's values, from pairs of problem and value.
+
+    Values of None and NaN are left out.
+    """
     by_problem: dict[str, list[float]] = defaultdict(list)
     for problem, value in values:
         if value is not None and math.isfinite(value):
@@ -119,7 +127,7 @@ def _counted(names: Iterable[str]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Tally:
-    """One problem's judged responses: their number, how many are correct, and their mean score."""
+    """A summary of the judged responses to one problem: their number, the number of correct ones, the mean score."""
 
     num_judged: int
     num_correct: int
@@ -127,7 +135,10 @@ class Tally:
 
 
 def tally_problems(samples: Iterable[SampleRecord]) -> dict[str, Tally]:
-    """Return a tally per problem key, in the order of the samples. Failed responses are left out."""
+    """Summarize the judged responses to each problem, by the problem's key, in the order of the samples.
+
+    Responses for which the checker or the server failed are left out.
+    """
     judged: dict[str, list[SampleRecord]] = {}
     for sample in samples:
         of_problem = judged.setdefault(sample.problem, [])
@@ -143,12 +154,15 @@ def _tally(judged: list[SampleRecord]) -> Tally:
 
 
 def scores_by_problem(tallies: dict[str, Tally]) -> dict[str, float]:
-    """Return the mean score per problem; NaN if no response was judged."""
+    """Return the mean score of each problem, by its key; NaN if none of its responses was judged."""
     return {key: tally.mean_score for key, tally in tallies.items()}
 
 
 def pass_at_k_by_problem(tallies: dict[str, Tally], k: int) -> dict[str, float]:
-    """Return pass@k per problem; NaN if fewer than k responses were judged. The accuracy is the mean at k = 1."""
+    """Return pass@k of each problem, by its key; NaN if fewer than k of its responses were judged.
+
+    For k = 1 this is the fraction of correct responses, whose mean over problems is the accuracy.
+    """
     found = tallies.values()
     values = pass_at_k([tally.num_judged for tally in found], [tally.num_correct for tally in found], k)
     return dict(zip(tallies, values.tolist(), strict=True))

@@ -1,7 +1,8 @@
-"""95 % intervals of means over problems, by a bootstrap over problems; and the unbiased pass@k. P problems.
+"""95 % intervals of means over problems, by a bootstrap over problems; and the unbiased estimate of pass@k.
 
-Responses to one problem are not independent, so problems are the unit that is resampled: each contributes the mean of
-its responses. Only how often each value occurs matters, so the draws are multinomial.
+Responses to the same problem are not independent, so the bootstrap resamples problems, each with the mean of its
+responses. A resample's mean depends only on how often it contains each value, so these counts are drawn from a
+multinomial distribution. In the names of arrays, P is the number of problems.
 """
 
 import math
@@ -17,7 +18,7 @@ from egpo.errors import InputError
 LEVEL = 0.95
 NUM_RESAMPLES = 10_000
 SHARES = (0.0, 1.0)
-"""Bounds of a value that is a fraction."""
+"""The least and the greatest possible value of a fraction."""
 
 Floats = NDArray[np.float64]
 _NORMAL = NormalDist()
@@ -25,7 +26,7 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over `num_problems` problems with its 95 % interval; `low` and `high` are None if it is unknown."""
+    """A mean over `num_problems` problems with its 95 % interval. `low` and `high` are None if this is unknown."""
 
     value: float
     low: float | None
@@ -40,12 +41,13 @@ def mean_with_interval(
     bounds: tuple[float, float] | None = None,
     num_resamples: int = NUM_RESAMPLES,
 ) -> Estimate | None:
-    """Return the mean of one value per problem, with its interval. NaN is ignored; None if no value is left.
+    """Return the mean of one value per problem, with its 95 % interval; None if there are no values. NaN is ignored.
 
-    The interval is the bootstrap's percentile interval, expanded to the width of Student's t (Hesterberg 2015), and
-    read off the mid-distribution: means of fractions lie on a lattice, where a plain quantile would jump from point to
-    point. Its coverage is better than that of percentile and BCa intervals (docs/evaluation.md). If all values are
-    equal, resampling gives no interval: see `_agreed`.
+    The interval is the bootstrap's percentile interval, widened to match Student's t (Hesterberg 2015). Its ends are
+    quantiles of the mid-distribution (see `mid_quantiles`), because means of fractions take few distinct values,
+    between which a plain quantile would jump. Its coverage is better than that of percentile and BCa intervals
+    (docs/evaluation.md). If all values are equal, resampling gives no interval, and `_agreed` is used. `bounds` are the
+    least and the greatest possible value.
     """
     value_P = np.asarray(list(values), dtype=np.float64)
     value_P = value_P[~np.isnan(value_P)]
@@ -59,7 +61,10 @@ def mean_with_interval(
 
 
 def resampled_means(value_P: Floats, seed: int, num_resamples: int = NUM_RESAMPLES) -> Floats:
-    """Return means of P values drawn with replacement, by drawing how often each distinct value occurs."""
+    """Return the means of `num_resamples` bootstrap samples: each holds P of the values, drawn with replacement.
+
+    The count of each distinct value is drawn from a multinomial distribution, which is equivalent and faster.
+    """
     distinct, counts = np.unique(value_P, return_counts=True)
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(value_P.size, counts / value_P.size, size=num_resamples)
@@ -68,8 +73,11 @@ def resampled_means(value_P: Floats, seed: int, num_resamples: int = NUM_RESAMPL
 
 
 def mid_quantiles(means: Floats, shares: tuple[float, float]) -> tuple[float, float]:
-    """Return where P(X < x) + P(X = x) / 2, interpolated between the values that occur, reaches each share."""
-    # Equal sums in another order differ in their last bits.
+    """Return for each probability in `shares` the x at which P(X < x) + P(X = x) / 2 reaches it.
+
+    X is a random one of `means`. The function is interpolated linearly between the values that occur.
+    """
+    # The same numbers added in a different order give sums that differ in their last bits.
     distinct, counts = np.unique(means.round(12), return_counts=True)
     below = (np.cumsum(counts) - counts / 2) / means.size
     low, high = np.interp(shares, below, distinct)
@@ -77,7 +85,10 @@ def mid_quantiles(means: Floats, shares: tuple[float, float]) -> tuple[float, fl
 
 
 def student_t(share: float, freedom: int) -> float:
-    """Return a quantile of Student's t by the Cornish-Fisher expansion: within 0.2 % from 5 degrees of freedom."""
+    """Return the quantile of Student's t distribution at the probability `share`, for `freedom` degrees of freedom.
+
+    The Cornish-Fisher expansion is accurate to 0.2 % for 5 or more degrees of freedom.
+    """
     z = _NORMAL.inv_cdf(share)
     terms = (
         z,
@@ -96,9 +107,10 @@ def percentile_tails(num_problems: int) -> tuple[float, float]:
 
 
 def _agreed(value: float, num_problems: int, bounds: tuple[float, float] | None) -> tuple[float | None, float | None]:
-    """Return the interval if all problems have the same value; (None, None) without bounds.
+    """Return the interval of the mean if all P problems have the same value; (None, None) if there are no bounds.
 
-    A fraction u of unseen problems may still differ by as much as the bounds allow, where (1 - u)^P = 2.5 %.
+    A fraction u of all problems may have another value, at worst one of the bounds. u is the fraction for which P
+    problems drawn at random contain none of these with a probability of 2.5 %: (1 - u)^P = 2.5 %.
     """
     if bounds is None:
         return None, None
@@ -108,33 +120,43 @@ def _agreed(value: float, num_problems: int, bounds: tuple[float, float] | None)
 
 
 def pass_at_k(num_samples_P: Iterable[int], num_correct_P: Iterable[int], k: int) -> Floats:
-    """Return, for each problem with n responses of which c are correct, the fraction of k-subsets with a correct one:
+    """Return pass@k of each problem: the probability that k of its responses, drawn at random, include a correct one.
+
+    For a problem with n responses, of which c are correct, it is
 
         1 - C(n - c, k) / C(n, k)  =  1 - prod over i = n-c+1 ... n of (1 - k / i)
 
-    The product never overflows and is exact at its ends: 0 if c = 0, 1 if fewer than k are wrong. At k = 1 it is c / n.
-    NaN for a problem with fewer than k responses. (Chen et al. 2021, arXiv:2107.03374)
+    The product never overflows. The result is exactly 0 if c = 0, exactly 1 if fewer than k responses are wrong, and
+    c / n for k = 1. It is NaN for a problem with fewer than k responses. (Chen et al. 2021, arXiv:2107.03374)
     """
     n_P, c_P = np.asarray(num_samples_P, dtype=np.int64), np.asarray(num_correct_P, dtype=np.int64)
     if k < 1 or (c_P < 0).any() or (c_P > n_P).any():
-        raise InputError(f"k={k}, right responses {c_P.tolist()!s:.60} of {n_P.tolist()!s:.60}", where="pass@k")
+        raise InputError(
+            f"k={k} with {c_P.tolist()!s:.60} correct of {n_P.tolist()!s:.60} responses is impossible",
+            where="pass@k",
+            fix="use k of at least 1, and at most as many correct responses as responses",
+        )
     factor = 1 - k / np.arange(1, n_P.max(initial=0) + 1)
     values = [1 - np.prod(factor[n - c : n]) if n - c >= k else 1.0 for n, c in zip(n_P, c_P, strict=True)]
     return np.where(n_P >= k, np.array(values, dtype=np.float64), np.nan)
 
 
 def require_ks(ks: Iterable[int], n: int) -> tuple[int, ...]:
-    """Return each k once, in order. InputError if n responses per problem are too few for one of them."""
+    """Return the values of k sorted, each once.
+
+    Raise InputError if one is less than 1 or greater than n, the number of responses per problem.
+    """
     wanted = tuple(sorted(set(ks)))
     impossible = [k for k in wanted if not 1 <= k <= n]
     if impossible:
         possible = "k can only be 1" if n == 1 else f"k can be 1 to {n}"
-        fix = f"{possible}; for more, sample more: --n {max(impossible)}" if max(impossible) > n else possible
-        what = f"pass@{impossible[0]} out of {n} response{'s' * (n > 1)} per problem"
+        more = f"{possible}; for a larger k, sample more responses with --n {max(impossible)}"
+        fix = more if max(impossible) > n else possible
+        what = f"pass@{impossible[0]} cannot be computed from {n} response{'s' * (n > 1)} per problem"
         raise InputError(what, where="--k", fix=fix)
     return wanted
 
 
 def default_ks(n: int) -> tuple[int, ...]:
-    """Return the powers of two up to n."""
+    """Return the default values of k for pass@k: the powers of two up to n."""
     return tuple(2**power for power in range(n.bit_length()))

@@ -1,4 +1,7 @@
-"""Evaluates a model loaded here: it is sampled by the embedded engine, in batches. B rows."""
+"""Samples responses from a model that is loaded into this process, in batches, with the embedded engine.
+
+In the names of tensors, B is the number of rows (responses) of a batch.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,9 +25,11 @@ _USUAL_MAX_TOKENS = 1024
 
 @dataclass(frozen=True, eq=False)
 class LocalModel:
-    """`tags` open and close the thinking; `stop` and `stop_tokens` end a response, as does the model's own end token.
+    """A model loaded into this process, and how its responses are delimited.
 
-    Problems whose prompts are longer than `max_prompt_tokens` are left out.
+    `tags` open and close the thinking. A response ends at one of the strings `stop`, one of the token ids
+    `stop_tokens`, or the model's own end token. `rows_at_once` responses are sampled per batch. Problems whose prompts
+    are longer than `max_prompt_tokens` are left out.
     """
 
     label: str
@@ -38,7 +43,10 @@ class LocalModel:
     def respond(
         self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: ProgressCallback
     ) -> list[Response]:
-        """Sample the responses. They depend on the seed, not on which problems share a batch."""
+        """Sample responses to the problems. They depend on the seed, but not on which problems share a batch.
+
+        Problems whose prompts are too long get no response.
+        """
         require_tags_in_text(self.policy.tokenizer, self.tags, task)
         lengths = [len(prompt) for prompt in prompt_tokens(self.policy, task, problems)]
         rollout = self._rollout(sampling, lengths)
@@ -69,22 +77,23 @@ class LocalModel:
             stop=self.stop,
             stop_tokens=self.stop_tokens,
         )
-        # The section of training rollouts refuses a temperature of 0, which an evaluation may have.
+        # `Rollout` belongs to training and rejects a temperature of 0, which an evaluation may have: set it unchecked.
         return rollout.model_copy(update={"temperature": float(sampling.temperature)})
 
     def _max_tokens(self, wanted: int | None, prompt_lengths: list[int]) -> int:
-        """Return the longest response in tokens: `wanted`, or what the longest prompt leaves of the context.
+        """Return the length limit of a response in tokens: `wanted`, or if that is None, 1,024 or what fits.
 
-        With `wanted`, problems whose prompts leave less are left out later; InputError if all do.
+        What fits is the part of the context that the longest prompt leaves. If `wanted` is given, problems whose
+        prompts leave less are left out later. Raise InputError if no response would fit.
         """
         length = max(prompt_lengths) if wanted is None else min(prompt_lengths)
         room = self.policy.context - length
         if room < (wanted or 1):
             raise InputError(
-                f"a prompt of {length} tokens leaves {max(room, 0)} tokens of the model's context of "
-                f"{self.policy.context}",
+                f"a prompt of {length} tokens leaves {max(room, 0)} tokens for the response in the model's context of "
+                f"{self.policy.context} tokens",
                 where=f"model {self.label}",
-                fix="lower --max-tokens; problems whose prompts leave less are left out",
+                fix="lower --max-tokens, or use problems with shorter prompts",
             )
         return wanted or min(_USUAL_MAX_TOKENS, room)
 

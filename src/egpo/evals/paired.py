@@ -1,6 +1,7 @@
-"""Compares two models on the same problems, paired by problem: difference, 95 % interval and verdict. P problems.
+"""Compares two models on the same problems, paired by problem: difference, 95 % interval and verdict.
 
-`compare` does this for every figure of two evaluations; `paired_difference` for one value per problem.
+`compare` compares accuracy, pass@k and score of two evaluations; `paired_difference` compares one value per problem.
+In the names of arrays, P is the number of problems.
 """
 
 import math
@@ -21,9 +22,10 @@ Test = Literal["McNemar", "paired bootstrap"]
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """`base` and `other` are means over the problems for which both have a value; `delta` is other minus base.
+    """The difference of one figure between two models, paired by problem.
 
-    `p_value` is that of McNemar's test; None if the paired bootstrap was used.
+    `base` and `other` are the two models' means over the problems for which both have a value; `delta` is the mean of
+    other minus base, with its interval. `p_value` is that of McNemar's test; None if the paired bootstrap was used.
     """
 
     base: float
@@ -41,15 +43,16 @@ def paired_difference(
     seed: int = 0,
     bounds: tuple[float, float] | None = None,
 ) -> PairedDifference:
-    """Compare one value per problem key.
+    """Compare two models by one value per problem; `base` and `other` map each problem's key to the model's value.
 
-    If all values are 0 or 1 (one response per problem), McNemar's exact test decides; otherwise the interval of the
-    paired bootstrap. The verdict is "better" or "worse" only if the interval also excludes 0. `bounds` are the least
-    and greatest possible values; by default those that occur.
+    The verdict is "better" or "worse" only if the interval of the paired bootstrap excludes 0. If all values are 0 or 1
+    (one response per problem), McNemar's exact test must also be significant. `bounds` are the least and the greatest
+    possible value; None: the least and the greatest that occur.
     """
     keys = [key for key, value in base.items() if key in other and not math.isnan(value) and not math.isnan(other[key])]
     if not keys:
-        raise InputError("no problem was answered by both", where="comparison", fix="evaluate both on the same task")
+        fix = "evaluate both models on the same problems"
+        raise InputError("the two models have no judged problem in common", where="comparison", fix=fix)
     base_P, other_P = np.array([base[key] for key in keys]), np.array([other[key] for key in keys])
     low, high = bounds or (min(base_P.min(), other_P.min()), max(base_P.max(), other_P.max()))
     delta = mean_with_interval(other_P - base_P, seed=seed, bounds=(low - high, high - low) if low < high else None)
@@ -68,10 +71,11 @@ def paired_difference(
 
 
 def mcnemar(num_lost: int, num_won: int) -> float:
-    """Return the p-value of McNemar's exact two-sided test; 1 if no problem is solved by exactly one of the models.
+    """Return the p-value of McNemar's exact two-sided test (McNemar 1947, in its binomial form).
 
-    It is the probability of a split at least this uneven if each such problem were a fair coin toss. (McNemar 1947, in
-    its binomial form.)
+    `num_lost` problems are solved only by the base model, `num_won` only by the other. The p-value is the probability
+    of numbers at least this unequal if each of these problems were equally likely to be solved by either model. It is 1
+    if both numbers are 0.
     """
     tosses, fewer = num_lost + num_won, min(num_lost, num_won)
     tail = sum(math.comb(tosses, count) for count in range(fewer + 1))
@@ -103,7 +107,11 @@ class Judged(Protocol):
 
 @dataclass(frozen=True)
 class Comparison:
-    """`rows` by the name of the figure; `num_problems` problems have a judged response of both models."""
+    """The comparison of two models on the same problems.
+
+    `base` and `other` are the models' names. `rows` holds the difference of each figure, by its name. For
+    `num_problems` problems, both models have a judged response.
+    """
 
     base: str
     other: str
@@ -112,7 +120,7 @@ class Comparison:
 
 
 def compare(base: Judged, other: Judged, ks: Iterable[int] = (1,), seed: int = 0) -> Comparison:
-    """Compare accuracy, pass@k and mean score. Problems that only one model answered do not count."""
+    """Compare accuracy, pass@k and mean score of two models, on the problems that both have answered."""
     tallies = tally_problems(base.samples), tally_problems(other.samples)
     rows = {}
     for k in sorted({1, *ks}):

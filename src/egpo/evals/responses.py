@@ -1,7 +1,7 @@
 """Responses of an evaluated model: how they are sampled, the protocol that models implement, and the stored records.
 
-`evals/<name>.jsonl` holds every response with its verdict, one JSON object per line. Field names are verl's where verl
-has one, as in `rollouts/`; so `egpo audit rewards` reads these files, too.
+`evals/<name>.jsonl` holds every response with its verdict, one JSON object per line. As in the rollouts of a run, a
+field that verl also writes has verl's name, so that `egpo audit rewards` can read these files, too.
 """
 
 import math
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 from egpo.runs.stored import EvaluationFile
 
 ProgressCallback = Callable[[int, int], None]
-"""Called with the number of responses so far and their total number."""
+"""A function that displays progress. Its arguments are the number of responses so far and their total number."""
 
 
 def ignore_progress(done: int, total: int) -> None:
-    """A callback that does nothing, for callers without a progress display."""
+    """Do nothing: the progress callback for callers without a progress display."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How responses are sampled: `n` per problem. Temperature 0 is greedy and needs `n` = 1.
+    """How responses are sampled. `n` is the number per problem; temperature 0 is greedy decoding, and needs `n` = 1.
 
-    `max_tokens` of None: 1,024, or as many as fit the model's context; a server uses its own default. `top_k` of 0 and
-    `min_p` of 0 are off.
+    `max_tokens`: longest response. None: 1,024 tokens, or fewer if the context is shorter; a served model uses the
+    server's default. `top_k` = 0 and `min_p` = 0 turn these filters off.
     """
 
     n: int = 8
@@ -52,25 +52,27 @@ class Sampling:
             f"seed={self.seed}": not 0 <= self.seed < 2**32,
             f"top_k={self.top_k}": self.top_k < 0,
             f"min_p={self.min_p}": not 0 <= self.min_p <= 1,
-            f"n={self.n} greedy": self.temperature == 0 and self.n > 1,
+            f"n={self.n} with greedy decoding": self.temperature == 0 and self.n > 1,
         }
         for name, is_wrong in faults.items():
             if is_wrong:
-                fix = "greedy responses are all equal: set n=1" if "greedy" in name else "see `egpo eval --help`"
-                raise InputError(name, where="sampling", fix=fix)
+                greedy = "greedy" in name
+                fix = "set n=1: greedy responses are all equal" if greedy else "see `egpo eval --help` for its range"
+                raise InputError(f"{name} is not allowed", where="sampling", fix=fix)
 
     @property
     def described(self) -> str:
-        """The settings as a part of a file name: `greedy`, or `n8-t0.7`."""
+        """The number of responses and the temperature as a part of a file name: `greedy`, or such as `n8-t0.7`."""
         return "greedy" if self.temperature == 0 else f"n{self.n}-t{self.temperature:g}"
 
 
 @dataclass(frozen=True)
 class Response:
-    """Response number `sample` (from 0) to `problems[problem]`.
+    """One response of a model, not yet judged.
 
-    `entropy` is the mean per segment in nats. Unknown values are None or missing: a server reports no entropy.
-    `failure` is the reason why there is no text; such a response says nothing about the model.
+    `problem` is the index of its problem, and `sample` its number among the responses to this problem, from 0.
+    `entropy` is the mean entropy of each segment, in nats. Unknown values are None or missing: a server reports no
+    entropy. `failure` is the reason why the server gave no text; None if it did.
     """
 
     problem: int
@@ -84,7 +86,7 @@ class Response:
 
 
 class Respondent(Protocol):
-    """A model that can be evaluated: loaded here, or behind a server."""
+    """A model that can be evaluated: loaded into this process, or behind a server."""
 
     @property
     def label(self) -> str:
@@ -94,7 +96,7 @@ class Respondent(Protocol):
     def respond(
         self, task: "Task", problems: "Sequence[Problem]", sampling: Sampling, watch: ProgressCallback
     ) -> list[Response]:
-        """Return `sampling.n` responses per problem; none for a problem whose prompt does not fit the model."""
+        """Return `sampling.n` responses per problem, but none to a problem whose prompt is too long for the model."""
         ...
 
 
@@ -105,24 +107,24 @@ class SampleRecord:
     problem: str
     """Key of the problem."""
     sample: int
-    """Which of the problem's responses, counted from 0."""
+    """Number of this response among those to the same problem, from 0."""
     input: str
     """The prompt, as text."""
     output: str
-    """The response, as the judge read it."""
+    """The text of the response that was judged."""
     gts: Any
     """The ground truth."""
     score: float
     """The reward."""
     acc: bool
-    """Fully correct."""
+    """Whether the response is fully correct."""
     reason: str
-    """Reason of the score or of the failure: a name from the reward's list, or from the server's (`FAILURES`)."""
+    """Reason of the score, as the reward names it; if the server failed, a key of `server_requests.FAILURES`."""
     failed: bool = False
-    """Whether the checker or the server failed: then score and acc say nothing about the model."""
+    """Whether the checker or the server failed. If so, `score` and `acc` say nothing about the model."""
     num_tokens: int | None = None
     finished: bool | None = None
-    """Whether it ended by itself and was not truncated."""
+    """Whether the response ended by itself: False if it was truncated at the length limit."""
     segments: Mapping[str, float] = field(default_factory=dict)
     """Mean entropy of `thinking`, `answer` and `response` in nats; an empty segment is missing."""
     data_source: str = ""
@@ -135,7 +137,7 @@ def write_samples(path: Path, samples: Iterable[SampleRecord]) -> None:
 
 
 def read_samples(path: Path) -> list[SampleRecord]:
-    """Return the records of every complete line. Fields that this version does not know are ignored."""
+    """Return the records of all complete lines of a file. Fields that this version does not know are ignored."""
     return [_as_record(line.value, f"{path}, line {line.number}") for line in read_lines(path)]
 
 
@@ -145,7 +147,10 @@ class StoredEvaluation(EvaluationFile):
 
     @cached_property
     def samples(self) -> Sequence[SampleRecord]:
-        """Every judged response. InputError if the file is missing: figures alone cannot be paired by problem."""
+        """All judged responses of the evaluation, read from the `.jsonl` file beside it.
+
+        Reading raises InputError if this file is missing.
+        """
         path = self.path.with_suffix(".jsonl")
         if not path.is_file():
             fix = "evaluate again, or compare figures alone with `egpo compare --scores`"
@@ -154,7 +159,7 @@ class StoredEvaluation(EvaluationFile):
 
     @property
     def passes(self) -> list[list[SampleRecord]]:
-        """The first responses to all problems, then the second ones, and so on: each is an evaluation in itself."""
+        """The responses grouped by sample number: the first response to each problem, then the second, and so on."""
         found: dict[int, list[SampleRecord]] = {}
         for sample in self.samples:
             found.setdefault(sample.sample, []).append(sample)
@@ -175,4 +180,4 @@ def _as_record(line: Mapping[str, Any], where: str) -> SampleRecord:
         return SampleRecord(**known)
     except TypeError as error:
         fix = "give a file that `egpo eval` wrote"
-        raise InputError(f"not a stored response ({error})", where=where, fix=fix) from error
+        raise InputError(f"this line is not a stored response ({error})", where=where, fix=fix) from error

@@ -1,4 +1,4 @@
-"""Evaluates a model behind an OpenAI-compatible server. Its entropies are unknown, and so missing, not zero."""
+"""Samples responses from a model behind an OpenAI-compatible server. A server reports no entropy: it stays unknown."""
 
 import asyncio
 import hashlib
@@ -28,7 +28,10 @@ _MOST_FAILURES_IN_A_ROW = 8
 
 @dataclass(frozen=True)
 class Server:
-    """`url` ends with `/v1`; `api_key` is None for a server without one; `concurrency` questions run at a time."""
+    """An OpenAI-compatible server, and how requests are sent to it.
+
+    `url` ends with `/v1`. `api_key` is None if the server needs no key. `concurrency` requests are sent at a time.
+    """
 
     url: str
     api_key: str | None = field(default=None, repr=False)
@@ -39,9 +42,10 @@ class Server:
     def at(cls, url: str, **settings: Any) -> "Server":
         """Return the server at an address such as `http://host:8000`, with or without `/v1`."""
         if not _is_address(url):
-            raise InputError(f"`{url}` is not an address", where="--url", fix="as in http://localhost:8000/v1")
+            fix = "give an address such as http://localhost:8000/v1"
+            raise InputError(f"`{url}` is not an address of a server", where="--url", fix=fix)
         if _holds_more(url):
-            fix = "give the key with --api-key-env: an address is displayed and stored"
+            fix = "remove it, since addresses are displayed and stored; name the variable of a key with --api-key-env"
             raise InputError("the address contains a user name, a password or a query", where="--url", fix=fix)
         plain = url.rstrip("/")
         return cls(plain if plain.endswith("/v1") else f"{plain}/v1", **settings)
@@ -57,17 +61,17 @@ class Server:
             reply.raise_for_status()
             return read_model_names(reply.content)
         except (httpx.HTTPError, httpx.InvalidURL, InvalidReplyError) as error:
-            fix = "check that the server is up and the address is right, or name the model"
+            fix = "check that the server is running at this address, or name the model in the command"
             raise InputError(
                 f"the server does not list its models ({error})", where=f"{self.url}/models", fix=fix
             ) from error
 
     def only_model(self) -> str:
-        """Return the one model that the server lists. InputError if it lists none or several."""
+        """Return the name of the only model that the server lists. Raise InputError if it lists none or several."""
         names = self.model_names()
         if len(names) != 1:
-            fix = f"name one of: {', '.join(names)}" if names else "name the model"
-            raise InputError(f"the server lists {len(names)} models", where=self.url, fix=fix)
+            fix = f"name one in the command: {', '.join(names)}" if names else "name the model in the command"
+            raise InputError(f"the server lists {len(names)} models instead of one", where=self.url, fix=fix)
         return names[0]
 
 
@@ -82,7 +86,10 @@ class _Question:
 
 @dataclass(eq=False)
 class ServedModel:
-    """A served model. Each answer is cached when it arrives, so that a second call sends only the rest."""
+    """A model behind a server.
+
+    Each answer is cached on disk when it arrives, so that a repeated evaluation requests only the missing ones.
+    """
 
     server: Server
     model: str
@@ -121,7 +128,7 @@ class ServedModel:
 
 
 class _Session:
-    """Sends the questions of one call that are not in the cache, several at a time."""
+    """The requests of one evaluation: sends the questions that are not in the cache, several at a time."""
 
     def __init__(self, model: ServedModel, questions: list[_Question], watch: ProgressCallback) -> None:
         self._model, self._watch, self._total = model, watch, len(questions)
@@ -131,7 +138,7 @@ class _Session:
         self._failed_in_a_row = 0
 
     async def run(self) -> dict[str, str]:
-        """Send all questions. Return the reasons of those without an answer, by key."""
+        """Send all questions that are not cached. Return the reason of each failure, by the key of the question."""
         server = self._model.server
         limits = httpx.Limits(max_connections=server.concurrency)
         self._watch(self._done, self._total)
@@ -159,15 +166,19 @@ class _Session:
             self._watch(self._done, self._total)
 
     def _note(self, question: _Question, error: UnansweredError) -> None:
-        """Record one failed question; EgpoError if the server is gone or too many failed in a row."""
+        """Record a question that failed.
+
+        Raise EgpoError if the server cannot be reached, if too many questions failed in a row, or if all failed.
+        """
         self._failures[question.key] = error.reason
         self._failed_in_a_row += error.reason != "server_refused"
         none_yet = not self._done and len(self._failures) == self._total
         if error.reason == "server_gone" or self._failed_in_a_row >= _MOST_FAILURES_IN_A_ROW or none_yet:
             raise EgpoError(
-                f"gave up after {self._done:,} of {self._total:,} responses ({error})",
+                f"the evaluation stopped after {self._done:,} of {self._total:,} responses ({error})",
                 where=self._model.server.url,
-                fix=f"fix the server, then run the same command again (answers kept: {self._model.cache.path})",
+                fix="fix the server, then run the same command again; "
+                f"it continues with the answers in {self._model.cache.path}",
             ) from error
 
 
@@ -185,9 +196,9 @@ def _holds_more(url: str) -> bool:
 
 
 def _sent(sampling: Sampling, key: str, sample: int) -> dict[str, Any]:
-    """Return the sampling settings under the protocol's names; unset ones are left to the server.
+    """Return the sampling settings under the names of OpenAI's protocol. Settings without a value are left out.
 
-    Each sample has its own seed: with a common one, a server that uses it would return the same response n times.
+    Each sample has its own seed: with the same seed, a server would return the same response n times.
     """
     name = f"{sampling.seed}\n{key}\n{sample}".encode("utf-8", "backslashreplace")
     settings: dict[str, Any] = {
@@ -196,7 +207,7 @@ def _sent(sampling: Sampling, key: str, sample: int) -> dict[str, Any]:
     }
     if sampling.top_p < 1:
         settings["top_p"] = sampling.top_p
-    # Not in OpenAI's protocol, but vLLM, SGLang and llama.cpp read them under these names.
+    # top_k and min_p are not in OpenAI's protocol, but vLLM, SGLang and llama.cpp accept them under these names.
     if sampling.top_k:
         settings["top_k"] = sampling.top_k
     if sampling.min_p:

@@ -1,7 +1,7 @@
 """Sends one question to an OpenAI-compatible server, with retries, and caches the answers on disk.
 
-`ask` sends a question and retries with back-off and jitter; `read_reply` parses the reply; `AnswerCache` keeps answers
-in append-only JSON lines by a digest of the question, so that no question is sent twice.
+`ask` sends a question, and retries after a growing random delay; `read_reply` parses the reply; `AnswerCache` appends
+each answer to a file of JSON lines, with a digest of its question as the key, so that no question is answered twice.
 """
 
 import asyncio
@@ -24,7 +24,10 @@ from egpo.tags import THINK_TAGS
 
 @dataclass(frozen=True)
 class Answer:
-    """A server's answer. `finished` is False if it was truncated. None: the server does not report it."""
+    """A server's answer to a question. `finished` is False if the answer was truncated at the length limit.
+
+    `num_tokens` and `finished` are None if the server does not report them.
+    """
 
     text: str
     num_tokens: int | None = None
@@ -32,13 +35,16 @@ class Answer:
 
 
 def question_key(url: str, body: Mapping[str, Any], sample: int) -> str:
-    """Return a digest of the server, all that is sent to it (model, prompt, settings), and the sample's number."""
+    """Return the cache key of a question: a digest of the server's URL, the request's body, and the sample's number."""
     text = json.dumps([url, body, sample], sort_keys=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 class AnswerCache:
-    """Answers by key, in memory and on disk. Failures are not stored: such a question is sent again next time."""
+    """A cache of answers by key, in memory and on disk.
+
+    Failures are not stored: a question that failed is sent again in the next evaluation.
+    """
 
     def __init__(self, path: Path, answers: dict[str, Answer]) -> None:
         self.path, self._answers, self._stream = path, answers, LineStream(path)
@@ -46,7 +52,7 @@ class AnswerCache:
     @classmethod
     @contextmanager
     def open(cls, path: Path) -> Iterator["AnswerCache"]:
-        """Open and lock the file. An incomplete last line, left by a killed process, is removed."""
+        """Open and lock the file of the cache. An incomplete last line, left by a killed process, is removed."""
         with _opened(path) as file:
             _lock(file.fileno(), path)
             lines = list(read_lines(path))
@@ -67,7 +73,9 @@ def _opened(path: Path) -> BinaryIO:
         return path.open("ab")
     except OSError as error:
         fix = "fix the permissions, or choose another --out"
-        raise InputError(f"cannot be written ({error.strerror or error})", where=str(path), fix=fix) from error
+        raise InputError(
+            f"the cache of answers cannot be written ({error.strerror or error})", where=str(path), fix=fix
+        ) from error
 
 
 def _known(line: Line, path: Path) -> tuple[str, Answer]:
@@ -76,33 +84,33 @@ def _known(line: Line, path: Path) -> tuple[str, Answer]:
         return value.pop("key"), Answer(**value)
     except (KeyError, TypeError) as error:
         where = f"{path}, line {line.number}"
-        raise InputError(f"not a stored answer ({error!r})", where=where, fix="remove the line") from error
+        raise InputError(f"this line is not a stored answer ({error!r})", where=where, fix="remove the line") from error
 
 
 def _lock(handle: int, path: Path) -> None:
     try:
         lock_file(handle)
     except BlockingIOError as error:
-        fix = "wait for it or end it, or choose another --out"
-        raise InputError("another process is writing its answers there", where=str(path), fix=fix) from error
+        fix = "wait for that process or end it, or choose another folder with --out"
+        raise InputError("another process is writing its answers to this file", where=str(path), fix=fix) from error
     except OSError as error:
         warn_once("answers lock", f"{path}: it cannot be locked ({error.strerror}); do not start a second process here")
 
 
 class InvalidReplyError(Exception):
-    """The server's reply is not a chat completion."""
+    """The server's reply is not a chat completion or a list of models."""
 
 
 def read_reply(body: bytes) -> Answer:
-    """Return the first choice of a chat completion.
+    """Return the first choice of a chat completion as an answer.
 
-    If the server moved the thinking out of the text (`reasoning_content`, `reasoning`), it is put back between its
-    tags, so that the judge reads what the model wrote.
+    If the server returns the thinking in a separate field (`reasoning_content`, `reasoning`), it is put back in front
+    of the text between thinking tags, so that the reward reads what the model wrote.
     """
     reply = _mapping(_parsed(body))
     choices = reply.get("choices")
     if not isinstance(choices, list) or not choices:
-        raise InvalidReplyError("no `choices`")
+        raise InvalidReplyError("it has no `choices`")
     choice = _mapping(choices[0])
     return Answer(
         text=_text(_mapping(choice.get("message"))),
@@ -112,10 +120,10 @@ def read_reply(body: bytes) -> Answer:
 
 
 def read_model_names(body: bytes) -> list[str]:
-    """Return the names in a reply of `/v1/models`."""
+    """Return the names of the models in the server's reply to a request for `/v1/models`."""
     models = _mapping(_parsed(body)).get("data")
     if not isinstance(models, list):
-        raise InvalidReplyError("no `data`")
+        raise InvalidReplyError("the reply has no list `data`")
     names = [model.get("id") for model in models if isinstance(model, dict)]
     return [name for name in names if isinstance(name, str)]
 
@@ -124,12 +132,12 @@ def _parsed(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise InvalidReplyError(f"not JSON: {body[:60]!r}") from error
+        raise InvalidReplyError(f"it is not JSON: {body[:60]!r}") from error
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidReplyError(f"{value!r:.60} in place of an object")
+        raise InvalidReplyError(f"it has {value!r:.60} where a JSON object is expected")
     return value
 
 
@@ -141,7 +149,7 @@ def _text(message: Mapping[str, Any]) -> str:
         closed = f"{THINK_TAGS[1]}\n\n{content}" if isinstance(content, str) and content else ""
         return f"{THINK_TAGS[0]}\n{thinking}{closed}"
     if not isinstance(content, str):
-        raise InvalidReplyError("no text in the message")
+        raise InvalidReplyError("its message has no text")
     return content
 
 
@@ -151,26 +159,26 @@ def _count(usage: Any) -> int | None:
 
 
 FAILURES = {
-    "server_error": "the server answered 429 or 5xx every time",
+    "server_error": "the server answered every attempt with an error (status 408, 429 or 5xx)",
     "server_timeout": "the server did not answer in time",
-    "server_refused": "the server refused the request (4xx)",
+    "server_refused": "the server refused the request (status 4xx)",
     "server_garbage": "the server's answer was not a chat completion",
     "server_broke_off": "the server closed the connection",
     "server_gone": "no connection to the server",
 }
-"""Reasons why a question has no answer. None of them says anything about the model."""
+"""Reasons why a question has no answer, with their meaning. They are failures of the server, not of the model."""
 
 _JSON = {"Content-Type": "application/json"}
 _LARGEST_REPLY = 16 * 2**20
-_MOST_TIMEOUTS = 2  # each has cost the whole of `timeout_s` already
+_MOST_TIMEOUTS = 2  # fewer than other failures: each timeout has already taken `timeout_s` seconds
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often a question is sent: at most `attempts` times, each with `timeout_s` seconds to answer.
+    """How often a question is sent to the server: at most `attempts` times, each with `timeout_s` seconds to answer.
 
-    The wait before a retry starts at `first_wait_s` and doubles, up to `longest_wait_s`. A question that timed out is
-    retried only once.
+    The wait before the first retry is at most `first_wait_s` seconds, and doubles with each retry, up to
+    `longest_wait_s`. A question is not sent again after its second timeout.
     """
 
     attempts: int = 6
@@ -179,13 +187,17 @@ class RetryPolicy:
     longest_wait_s: float = 30.0
 
     def wait_s(self, attempt: int, asked_for_s: float = 0.0) -> float:
-        """Return the seconds to wait after an attempt (from 0). Jitter spreads the retries of many questions."""
+        """Return how many seconds to wait after a failed attempt. `attempt` counts from 0.
+
+        The wait is random, so that many questions are not sent again at the same time, but at least `asked_for_s`, the
+        time that the server asked for, if this is not more than `longest_wait_s`.
+        """
         backed_off = min(self.longest_wait_s, self.first_wait_s * 2.0**attempt)
         return max(backed_off * random.uniform(0.5, 1.0), min(asked_for_s, self.longest_wait_s))
 
 
 class UnansweredError(Exception):
-    """No answer after all attempts. `reason` is a key of FAILURES."""
+    """A question got no answer. `reason` is a key of FAILURES; `retry_after_s`: the wait that the server asked for."""
 
     def __init__(self, reason: str, detail: str, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{FAILURES[reason]}: {detail}")
@@ -193,9 +205,10 @@ class UnansweredError(Exception):
 
 
 async def ask(client: httpx.AsyncClient, body: Mapping[str, Any], retries: RetryPolicy) -> Answer:
-    """Return the answer. UnansweredError after all attempts; InputError if every question would fail.
+    """Send a question, with retries, and return the answer.
 
-    The latter holds for a wrong key, or a model that is not served.
+    Raise UnansweredError if no attempt succeeds, and InputError if every other question would fail, too: for a wrong
+    address or API key, or a model that is not served.
     """
     num_timeouts = 0
     for attempt in range(retries.attempts):
@@ -210,11 +223,11 @@ async def ask(client: httpx.AsyncClient, body: Mapping[str, Any], retries: Retry
         if failure.reason == "server_refused" or num_timeouts == _MOST_TIMEOUTS or attempt + 1 == retries.attempts:
             raise failure
         await asyncio.sleep(retries.wait_s(attempt, failure.retry_after_s))
-    raise AssertionError("an attempt returns or raises")
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 async def _ask_once(client: httpx.AsyncClient, body: Mapping[str, Any]) -> Answer:
-    content = json.dumps(body).encode("ascii")  # httpx would encode as UTF-8, which cannot hold lone surrogates
+    content = json.dumps(body).encode("ascii")  # httpx would encode as UTF-8, which fails on lone surrogates
     try:
         async with client.stream("POST", "chat/completions", content=content, headers=_JSON) as reply:
             received = await _content(reply)
@@ -224,7 +237,7 @@ async def _ask_once(client: httpx.AsyncClient, body: Mapping[str, Any]) -> Answe
         raise UnansweredError("server_gone", str(error) or type(error).__name__) from error
     except httpx.TransportError as error:
         raise UnansweredError("server_broke_off", str(error) or type(error).__name__) from error
-    except httpx.HTTPError as error:  # a body that is not what its headers say
+    except httpx.HTTPError as error:  # such as a body that cannot be decoded as its headers say
         raise UnansweredError("server_garbage", str(error)) from error
     if reply.status_code != httpx.codes.OK:
         raise _refusal(reply, received)
@@ -239,14 +252,14 @@ async def _content(reply: httpx.Response) -> bytes:
     async for part in reply.aiter_bytes():
         content += part
         if len(content) > _LARGEST_REPLY:
-            raise UnansweredError("server_garbage", f"more than {_LARGEST_REPLY:,} bytes")
+            raise UnansweredError("server_garbage", f"it is longer than {_LARGEST_REPLY:,} bytes")
     return bytes(content)
 
 
 def _refusal(reply: httpx.Response, content: bytes) -> Exception:
     said = f"{reply.status_code} {content[:200].decode('utf-8', 'backslashreplace')!r}"
     if reply.status_code in (401, 403, 404):
-        fix = "check --url and the model's name; a key is read from the variable that --api-key-env names"
+        fix = "check --url, the model's name, and the API key in the environment variable given with --api-key-env"
         return InputError(f"the server answered {said}", where=str(reply.url), fix=fix)
     if reply.status_code in (408, 429) or reply.status_code >= 500:
         return UnansweredError("server_error", said, _retry_after_s(reply))

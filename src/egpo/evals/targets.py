@@ -1,7 +1,7 @@
 """Finds the models that a command names, and where their evaluations are written.
 
-`find_model`: a MODEL argument (model folder, run, checkpoint in a run, name on the hub) -> `ModelPlace`.
-`local_targets`, `served_targets`: arguments -> `EvaluationTarget`s, which can be opened and evaluated.
+`find_model` turns a MODEL argument (model folder, run, checkpoint in a run, name on the hub) into a `ModelPlace`.
+`local_targets` and `served_targets` turn arguments into `EvaluationTarget`s, which can be opened and evaluated.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +25,10 @@ from egpo.runs.stored import StoredCheckpoint, StoredRun, checkpoint_at
 
 @dataclass(frozen=True)
 class ModelPlace:
-    """A model that can be loaded: a folder, or a name on the hub; with `run` and `step` if it is a checkpoint."""
+    """A model that can be loaded: a folder or a name on the hub (`model`).
+
+    `label` is its name in tables. `run` and `step` are set if it is a checkpoint of a run.
+    """
 
     model: str
     label: str
@@ -34,7 +37,7 @@ class ModelPlace:
 
     @property
     def recipe(self) -> Config | None:
-        """The recipe of the run, with its task and sampling; None without a run, or for a run of `egpo sft`."""
+        """The recipe of the model's run; None if the model is not of a run, or of a run of `egpo sft`."""
         if self.run is None:
             return None
         recipe = load_recipe(self.run.config)
@@ -42,7 +45,10 @@ class ModelPlace:
 
 
 def find_model(word: str, checkpoint: str = "latest") -> ModelPlace:
-    """Return the model that a MODEL argument names. `checkpoint` of a run: `latest`, `best`, or a step."""
+    """Return the model that a MODEL argument names.
+
+    If this is a run, `checkpoint` says which of its checkpoints: `latest`, `best`, or a step number.
+    """
     path = Path(word).expanduser()
     if path.is_dir():
         if RunFolder(path).config.is_file() and not (path / "config.json").is_file():
@@ -57,21 +63,22 @@ def find_model(word: str, checkpoint: str = "latest") -> ModelPlace:
 def _checkpoint_of(run: StoredRun, wanted: str) -> ModelPlace:
     steps, where = list(run.checkpoints), str(run.folder.path)
     if not steps:
-        raise InputError("the run has no checkpoint yet", where=where, fix="let it train, or give a model")
+        fix = "wait until training has written a checkpoint, or give a model folder"
+        raise InputError("the run has no checkpoint yet", where=where, fix=fix)
     if wanted not in ("latest", "best", *map(str, steps)):
         known = ", ".join(["latest", "best", *map(str, steps)])
-        raise InputError(f"no checkpoint `{wanted}`", where=where, fix=f"there are: {known}")
+        raise InputError(f"the run has no checkpoint `{wanted}`", where=where, fix=f"choose one of: {known}")
     step = _best(run) if wanted == "best" else steps[-1] if wanted == "latest" else int(wanted)
     return _place(run.folder, run.checkpoints[step])
 
 
 def _best(run: StoredRun) -> int:
-    """Return the step with the best validation score in its manifest; of equal scores the later."""
+    """Return the step of the checkpoint with the highest validation score; the later one if scores are equal."""
     scores = {step: read_manifest(checkpoint.actor).score for step, checkpoint in run.checkpoints.items()}
     scored = [(score, step) for step, score in scores.items() if score is not None]
     if not scored:
-        fix = "give --checkpoint latest, or a step"
-        raise InputError("no checkpoint of the run has a score", where=str(run.folder.path), fix=fix)
+        fix = "use --checkpoint latest, or --checkpoint with a step number"
+        raise InputError("no checkpoint of the run has a validation score", where=str(run.folder.path), fix=fix)
     return max(scored)[1]
 
 
@@ -82,7 +89,10 @@ def _place(run: RunFolder, checkpoint: StoredCheckpoint) -> ModelPlace:
 
 
 def _weights(run: RunFolder, checkpoint: StoredCheckpoint, step: int) -> Path:
-    """Return the model folder: inside the checkpoint, or the merged one in the run if the checkpoint is in shards."""
+    """Return the folder with the whole model: in the checkpoint, or, if it is sharded, the merged one in the run.
+
+    Raise InputError if the checkpoint is sharded and has not been merged.
+    """
     if not checkpoint.is_sharded:
         return checkpoint.model
     merged = run.merged_of(step)
@@ -98,7 +108,7 @@ HERE = Path("evals")
 
 
 class EvaluationTarget(ABC):
-    """A model to evaluate. `out` is the output folder, if given."""
+    """A model to evaluate, and where its evaluation is written. `out` is the output folder if the user chose one."""
 
     out: Path | None
 
@@ -114,20 +124,23 @@ class EvaluationTarget(ABC):
     @property
     @abstractmethod
     def folder(self) -> Path:
-        """The folder to which its evaluation is written."""
+        """The folder to which the model's evaluation is written."""
 
     @abstractmethod
     def file_name(self, exam: Exam) -> str:
-        """Return the file name of its evaluation, without the suffix."""
+        """Return the file name of the model's evaluation, without the suffix."""
 
     @abstractmethod
     def opened(self) -> AbstractContextManager[Respondent]:
-        """Load the model or connect to it, for the duration of a `with` block."""
+        """Load the model, or connect to its server, for the duration of a `with` block."""
 
 
 @dataclass(frozen=True)
 class LocalTarget(EvaluationTarget):
-    """A model loaded here. `recipe` gives template variables, thinking tags and stops."""
+    """A model to evaluate in this process.
+
+    `recipe` sets the variables of the chat template, the thinking tags and the stop strings; None: the defaults.
+    """
 
     place: ModelPlace
     out: Path | None
@@ -166,7 +179,7 @@ class LocalTarget(EvaluationTarget):
 
 @dataclass(frozen=True)
 class ServedTarget(EvaluationTarget):
-    """A model behind a server, under the name `model`."""
+    """A model to evaluate that a server serves under the name `model`."""
 
     server: Server
     model: str
@@ -185,7 +198,7 @@ class ServedTarget(EvaluationTarget):
         return self.out or HERE
 
     def file_name(self, exam: Exam) -> str:
-        # A local model may have the same name, and its evaluation must not be overwritten.
+        # "served": the evaluation of a local model with the same name must not be overwritten.
         return file_name(self.model, "served", _described(exam))
 
     @contextmanager
@@ -197,10 +210,10 @@ class ServedTarget(EvaluationTarget):
 def local_targets(
     models: Sequence[str], checkpoint: str = "latest", out: Path | None = None, device: Device = "auto"
 ) -> list[LocalTarget]:
-    """Return the models that the arguments name.
+    """Return the models that the command's arguments name.
 
-    All use the template, tags and stops of the first run among them; otherwise their figures could not be compared.
-    Models with equal labels are labelled by their arguments.
+    If some are runs, all models use the template variables, thinking tags and stop strings of the first run, so that
+    their figures can be compared. If labels are equal, the arguments become the labels.
     """
     places = [find_model(model, checkpoint) for model in models]
     recipe = next((recipe for place in places if (recipe := place.recipe)), None)
@@ -213,14 +226,14 @@ def local_targets(
 
 
 def served_targets(server: Server, names: Sequence[str], out: Path | None = None) -> list[ServedTarget]:
-    """Return the served models of these names; without a name, the one model that the server lists."""
+    """Return the served models with these names; if no name is given, the only model that the server lists."""
     return [ServedTarget(server, name, out) for name in names or (server.only_model(),)]
 
 
 def exam_name(exam: Exam) -> str:
     """Return the part of a file name that describes the exam, without model and seed."""
     split = "" if exam.split == "test" else exam.split
-    few = f"first{exam.num_problems}" if exam.num_problems else ""  # a short trial must not overwrite the whole
+    few = f"first{exam.num_problems}" if exam.num_problems else ""  # must not overwrite a full evaluation
     return file_name(exam.task.rpartition(":")[2], split, few, exam.sampling.described)
 
 

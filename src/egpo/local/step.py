@@ -1,4 +1,4 @@
-"""One training step, on one screen: sample and judge, measure, estimate advantages, update, summarise.
+"""One training step: sample and judge, measure, estimate advantages, update, summarise.
 
 Tensor suffixes: P problems, G samples per problem, B = P * G rows, T tokens of the longest response.
 """

@@ -87,7 +87,11 @@ def _of_kl(run: Run, batch: Batch) -> Metrics:
 
 
 def _of_groups(batch: Batch) -> Metrics:
-    """Return metrics of the groups: fractions by outcome, over the groups whose rows could be compared."""
+    """Return the fractions of groups with equal rewards, with all responses right, and with none right.
+
+    Groups whose rows could not be compared are left out. Also return how many groups were dropped, and in how many
+    rounds groups were replaced.
+    """
     problem_B, correct_B = batch.rollouts.problem_B, torch.tensor([verdict.correct for verdict in batch.verdicts])
     known = sorted(set(problem_B[batch.kept_B | batch.constant_B].tolist()))
     constant = set(problem_B[batch.constant_B].tolist())

@@ -47,16 +47,16 @@ def read_lora(actor: Path) -> Lora:
     wanted = f'{{"r": 16, "lora_alpha": 32}} with the values of the training, as {actor / _META[0]}'
     if path is None:
         what = "the checkpoint has LoRA adapters, but their alpha is not recorded"
-        raise InputError(what, where=str(actor), fix=f"write {wanted}")
+        raise InputError(what, where=str(actor), fix=f"write a file with {wanted}")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         lora = Lora(int(value["r"]), float(value["lora_alpha"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"the file has no valid rank and alpha ({error!r:.80})"
-        raise InputError(what, where=str(path), fix=f"write {wanted}") from error
+        raise InputError(what, where=str(path), fix=f"write a file with {wanted}") from error
     if lora.rank <= 0 or lora.alpha <= 0:
         what = f"rank {lora.rank} and alpha {lora.alpha:g} must both be above 0"
-        raise InputError(what, where=str(path), fix=f"write {wanted}")
+        raise InputError(what, where=str(path), fix=f"write a file with {wanted}")
     return lora
 
 

@@ -80,7 +80,11 @@ def _load(path: Path) -> dict[str, Any]:
         fix = "the file may be incomplete (was the disk full?): copy it again, or choose another --step"
         raise InputError(f"the file cannot be read as a shard ({reason})", where=str(path), fix=fix) from error
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
-        raise InputError("the file contains no tensors by name", where=str(path), fix="check that verl wrote this file")
+        raise InputError(
+            "the file is not a state dict (parameter names with their tensors)",
+            where=str(path),
+            fix="check that verl wrote this file",
+        )
     return state
 
 

@@ -159,7 +159,10 @@ class Agreement:
 
     @classmethod
     def fitted(cls, prompts: Prompts, weight_RP: Floats) -> "Agreement":
-        """Fit a Beta distribution for each reward that all responses of some prompt have."""
+        """Fit a Beta distribution to the prompts' probabilities of a reward value.
+
+        This is done for each value that at least one prompt got for all its responses.
+        """
         n_P = [counts.total() for counts in prompts]
         unanimous = sorted({value for counts in prompts for value in _unanimous(counts)})
         fits = {value: fit_beta(n_P, [counts[value] for counts in prompts], weight_RP) for value in unanimous}
@@ -236,11 +239,11 @@ def _within(prompts: Prompts, size: int, seed: int) -> Forecast:
 
 
 def _beyond(prompts: Prompts, size: int, agreement: Agreement, seed: int) -> Forecast:
-    """Forecast the share for a group size that is larger than the number of responses of some prompt.
+    """Forecast the share of groups whose rewards differ, for groups larger than the number of sampled responses.
 
-    The fit cannot distinguish a prompt that is never solved from one that is solved once in a hundred tries. So the
-    interval covers two intervals: that of the refits, and that of the share under the assumption that prompts whose
-    rewards were all equal never give another reward.
+    The fitted Beta distributions cannot distinguish a prompt that is never solved from one that is solved once in a
+    hundred tries. So the interval covers two intervals: that of the distributions fitted to bootstrap samples, and that
+    of the share under the assumption that prompts whose rewards were all equal never give another reward.
     """
     value, *refitted = map(float, 1 - agreement.mean_R(size))
     known = mean_with_interval(

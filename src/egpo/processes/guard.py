@@ -1,9 +1,10 @@
-"""Run a command and end it together with the process that started this: `python guard.py SECONDS FOLDER COMMAND...`.
+"""The guard, a process that runs a command and ends it when the process that started the guard (the starter) ends.
 
-The command is ended when the starter closes the pipe on standard input, when the starter ends in any way, or when this
-process receives SIGTERM, SIGINT or SIGHUP: it is sent SIGTERM, and after SECONDS its whole process group is killed.
-Then FOLDER is removed. Where this process itself is killed, the kernel kills the command (PR_SET_PDEATHSIG, on Linux).
-The exit status is the command's. This file imports nothing of egpo: it is started by its path.
+Usage: `python guard.py SECONDS FOLDER COMMAND...`. The command is ended when the starter closes the pipe on standard
+input, when the starter ends in any way, or when the guard receives SIGTERM, SIGINT or SIGHUP: the guard sends SIGTERM
+to the command, and after SECONDS kills its whole process group. Then the guard removes FOLDER. If the guard itself is
+killed, the kernel kills the command (PR_SET_PDEATHSIG, on Linux). The exit status is the command's. This file imports
+nothing of egpo: it is started by its path.
 """
 
 import ctypes
@@ -27,7 +28,7 @@ def main() -> None:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda number, frame: signals.append(number))
     starter, guard = os.getppid(), os.getpid()
-    # A group of its own: it can be killed whole without this process. The session stays the same.
+    # The command gets a process group of its own, which can be killed without this process. The session is the same.
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=lambda: _die_with_parent(guard)
     )
@@ -41,24 +42,27 @@ def main() -> None:
 def _die_with_parent(guard: int) -> None:
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != guard:  # it was killed before the line above
+        if os.getppid() != guard:  # the guard was killed before the line above
             os._exit(1)
 
 
 def _is_held(starter: int) -> bool:
-    """Wait a moment, and return whether the starter still lives and holds the pipe."""
+    """Wait up to 0.2 s, and return whether the starter is still alive and has its end of the pipe open."""
     ready, _, _ = select.select([sys.stdin.fileno()], [], [], _POLL_S)
-    # A fork of the starter may hold the pipe after its death: hence the parent's number.
+    # A fork of the starter may keep the pipe open after the starter has ended: so the parent's id is compared too.
     return os.getppid() == starter and not (ready and not os.read(sys.stdin.fileno(), 1024))
 
 
 def _has_ended(pid: int) -> bool:
-    """Leave it uncollected: its number, which is its group's, is not given to another process before that."""
+    """Return whether a child process has ended, without collecting its exit status.
+
+    Until the status is collected, the kernel gives the child's number, also that of its group, to no other process.
+    """
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _ended(child: "subprocess.Popen[bytes]", grace_s: float) -> int:
-    """End the command, if it still runs, and what it has left behind; return its exit code."""
+    """End the command, if it still runs, and the processes that it left in its group; return its exit code."""
     deadline = time.monotonic() + grace_s
     if not _has_ended(child.pid):
         os.kill(child.pid, signal.SIGTERM)

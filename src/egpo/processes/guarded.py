@@ -16,20 +16,20 @@ from egpo.processes import guard
 from egpo.processes.table import session_listens, session_members
 
 GRACE_S = 15.0
-"""Seconds between SIGTERM and SIGKILL."""
+"""Seconds that a command has to end between SIGTERM and SIGKILL."""
 _NUM_LINES_KEPT = 30
 _READING_S = 5.0
-"""Seconds in which the rest of the output is read after the command has ended."""
+"""Time limit, in seconds, for reading the rest of the output after the command has ended."""
 
 OnLine = Callable[[str], None]
-"""Called with each line of the output."""
+"""A function that is called with each line of the command's output."""
 
 
 class GuardedProcess:
     """A command that runs until `end`, or until this process ends in any way.
 
-    It is the child of a guard process (`guard.py`), which ends it and removes `folder` when this process is gone.
-    If the guard is killed, this process ends what is left of the guard's session.
+    The command is the child of a guard process (`guard.py`), which ends it and removes `folder` when this process has
+    ended. If the guard is killed, this process ends the remaining processes of the guard's session.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path, on_line: OnLine) -> None:
@@ -63,19 +63,19 @@ class GuardedProcess:
         return list(self._lines)
 
     def end(self) -> None:
-        """End the command and its children; return when they are gone."""
+        """End the command and its children; return when they have ended."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         if not self._gone.wait(GRACE_S + 5):
             kill_session(self._process.pid, with_leader=True)
             if not self._gone.wait(GRACE_S):
                 what = f"process {self._process.pid} has not ended {GRACE_S:g} s after SIGKILL"
-                fix = "a process that waits for a disk or a GPU cannot be ended"
+                fix = "a process that waits for a disk or a GPU cannot be killed: check the machine's disks and GPUs"
                 raise EgpoError(what, where="the server", fix=fix)
 
     def _watch(self) -> None:
-        """Wait for the end of the guard, and end what is left of its session."""
-        # Not collected yet: until then the session's number is given to no other process.
+        """Wait for the end of the guard, and end the remaining processes of its session."""
+        # WNOWAIT: until the guard's exit status is collected, its session's number is given to no other process.
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         kill_session(self._process.pid)
         self._reader.join(_READING_S)

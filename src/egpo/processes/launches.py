@@ -1,9 +1,9 @@
-"""A command that starts many processes, all of which can be found and ended.
+"""A launch: a command (the driver) that starts many processes, all of which can be found and ended.
 
 verl starts Ray, which starts workers, which start vLLM; some change their session, some outlive their parent. A process
-belongs to a launch if it has the launch's mark in its environment, is in the session of the living driver, or descends
-from a process that belongs. Processes are ended by identity, never by name. This process and its ancestors never
-belong.
+belongs to a launch if it has the launch's id in its environment, is in the session of the driver while the driver is
+alive, or descends from a process of the launch. Processes are ended by identity, never by name. This process and its
+ancestors never belong to a launch.
 """
 
 import os
@@ -16,14 +16,15 @@ from pathlib import Path
 from egpo.processes.table import ProcessId, ProcessInfo, has_variable, running_processes, send_signal
 
 MARK = "EGPO_LAUNCH"
-"""Environment variable with the id of the launch: which processes on the machine are ours."""
+"""The environment variable with the id of a launch. Processes that have it belong to that launch."""
 _DRIVER_S, _REST_S, _KILL_S = 20.0, 3.0, 10.0
 _LOOK_S = 0.1
 
-# prctl(PR_SET_PDEATHSIG, SIGTERM): a launcher killed with -9 cannot end anything. The signal does not come if the
-# launcher was gone before prctl: hence the pipe, whose other end closes with the launcher. The parent's id would not
-# do: the python may be a script that starts the interpreter as a child, or in a container. One that does not pass the
-# pipe on goes without. A shell's background jobs ignore SIGINT, with which the driver is asked to end.
+# prctl(PR_SET_PDEATHSIG, SIGTERM): the kernel ends the command if the launcher is killed with SIGKILL. No signal comes
+# if the launcher ended before prctl: so a pipe is checked too, whose other end closes with the launcher. The parent's
+# id cannot be checked instead: the python may be a script that starts the interpreter as a child, or in a container.
+# If such a script does not pass the pipe on, the check is skipped. SIGINT, which asks the driver to end, is reset,
+# because background jobs of a shell ignore it.
 _ENDS_WITH_LAUNCHER = """
 import ctypes, os, select, signal, sys
 pipe, words = int(sys.argv[1]), sys.argv[2:]
@@ -42,7 +43,7 @@ os.execv(words[0], words)
 def start_in_session(words: Sequence[str], variables: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
     """Start a command, whose first word is a Python interpreter, in a session of its own that ends with this process.
 
-    `variables` are added to the environment. The output is appended to `log`. OSError if it cannot be started.
+    `variables` are added to the environment. The output is appended to `log`. OSError if the command cannot start.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     pipe, _ = os.pipe()  # the other end stays open as long as this process lives, and no other process inherits it
@@ -62,9 +63,10 @@ def start_in_session(words: Sequence[str], variables: Mapping[str, str], log: Pa
 
 
 class LaunchedProcesses:
-    """The living processes of the launch `mark`, as far as they were ever seen.
+    """The processes of the launch with the id `mark` that were found and are still alive.
 
-    The session counts only while its leader, the driver, is alive: later its number may be another session's.
+    Membership in the driver's session counts only while the driver is alive: afterwards the session's number may be
+    given to another session.
     """
 
     def __init__(self, mark: str, known: Iterable[ProcessId] = (), driver: ProcessId | None = None) -> None:
@@ -74,9 +76,10 @@ class LaunchedProcesses:
         self._known = {*known, *([driver] if driver else [])}
 
     def look(self) -> set[ProcessId]:
-        """Return those alive now.
+        """Find the processes of the launch that are alive now, and return them.
 
-        To be called often: a process without the mark whose parent ends before it was seen is not found.
+        Call this often: a process without the launch's id in its environment is not found if its parent ended before
+        the process was first seen.
         """
         seen = {one.id.pid: one for one in running_processes()}
         alive = {one.id for one in seen.values()}
@@ -95,9 +98,10 @@ class LaunchedProcesses:
         return {one.pid for one in self._known}
 
     def end(self, hurried: Callable[[], bool] = lambda: False) -> None:
-        """Interrupt the driver, which lets Ray end its own processes; then SIGTERM to all; then SIGKILL to all.
+        """End all processes of the launch: SIGINT to the driver, which lets Ray end its own processes, then SIGTERM to
+        all that are left, then SIGKILL.
 
-        Nothing is waited for once `hurried` returns True.
+        Once `hurried` returns True, the waits between these signals are skipped.
         """
         driver = self.look() & {self._driver}
         send_signal(driver, signal.SIGINT)
@@ -115,7 +119,7 @@ def _wait_until(condition: Callable[[], bool], limit_s: float) -> None:
 
 
 def _ancestry(seen: Mapping[int, ProcessInfo], pid: int) -> set[ProcessId]:
-    """Return a process and all that it descends from: the launcher, its shell, and so on."""
+    """Return a process and its ancestors: the launcher, its shell, and so on."""
     line: set[ProcessId] = set()
     while pid in seen and seen[pid].id not in line:
         line.add(seen[pid].id)

@@ -1,8 +1,8 @@
-"""The process table of Linux, read from /proc: who runs, in which session, with which open files.
+"""The process table of Linux, read from /proc: which processes run, in which session, with which open files.
 
-A process is identified by its number and its start time, so that a later process of the same number is never taken for
-it. Zombies count as ended: they only wait for their parents to collect them. On a system without /proc nothing runs as
-far as this module can see.
+A process is identified by its number and its start time, so that a later process with the same number is not mistaken
+for it. Zombies count as ended: they only wait for their parents to collect them. On a system without /proc no process
+is found.
 """
 
 import os
@@ -15,13 +15,13 @@ from pathlib import Path
 _PROC = Path("/proc")
 _BOOT = _PROC / "sys/kernel/random/boot_id"
 _STATE, _PARENT, _SESSION, _START = 0, 1, 3, 19
-"""Positions among the fields of `stat`, from the state on."""
+"""Positions of fields in /proc/PID/stat, counted from the process state."""
 _LISTENING = "0A"
 
 
 @dataclass(frozen=True, order=True)
 class ProcessId:
-    """Process number and start time in the kernel's ticks."""
+    """The identity of a process: its number, and its start time in the kernel's ticks."""
 
     pid: int
     start: int
@@ -35,14 +35,14 @@ class ProcessInfo:
 
 
 def process_id(pid: int) -> ProcessId:
-    """Return the identity of a process. OSError if there is none of that number."""
+    """Return the identity of a process. OSError if no process has this number."""
     return ProcessId(pid, int(_stat(pid)[_START]))
 
 
 def running_processes() -> Iterator[ProcessInfo]:
     """Yield every process that has not ended."""
     for entry in _PROC.glob("[0-9]*"):
-        with suppress(OSError):  # it ended meanwhile
+        with suppress(OSError):  # the process ended meanwhile
             fields = _stat(int(entry.name))
             if fields[_STATE] not in ("Z", "X"):
                 id = ProcessId(int(entry.name), int(fields[_START]))
@@ -50,7 +50,7 @@ def running_processes() -> Iterator[ProcessInfo]:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of `stat` from the state on: the name before it may contain any character."""
+    """Return the fields of /proc/PID/stat after the command's name in parentheses, which may contain any character."""
     text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     return text.rpartition(")")[2].split()
 
@@ -69,9 +69,9 @@ def has_variable(pid: int, name: str, value: str) -> bool:
 
 
 def send_signal(processes: Collection[ProcessId], signum: signal.Signals) -> int:
-    """Send a signal to each process that still runs; return how many processes were given."""
+    """Send a signal to each process that still runs; return the number of processes given, ended ones included."""
     for one in processes:
-        # Between the look at the table and the signal another process may have taken the number.
+        # Since the table was read, another process may have been given the same number.
         with suppress(ProcessLookupError, FileNotFoundError):
             if process_id(one.pid) == one:
                 os.kill(one.pid, signum)
@@ -79,14 +79,15 @@ def send_signal(processes: Collection[ProcessId], signum: signal.Signals) -> int
 
 
 def boot_id() -> str:
-    """Return an id of the time since the machine was started: process numbers of an earlier one mean nothing."""
+    """Return an id that changes at every start of the machine, which makes earlier process numbers invalid; "" if the
+    system has none."""
     return _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else ""
 
 
 def session_listens(session: int, port: int) -> bool:
-    """Return whether a process of that session listens on the TCP port; True where the system does not show it.
+    """Return whether a process of that session listens on the TCP port; True if the system has no table of ports.
 
-    It tells our own server from another one that took the port meanwhile.
+    This distinguishes a server that we started from another process that has taken the port.
     """
     tables = [path for name in ("tcp", "tcp6") if (path := _PROC / "net" / name).is_file()]
     if not tables:
@@ -96,7 +97,10 @@ def session_listens(session: int, port: int) -> bool:
 
 
 def _listeners(table: Path, port: int) -> Iterator[str]:
-    """Yield the inodes of the sockets. A line is `0: 0100007F:1F90 00000000:0000 0A ...`; the inode is word ten."""
+    """Yield the inodes of the sockets that listen on `port`.
+
+    A line of the table is `0: 0100007F:1F90 00000000:0000 0A ...`; its tenth word is the inode.
+    """
     for line in table.read_text().splitlines()[1:]:
         words = line.split()
         if words[3] == _LISTENING and int(words[1].rpartition(":")[2], 16) == port:
@@ -122,7 +126,7 @@ def shared_memory_of(processes: Iterable[ProcessId]) -> set[str]:
 
 
 def remove_shared_memory(paths: Iterable[str]) -> None:
-    """Remove those of the files that no process uses any more: a killed run leaves them to fill the memory."""
+    """Remove the files under /dev/shm that no process uses: those of a killed run would keep memory occupied."""
     in_use = shared_memory_of(one.id for one in running_processes())
     for path in set(paths) - in_use:
         with suppress(OSError):

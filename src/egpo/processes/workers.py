@@ -1,8 +1,8 @@
 """Python worker processes that answer messages over a socket.
 
 A worker is a new interpreter: a fork of a process that has threads may hang, and `multiprocessing` would run the
-caller's main module again, which fails in a notebook and in a script without a main guard. It runs in a session of its
-own, so that Ctrl-C at the terminal reaches the parent alone. It ends when the parent closes the socket or ends.
+caller's main module again, which fails in a notebook and in a script without a main guard. A worker runs in a session
+of its own, so that Ctrl-C at the terminal reaches only the parent. It ends when the parent closes the socket or ends.
 
 Parent: `worker = Worker("package.module", ...)`, `worker.send(...)`, `worker.receive(deadline)`, `worker.kill()`.
 Worker: `serve(parent, *arguments)` in that module, with `for message in parent.messages()`.
@@ -27,10 +27,10 @@ from typing import Any, Generic, TypeVar
 from egpo.errors import EgpoError
 
 READY = "ready"
-"""First message of a worker that can take work. Any other text is the reason why it cannot."""
+"""The first message of a worker that is ready for work. Any other text is the reason why the worker cannot start."""
 _PARENT_CHECK_S = 5.0
 _EXIT_LIMIT_S = 5.0
-"""Time from the end of a worker's connection to its exit."""
+"""Seconds that a worker has to exit after its connection has closed."""
 _RUN = """
 import sys
 fd, parent, module, num_arguments = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -64,9 +64,9 @@ class Parent:
         self._connection.send(message)
 
     def messages(self) -> Iterator[Any]:
-        """Yield each message. Ends when the parent closes the connection or ends."""
+        """Yield the messages of the parent, until the parent closes the connection or ends."""
         try:
-            # A fork of the parent may hold the connection open after its death: hence the comparison of process ids.
+            # A fork of the parent may keep the connection open after the parent has ended: so process ids are compared.
             while os.getppid() == self._pid:
                 if self._connection.poll(_PARENT_CHECK_S):
                     yield self._connection.recv()
@@ -74,7 +74,8 @@ class Parent:
             return
 
     def end_with_it(self) -> None:
-        """From now on, exit as soon as the parent is gone, also in the middle of a computation."""
+        """Start a thread that exits this process when the parent closes the connection or ends, even in the middle of a
+        computation."""
         threading.Thread(target=self._exit_with_parent, daemon=True).start()
 
     def _exit_with_parent(self) -> None:
@@ -86,7 +87,7 @@ class Parent:
 
 
 class Worker:
-    """The parent's side: one worker process and the connection to it. Used by one thread at a time.
+    """A worker process and the connection to it, as its parent uses them. Only one thread may use it at a time.
 
     `module`, a name or the path of a file, defines `serve(parent, *arguments)`. `quiet` discards what the worker
     prints; otherwise its stdout and stderr both go to this process's stderr.
@@ -157,10 +158,10 @@ W = TypeVar("W", bound=Worker)
 
 
 class IdleWorkers(Generic[W]):
-    """Workers kept between uses: `take` one, use it, then `put_back` or kill it. Any number of threads may call it.
+    """A store of workers between uses: `take` one, use it, then `put_back` or kill it. Any thread may call it.
 
-    A fork of this process shares the connections, and perhaps a held lock. It therefore forgets these workers and
-    starts its own.
+    A forked child process inherits the connections, and perhaps a lock that another thread holds. It therefore forgets
+    these workers and starts its own.
     """
 
     def __init__(self, start: Callable[[], W]) -> None:
@@ -200,7 +201,7 @@ class IdleWorkers(Generic[W]):
         with self._lock:
             self._closed, idle, self._idle = True, self._idle, []
         for worker in idle:
-            worker.connection.close()  # all of them first: they exit side by side
+            worker.connection.close()  # all connections first, so that the workers exit in parallel
         for worker in idle:
             worker.stop()
 
@@ -213,5 +214,5 @@ def _forget_workers_of(reference: "weakref.ref[IdleWorkers[Any]]") -> None:
 
 def not_started(why: str, where: str, module: str) -> EgpoError:
     """Return the error for a worker that never sent `READY`."""
-    fix = f"`{sys.executable} -c 'import {module}'` should succeed"
+    fix = f"check that `{sys.executable} -c 'import {module}'` succeeds"
     return EgpoError(f"a worker process did not start: {why}", where=where, fix=fix)

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from egpo.tags import THINK_TAGS
 
-# Letters and marks by their category that are invisible all the same: fillers, joiners, variation selectors.
+# Characters that are invisible although their Unicode category is a letter or a mark: fillers, joiners, variation
+# selectors.
 _UNSEEN = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | {
     chr(code) for code in (*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
 }
-# Control, format (zero-width space, soft hyphen, byte order mark), private, surrogate, unassigned; separators.
+# Unicode categories of invisible characters: control, format (zero-width space, soft hyphen, byte order mark),
+# private, surrogate, unassigned, and separators.
 _UNSEEN_CATEGORIES = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zs", "Zl", "Zp"))
 
 _PRINTABLE_ASCII = re.compile("[!-~]")
@@ -23,7 +25,7 @@ _PRINTABLE_ASCII = re.compile("[!-~]")
 
 def is_blank(text: str) -> bool:
     """Return whether the text is empty, or only white space and invisible characters."""
-    # The usual case: a printable ASCII character near the beginning.
+    # Most texts have a printable ASCII character near the beginning, and need no slower check.
     if _PRINTABLE_ASCII.search(text):
         return False
     return all(mark in _UNSEEN or unicodedata.category(mark) in _UNSEEN_CATEGORIES for mark in text)
@@ -31,7 +33,7 @@ def is_blank(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Thought:
-    """A response cut at its first closing tag.
+    """A response, split at its first closing thinking tag.
 
     `opened`: whether the opening tag is in the response itself; templates of thinking models write it at the end of
     the prompt. `closed`: whether there is a closing tag.
@@ -44,10 +46,10 @@ class Thought:
 
 
 def split_thinking(text: str, tags: tuple[str, str] = THINK_TAGS) -> Thought:
-    """Split a response at its **first** closing tag: a later one is part of the answer, for example of an argument.
+    """Split a response at its **first** closing tag. Later tags are part of the answer, for example in an argument.
 
-    Opened and never closed: all of it is truncated thinking, and there is no answer. No tag at all: all of it is the
-    answer. An opening tag after the first closing one is part of the answer.
+    If the thinking is opened and never closed, it was truncated, and the answer is empty. Without any tag, the whole
+    response is the answer.
     """
     opening, closing = tags
     before, close, after = text.partition(closing)
@@ -59,7 +61,7 @@ def split_thinking(text: str, tags: tuple[str, str] = THINK_TAGS) -> Thought:
     return Thought("", text, opened=False, closed=False)
 
 
-# Any escaped character first: the braces of `\{1, 2\}` open and close nothing.
+# Escaped characters are matched first, because the braces of `\{1, 2\}` do not open or close a group.
 _BRACES = re.compile(r"\\.|\{+|\}+", re.DOTALL)
 _BOX_OPENING = re.compile(r"\\(?:boxed|fbox)[ \t]*\{")
 _BOX_COMMANDS = ("\\boxed", "\\fbox")
@@ -89,7 +91,8 @@ _CHANGES_THE_NUMBER = re.compile(
     r"|\*{1,2}[A-Za-z(\\]|\s++\*{1,2}\s|[,;?(\s]++(?i:or|not)(?![A-Za-z])"
 )
 _DIGIT_WORDS = "two|three|four|five|six|seven|eight|nine"
-# Number words from two on, but in `ten-dollar bills`; `one` behind a connective only, for `each one` counts nothing.
+# Number words, except in a unit (`ten-dollar bills`). `one` counts only after a connective, as in `18 or one`: in
+# `each one` it is not a number.
 NUMBER_WORD = re.compile(
     rf"(?i)(?<![a-z])(?:(?:zero|{_DIGIT_WORDS}|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen|twenty|thirty"
     r"|fou?rty|fifty|sixty|seventy|eighty|ninety)(?!-?[a-z])|twice|thrice|doubled|tripled|quadrupled|halved"
@@ -103,7 +106,7 @@ _DRESSING = " \t\r\n$€£*_`\\"
 _MARKER = "####"
 
 MAX_NUMERAL = 200
-"""Most characters of a numeral with its signs and units. A longer text is no answer."""
+"""The maximum length of a numeral, with its sign and currency, in characters. A longer one is not read."""
 
 
 def last_tagged(text: str, tag: str = "answer") -> str | None:
@@ -114,7 +117,7 @@ def last_tagged(text: str, tag: str = "answer") -> str | None:
 
 
 def last_marked(text: str) -> str | None:
-    """Return the text after the last `####` on its line or, if there is none, the next line with text."""
+    """Return the text after the last `####` on the same line or, if that is empty, the next line that is not empty."""
     _, marker, rest = text.rpartition(_MARKER)
     return rest.strip().partition("\n")[0] if marker else None
 
@@ -127,9 +130,9 @@ def last_bold(text: str) -> str | None:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Return the content of the last complete `\boxed{…}` or `\fbox{…}`, braces balanced; of nested ones the inner.
+    r"""Return the content of the last complete `\boxed{…}` or `\fbox{…}`; of nested boxes, that of the innermost.
 
-    Linear in the text: if the last box is never closed, an earlier one can only have been closed before the last one
+    Takes linear time: if the last box is never closed, an earlier one can only have been closed before the last one
     began, so that each part of the text is read once.
     """
     stop = len(text)
@@ -178,9 +181,9 @@ def plain_number(text: str) -> str | None:
 def read_number(text: str) -> str | None:
     r"""Return the one number that a short answer states, as a canonical numeral; None if there is not exactly one.
 
-    The number comes first, after nothing but white space, a currency sign, `*`, `_`, a backtick or a backslash. Commas
-    must group thousands (`1,8` is not 18). A unit or a full stop after it is ignored (`18%` is 18, `18 apples` is 18).
-    The rest contains no further numeral in any script (`18/19`, `1e2`, `18 or 19`, `18²`, `18½`), no English number
+    The number comes first; only white space, a currency sign, `*`, `_`, a backtick or a backslash may precede it.
+    Commas must group thousands (`1,8` is not 18). A unit or a full stop after it is ignored (`18%`, `18 apples`). The
+    rest contains no further numeral in any script (`18/19`, `1e2`, `18 or 19`, `18²`, `18½`), no English number
     word (`18 and seventeen`, `18 twice`), and nothing that changes the value directly after the number: an operator,
     `!`, `k`, `million`, `lakh`, `thirds` or `or`.
     """

@@ -1,4 +1,4 @@
-"""Judge many rows at once, on every core; and what each reason means."""
+"""The scoring of many rows on all cores, and the explanation of each verdict reason."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,8 +26,8 @@ def score_many(
 
     A row is a dict in verl's parquet format with the response as `response`, or a `Sample`. `workers` processes share
     the rows (None: one per core; 0: this process judges them itself). A row that kills its worker gets `failed=True`
-    and the reason `worker_died`, and costs no other row. `progress` shows a bar on stderr. `pool` is a `WorkerPool`
-    whose processes stay for the next batch; `workers` is then ignored.
+    and the reason `worker_died`; other rows are not affected. `progress` shows a bar on stderr. `pool` is a
+    `WorkerPool` whose processes are kept for the next batch; `workers` is then ignored.
     """
     samples = [read_sample(row, f"row {index}") for index, row in enumerate(rows)]
     num_workers = pool.num_workers if pool else count_workers(workers)
@@ -56,8 +56,8 @@ def score_stream(
     workers: int = 0,
     chunk_rows: int = CHUNK_ROWS,
 ) -> Iterator[Outcome]:
-    """Yield for each sample, in order, the verdict of each named reward (None: that of its data source), or the error
-    that one of them raised. An exception of `samples` itself is passed on."""
+    """Yield for each sample, in order, the verdicts of all `rewards` (None: the reward of the sample's data source), or
+    the error that one of them raised. An exception raised by the iterable `samples` is not caught."""
     if not workers:
         scorers = [scorer_named(name) for name in rewards]
         yield from (judge_sample(sample, scorers) for sample in samples)
@@ -72,12 +72,12 @@ def count_workers(workers: int | None) -> int:
         affinity = getattr(os, "sched_getaffinity", None)
         return len(affinity(0)) if affinity else os.cpu_count() or 1
     if workers < 0:
-        raise InputError(f"{workers} workers", where="rewards", fix="give 0 or more")
+        raise InputError(f"the number of workers is {workers}", where="rewards", fix="give 0 or more workers")
     return workers
 
 
 def placed(error: EgpoError, where: str) -> EgpoError:
-    """Return the same error with its row in `where`."""
+    """Return an error of the same type and message, whose place starts with `where`, such as a row number."""
     fault = error.faults[0]
     return type(error)(fault.what, where=f"{where}, {fault.where}" if fault.where else where, fix=fault.fix)
 
@@ -95,13 +95,14 @@ def _bar(total: int, shown: bool) -> AbstractContextManager["Progress | None"]:
 
 
 BATCH_REASONS = {**POOL_REASONS, **FOREIGN_REASONS}
-"""Reasons that our rewards do not give themselves: those of worker processes and of users' functions."""
+"""Reasons that no built-in reward gives: those of worker processes and of users' reward functions."""
 
 
 def meaning_of(reason: str, judges: Iterable[str]) -> str:
-    """Return the meaning of a reason for those judges (data sources or kinds, with or without @mode) that give it.
+    """Return the explanation of a verdict reason; "" for a reason that only a user's own function gives.
 
-    "" for a reason of a user's own function.
+    `judges`: the rewards that may have given the reason, as data sources or names of rewards, with or without @MODE.
+    If they explain it differently, the explanations are joined by " / ".
     """
     names = [judge.partition("@")[0] for judge in judges]
     kinds = [REWARDS[DATA_SOURCES.get(name, name)] for name in names if name in DATA_SOURCES or name in REWARDS]

@@ -1,4 +1,4 @@
-"""The code reward: the program in a response is run against tests in a sandbox; only its behaviour counts."""
+"""The code reward, which runs the program in a response against tests in a sandbox."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ REASONS: dict[str, str] = {
     "correct": "every test passed",
     "no_code": "the answer has no fenced block of code",
     "too_long": "the program is longer than a million characters",
-    "syntax_error": "the program is not Python",
+    "syntax_error": "the program is not valid Python",
     "runtime_error": "the program raised an exception, or exited with a code other than 0",
     "wrong_answer": "the program ran, and its answer is not the expected one",
     "timeout": "the program exceeded its limit of wall-clock or processor time",
@@ -25,14 +25,14 @@ REASONS: dict[str, str] = {
     "crashed": "the program was ended by a signal, or exited in the middle of a test",
     "no_sandbox": "checker failure: no sandbox works, so the program was not run",
     "sandbox_died": "checker failure: the sandbox ended before it reported",
-    "bad_test": "checker failure: the test itself fails, or needs what cannot be sent between test and program",
+    "bad_test": "checker failure: the test itself is faulty, or sends the program an object that cannot be sent",
 }
 
 MODES = ("binary", "fraction")
 LONGEST_PROGRAM = 1_000_000
 
 _FENCE = re.compile(r"^(?P<indent>[ \t]*+)(?P<sign>`{3,}|~{3,})[ \t]*(?P<language>[^\s`]*)[^\n]*$", re.MULTILINE)
-# A fence indented by this much more than the opening one is text: a docstring of the program may have examples.
+# A fence that is indented by this many more columns than the opening fence is text, such as an example in a docstring.
 _TOO_DEEP = 4
 _PYTHON = ("python", "python3", "py")
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError", "ValueError: source code string cannot contain null")
@@ -48,7 +48,7 @@ def judge_code(
     tags: tuple[str, str] = THINK_TAGS,
     limits: Limits | None = None,
 ) -> Verdict:
-    """Run the program in `text` against `tests` (docs/rewards/code.md has the forms).
+    """Run the program in `text` against `tests` (docs/rewards/code.md lists their forms), and return the verdict.
 
     Reward: 1.0 if all tests pass, else 0.0 (`binary`), or the fraction of tests that passed (`fraction`). The reason is
     that of the first test that did not pass. Default sandbox: the one that EGPO_SANDBOX names, else bubblewrap.
@@ -69,7 +69,8 @@ def judge_code(
 
 
 def extract_program(answer: str) -> str | None:
-    """Return the last block fenced as Python, closed or not; without one, the last fenced block without a language."""
+    """Return the last code block fenced as Python, closed or not; without one, the last block that names no language;
+    None if there is neither."""
     python = unnamed = None
     for block in _blocks(answer):
         if block.language in _PYTHON:
@@ -84,9 +85,10 @@ def extract_program(answer: str) -> str | None:
 
 @dataclass(frozen=True)
 class _Block:
-    """Start and end of a block's content, and the indent of its fence.
+    """The start and end of the content of a code block, and the indent of its fence.
 
-    A `closing` fence on the last line of code is not part of the content.
+    `closing`: for a block without a closing line, the fence that may be at the end of its last line of code. It is not
+    part of the code.
     """
 
     language: str
@@ -97,7 +99,8 @@ class _Block:
 
 
 def _blocks(answer: str) -> Iterator[_Block]:
-    """Yield fenced blocks: closed by a fence of its sign and at least its length, the next Python fence, or the end.
+    """Yield the code blocks of an answer. A block ends at a fence of the same sign and at least the same length, at the
+    next Python fence, or at the end of the text.
 
     Models forget to close a block, or close the last one on its last line of code.
     """
@@ -120,7 +123,10 @@ def _block(opening: re.Match[str], end: int, closing: str = "") -> _Block:
 
 
 def _outdented(content: str, fence_indent: int) -> str:
-    """Remove the indent of the fence from each line, as in an item of a list; at most that of the first line."""
+    """Remove the indent of the fence from each line of code, for blocks in a list item.
+
+    If the first line of code is indented less than the fence, only its indent is removed.
+    """
     lines = content.split("\n")
     width = min(fence_indent, next((_indent(line) for line in lines if line.strip()), 0))
     return "\n".join(line[min(width, _indent(line)) :] for line in lines) if width else content
@@ -131,7 +137,7 @@ def _indent(line: str) -> int:
 
 
 def _default_sandbox() -> Sandbox | None:
-    """Return the sandbox in use, or None if it does not work."""
+    """Return the default sandbox, or None if it does not work. InputError if EGPO_SANDBOX is invalid."""
     try:
         return working_sandbox()
     except InputError:
@@ -143,7 +149,8 @@ def _default_sandbox() -> Sandbox | None:
 def _verdict(report: Report, tests: Tests, mode: str) -> Verdict:
     total = tests.work.size
     reasons = [_reason(outcome, tests, index) for index, outcome in enumerate(report.outcomes[:total])]
-    # Tests without an outcome were not reached: because of an earlier test, of the limit on all of them, or of neither.
+    # A test without an outcome was not run: a limit stopped the program (`stopped`), an earlier test failed, or, if
+    # neither is the case, the sandbox died.
     missing = [report.stopped or "sandbox_died"] if len(reasons) < total else []
     first = next((reason for reason in [*reasons, *missing] if reason != "correct"), "correct")
     if "bad_test" in reasons or report.failure or first == "sandbox_died":
@@ -171,7 +178,7 @@ _BY_STATUS = {
     "wrong": "wrong_answer",
     "timeout": "timeout",
     "output": "output_limit",
-    # Empty files use the kernel's memory only.
+    # Too many files: empty files take no space in the file system, only memory of the kernel.
     "files": "memory",
     "memory": "memory",
     "died": "crashed",
@@ -187,7 +194,7 @@ def _raised(error: str) -> str:
 
 
 def same_output(got: str, expected: str) -> bool:
-    """Return whether two outputs are equal line by line, without white space at the end of lines and of the whole."""
+    """Return whether two outputs are equal, ignoring white space at the end of each line and of the output."""
     return _lines(got) == _lines(expected)
 
 

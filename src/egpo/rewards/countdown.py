@@ -1,4 +1,4 @@
-"""Countdown: reach the target with the given numbers, each exactly once.
+"""The Countdown reward. The task is to reach the target with the given numbers, each used exactly once.
 
     reward = 0.1 (thinking closed) + 0.1 (answer tag) + 0.3 (exactly the given numbers) + 0.5 (value right)
 
@@ -21,13 +21,14 @@ from egpo.rewards.verdict import Verdict
 from egpo.tags import THINK_TAGS
 
 MAX_CHARACTERS = 1000
-"""Characters of an expression, with inner white space. Also keeps the digits of values below the limit of `int`."""
+"""The maximum length of an expression, with inner white space. It also keeps values below Python's limit on the digits
+of an `int`."""
 
 FAULTS = {
     "empty_expression": "there is nothing to evaluate",
     "expression_too_long": f"the expression is longer than {MAX_CHARACTERS} characters",
-    "illegal_character": "something other than ASCII digits, + - * / × ÷ −, parentheses and white space",
-    "malformed_expression": "the characters are right, the expression is not: `1 2`, `2**3`, `(1`, `()`, `+1`",
+    "illegal_character": "a character other than ASCII digits, + - * / × ÷ −, parentheses and white space",
+    "malformed_expression": "allowed characters that do not form an expression: `1 2`, `2**3`, `(1`, `()`, `+1`",
     "division_by_zero": "the expression is well formed and divides by zero",
 }
 
@@ -39,13 +40,13 @@ _NEGATE = "negate"
 _INFIX = "+-*/"
 _BINDING = {"+": 1, "-": 1, "*": 2, "/": 2, _NEGATE: 3}
 
-# (numerator, denominator), unreduced: with bounded text a reduction costs more than it saves. None: undefined.
+# (numerator, denominator), not reduced: in a short text a reduction costs more than it saves. None: division by zero.
 _Ratio = tuple[int, int] | None
 
 
 @dataclass(frozen=True)
 class ExpressionValue:
-    """The value and the integers used, in order; or the fault, one of `FAULTS`.
+    """The result of evaluating an expression: its value and the integers in it, in order; or its fault, of `FAULTS`.
 
     A division by zero has its integers and no value. Any other fault has neither.
     """
@@ -56,11 +57,11 @@ class ExpressionValue:
 
 
 class _Malformed(Exception):  # noqa: N818 - raised and caught in this file alone
-    """The tokens do not make an expression."""
+    """An error for tokens that do not form an expression."""
 
 
 def evaluate(text: str) -> ExpressionValue:
-    """Compute one expression exactly. Takes any string; returns the fault of one that is no expression."""
+    """Compute one expression exactly. Accepts any string: if it is not an expression, the result has a `fault`."""
     expression = text.strip()
     fault = _spelling_fault(expression)
     if fault:
@@ -81,7 +82,7 @@ def _spelling_fault(expression: str) -> str:
         return "empty_expression"
     if len(expression) > MAX_CHARACTERS:
         return "expression_too_long"
-    # What is left after stripping every allowed character begins with one that is not.
+    # `strip` removes allowed characters from both ends: text is left only if there is a character that is not allowed.
     return "illegal_character" if expression.strip(_ALLOWED) else ""
 
 
@@ -117,7 +118,7 @@ def _compute(tokens: list[str]) -> _Ratio:
 
 
 def _prefix(token: str) -> str:
-    """Accept an opening parenthesis or a minus sign where an operand is expected."""
+    """Return the operator for a token where an operand is expected; _Malformed if it is neither `(` nor `-`."""
     if token == "(":
         return token
     if token == "-":
@@ -126,7 +127,7 @@ def _prefix(token: str) -> str:
 
 
 def _apply_down_to(binding: int, values: list[_Ratio], operators: list[str]) -> None:
-    """Apply every operator on the stack that binds at least this tightly, back to the last open parenthesis."""
+    """Apply the operators on the stack with a precedence of `binding` or more, back to the last open parenthesis."""
     while operators and operators[-1] != "(" and _BINDING[operators[-1]] >= binding:
         operator = operators.pop()
         right = values.pop()
@@ -151,11 +152,11 @@ PARTS = {"thinking": 0.1, "answer_tag": 0.1, "numbers": 0.3, "value": 0.5}
 MODES = ("shaped", "binary")
 
 REASONS = {
-    "correct": "exactly the given numbers, and the value is the target",
-    "wrong_value": "exactly the given numbers, and the value is not the target",
-    "false_equation": "exactly the given numbers, and the text after `=` is not the target",
-    "wrong_numbers": "not exactly the given numbers, each once",
-    "no_answer_tag": "no complete <answer>…</answer> after the thinking",
+    "correct": "the answer uses exactly the given numbers, and its value is the target",
+    "wrong_value": "the answer uses exactly the given numbers, and its value is not the target",
+    "false_equation": "the value is the target, and the text after `=` is not",
+    "wrong_numbers": "the answer does not use exactly the given numbers, each once",
+    "no_answer_tag": "there is no complete <answer>…</answer> after the thinking",
     "unclosed_thinking": "the thinking was opened and never closed: there is no answer",
     **FAULTS,
 }
@@ -179,11 +180,11 @@ def judge_countdown(
     mode: str = "shaped",
     tags: tuple[str, str] = THINK_TAGS,
 ) -> Verdict:
-    """Return the sum of the parts (`shaped`), or 1.0 for a right answer and 0.0 for any other (`binary`).
+    """Return the verdict on a response: the reward is the sum of the parts (`shaped`), or 1.0 for a right answer and
+    0.0 for any other (`binary`).
 
-    `correct` means that the answer is right, with or without closed thinking: so accuracy means the same for a model
-    that was not asked to think, and the missing 0.1 is in `parts`. A reward of 1.0 means `correct` with closed thinking
-    in `shaped`, and `correct` in `binary`.
+    `correct` means that the answer is right, with or without closed thinking, so that accuracies of models that were
+    and were not asked to think can be compared. In `shaped` mode, a correct answer without closed thinking gets 0.9.
     """
     if mode not in MODES:
         raise InputError(f"unknown mode `{mode}`", where="countdown", fix=nearest(mode, MODES))
@@ -199,7 +200,7 @@ def judge_countdown(
 
 
 def _read_answer(answer: str, given: list[int], goal: int) -> str:
-    """Return the reason for an answer, the text after the thinking."""
+    """Return the reason of the verdict on an answer, which is the text after the thinking."""
     body = last_tagged(answer)
     if body is None:
         return "no_answer_tag"
@@ -217,7 +218,7 @@ def _read_answer(answer: str, given: list[int], goal: int) -> str:
 
 
 def _shaped(reason: str, thinking_closed: bool) -> Verdict:
-    """Return all parts, with 0.0 for those that are not paid: hosts that log them need the same keys in each row."""
+    """Return the shaped verdict. Parts that are not paid are 0.0: verl and TRL need the same keys in every row."""
     paid = _ANSWER_PARTS.get(reason, ("answer_tag",))
     parts = {part: worth if part in paid else 0.0 for part, worth in PARTS.items()}
     if thinking_closed:
@@ -235,7 +236,7 @@ def _puzzle(numbers: Iterable[int], target: int) -> tuple[list[int], int]:
         numbers = tuple(numbers)
         given, goal = sorted(map(index, numbers)), index(target)
         if isinstance(target, bool) or bool in map(type, numbers):
-            raise TypeError("a bool is no number")
+            raise TypeError("a bool is not a number")
     except TypeError as error:
         raise InputError(
             f"numbers {numbers!r:.80} and target {target!r:.80} are not a list of integers and an integer",
@@ -243,7 +244,7 @@ def _puzzle(numbers: Iterable[int], target: int) -> tuple[list[int], int]:
             fix="give for example numbers=[3, 5, 7] and target=22",
         ) from error
     if not given:
-        raise InputError("there are no numbers", where="countdown ground truth", fix="give at least one")
+        raise InputError("there are no numbers", where="countdown ground truth", fix="give at least one number")
     if given[0] < 0:
         raise InputError(
             f"{given[0]} is negative, and no expression can use it",

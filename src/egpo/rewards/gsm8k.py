@@ -1,4 +1,4 @@
-r"""GSM8K: one number, after `####`.
+r"""The GSM8K reward, which compares the number after `####` with the right one.
 
 The answer is searched for after the thinking: the line after the last `####`; if that states no number, the last
 `\boxed{…}`; if that states none, the last `**…**`. `egpo.rewards.answers.read_number` defines what a number is.
@@ -15,13 +15,14 @@ MODES = ("binary", "shaped")
 
 REASONS = {
     "correct": "the number is the right one",
-    "wrong_number": "a number that is not the right one",
-    "not_a_number": "the answer is marked (####, box or bold) and states no number, or several",
+    "wrong_number": "the answer is a number, and not the right one",
+    "not_a_number": "a text is marked as the answer (####, box or bold), and it states no number or several",
     "no_answer": "no text is marked as the answer",
     "unclosed_thinking": "the thinking was opened and never closed: there is no answer",
 }
 
-# 1.1 right, 0.1 a number, 0.05 the marker alone. All parts in every row: hosts that log them need the same keys.
+# Shaped rewards: 1.1 for the right number, 0.1 for another number, 0.05 for a marker alone. Every row has all parts:
+# verl and TRL need the same keys in every row.
 _NOTHING = {"answer": 0.0, "number": 0.0, "marker": 0.0}
 _SHAPED = {
     "correct": {"answer": 1.0, "number": 0.1, "marker": 0.0},
@@ -33,9 +34,10 @@ _SHAPED = {
 def judge_gsm8k(
     text: str, ground_truth: str | int | float, *, mode: str = "binary", tags: tuple[str, str] = THINK_TAGS
 ) -> Verdict:
-    """Return 1.0 for the right number, 0.0 for anything else (`binary`); or 1.1, 0.1, 0.05 and 0.0 by level (`shaped`).
+    """Return the verdict on a response. Reward in `binary` mode: 1.0 for the right number, 0.0 for anything else.
 
-    The ground truth is a whole solution, of which the text after the last `####` counts, or the number alone.
+    In `shaped` mode: 1.1 for the right number, 0.1 for another number, 0.05 for a marked text that states no number,
+    else 0.0. The ground truth is a whole solution, of which the text after the last `####` counts, or the number alone.
     """
     if mode not in MODES:
         raise InputError(f"unknown mode `{mode}`", where="gsm8k", fix=nearest(mode, MODES))
@@ -49,12 +51,12 @@ def judge_gsm8k(
 
 @lru_cache(maxsize=65536)
 def gold_number(ground_truth: str) -> str:
-    """Return the canonical numeral of a ground truth. Cached: all samples of a group have the same one."""
+    """Return the number in a ground truth as a canonical numeral. Cached: samples of a group share a ground truth."""
     marked = last_marked(ground_truth)
     number = read_number(ground_truth if marked is None else marked)
     if number is None:
         raise InputError(
-            f"no number in {ground_truth[-80:]!r}",
+            f"there is no number in {ground_truth[-80:]!r}",
             where="gsm8k ground truth",
             fix="give the number, or the solution text with `#### number` at its end",
         )

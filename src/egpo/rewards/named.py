@@ -1,7 +1,7 @@
-"""Samples from the rows of any host, and rewards by name.
+"""Samples from rows of egpo, verl or TRL, and rewards by name.
 
 `read_sample` makes a `Sample` (a response with its data source, ground truth and extra_info) of a row. `scorer_named`
-returns the function that judges samples: one of our rewards by data source or kind, perhaps with a mode, or a user's
+returns the function that judges samples: a built-in reward by data source or name, perhaps with a mode, or a user's
 function with verl's arguments as `module:function` or `file.py:function`.
 """
 
@@ -19,14 +19,15 @@ from egpo.rewards.verdict import Verdict
 from egpo.user_code import import_user_code
 
 RESPONSE_KEYS = ("response", "text", "output")
-"""Keys under which a row may have its response: ours, a synonym, and verl's."""
+"""Keys under which a row may have its response: egpo's, a synonym, and verl's."""
 SOURCE_KEYS = ("data_source", "judged_by")
-"""Keys of the data source. `judged_by` is its name in verl's rollout files (`egpo.verl.reward`)."""
+"""Keys under which a row may have its data source. In verl's rollout files it is `judged_by` (`egpo.verl.reward`)."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A response and what it is judged by. `ability` is the row's own column, and overrides that of `extra_info`."""
+    """A response with the data by which it is judged. `ability` is the row's column of that name, and overrides the one
+    in `extra_info`."""
 
     data_source: str
     response: str
@@ -52,11 +53,11 @@ def read_sample(row: Mapping[str, Any] | Sample, where: str) -> Sample:
     if isinstance(row, Sample):
         return row
     if not isinstance(row, Mapping):
-        raise InputError(f"{row!r:.80} is no row", where=where, fix="give a dict with its response, or a Sample")
+        raise InputError(f"{row!r:.80} is not a row", where=where, fix="give a dict with a response, or a Sample")
     response = first_present(row, RESPONSE_KEYS)
     if response is None:
-        fix = f"rows have it as {' or '.join(f'`{key}`' for key in RESPONSE_KEYS)}"
-        raise InputError("no response", where=where, fix=fix)
+        fix = f"give the response as {' or '.join(f'`{key}`' for key in RESPONSE_KEYS)}"
+        raise InputError("the row has no response", where=where, fix=fix)
     ability = first_present(row, ("ability",))
     return Sample(
         text_of(first_present(row, SOURCE_KEYS) or "", f"{where}, data_source"),
@@ -74,8 +75,8 @@ def _ground_truth(row: Mapping[str, Any], where: str) -> Any:
     if truth is None:
         truth = first_present(row, ("gts",))
     if truth is None:
-        fix = "rows have it as `ground_truth`, `reward_model.ground_truth` or `gts`"
-        raise InputError("no ground truth", where=where, fix=fix)
+        fix = "give the ground truth as `ground_truth`, `reward_model.ground_truth` or `gts`"
+        raise InputError("the row has no ground truth", where=where, fix=fix)
     return truth
 
 
@@ -90,7 +91,7 @@ FOREIGN_REASONS = {
 
 
 def foreign_scorer(spec: str) -> Callable[[Sample], Verdict]:
-    """Return a scorer that calls a user's function with verl's arguments, or those that it accepts, by keyword."""
+    """Return a scorer that calls a user's function, by keyword, with those of verl's arguments that it accepts."""
     function = _function(spec)
     accepted = _accepted_keywords(function, spec)
 
@@ -103,7 +104,8 @@ def foreign_scorer(spec: str) -> Callable[[Sample], Verdict]:
         except EgpoError:
             raise
         except (Exception, SystemExit) as error:  # the boundary to a user's function, which may raise anything
-            warn_once(f"{spec} raised", f"reward {spec} raised {type(error).__name__}: {error}")
+            what = f"reward {spec} raised {type(error).__name__}: {error}"
+            warn_once(f"{spec} raised", f"{what}; responses on which it raises count as failed, not as wrong")
             return Verdict(0.0, False, "reward_raised", failed=True)
         return verdict_of(result, spec)
 
@@ -119,10 +121,9 @@ def _accepted_keywords(function: Callable[..., Any], spec: str) -> set[str]:
         accepted = {name for name in KEYWORDS if takes_any or name in signature.parameters}
         signature.bind(**dict.fromkeys({*accepted, "solution_str"}))
     except (TypeError, ValueError) as error:
-        fix = f"its arguments are {', '.join(KEYWORDS)}, or some of them, by keyword"
-        raise InputError(
-            f"cannot be called with verl's arguments ({error})", where=f"reward {spec}", fix=fix
-        ) from error
+        fix = f"let it take {', '.join(KEYWORDS)}, or some of them, by keyword"
+        what = f"the function cannot be called with verl's arguments ({error})"
+        raise InputError(what, where=f"reward {spec}", fix=fix) from error
     return accepted
 
 
@@ -136,7 +137,10 @@ def verdict_of(result: Any, spec: str) -> Verdict:
     fields = result if isinstance(result, Mapping) else {"score": result}
     reward, right = single(fields.get("score")), single(fields.get("acc"))
     if not isinstance(reward, int | float | None):
-        raise InputError(f"gave {result!r:.80}", where=f"reward {spec}", fix="give a number, or a dict with `score`")
+        fix = "return a number, or a dict with `score`"
+        raise InputError(
+            f"the function returned {result!r:.80}, which is not a reward", where=f"reward {spec}", fix=fix
+        )
     number = None if reward is None else finite(reward)
     if number is None:
         return Verdict(0.0, False, "no_score", failed=True)
@@ -151,7 +155,7 @@ def _function(spec: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         functions = [key for key, value in vars(module).items() if callable(value)]
-        fix = nearest(name, functions) if functions else "define it"
+        fix = nearest(name, functions) if functions else f"define `{name}` there"
         raise InputError(f"`{module_name}` has no function `{name}`", where=f"reward {spec}", fix=fix)
     found: Callable[..., Any] = function
     return found

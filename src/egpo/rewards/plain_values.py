@@ -1,4 +1,4 @@
-"""Convert values from hosts to plain Python: verl and pandas pass numpy objects, tensors, bytes and JSON text.
+"""The conversion of values to plain Python: verl and pandas pass numpy objects, tensors, bytes and JSON text.
 
 numpy and torch are not imported: arrays, tensors and series all have `tolist`.
 """
@@ -17,12 +17,13 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 def plain(value: Any, depth: int = 0) -> Any:
     """Return the value as JSON has it: text, numbers, lists and dicts. A value of another kind stays as it is.
 
-    A 0-d array becomes its element; a tensor, nested or not, an array or a series becomes a list; bytes, UTF-8 text.
+    A 0-d array becomes its element; a tensor (nested or not), an array or a series becomes a list; bytes become text.
     """
     if type(value) in _SCALARS:
         return value
     if depth > MAX_DEPTH:
-        raise InputError(f"nested deeper than {MAX_DEPTH}", where="reward input", fix="give flatter values")
+        what = f"a value is nested deeper than {MAX_DEPTH} levels"
+        raise InputError(what, where="reward input", fix="give values with fewer levels")
     if isinstance(value, str):
         return str(value)  # numpy's own string type
     if isinstance(value, bytes | bytearray | memoryview):
@@ -47,17 +48,17 @@ def single(value: Any) -> Any:
 
 
 def text_of(value: Any, name: str) -> str:
-    """Return a text from any wrapping; InputError if it is no text."""
+    """Return a text, taken out of bytes, arrays and lists of one element; InputError if the value is not text."""
     if type(value) is str:
         return value
     found = single(value)
     if not isinstance(found, str):
-        raise InputError(f"{found!r:.80} is no text", where=name, fix="give a string")
+        raise InputError(f"{found!r:.80} is not text", where=name, fix="give a string")
     return found
 
 
 def fields_of(value: Any, name: str) -> Mapping[str, Any]:
-    """Return a mapping, or the one in a JSON text; empty if there is none. Its values are not converted."""
+    """Return a mapping, or the mapping in a JSON text; {} for None and empty text. Its values are not converted."""
     if value is None or isinstance(value, Mapping):
         return value or {}
     found = single(value)
@@ -65,14 +66,14 @@ def fields_of(value: Any, name: str) -> Mapping[str, Any]:
         found = from_json(found, name) if found.strip() else {}
     if found is None or isinstance(found, Mapping):
         return found or {}
-    raise InputError(f"{found!r:.80} is no mapping", where=name, fix="give a dict, or the JSON text of one")
+    raise InputError(f"{found!r:.80} is not a mapping", where=name, fix="give a dict, or the JSON text of one")
 
 
 def from_json(text: str, name: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON: {text!r:.80}", where=name, fix="give valid JSON") from error
+        raise InputError(f"the text is not JSON: {text!r:.80}", where=name, fix="give valid JSON") from error
 
 
 def with_defaults(extra: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +82,7 @@ def with_defaults(extra: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict
 
 
 def first_present(row: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    """Return the plain value of the first key that has one; None if none has."""
+    """Return the value, as plain Python, of the first key that has a value in the row; None if none has one."""
     values = (plain(row[key]) for key in keys if key in row)
     return next((value for value in values if not is_missing(value)), None)
 

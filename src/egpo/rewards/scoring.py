@@ -1,8 +1,8 @@
 """One call for every reward: `score` finds the reward of a row's data source and calls it.
 
-Each reward is a row of `KINDS`: its judge behind one signature (text, ground truth, extra_info), reasons, modes, tags
+Each reward is a row of `KINDS`: its judge as a function of (text, ground truth, extra_info), its reasons, modes, tags
 and settings. `hybrid` chooses between math and code by the row's `ability`. To add a reward, add a row to `KINDS`, and
-its data sources to `DATA_SOURCES`.
+its data sources to `DATA_SOURCES`; `tasks/gold.py` writes a gold answer from a ground truth.
 
 `require_visible_tags` checks before a run that the tags of a reward survive decoding: engines decode with
 `skip_special_tokens=True` before they call a reward, which removes a tag that is a *special* token of the tokenizer.
@@ -35,16 +35,16 @@ class Kind:
     settings: tuple[str, ...] = ("mode", "tags")
 
     def takes(self, setting: str, value: Any) -> bool:
-        """Return whether a setting that was made for several kinds at once applies to this one."""
+        """Return whether this reward has the setting and, if the setting is `mode`, the mode `value`."""
         return setting in self.settings and (setting != "mode" or _mode(plain(value)) in self.modes)
 
 
 SETTINGS = ("mode", "tags", "tools")
-"""The settings that at least one kind takes. Any other key of `extra_info` is ignored."""
+"""The settings that at least one reward takes. Any other key of `extra_info` is ignored."""
 
 
 def check_settings(made: Mapping[str, Any], kinds: Collection[Kind], where: str) -> None:
-    """Raise InputError on a setting, or a mode, that none of these kinds takes."""
+    """Raise InputError on a setting, or a mode, that none of these rewards takes."""
     known = [name for name in SETTINGS if any(name in kind.settings for kind in kinds)]
     for name, value in made.items():
         if name not in known:
@@ -56,7 +56,7 @@ def check_settings(made: Mapping[str, Any], kinds: Collection[Kind], where: str)
 
 
 def settings(extra: Fields, *names: str) -> dict[str, Any]:
-    """Return the named settings that `extra_info` has, converted."""
+    """Return those of the settings `names` that `extra_info` has, converted to the types that rewards take."""
     made = {name: plain(extra[name]) for name in names if name in extra}
     made = {name: value for name, value in made.items() if not is_missing(value)}
     return {name: _CONVERSIONS[name](value) for name, value in made.items()}
@@ -70,15 +70,15 @@ def _tags(value: Any) -> tuple[str, str]:
     """Return a pair of tags from a list or from JSON text."""
     tags = from_json(value, "extra_info.tags") if isinstance(value, str) else value
     is_pair = isinstance(tags, list) and len(tags) == 2 and all(isinstance(tag, str) for tag in tags)
-    fault = tags_fault((tags[0], tags[1])) if is_pair else "it takes two texts"
+    fault = tags_fault((tags[0], tags[1])) if is_pair else "two texts are needed"
     if fault:
         fix = 'give the opening and the closing tag, as in ["<think>", "</think>"]'
-        raise InputError(f"{tags!r:.80} is no pair of tags: {fault}", where="extra_info.tags", fix=fix)
+        raise InputError(f"{tags!r:.80} is not a pair of tags: {fault}", where="extra_info.tags", fix=fix)
     return tags[0], tags[1]
 
 
 def _tools(value: Any) -> Any:
-    """Return None for an empty list: the tools are then unknown, which is not the same as no tools."""
+    """Return the tools; None for an empty list, which means that the tools are unknown and not that there are none."""
     return None if value in ("[]", []) else value
 
 
@@ -139,11 +139,11 @@ def _puzzle_from_text(text: str) -> _Puzzle:
 
 
 def _puzzle(truth: Any) -> _Puzzle:
-    """Read `{"numbers": [...], "target": ...}` (`nums` in the public dataset). A table may turn integers to floats."""
+    """Read `{"numbers": [...], "target": ...}` (`nums` in the public dataset). Integers may be stored as floats."""
     numbers = truth.get("numbers", truth.get("nums")) if isinstance(truth, Mapping) else None
     if not isinstance(numbers, list) or "target" not in truth:
         fix = 'give {"numbers": [3, 5, 7], "target": 22}, or the JSON text of it'
-        raise InputError(f"{truth!r:.80} is no puzzle", where="countdown ground truth", fix=fix)
+        raise InputError(f"{truth!r:.80} is not a puzzle", where="countdown ground truth", fix=fix)
     return _Puzzle(tuple(map(_whole, numbers)), _whole(truth["target"]))
 
 
@@ -164,7 +164,8 @@ def hybrid(text: str, ground_truth: Any, extra_info: Fields) -> Verdict:
 
 
 def _meant_for(kind: Kind, extra_info: Fields) -> Fields:
-    """Remove a `mode` that only the other ability has: in a mixed dataset one mode is set for all rows."""
+    """Return `extra_info` without a `mode` that only the reward of the other ability has: in a mixed dataset one mode
+    is set for all rows."""
     mode = extra_info.get("mode")
     if is_missing(plain(mode)) or kind.takes("mode", mode) or not HYBRID.takes("mode", mode):
         return extra_info
@@ -172,11 +173,11 @@ def _meant_for(kind: Kind, extra_info: Fields) -> Fields:
 
 
 def ability_of(extra_info: Fields) -> str:
-    """Return "math" or "code", from any wrapping and any case (public datasets write MATH)."""
+    """Return the ability of a row, "math" or "code". Upper case is accepted: public datasets write MATH."""
     stated = extra_info.get("ability")
     if is_missing(plain(stated)) or plain(stated) == "":
         fix = "give each row an `ability` of `math` or `code`, as a column or in `extra_info`"
-        raise InputError("the row does not say its `ability`", where="hybrid reward", fix=fix)
+        raise InputError("the row has no `ability`", where="hybrid reward", fix=fix)
     ability = text_of(stated, "ability").strip().lower()
     if ability not in ABILITIES:
         raise InputError(f"unknown ability `{ability}`", where="hybrid reward", fix=nearest(ability, ABILITIES))
@@ -184,7 +185,7 @@ def ability_of(extra_info: Fields) -> str:
 
 
 def _reasons() -> dict[str, str]:
-    """Return the reasons of both abilities; a reason that both have gets both meanings."""
+    """Return the verdict reasons of math and code with their explanations. A reason of both has both explanations."""
     first, second = (KINDS[ability].reasons for ability in ABILITIES)
     shared = {name: f"math: {first[name]}; code: {second[name]}" for name in first if name in second}
     return {**first, **second, **shared}
@@ -222,8 +223,8 @@ def score(data_source: Any, solution_str: Any, ground_truth: Any, extra_info: An
     """Return the verdict on a response, by the reward of its data source.
 
     `extra_info` may set `mode` and `tags`, `tools` for tool calls, and has `ability` in a mixed dataset. Values may be
-    numpy, torch, bytes or JSON text. Never raises on what a model wrote. A ground truth that cannot be used, an unknown
-    data source or an unknown setting raises InputError.
+    numpy, torch, bytes or JSON text. The text of a response never causes an exception. A ground truth that cannot be
+    used, an unknown data source or an unknown setting raises InputError.
     """
     kind = kind_of(data_source)
     return kind.judge(text_of(solution_str, "solution_str"), ground_truth, fields_of(extra_info, "extra_info"))
@@ -254,15 +255,15 @@ def vanishing_tags(tokenizer: Any, tags: Sequence[str]) -> list[str]:
 def require_visible_tags(tokenizer: Any, data_source: str, tags: Sequence[str] = ()) -> None:
     """Raise InputError if decoding would remove a tag that the reward of `data_source` needs.
 
-    `tags` are the thinking tags if the rows set their own.
+    `tags`: the thinking tags that the rows set; empty if they use those of the reward.
     """
     needed = kind_of(data_source).tags
     lost = vanishing_tags(tokenizer, (*tags, *needed[2:]) if tags else needed)
     if lost:
         raise InputError(
-            f"{', '.join(f'`{tag}`' for tag in lost)} is a special token, and those are dropped before the reward",
+            f"{', '.join(f'`{tag}`' for tag in lost)} is a special token, which is removed before scoring",
             where=f"tokenizer, data source {data_source}",
-            fix="add it as an ordinary token (special=False in added_tokens_decoder), or use other tags",
+            fix="add the tag as an ordinary token (special=False in added_tokens_decoder), or use other tags",
         )
 
 

@@ -1,4 +1,4 @@
-"""The rewards as TRL calls them: columns of a batch in, a list of floats out."""
+"""Reward functions for TRL: columns of a batch in, a list of floats out."""
 
 import json
 from collections import Counter
@@ -14,7 +14,7 @@ from egpo.tags import THINK_TAGS
 
 TrlReward = Callable[..., list[float | None]]
 TRUTH_COLUMNS = ("ground_truth", "reward_model", "solution", "answer")
-"""Columns of the ground truth, of which the first present counts: our name, verl's, TRL's, GSM8K's."""
+"""Columns that may have the ground truth (names of egpo, verl, TRL and GSM8K). The first that is present is used."""
 COLUMNS = (*TRUTH_COLUMNS, "data_source", "ability", "tools", "extra_info")
 
 
@@ -41,7 +41,7 @@ def trl_reward(data_source: str | None = None, **settings: Any) -> TrlReward:
         _log(verdicts, data_source, columns)
         return [None if verdict.failed else verdict.reward for verdict in verdicts]
 
-    # TRL's metrics carry the name of the function.
+    # TRL names its metrics after the function.
     reward.__name__ = f"egpo_{(data_source or 'reward').replace('/', '_')}"
     return reward
 
@@ -57,8 +57,8 @@ def completion_text(completion: Any) -> str:
     messages = [value] if isinstance(value, dict) else value if isinstance(value, list) else []
     said = [message for message in messages if isinstance(message, dict) and message.get("role") == "assistant"]
     if not said:
-        fix = "give text, or messages with one of the assistant's"
-        raise InputError(f"{value!r:.80} is no completion", where="TRL reward", fix=fix)
+        fix = "give text, or a list of messages with at least one of the role `assistant`"
+        raise InputError(f"{value!r:.80} is not a completion", where="TRL reward", fix=fix)
     message = said[-1]
     calls = "\n".join(_call_text(call) for call in message.get("tool_calls") or [])
     spoken = "\n".join(part for part in (_content_text(message.get("content")), calls) if part)
@@ -88,7 +88,7 @@ def _column(name: str, values: Any, size: int) -> Sequence[Any]:
     column = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(column, Sequence) or isinstance(column, str | bytes):
         raise InputError(
-            f"the column `{name}` is {values!r:.80}",
+            f"the column `{name}` is not a list: {values!r:.80}",
             where="TRL reward",
             fix="give a list, with one value per completion",
         )
@@ -117,12 +117,13 @@ def _ground_truth(row: Mapping[str, Any]) -> Any:
             truth = plain(fields_of(truth, "reward_model").get("ground_truth"))
         if not is_missing(truth):
             return truth
-    fix = f"give the data set one of the columns {', '.join(TRUTH_COLUMNS)}"
-    raise InputError("there is no ground truth", where="TRL reward", fix=fix)
+    fix = f"add one of the columns {', '.join(TRUTH_COLUMNS)} to the dataset"
+    raise InputError("the row has no ground truth", where="TRL reward", fix=fix)
 
 
 def _log(verdicts: Sequence[Verdict], data_source: str | None, columns: Mapping[str, Any]) -> None:
-    """Log metrics of the same names in every batch: TRL gathers them by name, and each process must have them all."""
+    """Log reasons, accuracy and failures to TRL, under the same names in every batch: TRL gathers metrics by name, and
+    each process must have all of them."""
     if callable(log_extra := columns.get("log_extra")):
         log_extra("reason", [verdict.reason for verdict in verdicts])
     if not callable(log_metric := columns.get("log_metric")) or not verdicts:

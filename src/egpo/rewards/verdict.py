@@ -1,4 +1,4 @@
-"""The verdict of a reward on one response, and how often each reason occurs."""
+"""The verdict of a reward on one response, and the frequencies of the reasons."""
 
 import re
 from collections import Counter
@@ -9,10 +9,10 @@ _LONGEST_REASON, _MOST_REASONS = 48, 32
 
 
 def shares_of(reasons: Sequence[str]) -> dict[str, float]:
-    """Return the fraction of each reason, by name.
+    """Return the fraction of verdicts that have each reason, by the name of the reason.
 
-    A user's reward may give any text: names are made of plain characters and cut to 48 characters, and all but the 32
-    most common ones are counted as `other`.
+    A user's reward may give any text as its reason: unusual characters become `_`, names are cut to 48 characters, and
+    all but the 32 most common names are counted as `other`.
     """
     counted = Counter(re.sub(r"[^\w.:-]", "_", reason[:_LONGEST_REASON]) for reason in reasons)
     common = counted.most_common(_MOST_REASONS)
@@ -23,11 +23,11 @@ def shares_of(reasons: Sequence[str]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A reward, and why.
+    """The verdict on a response: its reward, and the reason for it.
 
     `correct`: whether the response is fully right, in every mode of the reward; accuracy is its mean.
     `failed`: the checker itself failed (timeout, no sandbox), so that nothing is known about the response.
-    `reason` is one of the documented names; `parts` are the scores that add up to a shaped reward.
+    `reason` is one of the names in docs/rewards/README.md; `parts` are the scores that add up to a shaped reward.
     """
 
     reward: float

@@ -1,8 +1,8 @@
-"""Worker processes that judge a stream of samples, in order: the parent's side, and what a worker runs.
+"""A pool of worker processes that judge a stream of samples in order: the code of the parent and of the workers.
 
 A worker receives the names of the rewards and answers with READY or an error. Then it receives lists of samples and
-answers each with a list of outcomes. A sample whose worker dies twice gets the verdict `worker_died`, and costs no
-other sample.
+answers each with a list of outcomes. A sample whose worker dies twice gets the verdict `worker_died`; other samples are
+not affected.
 """
 
 import os
@@ -22,15 +22,19 @@ Outcome = tuple[Verdict, ...] | EgpoError
 """The verdict of each reward on one sample, or the error that one of them raised."""
 CHUNK_ROWS = 64
 CHUNK_CHARS = 1 << 20
-"""A chunk of samples is closed when either limit is reached: long responses must not fill up a pipe."""
+"""Limits on the samples and on the characters of a chunk, which is sent to a worker at once: long responses must not
+fill up a pipe."""
 CHUNKS_AHEAD = 8
-"""Chunks per worker that may be done ahead of the slowest one: their outcomes wait in memory."""
+"""Limit on the chunks per worker that are finished before an earlier chunk: their outcomes wait in memory."""
 
 POOL_REASONS = {"worker_died": "checker failure: the process that judged this response died"}
 
 
 class WorkerPool:
-    """At most `num_workers` processes, started when there is work, and kept between batches until the `with` ends."""
+    """A pool of at most `num_workers` processes that judge samples by the rewards `specs`.
+
+    Processes are started when there is work, and kept between batches until the `with` block ends.
+    """
 
     def __init__(self, num_workers: int, specs: Sequence[str | None] = (None,)) -> None:
         self.num_workers, self._specs = num_workers, specs
@@ -46,7 +50,7 @@ class WorkerPool:
         self._idle.close()
 
     def judge(self, samples: Iterable[Sample], chunk_rows: int = CHUNK_ROWS) -> Iterator[Outcome]:
-        """Yield an outcome for each sample, in the order of the samples. One batch at a time."""
+        """Yield an outcome for each sample, in the order of the samples. Only one batch may be judged at a time."""
         self._kill_busy()  # a batch that was abandoned has workers whose outcomes are no longer wanted
         self._reset_batch()
         chunks = _chunks(samples, chunk_rows)
@@ -81,7 +85,7 @@ class WorkerPool:
         return bool(self._busy)
 
     def _next_chunk(self, chunks: Iterator["_Chunk"]) -> "_Chunk | None":
-        """Return the next chunk, or None if there is none or too many outcomes wait for a slow worker."""
+        """Return the next chunk; None if there is none, or if too many samples wait for an earlier, slow one."""
         allowed = CHUNKS_AHEAD * self.num_workers
         if len(self._sizes) > allowed * CHUNK_ROWS or self._num_chars > allowed * CHUNK_CHARS:
             return None
@@ -173,7 +177,7 @@ def _next_samples(stream: Iterator[Sample], chunk_rows: int) -> list[Sample]:
 
 
 def serve(parent: Parent) -> None:
-    """Judge samples until the parent closes the connection: what a worker process runs."""
+    """Run a worker process: judge samples until the parent closes the connection."""
     parent.end_with_it()
     messages = parent.messages()
     try:
@@ -193,7 +197,8 @@ def judge_sample(sample: Sample, scorers: Sequence[Scorer]) -> Outcome:
         return tuple(scorer(sample) for scorer in scorers)
     except EgpoError as error:
         return error
-    except (Exception, SystemExit) as error:  # the boundary of the process: the parent would see a dead worker, not why
+    except (Exception, SystemExit) as error:  # the boundary of the process: the parent would only see a dead worker
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{os.path.basename(last.filename)}:{last.lineno}"
-        return EgpoError(f"{type(error).__name__} at {place}: {error}", where="rewards", fix="report it: this is a bug")
+        what = f"{type(error).__name__} at {place}: {error}"
+        return EgpoError(what, where="rewards", fix="this is a bug in egpo: please report it")

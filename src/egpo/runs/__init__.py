@@ -7,7 +7,8 @@ opening.py       opens a new or a resumed run, with the same order of operations
 provenance.py    `provenance.json`: versions, hardware, git state and data digests
 ledger.py        records a step: metrics, timings, trackers, screen and health notes; rewinds a resumed run
 metrics.py       `metrics.jsonl` and `timings.jsonl`, and the history that health rules read; lines: `json_lines.py`
-metric_table.py  the table of metrics: to add one, add a row. `metrics_page.py` generates docs/metrics.md from it
+metric_table.py  the table of metrics: to add one, add a row (with `chart=` for the report) and compute it, in
+                 `local/summarise.py` and `verl/measures.py`. `metrics_page.py` generates docs/metrics.md from it
 health.py        the table of health rules, and `health.jsonl`
 live.py          the panel or the log lines; `heartbeat.py`: a line when a step is slow;
                  `formatting.py`: numbers as text; `trackers.py`: TensorBoard and others

@@ -15,7 +15,18 @@ from typing import Any, Literal
 
 from egpo.errors import InputError
 from egpo.runs.json_lines import Line, LineStream, read_lines
-from egpo.runs.metric_table import CHECKER_FAILED, COVERAGE, ENTROPY, GRAD_NORM, KL, NO_SIGNAL, REWARD, TRUNCATED
+from egpo.runs.metric_table import (
+    CHECKER_FAILED,
+    COVERAGE,
+    ENTROPY,
+    GRAD_NORM,
+    KL,
+    NO_SIGNAL,
+    REWARD,
+    SAMPLER_CLIPPED,
+    SAMPLER_DIFF,
+    TRUNCATED,
+)
 from egpo.runs.metrics import History, trend
 
 Severity = Literal["warning", "danger"]
@@ -162,6 +173,15 @@ def loss_not_finite(history: History) -> str | None:
     return None
 
 
+def sampler_differs(history: History) -> str | None:
+    """Fire if sampler and trainer differ by more than rounding explains, in the mean of the last 3 steps."""
+    differences, clipped = history.last(SAMPLER_DIFF, 3), history.last(SAMPLER_CLIPPED, 3) or [0.0]
+    if len(differences) < 3 or (fmean(differences) <= 0.05 and fmean(clipped) <= 0.01):
+        return None
+    what = "the sampler's and the trainer's log-probabilities of the same tokens differ"
+    return f"{what} by {fmean(differences):.2g} nats on average, and {fmean(clipped):.2%} of the ratios are clipped"
+
+
 RULES = (
     Rule(
         "loss_not_finite", "danger", loss_not_finite,
@@ -182,6 +202,13 @@ RULES = (
         "too low: nearly all groups have equal rewards. Too high: a tiny model with a high learning rate",
         "too high: lower `update.lr` or enlarge the batch with `rollout.prompts`; too low: look at "
         "`groups/zero_variance_frac` (`algorithm.constant_groups=replace`, larger `rollout.n`)",
+    ),
+    Rule(
+        "sampler_differs", "warning", sampler_differs,
+        "the mean of `sampler/logp_diff_mean` over 3 steps is above 0.05, or that of `sampler/clipped_frac` above 0.01",
+        "sampling and training compute different policies: low precision, or two engines that load a model differently",
+        "compute in `model.dtype=float32`; with verl: compare the versions of vLLM and transformers, or correct the "
+        "difference with verl's own rollout correction",
     ),
     Rule(
         "entropy_collapsed", "danger", entropy_collapsed,

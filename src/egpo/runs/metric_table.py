@@ -25,6 +25,8 @@ LENGTH, TRUNCATED = "response_length/mean", "response_length/clip_ratio"
 CHECKER_FAILED = "reward/error_frac"
 VALIDATION_ACCURACY = "val-core/<source>/acc/mean@<N>"
 LOSS, VALIDATION_LOSS = "train/loss", "val/loss"
+SAMPLER_DIFF, SAMPLER_DIFF_MAX = "sampler/logp_diff_mean", "sampler/logp_diff_max"
+SAMPLER_CLIPPED = "sampler/clipped_frac"
 STEP_S, TOKENS_PER_S, NUM_TOKENS = "timing_s/step", "perf/throughput", "perf/total_num_tokens"
 
 Better = Literal["higher", "lower", "neither"]
@@ -222,6 +224,16 @@ POLICY = (
     ),
     Metric("actor/{pg_clipfrac,pg_clipfrac_lower}", FRACTION, "tokens whose probability ratio was clipped",
            "0 with one mini-batch and one epoch, otherwise a few per cent"),
+    Metric(
+        SAMPLER_DIFF, "nats per token",
+        "mean absolute difference between the log-probabilities that the sampler recorded and those that the trainer "
+        "computes with the same weights, before the first mini-batch",
+        "0 or rounding (below 0.01 in bfloat16); more: the two do not compute the same policy", "lower",
+    ),
+    Metric(SAMPLER_DIFF_MAX, "nats", "the largest such difference of a token",
+           "in bfloat16 single tokens may differ by some tenths", "lower"),
+    Metric(SAMPLER_CLIPPED, FRACTION, "tokens whose probability ratio is clipped although the weights are the same",
+           "0; each such token has no gradient", "lower"),
     Metric("actor/lr", "", "learning rate"),
     Metric("actor/skipped_updates", "updates", "updates skipped because the gradient was not finite",
            "a single one is harmless, several in a row are not", "lower"),

@@ -1,4 +1,4 @@
-"""The opening of a new or resumed run, in the same order for reinforcement learning, supervised fine-tuning and verl.
+"""Starts and resumes runs, in the same order for reinforcement learning, supervised fine-tuning and verl.
 
 New run: check that the folder is empty or absent, load and check everything, create the folder. A recipe that fails its
 checks leaves no folder. Resumed run: lock the folder, read and verify the checkpoint, load and check everything,

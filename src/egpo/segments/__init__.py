@@ -4,7 +4,7 @@ In: token ids and mask of responses (B rows, T tokens), a tokenizer and a pair o
 segment, and means over them. `egpo.rewards.answers` splits text by the same rule.
 
 masks.py   `segment_masks` splits at the tags; `opened_by_prompt` finds prompts that open the thinking; `mean_over`
-tags.py    how a tokenizer spells: finds a tag in token ids, and maps the text of a response to its tokens
+tags.py    the bytes of each token: finds a tag in token ids, and maps the text of a response to its tokens
 """
 
 from egpo.segments.masks import Segments, mean_over, opened_by_prompt, segment_masks

@@ -1,7 +1,7 @@
-"""Split responses into thinking and answer, as masks over response tokens. B rows, T tokens.
+"""Masks over response tokens that split responses into thinking and answer. B rows, T tokens.
 
 thinking  from the start of the response, or from just after an opening tag, to the first closing tag inclusive
-answer    all tokens after it
+answer    all tokens after the thinking
 response  all tokens that the model wrote
 """
 
@@ -90,7 +90,7 @@ def mean_over(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Return the mean of each row over its mask; NaN if the mask is empty. Values outside may be anything, even NaN."""
     if value_BT.shape != mask_BT.shape:
         raise InputError(
-            f"values {tuple(value_BT.shape)}, mask {tuple(mask_BT.shape)}",
+            f"values have shape {tuple(value_BT.shape)} and their mask {tuple(mask_BT.shape)}",
             where="mean_over",
             fix="give both the same shape",
         )
@@ -113,28 +113,30 @@ def _check(response_BT: Tensor, mask_BT: Tensor, tags: tuple[str, str]) -> None:
             fix="give both as rows x tokens, in response coordinates (without the prompt)",
         )
     if response_BT.is_floating_point():
-        raise InputError(f"responses are {response_BT.dtype}", where="segments", fix="give token ids")
+        raise InputError(f"responses have dtype {response_BT.dtype}", where="segments", fix="give integer token ids")
     if fault := tags_fault(tags):
-        raise InputError(f"the tags are {tags}", where="segments", fix=fault)
+        raise InputError(f"the tags {tags} cannot be used", where="segments", fix=fault)
 
 
 def _pair(tags: Sequence[str]) -> tuple[str, str]:
     if isinstance(tags, str) or len(tags) != 2:
-        raise InputError(f"the tags are {tags!r}", where="segments", fix="give the opening and the closing tag")
+        what = f"the tags {tags!r} are not a pair"
+        raise InputError(what, where="segments", fix="give the opening and the closing tag")
     return tags[0], tags[1]
 
 
 def _per_row(opened_B: Tensor | Sequence[bool] | bool, num_rows: int, device: torch.device) -> Tensor:
     opened_B = torch.as_tensor(opened_B, device=device).bool()
     if opened_B.ndim and opened_B.shape != (num_rows,):
-        raise InputError(f"opened_B has shape {tuple(opened_B.shape)}", where="segments", fix="give one value per row")
+        what = f"opened_B has shape {tuple(opened_B.shape)} for {num_rows} rows"
+        raise InputError(what, where="segments", fix="give one value per row")
     return opened_B.expand(num_rows)
 
 
 def _within_vocabulary(response_BT: Tensor, mask_BT: Tensor, size: int) -> Tensor:
-    """Replace invalid ids in padding, such as -100 or 2**31; InputError for invalid ids of the model.
+    """Replace invalid ids in padding, such as -100 or 2**31; InputError if tokens that the model wrote are invalid.
 
-    The ids of a model may exceed those of its tokenizer by a little.
+    A model may have slightly more token ids than its tokenizer.
     """
     limit = 2 * size + 65_536
     low, high = (int(bound) for bound in response_BT.aminmax())
@@ -145,7 +147,7 @@ def _within_vocabulary(response_BT: Tensor, mask_BT: Tensor, size: int) -> Tenso
         raise InputError(
             f"responses contain token ids from {low} to {high}",
             where="segments",
-            fix=f"the tokenizer has {size} tokens: give the tokenizer of the model",
+            fix=f"the tokenizer has {size} tokens: use the tokenizer of the model",
         )
     return response_BT
 
@@ -156,5 +158,5 @@ def _warn_of_missing_tags(no_tag_B: Tensor, tags: tuple[str, str]) -> None:
         warn_once(
             "no thinking tags",
             f"{num_missing / len(no_tag_B):.0%} of {len(no_tag_B)} responses have neither `{tags[0]}` nor `{tags[1]}`: "
-            "they are treated as answer only; if the prompt opens the tag, pass opened_B",
+            "they are treated as answer only; if the prompt ends with the opening tag, pass opened_B",
         )

@@ -1,7 +1,7 @@
-"""How a tokenizer spells: the bytes of each token, the text of each token of a response, and tags in token ids.
+"""The spelling of tokens: the bytes of each token, the text of each token of a response, and tags in token ids.
 
-Spellings are bytes, because a tag such as `◁think▷` can be split in mid-character; and they are the bytes that a token
-adds *in context*, because the leading space of a SentencePiece token vanishes when it is decoded alone.
+A spelling is bytes, because a tag such as `◁think▷` can be split in mid-character. It is what a token adds *in
+context*, because the leading space of a SentencePiece token vanishes when the token is decoded alone.
 
 A tag may be one token or several, and its ends may be joined to its neighbours (`>\\n\\n` is one token of Qwen2.5), so
 searching for ids is not enough. Two tables over the vocabulary find it without decoding a response: in which tokens the
@@ -23,12 +23,12 @@ from torch import Tensor
 
 from egpo.errors import InputError
 
-UNSPELLABLE = b"\xff"  # in no UTF-8 text, so in no tag
+UNSPELLABLE = b"\xff"  # a byte that occurs in no UTF-8 text, so in no tag
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def token_spellings(tokenizer: Any) -> list[bytes]:
-    """Return one spelling per id, up to the highest id. Special tokens are included: a tag may be one."""
+    """Return the bytes of each token, by id, up to the highest id. Special tokens are included: a tag may be one."""
     piece_of = {i: piece for piece, i in tokenizer.get_vocab().items()}
     pieces = [piece_of.get(i) for i in range(max(piece_of) + 1)]
     if not _is_byte_level(tokenizer):
@@ -46,7 +46,8 @@ def _is_byte_level(tokenizer: Any) -> bool:
 
 
 def _printable_bytes() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for characters from 256 on."""
+    """Return the byte of each character in GPT-2's alphabet: printable Latin-1 characters stand for themselves,
+    characters from 256 on for the other bytes."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -62,7 +63,7 @@ def _spell_byte_level(piece: str | None) -> bytes:
 
 
 def _spell_in_context(tokenizer: Any, pieces: list[str | None]) -> list[bytes]:
-    """Return what decoding each token after an ordinary one adds to the text."""
+    """Return the bytes that each token adds to the text when it is decoded after an ordinary token."""
     anchor = tokenizer.encode("a", add_special_tokens=False)
     lead = tokenizer.decode(anchor, clean_up_tokenization_spaces=False)
     # An unused id is not decoded: the tokenizer may reject it.
@@ -79,7 +80,7 @@ def _spell_one(piece: str | None, text: str, lead: str) -> bytes:
 
 
 class TokenTexts:
-    """Splits the text of a response into the parts that its tokens added. The parts always join to the text.
+    """A splitter of a response's text into the parts that its tokens added. The parts, joined, are always the text.
 
     A character that several tokens spell belongs to the last of them. Special tokens are not in the text.
     """
@@ -97,7 +98,7 @@ class TokenTexts:
         return parts if "".join(parts) == text else self._parts_by_decoding(ids, text)
 
     def _spelling(self, token: int) -> bytes:
-        """Return the bytes of a token; none for an id of the model that its tokenizer does not have."""
+        """Return the bytes of a token; b"" for an id that the tokenizer does not have."""
         return self._spellings[token] if token < len(self._spellings) else b""
 
     def _parts_by_decoding(self, ids: Sequence[int], text: str) -> list[str]:
@@ -124,10 +125,11 @@ ROUND_UP = 1024  # table sizes are rounded up, so that batches with different la
 
 @dataclass(frozen=True)
 class TagTables:
-    """How one tag can be spread over tokens.
+    """Tables of the ways in which one tag can be spread over tokens.
 
-    `endings_VE`: the ways in which it can end in a token, each as the number of its bytes before that token (0: the tag
-    is inside the token), else `NO_MATCH`. `before_VR[v, r]`: with r bytes to match up to the end of v, how many remain.
+    `endings_VE[v]`: the ways in which the tag can end in token v, each as the number of the tag's bytes before v (0:
+    the tag is inside v), filled up with `NO_MATCH`. `before_VR[v, r]`: if the first r bytes of the tag have to end at
+    the end of token v, how many of them are before v, or `NO_MATCH`.
     """
 
     endings_VE: Tensor
@@ -136,7 +138,7 @@ class TagTables:
 
 @dataclass(frozen=True)
 class PairTables:
-    """The tables of both tags, and in which tokens either can end."""
+    """The tables of both tags, and a mask `ends_V` of the tokens in which either tag can end."""
 
     ends_V: Tensor
     opening: TagTables
@@ -145,7 +147,7 @@ class PairTables:
 
 @dataclass(frozen=True)
 class TagEnds:
-    """The position of the token in which the first complete tag ends; T if there is none."""
+    """The positions, per row, of the tokens in which the first complete opening and closing tag end; T without one."""
 
     opening_B: Tensor
     closing_B: Tensor
@@ -175,7 +177,10 @@ def _first_end(tag: TagTables, response_BT: Tensor, mask_BT: Tensor, row_K: Tens
 def _matches_backwards(
     tag: TagTables, response_BT: Tensor, mask_BT: Tensor, row_K: Tensor, position_K: Tensor, remaining_K: Tensor
 ) -> Tensor:
-    """Return whether the remaining bytes are directly before each candidate; one token to the left per iteration."""
+    """Return whether the remaining bytes of the tag are directly before each candidate token.
+
+    Each iteration moves one token to the left.
+    """
     remaining_K = remaining_K.clone()
     open_K = (remaining_K > 0).nonzero().squeeze(1)
     steps = 0
@@ -198,7 +203,7 @@ def pair_tables(tokenizer: Any, tags: tuple[str, str], size: int, num_ids: int, 
     # The ids of a model may exceed those of its tokenizer.
     num_rows = -(-max(num_ids, size) // ROUND_UP) * ROUND_UP
     cache = _made.setdefault(tokenizer, {})
-    # With the size: tags that were added to the tokenizer later have their own ids.
+    # The key contains the size, which changes when tags are added to the tokenizer as tokens of their own.
     key = (tags, num_rows, size, device)
     if key not in cache:
         spellings = token_spellings(tokenizer)
@@ -212,8 +217,8 @@ def pair_tables(tokenizer: Any, tags: tuple[str, str], size: int, num_ids: int, 
 
 
 def _check_can_spell(tokenizer: Any, spellings: list[bytes], tag: str) -> None:
-    """Raise InputError if the tokenizer cannot spell a tag: it would never be found, and every segment would be
-    empty without a warning."""
+    """Raise InputError if no tokens of the tokenizer spell the tag: the tag would never be found, and every segment
+    would be empty without a warning."""
     ids = tokenizer.encode(tag, add_special_tokens=False) if tag else []
     if not tag or tag.encode() not in b"".join(spellings[i] for i in ids):
         raise InputError(

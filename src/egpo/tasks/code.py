@@ -1,4 +1,4 @@
-"""The code task: programs that are run against tests, in a sandbox."""
+"""The code task: write a program that passes tests. Programs are run in a sandbox."""
 
 import random
 from typing import Any, ClassVar
@@ -20,9 +20,12 @@ TEST_KEYS = ("tests", "ground_truth", "input_output")
 
 
 class Code(SourcedTask):
-    """Generated problems come from 34 templates, as functions tested by asserts and as programs tested by input and
-    output. `sandbox` is the tier in which answers run (default: EGPO_SANDBOX, else bubblewrap). `mode` of the reward is
-    "binary" or "fraction". If the sandbox does not work, judging the first answer raises EgpoError."""
+    """A task of programming problems. Generated problems come from 34 templates.
+
+    Half of these ask for a function, which is tested by asserts, and half for a program, which is tested by its output.
+    `sandbox` is the kind of sandbox in which answers run (None: $EGPO_SANDBOX, else bubblewrap). `mode` of the reward
+    is "binary" or "fraction". If the sandbox does not work, judging the first answer raises EgpoError.
+    """
 
     data_source: ClassVar[str] = "code"
     generated_data_source: ClassVar[str] = "code"
@@ -32,7 +35,7 @@ class Code(SourcedTask):
     def __init__(self, *, sandbox: str | None = None, mode: str = "binary", **settings: Any) -> None:
         super().__init__(**settings)
         require_choice("code", "mode", mode, MODES)
-        # An unknown tier is an error now; a tier that does not work here, only when the first answer is judged.
+        # Raises an error for an unknown sandbox. A sandbox that does not work is reported when an answer is judged.
         choose_sandbox(sandbox)
         self.mode, self._tier = mode, sandbox
 
@@ -45,9 +48,9 @@ class Code(SourcedTask):
         tests = next((record.value[k] for k in TEST_KEYS if record.value.get(k)), None)
         if question is None or tests is None:
             raise InputError(
-                f"no `{'question' if question is None else 'tests'}`",
+                f"the row has no `{'question' if question is None else 'tests'}`",
                 where=record.where,
-                fix="rows must be {question, tests, solution}; `solution` is optional",
+                fix="rows must have the form {question, tests, solution}; `solution` is optional",
             )
         _check_tests(as_text(tests), record.where)
         solution = str(record.value.get("solution") or "")
@@ -62,7 +65,8 @@ class Code(SourcedTask):
     def gold(self, problem: Problem) -> str:
         answer = str(problem.extra.get("answer") or "")
         if not answer:
-            raise InputError("has no solution", where=f"problem {problem.key}", fix="add a `solution` to the rows")
+            fix = "add a `solution` to the rows of the source"
+            raise InputError("the row of the problem has no solution", where=f"problem {problem.key}", fix=fix)
         return answer
 
     def _problem(self, name: str, statement: str, tests: str, solution: str) -> Problem:
@@ -72,9 +76,9 @@ class Code(SourcedTask):
 
 
 def _check_tests(tests: str, where: str) -> None:
-    """Raise InputError if the judge cannot read the tests: now, and not in the middle of a run."""
+    """Raise InputError if the reward cannot read the tests, so that this is found before a run starts."""
     try:
         read_tests(tests)
     except InputError as error:
         fault = error.faults[0]
-        raise InputError(f"its tests cannot be read ({fault.what})", where=where, fix=fault.fix) from error
+        raise InputError(f"the row's tests cannot be read ({fault.what})", where=where, fix=fault.fix) from error

@@ -1,6 +1,6 @@
-"""The Countdown task: reach a target with +, -, * and /, using every number exactly once.
+"""The Countdown task: write an expression with +, -, * and / that equals a target and uses each number exactly once.
 
-Below the task: the generator of solvable problems, and the search that solves problems of the public dataset.
+The module also holds the generator of solvable problems, and the search for solutions of the public dataset's problems.
 """
 
 import json
@@ -30,8 +30,12 @@ Mode = Literal["shaped", "binary"]
 
 
 class Countdown(SourcedTask):
-    """Generated problems have `min_numbers` to `max_numbers` numbers of at most `max_number`, and targets of at most
-    `max_target`. They are solvable by construction. `mode` of the reward is "shaped" or "binary"."""
+    """A task of Countdown problems: reach a target with arithmetic on given numbers.
+
+    Generated problems have `min_numbers` to `max_numbers` numbers of at most `max_number`, and targets of at most
+    `max_target`; all of them can be solved. `mode` of the reward is "shaped" or "binary". `prompt_format` is the text
+    of the prompt, with the fields {numbers} and {target}.
+    """
 
     data_source: ClassVar[str] = "countdown"
     generated_data_source: ClassVar[str] = "countdown"
@@ -61,9 +65,10 @@ class Countdown(SourcedTask):
         )
         if not 2 <= min_numbers <= max_numbers or max_number < 1 or max_target < 1:
             raise InputError(
-                f"min_numbers={min_numbers}, max_numbers={max_numbers}, max_number={max_number}",
+                f"min_numbers={min_numbers}, max_numbers={max_numbers}, max_number={max_number}, "
+                f"max_target={max_target} are not allowed together",
                 where="task countdown",
-                fix="give 2 <= min_numbers <= max_numbers, and positive limits",
+                fix="give 2 <= min_numbers <= max_numbers, and a max_number and max_target of at least 1",
             )
         _require_format(prompt_format)
         self.mode, self._prompt_format = mode, prompt_format
@@ -79,9 +84,11 @@ class Countdown(SourcedTask):
     def read(self, record: Record, index: int) -> Problem | Dropped:
         numbers, target = record.value.get("nums", record.value.get("numbers")), record.value.get("target")
         if not isinstance(numbers, list) or not numbers or not all(type(n) is int for n in numbers):
-            raise InputError("no `nums`, a list of whole numbers", where=record.where, fix="rows are {target, nums}")
+            what = "the row has no `nums` (a list of whole numbers)"
+            raise InputError(what, where=record.where, fix="rows must have the form {target, nums}")
         if type(target) is not int:
-            raise InputError("no `target`, a whole number", where=record.where, fix="rows are {target, nums}")
+            what = "the row has no `target` (a whole number)"
+            raise InputError(what, where=record.where, fix="rows must have the form {target, nums}")
         return self._problem(numbers, target, "")
 
     def key(self, row: Row) -> str:
@@ -93,13 +100,14 @@ class Countdown(SourcedTask):
         return judge_countdown(text, truth.numbers, truth.target, mode=self.mode)
 
     def gold(self, problem: Problem) -> str:
-        """Return the stored solution, or search for one: rows of the public dataset have none."""
+        """Return the stored solution; if there is none, as in the public dataset, search for one."""
         if problem.extra.get("answer"):
             return str(problem.extra["answer"])
         truth = _truth(problem.ground_truth)
         term = solve(truth.numbers, truth.target)
         if term is None:
-            raise InputError("has no solution", where=f"problem {problem.key}", fix="remove it from the data")
+            fix = "remove this problem from the data"
+            raise InputError("the problem has no solution", where=f"problem {problem.key}", fix=fix)
         return solution_text(term)
 
     def _problem(self, numbers: list[int], target: int, answer: str) -> Problem:
@@ -109,19 +117,23 @@ class Countdown(SourcedTask):
 
 
 def _require_format(prompt_format: object) -> None:
-    """Raise InputError unless the only fields are `{numbers}` and `{target}`. `{numbers.__class__}` would read
-    attributes, and `{target:>1000000000}` would fill the memory."""
+    """Raise InputError unless the only fields of the prompt format are `{numbers}` and `{target}`.
+
+    Other fields are not safe: `{numbers.__class__}` would read attributes, and `{target:>1000000000}` would fill the
+    memory.
+    """
     where, fix = "task countdown", "use only the fields {numbers} and {target}; write {{ and }} for braces"
     if not isinstance(prompt_format, str):
-        raise InputError(f"prompt_format={prompt_format!r:.60}", where=where, fix="give text")
+        what = f"prompt_format={prompt_format!r:.60} is not text"
+        raise InputError(what, where=where, fix="give a text with the fields {numbers} and {target}")
     try:
         fields = [part[1:] for part in Formatter().parse(prompt_format) if part[1] is not None]
     except ValueError as error:
-        raise InputError(f"bad prompt_format ({error})", where=where, fix=fix) from error
+        raise InputError(f"prompt_format is not a valid format ({error})", where=where, fix=fix) from error
     for name, form, conversion in fields:
         if name not in _FIELDS or form or conversion:
             shown = f"{name}{'!' + conversion if conversion else ''}{':' + form if form else ''}"
-            raise InputError(f"prompt_format has a field {{{shown:.60}}}", where=where, fix=fix)
+            raise InputError(f"prompt_format has a field that is not allowed: {{{shown:.60}}}", where=where, fix=fix)
 
 
 @dataclass(frozen=True)
@@ -135,20 +147,19 @@ def _truth(text: str) -> _Truth:
         value = json.loads(text)
         return _Truth(value["numbers"], value["target"])
     except (ValueError, KeyError, TypeError) as error:
-        what = f"not a Countdown ground truth: {text[:60]!r}"
-        raise InputError(
-            what, where="task countdown", fix="it must be {numbers, target}; is this the data of another task?"
-        ) from error
+        what = f"the ground truth {text[:60]!r} is not one of Countdown, which has the form {{numbers, target}}"
+        fix = "check that the data is of this task, or prepare it again with `egpo prepare countdown`"
+        raise InputError(what, where="task countdown", fix=fix) from error
 
 
 def _key(numbers: list[int], target: int) -> str:
-    """Return the problem's key. The order of the numbers does not matter: [1, 2, 3] and [3, 2, 1] are the same."""
+    """Return the key that identifies a problem. The order of its numbers does not matter."""
     return f"{sorted(numbers)}={target}"
 
 
 @dataclass(frozen=True)
 class Term:
-    """An expression over some of the numbers, its value, and the steps that compute it."""
+    """An arithmetic expression over some of a problem's numbers, its value, and the steps that compute it."""
 
     value: Fraction
     text: str
@@ -156,7 +167,7 @@ class Term:
 
     @property
     def inner(self) -> str:
-        """The text as part of a larger expression: in parentheses unless it is a single number."""
+        """The expression as part of a larger one: in parentheses, unless it is a single number."""
         return f"({self.text})" if self.steps else self.text
 
 
@@ -165,7 +176,7 @@ def number(value: int) -> Term:
 
 
 def join(left: Term, sign: str, right: Term) -> Term | None:
-    """Return the term `left sign right`, or None if it divides by zero."""
+    """Return the expression `left sign right`, or None if it divides by zero."""
     if sign == "/" and right.value == 0:
         return None
     value = OPERATIONS[sign](left.value, right.value)
@@ -186,8 +197,11 @@ OPERATIONS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
 
 
 def draw_expression(rng: random.Random, numbers: Sequence[int], max_target: int) -> Term | None:
-    """Join all numbers in random order. Return None if a step gives no positive whole number, or if the result exceeds
-    `max_target`. Most draws fail, so the values are computed first, and text is written only on success."""
+    """Draw an expression that uses each number once, with random operations in random order.
+
+    Return None if an intermediate value is not a positive whole number, or if the result exceeds `max_target`. Most
+    draws fail, so the values are computed first, and the text is written only on success.
+    """
     values, joins = list(numbers), []
     while len(values) > 1:
         i, j, sign = rng.randrange(len(values)), rng.randrange(len(values) - 1), rng.choice("+-*/")
@@ -220,8 +234,10 @@ def _replay(numbers: Sequence[int], joins: list[tuple[int, int, str]]) -> Term:
 
 
 def solve(numbers: Sequence[int], target: int) -> Term | None:
-    """Return an expression that uses every number once and equals the target, or None. The search is exhaustive, for up
-    to five numbers."""
+    """Return an expression that uses every number once and equals the target, or None if there is none.
+
+    All expressions are tried, which is fast enough for up to five numbers.
+    """
     return next((term for term in _reachable([number(n) for n in numbers]) if term.value == target), None)
 
 
@@ -247,5 +263,5 @@ def _number_text(value: Fraction) -> str:
 
 
 def solution_text(term: Term) -> str:
-    """Return a response with the steps as thinking and the expression as the answer."""
+    """Return a response that solves a problem: the steps as thinking, and the expression as the answer."""
     return f"<think>{'; '.join(term.steps)}</think>\n<answer>{term.text}</answer>"

@@ -1,7 +1,7 @@
-"""The function-calling task: make the correct calls with the correct arguments, or none if none is needed.
+"""The function-calling task: make the correct calls with the correct arguments, or no call if none is needed.
 
-Below the task: a generator of multi-turn conversations in the hardgen format, as a substitute for the dataset, which is
-not public. They have several tools with distractors, parallel calls, turns without a call, tool results and thinking.
+The module also holds a generator of multi-turn conversations in the format of the HardGen dataset, which is not public.
+They have several tools, some of which are not needed, parallel calls, turns without a call, tool results and thinking.
 """
 
 import json
@@ -28,11 +28,13 @@ Mode = Literal["strict_think", "plain", "shaped"]
 
 
 class FunctionCalling(SourcedTask):
-    """Sources are hardgen conversations, OpenAI messages or xlam rows; the format is detected from the records.
+    """A task of tool-calling conversations. The model must write the next assistant message.
 
-    Generated conversations have at most `max_turns` requests, `max_calls` calls per request and `max_tools` tools,
-    which have descriptions unless `describe_tools` is off. `instruction` precedes the tools; None: that of the record,
-    else one that asks for thinking; "": none. `mode` of the reward is "strict_think", "plain" or "shaped".
+    The records of a source are HardGen conversations, OpenAI messages or xlam rows; the format is detected. Generated
+    conversations have at most `max_turns` requests, `max_calls` calls per request and `max_tools` tools; if
+    `describe_tools` is false, the tools have no descriptions. `instruction` is the text before the tools in the system
+    message. None: that of the record, or if it has none, one that asks for thinking; "": no text. `mode` of the reward
+    is "strict_think", "plain" or "shaped".
     """
 
     data_source: ClassVar[str] = "function_calling"
@@ -58,7 +60,7 @@ class FunctionCalling(SourcedTask):
         require_at_least("function_calling", 2, max_tools=max_tools)
         if not isinstance(instruction, str | None):
             raise InputError(
-                f"instruction={instruction!r:.60}", where="task function_calling", fix="give text, or null"
+                f"instruction={instruction!r:.60} is not text", where="task function_calling", fix="give text, or null"
             )
         self.mode, self._style = mode, ToolStyle(instruction)
         self._conversation = ConversationLimits(max_turns, max_calls, min(max_tools, len(TOOLS)), describe_tools)
@@ -70,12 +72,15 @@ class FunctionCalling(SourcedTask):
         return found
 
     def _require_instruction(self, problem: Problem) -> None:
-        """Raise InputError if the prepared prompts have another instruction: the setting would have no effect."""
+        """Raise InputError if the prepared prompts do not contain the setting `instruction`.
+
+        The setting would then have no effect, because the prompts of prepared data are used unchanged.
+        """
         instruction, first = self._style.instruction or "", problem.messages[0]
         system = first["content"] if first["role"] == "system" else ""
         if instruction not in system or (not instruction and INSTRUCTION in system):
-            what = f"`instruction` is {shortened(instruction)}, but the prompts in {self.source} have another"
-            fix = "prepare the data with it (task.settings.instruction, or --instruction), or leave it out"
+            what = f"the prompts in {self.source} do not have the `instruction` {shortened(instruction)}"
+            fix = "prepare the data with this instruction (task.settings.instruction, or --instruction), or remove it"
             raise InputError(what, where="task function_calling", fix=fix)
 
     def draw(self, rng: random.Random) -> Problem:
@@ -91,7 +96,7 @@ class FunctionCalling(SourcedTask):
         return row if isinstance(row, Dropped) else self.problem_of(row)
 
     def reader(self) -> RecordReader:
-        """Return a reader that raises InputError on a source with records of two formats."""
+        """Return a function that reads records, and raises InputError if their formats differ."""
         first = ""
 
         def read(record: Record, index: int) -> Problem | Dropped:
@@ -99,15 +104,18 @@ class FunctionCalling(SourcedTask):
             kind = _kind(record)
             first = first or kind
             if kind != first:
-                what = f"a {kind} record among {first} records"
+                what = f"this record has the format {kind}, but earlier ones have the format {first}"
                 raise InputError(what, where=record.where, fix="split the file into one file per format")
             return self.read(record, index)
 
         return read
 
     def key(self, row: Row) -> str:
-        """Return a digest of the whole prompt for a converted row, and of the last request with its calls for a
-        generated one: there, the same request after other turns or with other tools is the same problem."""
+        """Return the key that identifies a row's problem.
+
+        For a converted row, it is a digest of the whole prompt. For a generated row, it is a digest of the last request
+        and its calls, so that the same request after other turns or with other tools counts as the same problem.
+        """
         if "source_row" in row.extra:
             return f"{prompt_key(row):016x}"
         asked = (
@@ -121,7 +129,7 @@ class FunctionCalling(SourcedTask):
         return judge_tool_calls(text, problem.ground_truth, mode=self.mode, tools=tools or None)
 
     def gold(self, problem: Problem) -> str:
-        """Return the answer of the conversation. Thinking is added if the mode requires it and the answer has none."""
+        """Return the answer of the conversation. If the reward mode requires thinking, it is added where missing."""
         answer = str(problem.extra.get("answer") or "") or problem.ground_truth or REFUSAL
         thought = split_thinking(answer)
         if self.mode == "plain":
@@ -144,13 +152,16 @@ CHAT = (
     ("Hm, let me think for a moment.", "Take your time."),
 )
 NO_CALL_SHARE = 0.04
-"""Fraction of generated conversations without any call, which a conversion must drop and count."""
+"""Fraction of generated conversations without any call. Converters must drop and count these."""
 
 
 @dataclass(frozen=True)
 class ConversationLimits:
-    """Limits of a generated conversation: requests, calls per request, and tools (at least 2, of which half are used
-    and half are distractors). `described`: whether tools have descriptions, or only types."""
+    """Limits of a generated conversation: its requests, calls per request, and tools.
+
+    `max_tools` must be at least 2; at most half of the tools are needed for the requests. `described`: whether the
+    tools have descriptions.
+    """
 
     max_turns: int = 4
     max_calls: int = 3
@@ -163,7 +174,7 @@ FULL = ConversationLimits()
 
 @dataclass(frozen=True)
 class RequestedCall:
-    """One call that the generated user requests."""
+    """A tool call that the user of a generated conversation requests."""
 
     tool: Tool
     arguments: dict[str, Any]
@@ -177,8 +188,10 @@ class RequestedCall:
 
 
 def draw_conversation(rng: random.Random, limits: ConversationLimits = FULL) -> dict[str, Any]:
-    """Draw a record in the hardgen format: "0" is the system turn with `tools` as a JSON string, the others are
-    {role, content}."""
+    """Draw a random conversation in the HardGen format.
+
+    It maps turn numbers to turns: "0" is the system turn with `tools` as a JSON string, the others are {role, content}.
+    """
     num_useful = limits.max_tools // 2
     used = rng.sample(TOOLS, rng.randint(1, num_useful))
     others = [tool for tool in TOOLS if tool not in used]
@@ -199,8 +212,10 @@ def _chat(rng: random.Random) -> list[dict[str, Any]]:
 
 
 def _calls(rng: random.Random, tools: list[Tool], max_calls: int) -> list[dict[str, Any]]:
-    """Return the turns of a request: the user's message, the calls, their results and a closing message. One in ten has
-    an empty turn in between."""
+    """Return the turns of one random request: the user's message, the calls, their results, and a closing message.
+
+    One request in ten also has an empty turn, because the real data has such turns.
+    """
     wanted = [_draw_call(rng, rng.choice(tools)) for _ in range(min(max_calls, rng.choice((1, 1, 1, 2, 3))))]
     requests = " Also, ".join(f"please {want.request()}." for want in wanted)
     thought = f"The user wants {len(wanted)} thing(s): {', '.join(want.tool.name for want in wanted)}."

@@ -1,7 +1,7 @@
-"""Writes the correct answer to a row of any verl parquet file, as text that the reward accepts.
+"""Writes a correct answer to a row of any verl parquet file, as text that the reward accepts.
 
-Public files often have only `reward_model.ground_truth` and no answer. This module writes the assistant's turn from the
-ground truth, and returns it only if the reward judges it correct.
+Public files often have only `reward_model.ground_truth` and no answer. The answer is then written from the ground
+truth, and is used only if the reward judges it correct.
 """
 
 import json
@@ -17,16 +17,19 @@ from egpo.tasks.countdown import solution_text, solve
 from egpo.tool_calls.calls import checked_call
 
 MAX_SEARCHED = 4
-"""Most numbers of a Countdown puzzle for which a solution is searched. With five, a failing search takes seconds."""
+"""Largest number of numbers in a Countdown problem for which a solution is searched: with five it may take seconds."""
 _BY_ABILITY = {"function_calling": "tool_calls", "math": "math"}
-"""`ability` -> reward, for data sources that are not in the table of the rewards."""
+"""The reward for each value of the column `ability`, for data sources that have no reward of their own."""
 _ACCEPTED_IN = {"tool_calls": "plain"}
-"""Reward -> mode in which an answer is checked. `strict_think` requires thinking, which no ground truth contains."""
+"""The reward mode in which an answer is checked. The default mode of tool calls requires thinking, which an answer
+written from the ground truth does not have."""
 
 
 def gold_answer(row: Row) -> str | Dropped:
-    """Return `extra_info.answer` if the row has it, else an answer written from the ground truth, else the reason why
-    there is none."""
+    """Return a correct answer to the row, or the reason why there is none.
+
+    The answer is `extra_info.answer` if the row has it, otherwise one that is written from the ground truth.
+    """
     if stored := str(row.extra.get("answer") or ""):
         return stored
     try:
@@ -58,7 +61,10 @@ def _written(kind: str, row: Row) -> str | Dropped:
 
 
 def _calls(ground_truth: str) -> str | Dropped:
-    """Return the calls as `<tool_call>` blocks. If the correct answer contains no call, its text is unknown."""
+    """Return the calls of a ground truth as `<tool_call>` blocks.
+
+    If there are none, the correct answer is a text, which the ground truth does not contain: return `Dropped`.
+    """
     expected = read_ground_truth(ground_truth)
     if not expected:
         return Dropped("no_answer")
@@ -71,8 +77,11 @@ def _calls(ground_truth: str) -> str | Dropped:
 
 
 def _arguments(expected: Any) -> dict[str, Any]:
-    """Return one valid set of arguments. Of BFCL's lists of allowed values, take the first; leave out optional
-    parameters."""
+    """Return arguments that match an expected call.
+
+    If the ground truth lists allowed values of each parameter, as in BFCL, the first is taken, and optional parameters
+    are left out.
+    """
     if isinstance(expected, PossibleCall):
         return {name: values[0] for name, values in expected.allowed.items() if "" not in values}
     return dict(expected.arguments)

@@ -1,7 +1,7 @@
-"""The GSM8K task: word problems whose worked answer ends in `#### N`.
+"""The GSM8K task: math word problems, whose solutions end with `#### N`.
 
-Below the task: a generator of small word problems in the same format, for use without the dataset. They are a
-substitute for tests and small models, not a benchmark.
+The module also holds a generator of small word problems in the same format, for tests and small models. These are not
+a benchmark.
 """
 
 import random
@@ -23,11 +23,12 @@ Mode = Literal["binary", "shaped"]
 
 
 class Gsm8k(SourcedTask):
-    """The dataset comes from the hub (openai/gsm8k, `main`) or from files of {question, answer}. Without a source,
-    small word problems are generated; their data_source is `gsm8k`, that of the dataset `openai/gsm8k`.
+    """A task of math word problems.
 
-    `max_value` limits every number in a generated problem and its worked answer (default: no limit besides those of the
-    templates). `mode` of the reward is "binary" or "shaped".
+    The source is GSM8K on the hub (openai/gsm8k, `main`) or files of {question, answer}; without a source, small
+    problems are generated. The column `data_source` is `openai/gsm8k` for rows of a source, and `gsm8k` for generated
+    rows. `max_value` limits every number in a generated problem and its solution (None: only the templates limit them).
+    `mode` of the reward is "binary" or "shaped".
     """
 
     data_source: ClassVar[str] = "openai/gsm8k"
@@ -51,10 +52,12 @@ class Gsm8k(SourcedTask):
         question, answer = record.value.get("question"), record.value.get("answer")
         if not isinstance(question, str) or not isinstance(answer, str):
             raise InputError(
-                "no `question` and `answer`", where=record.where, fix="rows are {question, answer}, both text"
+                "the row has no `question` or no `answer`",
+                where=record.where,
+                fix="rows must have the form {question, answer}, both as text",
             )
         if "####" not in answer:
-            raise InputError("the answer has no `####`", where=record.where, fix="end it with `#### N`")
+            raise InputError("the answer has no `####`", where=record.where, fix="end the answer with `#### N`")
         problem = self._problem(question, answer)
         _check_truth(problem.ground_truth, record.where)
         return problem
@@ -80,11 +83,12 @@ def _key(question: str) -> str:
 
 
 def _check_truth(truth: str, where: str) -> None:
-    """Raise InputError if the judge cannot read the ground truth: now, and not in the middle of a run."""
+    """Raise InputError if the reward cannot read the ground truth, so that this is found before a run starts."""
     try:
         judge_gsm8k("", truth)
     except InputError as error:
-        raise InputError("no number after the last `####`", where=where, fix="end the answer with `#### N`") from error
+        what = "the answer has no number after the last `####`"
+        raise InputError(what, where=where, fix="end the answer with `#### N`") from error
 
 
 NAMES = ("Ada", "Ben", "Chen", "Dora", "Emil", "Fatou", "Gita", "Hugo", "Ines", "Jonas", "Kofi", "Lena")
@@ -93,24 +97,27 @@ THINGS = ("apples", "books", "cards", "marbles", "pencils", "shells", "stamps", 
 
 @dataclass(frozen=True)
 class WordProblem:
-    """A question, and its worked answer, which ends in `#### N`."""
+    """A generated word problem: the question, and the solution in steps, which ends with `#### N`."""
 
     question: str
     answer: str
 
     @property
     def largest(self) -> int:
-        """The largest number in question and answer."""
+        """The largest number in the question and the solution."""
         return max(int(digits) for digits in re.findall(r"[0-9]+", f"{self.question} {self.answer}".replace(",", "")))
 
 
 SMALLEST_MAX_VALUE = 20
-"""Smallest value of the setting `max_value`: below it hardly any template gives a problem."""
+"""Smallest allowed value of the setting `max_value`: with a smaller one, few templates can give a problem."""
 
 
 def draw_word_problem(rng: random.Random, max_value: int | None = None) -> WordProblem:
-    """Draw a problem from a random template. A problem with a number over `max_value` is drawn again from a random
-    template, so that a low bound makes templates with large products rare."""
+    """Draw a problem from a random template.
+
+    If it has a number above `max_value`, another problem is drawn from a random template. With a low `max_value`,
+    templates with large products are therefore rare.
+    """
     problem = rng.choice(STORIES)(rng)
     while max_value is not None and problem.largest > max_value:
         problem = rng.choice(STORIES)(rng)

@@ -1,7 +1,7 @@
-"""Loads tasks by name: the built-in ones from the table TASKS, a user's own as `module:Class`.
+"""Loads tasks by name: built-in tasks from the table TASKS, and a user's own task as `module:Class`.
 
 To add a built-in task, add a row to TASKS. Settings are checked against the constructor's parameters. The methods of a
-user's class are wrapped, so that an exception in them becomes an InputError with its place.
+user's class are wrapped, so that an exception in them becomes an InputError that names its file and line.
 """
 
 import inspect
@@ -40,7 +40,7 @@ _given: ContextVar[Mapping[str, Task]] = ContextVar("given_tasks", default=Mappi
 
 @contextmanager
 def given_task(task: Task) -> Iterator[str]:
-    """Let `load_task` return this object until the block ends. Yields its name, `module:Class`."""
+    """Yield the task's name, `module:Class`, by which `load_task` returns this object until the `with` block ends."""
     kind = type(task)
     name = f"{kind.__module__}:{kind.__qualname__}"
     if inspect.isclass(task):
@@ -55,7 +55,7 @@ def given_task(task: Task) -> Iterator[str]:
 
 
 def load_task(name: str, **settings: Any) -> Task:
-    """Return the task of that name, constructed with `settings`. `function-calling` is `function_calling`."""
+    """Return the task of this name, constructed with `settings`. In the name, `-` is equivalent to `_`."""
     if name in _given.get():
         return _given.get()[name]
     task: Task = _found(name, settings)(**settings)
@@ -63,8 +63,10 @@ def load_task(name: str, **settings: Any) -> Task:
 
 
 def check_task(name: str, settings: dict[str, Any]) -> None:
-    """Raise InputError if the task is unknown or its settings are invalid. No problem is generated or read. A user's
-    task is imported but not constructed, since its constructor may read data."""
+    """Raise InputError if the task is unknown or its settings are invalid. No problem is generated or read.
+
+    A user's task is imported but not constructed, because its constructor may read data.
+    """
     found = _found(name, settings)
     if ":" not in name:
         found(**settings)
@@ -80,7 +82,7 @@ def _found(name: str, settings: dict[str, Any]) -> type:
 
 
 def data_source_of(task: Task, name: str) -> str:
-    """Return the data source of the task's problems; for a user's task, the name that it was loaded by."""
+    """Return the data source of the task's problems. For a user's task, this is its name, `module:Class`."""
     if isinstance(task, SourcedTask):
         return task.data_source if task.source is not None else task.generated_data_source
     return name
@@ -102,13 +104,16 @@ def _from_outside(name: str) -> type:
 def _require_methods(task: object, name: str, where: str) -> None:
     missing = [method for method in METHODS if not callable(getattr(task, method, None))]
     if missing:
-        fix = f"a task needs the methods {', '.join(METHODS)}: see docs/tasks.md"
-        raise InputError(f"`{name}` has no `{'`, `'.join(missing)}`", where=where, fix=fix)
+        fix = f"add it: a task needs the methods {', '.join(METHODS)} (see docs/tasks.md)"
+        raise InputError(f"the class `{name}` has no method `{'`, `'.join(missing)}`", where=where, fix=fix)
 
 
 def _guarded(found: type, name: str) -> type:
-    """Return a subclass whose methods turn an exception into an InputError that names the task, the method, the
-    exception and its line. `judge` is not wrapped: `judge_texts` turns its exceptions into failed verdicts."""
+    """Return a subclass of a user's task whose methods raise InputError in place of any other exception.
+
+    The InputError names the task, the method, the exception and its line. `judge` is not wrapped, because `judge_texts`
+    handles its exceptions.
+    """
 
     def guarded(method: str) -> Callable[..., Any]:
         inner = getattr(found, method)
@@ -121,13 +126,13 @@ def _guarded(found: type, name: str) -> type:
                 raise
             except (Exception, SystemExit) as error:  # boundary: a user's class may raise anything
                 place = _place(error, inspect.getfile(found))
-                what = f"its `{method}` raised {type(error).__name__}: {error} ({place})"
+                what = f"the task's `{method}` raised {type(error).__name__}: {error} ({place})"
                 raise InputError(what, where=f"task {name}", fix=f"correct `{method}` of the task") from error
 
         return call
 
     def reduced(self: Any, protocol: SupportsIndex) -> Any:
-        """Pickle as an instance of the user's own class, since a worker process can import only that."""
+        """Pickle the task as an instance of the user's own class: worker processes cannot import the subclass."""
         whole: Any = found.__reduce_ex__(self, protocol)  # type: ignore[call-arg]
         is_usual = isinstance(whole, tuple) and whole[1][:1] == (made,)
         return (object.__new__, (found,), *whole[2:]) if is_usual else whole
@@ -139,7 +144,10 @@ def _guarded(found: type, name: str) -> type:
 
 
 def _place(error: BaseException, file: str) -> str:
-    """Return the last line of the traceback in the user's file, or its very last line if there is none."""
+    """Return the file and line at which the user's `file` raised the error.
+
+    If the traceback does not contain this file, return the last file and line of the traceback.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     last = [frame for frame in frames if frame.filename == file][-1:] or frames[-1:]
     return ", ".join(f"{Path(frame.filename).name}, line {frame.lineno}" for frame in last)
@@ -154,7 +162,7 @@ def _check_settings(name: str, cls: type, settings: dict[str, Any]) -> None:
 
 
 def _setting_names(cls: type) -> set[str] | None:
-    """Return the keywords that the constructors of the class and its bases accept; None if any keyword is accepted."""
+    """Return the keyword arguments that the constructors of a class and its bases accept; None if they accept any."""
     names: set[str] = set()
     takes_any = False
     for init in (vars(owner)["__init__"] for owner in cls.__mro__ if owner is not object and "__init__" in vars(owner)):
@@ -168,6 +176,8 @@ def _setting_names(cls: type) -> set[str] | None:
 
 
 def sandbox_tier(task: Task, settings: Mapping[str, Any]) -> str | None:
-    """Return the sandbox tier in which the task's programs run; None if judging runs no programs. Raises if no sandbox
-    works, before any response is sampled."""
+    """Return the kind of sandbox in which the task runs programs that the model wrote; None if it runs no programs.
+
+    Raise an error if no sandbox works, so that this is found before any response is sampled.
+    """
     return require_sandbox(settings.get("sandbox")).tier if isinstance(task, Code | Mixed) else None

@@ -1,8 +1,7 @@
-"""The mixed task: mathematics and code in one dataset. The `ability` of a row selects its judge.
+"""The mixed task: math and code problems in one dataset. The `ability` of a row says how its responses are judged.
 
-Below the task: a generator of short mathematics problems with integer answers. The answer never occurs in the question:
-otherwise a reward that accepts equal expressions would pay for copying `(x + 1)(x + 2)` where its expansion is asked
-for.
+The module also holds a generator of short math problems with integer answers. The answer never occurs in the question,
+so that copying a part of the question is never rewarded.
 """
 
 import random
@@ -27,9 +26,10 @@ INSTRUCTION = "Think inside <think> and </think> first. Then give the answer ins
 
 
 class Mixed(SourcedTask):
-    """A few dozen generated rows, for a dry run of the hybrid reward. `sandbox` is the tier in which programs run.
+    """A task of math and code problems. By default a few dozen are generated, to try out the combined reward.
 
-    `ability` is a column and also in `extra_info`, because verl passes only the latter to a reward function.
+    `sandbox` is the kind of sandbox in which programs run. The value `ability` is a column of the rows and is also in
+    `extra_info`, because verl passes only `extra_info` to a reward function.
     """
 
     data_source: ClassVar[str] = "mixed"
@@ -52,7 +52,9 @@ class Mixed(SourcedTask):
         ability = record.value.get("ability")
         if ability not in ABILITIES:
             raise InputError(
-                f"`ability` is {ability!r}", where=record.where, fix=nearest(str(ability or "ability"), ABILITIES)
+                f"`ability` is {ability!r}, which is not `math` or `code`",
+                where=record.where,
+                fix=nearest(str(ability or "ability"), ABILITIES),
             )
         if ability == "code":
             problem = self._code.read(record, index)
@@ -61,7 +63,9 @@ class Mixed(SourcedTask):
         question, answer = record.value.get("question"), record.value.get("answer")
         if not isinstance(question, str) or answer is None or answer == "":
             raise InputError(
-                "no `question` and `answer`", where=record.where, fix="math rows must be {ability, question, answer}"
+                "the row has no `question` or no `answer`",
+                where=record.where,
+                fix="math rows must have the form {ability, question, answer}",
             )
         truth = as_text(answer)
         return _math(question, truth, f"<think>\nWorked out.\n</think>\n\n\\boxed{{{truth}}}")
@@ -91,7 +95,7 @@ def _math(question: str, truth: str, answer: str) -> Problem:
 
 @dataclass(frozen=True)
 class MathProblem:
-    """A question, the thinking that solves it, and the answer, an integer."""
+    """A generated math problem: the question, the thinking that solves it, and the answer, an integer as text."""
 
     question: str
     thought: str
@@ -99,7 +103,7 @@ class MathProblem:
 
 
 def draw_math_problem(rng: random.Random) -> MathProblem:
-    """Draw a problem of a random kind. If its answer occurs in its question, it is drawn again."""
+    """Draw a math problem of a random kind. Problems whose answer occurs in the question are not returned."""
     kind = rng.choice(KINDS)
     problem = kind(rng)
     while problem.answer in re.findall(r"-?[0-9]+", problem.question):
@@ -177,7 +181,7 @@ def _expand(rng: random.Random) -> MathProblem:
 
 def _power(rng: random.Random) -> MathProblem:
     base, modulus = rng.randint(2, 12), rng.randint(5, 30)
-    # At least 2^5, which is larger than any modulus: a smaller power would be its own remainder.
+    # 2^5 is larger than any modulus. A power below the modulus would be its own remainder.
     exponent = rng.randint(5, 20)
     rest = pow(base, exponent, modulus)
     return MathProblem(

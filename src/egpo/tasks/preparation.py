@@ -1,4 +1,4 @@
-"""`egpo prepare`: writes a task's problems as verl parquet, with a manifest."""
+"""Writes the problems of a task as verl parquet files, with a manifest of checksums (`egpo prepare`)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +20,7 @@ Watch = Callable[[Iterable[Problem]], Iterable[Problem]]
 
 @dataclass(frozen=True)
 class Preparation:
-    """The result of a preparation: rows and digests per file, and dropped records by reason."""
+    """The result of `egpo prepare`: the number of rows and the digests of each file, and dropped records by reason."""
 
     out: str
     source: str
@@ -30,7 +30,11 @@ class Preparation:
 
 @dataclass
 class _State:
-    """The state of one preparation: `taken` holds the keys of the problems so far, `dropped` counts by reason."""
+    """The options and the state of one preparation.
+
+    `taken` holds the keys of the problems of the first split, which the second leaves out. `dropped` counts the records
+    that were left out, by reason.
+    """
 
     task: SourcedTask
     seed: int
@@ -52,14 +56,14 @@ def prepare(
     force: bool = False,
     watch: Watch = iter,
 ) -> Preparation:
-    """Write train.parquet, test.parquet and manifest.json to `out`: all of them, or none after a failure.
+    """Write train.parquet, test.parquet and manifest.json to the folder `out`. If this fails, no file is written.
 
-    Without a source, the task generates the problems. A source without splits gives its first `train` rows to training
-    and the next `test` rows to testing; a source with splits keeps them. No problem is in both splits.
+    Without a source, the task generates the problems. If the source is not split, its first `train` rows are used for
+    training and the next `test` rows for testing; otherwise its splits are kept. No problem is in both splits.
     """
     for name, count in (("--train", train), ("--test", test)):
         if count is not None and count < 1:
-            raise InputError(f"number of rows is {count}", where=name, fix="give 1 or more")
+            raise InputError(f"{count} is not a valid number of rows", where=name, fix="give 1 or more")
     state = _State(task, seed, train, test, watch)
     with StagedFiles(out, force=force) as files:
         opened = open_source(source, task.hub_config) if source else None
@@ -80,14 +84,17 @@ def _written(path: Path, rows: Iterator[Row], split: str, source: str | None) ->
         return write_parquet(path, rows, split)
     except UnicodeEncodeError as error:
         raise InputError(
-            "text that is not valid Unicode (a lone surrogate)",
+            "the source contains text that is not valid Unicode (a lone surrogate)",
             where=f"{source}, split `{split}`",
-            fix="correct the source",
+            fix="correct the text in the source",
         ) from error
 
 
 def _splits(state: _State, source: Source | None) -> Iterator[tuple[str, Iterator[Problem]]]:
-    """Yield the splits in the order in which they must be read: the second leaves out the problems of the first."""
+    """Yield the name and the problems of each split. The second split leaves out the problems of the first.
+
+    The splits must therefore be read in this order.
+    """
     if source is None:
         sizes = state.task.generated_sizes
         yield "test", state.task.generate("test", state.test or sizes.test, state.taken, state.seed)
@@ -111,7 +118,7 @@ def _undivided_sizes(state: _State, source: Source) -> Sizes:
     test = state.test or (default.test if default else None)
     if train is None or test is None:
         raise InputError(
-            "the source has no splits",
+            "the source is not split into training and test data",
             where=source.name,
             fix="give --train N and --test N, or a directory with a train and a test file",
         )
@@ -129,8 +136,10 @@ def _read(state: _State, records: Iterable[Record]) -> Iterator[Problem]:
 
 
 def _remember(state: _State, problems: Iterator[Problem]) -> Iterator[Problem]:
-    """Yield all problems, and add their keys to `taken`. Duplicates within a split stay: a published split is kept as
-    published."""
+    """Yield all problems, and add their keys to `state.taken`.
+
+    Duplicates within a split are kept, so that a published split stays as it was published.
+    """
     for problem in problems:
         state.taken.add(problem.key)
         yield problem
@@ -153,7 +162,7 @@ def _exactly(problems: Iterator[Problem], count: int, where: str) -> Iterator[Pr
         raise InputError(
             f"{count} rows are requested, but only {made} are left",
             where=where,
-            fix="request fewer with --train N and --test N",
+            fix="request fewer rows with --train N and --test N",
         )
 
 

@@ -1,7 +1,7 @@
 """Generates programming problems from templates: a statement, tests, and a program that passes them.
 
-To add a template, add its solution to `programs.py` and a row to TEMPLATES. That changes generated data: raise
-`Code.version` with it.
+To add a template, add its solution to `programs.py` and a row to TEMPLATES, and increase `Code.version`, because the
+generated data changes.
 """
 
 import inspect
@@ -20,8 +20,11 @@ LETTERS = tuple("aeinorst")
 
 @dataclass(frozen=True)
 class ProgramTemplate:
-    """A kind of problem. `takes` is the kind of input: "numbers", "number" or "text". `gives` completes the sentence
-    "returns …", with the parameters in braces. `parameters` lists the values to draw from."""
+    """A kind of programming problem, with parameters that are drawn at random.
+
+    `solution` is the function that solves it. `takes` is the kind of input: "numbers", "number" or "text". `gives` says
+    what the function returns, with the parameters in braces. `parameters` maps each parameter to its possible values.
+    """
 
     solution: Callable[..., Value]
     takes: str
@@ -201,8 +204,10 @@ PRINT = {list: 'print(*answer, sep=" ")', bool: 'print("yes" if answer else "no"
 
 @dataclass(frozen=True)
 class ProgramProblem:
-    """A generated problem. `name` is the template with its parameters, and identifies the problem whatever its
-    tests."""
+    """A generated programming problem. `name` is the template with its parameters.
+
+    Problems with the same name are the same problem, even if their tests differ.
+    """
 
     name: str
     statement: str
@@ -211,8 +216,11 @@ class ProgramProblem:
 
 
 def draw_program_problem(rng: random.Random) -> ProgramProblem:
-    """Draw a problem. Half of them ask for a function, tested by asserts, and half for a program, tested by inputs and
-    outputs."""
+    """Draw a programming problem.
+
+    Half of the problems ask for a function, which is tested by asserts, and half for a program, which is tested by
+    inputs and outputs.
+    """
     template = rng.choice(TEMPLATES)
     parameters = {name: rng.choice(list(values)) for name, values in template.parameters.items()}
     cases = _cases(rng, template, parameters)
@@ -222,7 +230,7 @@ def draw_program_problem(rng: random.Random) -> ProgramProblem:
 
 
 def _cases(rng: random.Random, template: ProgramTemplate, parameters: dict[str, Any]) -> list[tuple[Value, Value]]:
-    """Return inputs with their outputs. The outputs are not all equal, since a constant would then pass."""
+    """Return random inputs with their outputs. The outputs are not all equal: otherwise a constant would pass."""
     while True:
         inputs = [_input(rng, template.takes) for _ in range(NUM_TESTS)]
         # Each call gets its own copy, in case the solution changes its argument.

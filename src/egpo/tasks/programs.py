@@ -1,7 +1,7 @@
 """Reference solutions of the generated programming problems.
 
-The source text of a function is part of the gold answer, so each is self-contained: it uses builtins only, and takes
-the input first and the problem's parameters last. An edit here changes generated data: raise `Code.version` with it.
+The source text of each function is part of a gold answer, so it uses only builtins. Its first argument is the input;
+the others are the parameters of the problem. An edit in this file changes generated data: increase `Code.version`, too.
 """
 
 

@@ -1,7 +1,8 @@
-"""The interface of a task, the check of its gold answers, and judging of many responses within a time limit.
+"""The interface of a task, the check of its gold answers, and the judging of many responses within a time limit.
 
-`Task` is the protocol: problems, a prompt for each, a judge, and a gold answer. `check_gold` verifies that the gold
-answers earn full reward. `judge_texts` calls the judge in threads and turns its failures into verdicts.
+`Task` is the interface: problems, a prompt for each, a judge, and a gold answer (a response that earns the full
+reward). `check_gold` verifies the gold answers. `judge_texts` calls the judge in threads, and returns a failed verdict
+where the judge fails.
 """
 
 import faulthandler
@@ -28,9 +29,9 @@ METHODS = ("problems", "prompt", "judge", "gold")
 class Problem:
     """One problem of a task.
 
-    `key` is its identity: problems with equal keys are the same problem, and are never in both splits.
-    `messages` is the prompt. `ground_truth` is what answers are judged by, as JSON text if it has parts.
-    `extra` holds further values, text or whole numbers, which are written to `extra_info`.
+    `key`: problems with equal keys are the same problem, and are never in both splits. `messages`: the prompt.
+    `ground_truth`: the text that responses are judged by; JSON if it has several parts. `extra`: further values (text
+    or whole numbers), which are written to the column `extra_info`.
     """
 
     key: str
@@ -42,22 +43,22 @@ class Problem:
 
 @runtime_checkable
 class Task(Protocol):
-    """Data, prompt and reward in one place. Any class with these four methods is a task; no base class is needed."""
+    """A task: data, prompts and reward. Any class with these four methods is a task; no base class is needed."""
 
     def problems(self, split: str) -> Sequence[Problem]:
-        """Return the problems of "train" or "test", the same at every call."""
+        """Return the problems of the split "train" or "test". Every call must return the same problems."""
         ...
 
     def prompt(self, problem: Problem) -> list[Message]:
-        """Return the chat messages {role, content}, ready for `apply_chat_template`."""
+        """Return the prompt as chat messages {role, content}, the input of `apply_chat_template`."""
         ...
 
     def judge(self, problem: Problem, text: str) -> Verdict:
-        """Judge a response. Must not raise on any text that a model may write."""
+        """Judge a response to a problem. No text that a model may write must raise an exception."""
         ...
 
     def gold(self, problem: Problem) -> str:
-        """Return a response that earns full reward."""
+        """Return a response to the problem that earns the full reward."""
         ...
 
 
@@ -67,7 +68,7 @@ def user_message(text: str) -> tuple[Message, ...]:
 
 
 def problems_digest(problems: Iterable[Problem]) -> str:
-    """Return the SHA-256 of keys, prompts and ground truths, in order: equal digests mean equal problems."""
+    """Return the SHA-256 of the problems' keys, prompts and ground truths. Equal digests mean equal problems."""
     digest = hashlib.sha256()
     for problem in problems:
         shown = [problem.key, [dict(message) for message in problem.messages], problem.ground_truth]
@@ -76,30 +77,32 @@ def problems_digest(problems: Iterable[Problem]) -> str:
 
 
 def check_gold(task: Task, split: str = "train", count: int = 16) -> list[Fault]:
-    """Judge the gold answers of the first `count` problems of a split, and return a fault for each that is not judged
-    correct."""
+    """Judge the gold answers of the first `count` problems of a split.
+
+    Return a fault for each gold answer that is not judged correct.
+    """
     faults = []
     for problem in islice(task.problems(split), count):
         verdict = task.judge(problem, task.gold(problem))
         if not verdict.correct:
-            what = f"its gold answer is judged `{verdict.reason}` (reward {verdict.reward})"
+            what = f"the gold answer is judged not correct: `{verdict.reason}` (reward {verdict.reward})"
             faults.append(Fault(what, where=f"problem {problem.key}", fix="correct the task's `gold` or `judge`"))
     return faults
 
 
 JUDGE_RAISED = "judge_raised"
-"""Reason of the failed verdict for a response on which the judge raised, or returned an invalid verdict."""
+"""Reason in the failed verdict if the judge raised an exception or returned an invalid verdict."""
 JUDGE_TIMED_OUT = "judge_timed_out"
-"""Reason of the failed verdict for a response on which the judge exceeded its time limit."""
+"""Reason in the failed verdict if the judge exceeded its time limit."""
 
 TIMEOUT_S = 300.0
 """Default time limit for judging one response, in seconds."""
 _NOTICE_S = 20.0
-"""A judge that takes longer than this is reported once."""
+"""Time in seconds after which a judge is slow. One warning is printed for each task with a slow judge."""
 _MOST_HANGING = 3
-"""The run stops when this many judge threads hang at once: they cannot be stopped, and they use processor time."""
+"""Number of hanging judge threads at which the run stops. Such threads cannot be ended, and use processor time."""
 _LARGEST = 3e38
-"""About the largest float32: a larger reward would become infinite."""
+"""Largest absolute value of a reward, about the largest float32: a larger reward would become infinite."""
 
 _hanging: list[threading.Thread] = []
 
@@ -109,9 +112,9 @@ def judge_texts(
 ) -> tuple[Verdict, ...]:
     """Judge each text as a response to the problem at the same index, in parallel threads.
 
-    A text gets a failed verdict if the judge raises, returns something else than a verdict with a finite reward, or
-    takes longer than `timeout_s` (default: the task's own `judge_timeout_s`, else `TIMEOUT_S`). Raises EgpoError if the
-    judge fails on every text, or hangs on `_MOST_HANGING` texts at once.
+    A text gets a failed verdict if the judge raises an exception, does not return a verdict with a finite reward, or
+    takes longer than `timeout_s` seconds (None: the task's `judge_timeout_s`, or `TIMEOUT_S`). Raise EgpoError if the
+    judge fails on every text, or if too many judge threads hang.
     """
     limit_s = timeout_s or float(getattr(task, "judge_timeout_s", None) or TIMEOUT_S)
     batch = _JudgedBatch(task, problems, texts, limit_s)
@@ -126,7 +129,10 @@ def judge_texts(
 
 
 class _JudgedBatch:
-    """Texts that are being judged, in daemon threads, so that one that hangs does not keep the process alive."""
+    """A batch of texts that are being judged in threads.
+
+    They are daemon threads, so that a thread that hangs does not keep the process alive.
+    """
 
     def __init__(self, task: Task, problems: Sequence[Problem], texts: Sequence[str], limit_s: float) -> None:
         self._task, self._problems, self._texts, self._limit_s = task, problems, texts, limit_s
@@ -143,7 +149,7 @@ class _JudgedBatch:
         with _BlockedProcessReport(self._limit_s + _NOTICE_S) as report:
             started = [self._start_thread() for _ in range(min(len(self._texts), os.cpu_count() or 1))]
             if not any(started):
-                self._work()  # no thread can be started: judge in this one, without a time limit
+                self._work()  # no thread can be started: judge in the current thread, without a time limit
             while len(self.verdicts) < len(self._texts):
                 self._take(interval_s)
                 if time.monotonic() - last_check >= interval_s:
@@ -181,7 +187,7 @@ class _JudgedBatch:
             return
         if isinstance(outcome, EgpoError):
             raise outcome
-        self.verdicts.setdefault(index, outcome)  # after its time limit a text already has a failed verdict
+        self.verdicts.setdefault(index, outcome)  # a text that timed out keeps its failed verdict
 
     def _check_times(self) -> None:
         """Warn about a slow judge, and give a failed verdict to each text whose time limit has passed."""
@@ -195,23 +201,29 @@ class _JudgedBatch:
                 warn_once(f"slow judge {name}", f"{what}; its time limit is {self._limit_s:g} s (task.judge_timeout_s)")
                 continue
             late = f"no verdict on a response to problem {key} within {self._limit_s:g} s (task.judge_timeout_s)"
-            warn_once(f"judge timed out {name}", f"task {name}: {late}; such responses are excluded")
+            warn_once(f"judge timed out {name}", f"task {name}: {late}; responses without a verdict are left out")
             self.errors.append(TimeoutError(late))
             self.verdicts[index] = Verdict(0.0, False, JUDGE_TIMED_OUT, failed=True)
             self._abandon(self._threads[index], late)
 
     def _abandon(self, thread: threading.Thread, late: str) -> None:
-        """Count the thread as hanging, and start another in its place."""
+        """Count a judge thread that timed out as hanging, and start a new thread in its place.
+
+        Raise EgpoError if too many threads hang.
+        """
         _hanging[:] = [other for other in [*_hanging, thread] if other.is_alive()]
         if len(_hanging) >= _MOST_HANGING:
             what = f"the judge hangs in {len(_hanging)} threads; the last: {late}"
-            raise EgpoError(what, where=f"task {_name(self._task)}", fix="add a time limit to its `judge`")
+            raise EgpoError(what, where=f"task {_name(self._task)}", fix="add a time limit to the task's `judge`")
         self._start_thread()
 
 
 class _BlockedProcessReport:
-    """Writes the stack of every thread to stderr if `postpone` is not called for `after_s` seconds. That happens when a
-    judge holds the interpreter's lock in a long call, such as a regular expression that backtracks."""
+    """A timer that writes the stack of every thread to stderr if `postpone` is not called for `after_s` seconds.
+
+    This shows where a judge blocks the whole process: in a long call that holds the interpreter's lock, such as the
+    match of a regular expression.
+    """
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
@@ -224,7 +236,7 @@ class _BlockedProcessReport:
         try:
             faulthandler.dump_traceback_later(self._after_s)
         except (RuntimeError, UnsupportedOperation, AttributeError, ValueError, OSError):
-            return  # no stderr, or no thread can be started
+            return  # there is no stderr, or no thread can be started
 
     def __exit__(self, *_: object) -> None:
         faulthandler.cancel_dump_traceback_later()
@@ -235,13 +247,15 @@ def _name(task: Task) -> str:
 
 
 def _checked(verdict: Any) -> Verdict:
-    """Return the verdict with Python's own number types (those of numpy and torch cannot be written as JSON). Raises if
-    it is not a verdict, or if its reward is not finite in float32."""
+    """Return the verdict with Python's own number types, because those of numpy and torch cannot be written as JSON.
+
+    Raise TypeError if it is not a verdict, and ValueError if its reward is not finite in float32.
+    """
     if not isinstance(verdict, Verdict):
         raise TypeError(f"`judge` returned {type(verdict).__name__}, not a Verdict")
     reward = float(verdict.reward)
     if not abs(reward) <= _LARGEST:
-        raise ValueError(f"`judge` returned a reward of {reward}")
+        raise ValueError(f"`judge` returned a reward of {reward}, which is not finite in float32")
     return replace(verdict, reward=reward, correct=bool(verdict.correct), failed=bool(verdict.failed))
 
 

@@ -1,4 +1,4 @@
-"""Base class of the built-in tasks: problems come from a prepared directory, or from a seeded generator."""
+"""The base class of the built-in tasks, whose problems come from a folder of prepared data or from a generator."""
 
 import random
 from abc import ABC, abstractmethod
@@ -18,12 +18,12 @@ from egpo.tasks.protocol import Problem
 RecordReader = Callable[[Record, int], Problem | Dropped]
 
 _MAX_REPEATS = 2_000
-"""Give up generating after this many consecutive draws of problems that were drawn before."""
+"""Number of consecutive draws of known problems after which generating fails: there are hardly any new ones."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Number of rows per split."""
+    """The number of rows in each split."""
 
     train: int
     test: int
@@ -31,57 +31,59 @@ class Sizes:
 
 def require_choice(task: str, setting: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise InputError(f"{setting}={value!r}", where=f"task {task}", fix=nearest(str(value), choices))
+        raise InputError(f"{setting}={value!r} is not allowed", where=f"task {task}", fix=nearest(str(value), choices))
 
 
 LARGEST_WHOLE = 2**31 - 1
 
 
 def require_whole(task: str, **settings: object) -> None:
-    """Raise InputError unless each setting is a whole number. A number from a file or a command line may be text."""
+    """Raise InputError unless each setting is a whole number of at most 2^31 - 1. A seed may be larger."""
     for setting, value in settings.items():
         if isinstance(value, int) and value > LARGEST_WHOLE and setting != "seed":
             raise InputError(f"{setting} is too large", where=f"task {task}", fix=f"give {LARGEST_WHOLE:,} or less")
         if not isinstance(value, int) or isinstance(value, bool):
-            raise InputError(f"{setting}={value!r}", where=f"task {task}", fix="give a whole number")
+            what = f"{setting}={value!r} is not a whole number"
+            raise InputError(what, where=f"task {task}", fix="give a whole number")
 
 
 def require_at_least(task: str, least: int, **settings: int) -> None:
     require_whole(task, **settings)
     for setting, value in settings.items():
         if value < least:
-            raise InputError(f"{setting}={value}", where=f"task {task}", fix=f"give {least} or more")
+            raise InputError(f"{setting}={value} is too small", where=f"task {task}", fix=f"give {least} or more")
 
 
 class SourcedTask(ABC):
-    """A task whose problems are read from `source`, a directory written by `egpo prepare` or `egpo convert`.
+    """A task whose problems are read from `source`, a folder that `egpo prepare` or `egpo convert` wrote.
 
-    Without a source, `train` and `test` problems are generated. The test problems depend on the seed only, and no
-    training problem is one of them. With a source, `train` and `test` limit the number of rows.
+    `train` and `test` limit the number of rows of each split. Without a source, they are the numbers of problems that
+    are generated. Generated test problems depend only on `test` and the seed, and none of them is a training problem.
     """
 
     data_source: ClassVar[str]
-    """Data source of rows from a real source."""
+    """Value of the column `data_source` in rows that come from a source."""
     generated_data_source: ClassVar[str]
-    """Data source of generated rows."""
+    """Value of the column `data_source` in generated rows."""
     ability: ClassVar[str]
-    """Value of the rows' column `ability`."""
+    """Value of the column `ability` in rows of this task."""
     generated_sizes: ClassVar[Sizes]
-    """Default numbers of generated problems."""
+    """Default number of generated problems in each split."""
     source_sizes: ClassVar[Sizes | None] = None
-    """Default numbers of rows that are taken from a source without splits: first for training, then for testing."""
+    """Default number of rows for training and testing, taken in this order from a source that is not split."""
     hub_config: ClassVar[str | None] = None
-    """Default config of the dataset on the hub."""
+    """Configuration name of the dataset on the hub, if the source does not give one."""
     version: ClassVar[int] = 1
-    """Version of generator and conversion: raised when the same seed gives different rows."""
+    """Version of the generator and the conversion. It is increased when the same seed gives different rows."""
 
     def __init__(
         self, *, source: str | Path | None = None, train: int | None = None, test: int | None = None, seed: int = 0
     ) -> None:
         if not isinstance(source, str | Path | None):
-            raise InputError(f"source={source!r}", where=f"task {type(self).__name__}", fix="give a directory")
+            what = f"source={source!r} is not a path"
+            raise InputError(what, where=f"task {type(self).__name__}", fix="give the path of a folder")
         if source is not None and (fault := path_fault(str(source))):
-            what = f"source={shortened(str(source))}"
+            what = f"source={shortened(str(source))} is not a valid path"
             raise InputError(what, where=f"task {type(self).__name__}", fix=f"it must be {fault}")
         self.source = None if source is None else Path(source)
         self.seed, self._limits = seed, {"train": train, "test": test}
@@ -89,20 +91,24 @@ class SourcedTask(ABC):
         require_whole(type(self).__name__, seed=seed, **given)
         for split, limit in given.items():
             if limit < 1:
-                raise InputError(f"{split}={limit}", where=f"task {type(self).__name__}", fix="give 1 or more")
+                what = f"{split}={limit} is too small"
+                raise InputError(what, where=f"task {type(self).__name__}", fix="give 1 or more")
         self._held: dict[str, Sequence[Problem]] = {}
 
     @abstractmethod
     def draw(self, rng: random.Random) -> Problem:
-        """Generate one problem. It may repeat an earlier one."""
+        """Generate one random problem. It may be equal to an earlier one."""
 
     @abstractmethod
     def read(self, record: Record, index: int) -> Problem | Dropped:
-        """Convert one record of a source. Raises InputError with its place if a required key is missing."""
+        """Convert one record of a source to a problem.
+
+        Raise InputError with the record's file and line if a required key is missing.
+        """
 
     @abstractmethod
     def key(self, row: Row) -> str:
-        """Return the key of the problem in a stored row."""
+        """Return the key that identifies the problem in a stored row."""
 
     @abstractmethod
     def judge(self, problem: Problem, text: str) -> Verdict: ...
@@ -111,7 +117,7 @@ class SourcedTask(ABC):
     def gold(self, problem: Problem) -> str: ...
 
     def reader(self) -> RecordReader:
-        """Return the function that reads the records of one source, in their order."""
+        """Return a function that converts the records of one source, called in their order."""
         return self.read
 
     def prompt(self, problem: Problem) -> list[Message]:
@@ -125,7 +131,10 @@ class SourcedTask(ABC):
         return self._held[split]
 
     def generate(self, split: str, count: int, taken: set[str], seed: int) -> Iterator[Problem]:
-        """Yield `count` generated problems whose keys are not in `taken`, and add their keys to it."""
+        """Yield `count` generated problems whose keys are not in `taken`, and add their keys to `taken`.
+
+        Raise InputError if the generator gives no more new problems.
+        """
         rng, repeats = random.Random(f"{seed}:{split}"), 0
         made = 0
         while made < count:
@@ -155,7 +164,9 @@ class SourcedTask(ABC):
         path = directory / f"{split}.parquet"
         if not path.is_file():
             raise InputError(
-                "no such file", where=str(path), fix="give a directory that `egpo prepare` or `egpo convert` made"
+                "no such file",
+                where=str(path),
+                fix="set the task's `source` to a folder that `egpo prepare` or `egpo convert` wrote",
             )
         verify(directory, path.name)
         return ParquetRows(path, self.problem_of, self._limits[split])

@@ -1,6 +1,6 @@
-"""The tools of the generated conversations. Together their arguments cover all JSON types.
+"""The tools of generated tool-calling conversations. Together their arguments cover all JSON types.
 
-An edit here changes generated data: raise `FunctionCalling.version` with it.
+An edit in this file changes generated data: increase `FunctionCalling.version`, too.
 """
 
 import random
@@ -13,7 +13,7 @@ Draw = Callable[[random.Random], Any]
 
 @dataclass(frozen=True)
 class Argument:
-    """A parameter of a tool: its JSON schema, and the function that draws a value."""
+    """A parameter of a tool: its JSON schema, and a function that draws a random value for it."""
 
     name: str
     schema: Mapping[str, Any]
@@ -23,7 +23,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool that a generated user may request. `wish` is the request in words, without the arguments."""
+    """A tool of a generated conversation. `wish` is the user's request for it in words, without the arguments."""
 
     name: str
     description: str
@@ -31,8 +31,10 @@ class Tool:
     arguments: tuple[Argument, ...]
 
     def schema(self, *, described: bool = True) -> dict[str, Any]:
-        """Return the tool as a raw record lists it: bare, with the parameters as JSON schema. Without `described`, all
-        descriptions are left out."""
+        """Return the tool as {name, description, parameters}, where the parameters are a JSON schema.
+
+        If `described` is false, all descriptions are left out.
+        """
         properties = {argument.name: dict(argument.schema) for argument in self.arguments}
         required = [argument.name for argument in self.arguments if not argument.optional]
         parameters = {"type": "object", "properties": properties, "required": required}

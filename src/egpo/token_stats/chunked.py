@@ -1,9 +1,11 @@
 """Log-probability and entropy of tokens, with the vocabulary processed in slices.
 
 Forward merges the softmax of each slice into the result so far, and saves one number per token. Backward computes each
-slice of logits again. This costs four matrix products instead of three. With a vocabulary of 150k words, the logits of
-8,192 tokens would take several times 5 GB. Each slice is processed by torch, or if possible by a kernel that reads it
-once (Triton on CUDA, C on CPUs). Tensor suffixes: N tokens, V vocabulary, D hidden, C words in a slice.
+slice of logits again. This costs four matrix products instead of three. With a vocabulary of 150k words, the full
+logits of 8,192 tokens would take 5 GB in float32, and the softmax and the gradient another 5 GB each. Each slice is
+processed by torch, or if possible by a kernel that reads it once (Triton on CUDA, C on CPUs).
+
+Tensor suffixes: N tokens, V vocabulary, D hidden, C words in a slice.
 """
 
 import math

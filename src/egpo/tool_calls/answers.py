@@ -1,7 +1,7 @@
 """The calls of an answer, in whichever syntax it uses.
 
 Hermes and Qwen syntax is `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, with any text around it. Calls in
-a syntax that is not read count as attempts: neither right answers nor refusals to call.
+any other syntax are attempts (`is_attempt`): such an answer is wrong, even where no call is expected.
 """
 
 import re
@@ -69,10 +69,10 @@ _JSON_ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*+:')
 
 
 def is_attempt(text: str) -> bool:
-    """Return whether an answer in which no call was found attempts one: calls without their list, in backticks or
-    not; the JSON of a call without its tags, in any order of its keys; or another model's syntax.
+    """Return whether an answer in which no call was found attempts a call: Python calls without the list `[...]` around
+    them, in backticks or not; the JSON of a call without its tags, in any order of its keys; or another model's syntax.
 
-    Prose that mentions `f(a=1)` or has parentheses is no attempt.
+    Prose that mentions `f(a=1)` or has parentheses is not an attempt.
     """
     if any(mark in text for mark in _FOREIGN_MARKS):
         return True
@@ -85,7 +85,7 @@ def is_attempt(text: str) -> bool:
 
 
 def _without_backticks(text: str) -> str:
-    """Remove the backticks around each line; a line with other backticks is prose."""
+    """Return the text without backticks and white space around each line."""
     if "`" not in text:
         return text.strip()
     return "\n".join(line.strip().strip("`").strip() for line in text.splitlines()).strip()

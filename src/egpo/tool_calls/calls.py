@@ -1,4 +1,4 @@
-"""A call, strict JSON values, and when two calls are the same.
+"""Tool calls, the strict reading of JSON values, and the equality of two calls.
 
 JSON is read strictly: no duplicate keys, no NaN or Infinity, bounded depth and bounded numbers. A dataset
 (`dataset=True`) may write longer numbers and deeper values; `checked_call` then refuses those that the strict reader
@@ -16,13 +16,13 @@ from egpo.call_bounds import MAX_DEPTH, MAX_NUMBER_CHARS
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _JSON_SPACE, _ANY_SPACE = re.compile(r"[ \t\n\r]*+"), re.compile(r"\s*+")
-# A string (perhaps cut off), or a bracket. Possessive, so that no input makes it look twice.
+# A string (perhaps cut off), or a bracket. Possessive quantifiers, so that no input causes backtracking.
 _NESTING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+|[\[{]|[\]}]', re.DOTALL)
 _NOT_ZERO = re.compile(r"[-+0._]*+[1-9]")
 
 
 class CallsError(ValueError):
-    """Text that should hold calls and cannot be read. `reason` is one of the tool-call reward's reasons."""
+    """An error for text that should contain calls and cannot be read. `reason` is a reason of the tool-call reward."""
 
     def __init__(self, reason: str = "malformed_call", detail: str = "") -> None:
         super().__init__(detail or reason)
@@ -37,7 +37,8 @@ class Call:
     arguments: Mapping[str, Any]
 
     def hermes(self) -> str:
-        """Return the text that Qwen's chat template writes: default separators, characters unescaped, keys in order."""
+        """Return the call as Qwen's chat template writes it: JSON with default separators, non-ASCII characters
+        unescaped, and keys in the given order."""
         body = json.dumps({"name": self.name, "arguments": self.arguments}, ensure_ascii=False)
         return f"{OPEN}\n{body}\n{CLOSE}"
 
@@ -45,15 +46,15 @@ class Call:
 class TupleList(list[Any]):
     """A list that was written as a Python tuple. It equals a list, as JSON has one kind of sequence.
 
-    BFCL's checker distinguishes them: hence the type.
+    The type exists because BFCL's checker distinguishes lists and tuples.
     """
 
 
 def call_from_json(value: Any, *, dataset: bool = False) -> Call:
     """Return the call in a decoded `{"name": ..., "arguments": {...}}`.
 
-    Strict: exactly these two keys, since servers of Hermes models read no others. Dataset: also in OpenAI's
-    `{"function": {...}}`, with other keys beside them, and without arguments.
+    By default it has exactly these two keys, since servers of Hermes models read no others. With `dataset=True` it may
+    be inside OpenAI's `{"function": {...}}`, have further keys, and lack arguments.
     """
     if dataset:
         inner = value.get("function", value) if isinstance(value, Mapping) else None
@@ -89,12 +90,12 @@ def same_call(a: Call, b: Call) -> bool:
 
 def same_value(a: Any, b: Any) -> bool:
     """Return whether two JSON values are equal: lists in order and with duplicates, 1 as 1.0, a bool never a number."""
-    # Python's own equality is fast and never too strict: values that differ under it differ.
+    # Python's `==` is fast, and values that differ under it also differ here.
     return bool(a == b) and _same_kinds(a, b)
 
 
 def _same_kinds(a: Any, b: Any) -> bool:
-    """Return, for two values equal in Python, whether True never stands for 1 nor False for 0, at any depth."""
+    """Return whether two values that are equal in Python have bools in the same places, at any depth: True is not 1."""
     if isinstance(a, dict):
         return all(_same_kinds(value, b[key]) for key, value in a.items())
     if isinstance(a, list):
@@ -103,7 +104,7 @@ def _same_kinds(a: Any, b: Any) -> bool:
 
 
 def canonical(value: Any) -> Hashable:
-    """Return a hashable form that is equal for two values exactly where `same_value` holds."""
+    """Return a hashable form of a value. Two forms are equal exactly if `same_value` is True for the values."""
     if isinstance(value, dict):
         return "object", frozenset((key, canonical(inner)) for key, inner in value.items())
     if isinstance(value, list):
@@ -120,7 +121,7 @@ def decode(text: str, *, dataset: bool = False) -> Any:
 
 
 def may_be_deep(text: str) -> bool:
-    """Return whether there are brackets enough for a value nested too deep. A count settles the usual case."""
+    """Return whether a text has enough brackets to be nested too deep. If not, the exact check is not needed."""
     return text.count("{") + text.count("[") > MAX_DEPTH
 
 
@@ -145,7 +146,7 @@ def integer(digits: str, base: int = 10) -> int:
 
 
 def real(digits: str) -> float:
-    """Read a finite double: `1e999` is no number, as Infinity is none; nor is `1e-999`, which would become zero."""
+    """Read a finite float. CallsError on `1e999`, which would be infinite, and on `1e-999`, which would become zero."""
     if len(digits) > MAX_NUMBER_CHARS:
         raise CallsError("over_limit")
     value = float(digits)
@@ -155,10 +156,10 @@ def real(digits: str) -> float:
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs as a dict (for `object_pairs_hook`); CallsError on a key that comes twice."""
+    """Return the pairs as a dict (for `object_pairs_hook`); CallsError on a duplicate key."""
     value = dict(pairs)
     if len(value) != len(pairs):
-        raise CallsError(detail="a key comes twice")
+        raise CallsError(detail="a key occurs twice")
     return value
 
 
@@ -170,11 +171,11 @@ _BOUNDED = json.JSONDecoder(
     object_pairs_hook=unique_keys, parse_int=integer, parse_float=real, parse_constant=_refuse_constant
 )
 UNBOUNDED = json.JSONDecoder(object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
-"""Strict JSON whose numbers and depth are not bounded: for datasets."""
+"""A decoder of strict JSON without limits on numbers and depth, for datasets."""
 
 
 def _refuse_depth(text: str, start: int) -> None:
-    """Walk the brackets of the value at `start` up to its end: json's own bound depends on the caller's stack."""
+    """Raise CallsError if the value at `start` is nested too deep: json's own limit depends on the caller's stack."""
     depth = 0
     for match in _NESTING.finditer(text, start):
         token = match.group()
@@ -197,7 +198,7 @@ def require_json(value: Any, max_depth: int = MAX_DEPTH) -> None:
     elif isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         _require_items(value.values(), max_depth)
     else:
-        raise CallsError(detail=f"{type(value).__name__} that is not JSON, or a number out of bounds")
+        raise CallsError(detail=f"a {type(value).__name__} that is not a JSON value, or a number out of bounds")
 
 
 def _require_items(items: Any, max_depth: int) -> None:
@@ -211,6 +212,6 @@ def _is_scalar(value: Any) -> bool:
     if isinstance(value, str | bool | None):
         return True
     if isinstance(value, int):
-        # The logarithm first: Python refuses to write out an integer of thousands of digits.
+        # The bit length is checked first: Python refuses to write out an integer of thousands of digits.
         return value.bit_length() < 4 * MAX_NUMBER_CHARS and len(str(value)) <= MAX_NUMBER_CHARS
     return isinstance(value, float) and math.isfinite(value)

@@ -1,10 +1,10 @@
-"""Python-list syntax: `[f(a=1), g.h(b=[1, 2])]`, as BFCL's prompt asks for it. Read, never evaluated.
+"""A reader of calls in Python-list syntax, `[f(a=1), g.h(b=[1, 2])]`, as BFCL's prompt asks for. It evaluates nothing.
 
-A reader of its own instead of `ast`: Python's documentation warns that `ast.parse` can crash the interpreter on deep
-nesting, and it builds a tree of the whole language to find a few literals. Where this reader accepts a text,
+`ast` is not used: Python's documentation warns that `ast.parse` can crash the interpreter on deep nesting, and it
+builds a tree of the whole language to find a few literals. If this reader accepts a text,
 `ast.literal_eval` gives the same values (a test checks it), except that a tuple is a kind of list.
-With `dataset=True` an argument may also be one of JSON's constants, and a key a number, as datasets have them; Python's
-keywords are then no names, as in Python.
+With `dataset=True` an argument may also be one of JSON's constants, and a key a number, as in some datasets; Python's
+keywords are then not accepted as names.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 from egpo.call_bounds import MAX_DEPTH
 from egpo.tool_calls.calls import Call, CallsError, TupleList, checked_call, integer, real
 
-# Possessive throughout: an unterminated string fails after one scan, whatever it contains.
+# All quantifiers are possessive: an unterminated string fails after one scan, whatever it contains.
 _TRIPLE_DOUBLE = r'"""[^"\\]*+(?:(?:\\.|"(?!""))[^"\\]*+)*+"""'
 _TRIPLE_SINGLE = r"'''[^'\\]*+(?:(?:\\.|'(?!''))[^'\\]*+)*+'''"
 _DOUBLE = r'(?!""")"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"'
@@ -31,7 +31,7 @@ _PLAIN = {"\n": "", "\\": "\\", "'": "'", '"': '"'} | dict(zip("abfnrtv", "\a\b\
 
 
 def string_value(literal: str) -> str:
-    """Return the text of a matched literal. An unknown escape keeps its backslash, as in Python."""
+    """Return the value of a Python string literal. An unknown escape keeps its backslash, as in Python."""
     raw = literal[0] in "rR"
     if literal[0] in "rRuU":
         literal = literal[1:]
@@ -85,7 +85,7 @@ def starts_like_calls(text: str) -> bool:
 
 
 def is_bare_calls(text: str) -> bool:
-    """Return whether all of `text` is calls without a list around them, separated by spaces, commas or semicolons."""
+    """Return whether `text` consists of calls without a list around them, separated by spaces, commas or semicolons."""
     rest, end = text.rstrip(_BETWEEN), 0
     try:
         while end < len(rest):
@@ -121,7 +121,7 @@ def listed_calls(text: str, *, dataset: bool = False) -> tuple[Call, ...]:
 
 
 def _is_source(text: str) -> bool:
-    """Return whether Python would take the text as source at all: no NUL, no lone surrogate."""
+    """Return whether Python would accept the text as source code: it has no NUL and no lone surrogate."""
     return _NOT_SOURCE.search(text) is None
 
 
@@ -209,7 +209,7 @@ def _list(text: str, end: int, depth: int, dataset: bool) -> tuple[list[Any], in
 
 
 def _tuple(text: str, end: int, depth: int, dataset: bool) -> tuple[Any, int]:
-    """Read a tuple, or one value in parentheses, which stands for itself."""
+    """Read a tuple, or a single value in parentheses, which is not a tuple."""
     items = TupleList()
     commas = 0
     while not (closing := _closing(text, end, ")")):
@@ -236,7 +236,7 @@ def _dict(text: str, end: int, depth: int, dataset: bool) -> tuple[dict[str, Any
 
 
 def _key_text(key: Any) -> str:
-    """Return a number or a constant as JSON writes it as a key; CallsError on any other value."""
+    """Return the text of a key that is a number or a constant, as in JSON; CallsError on any other value."""
     if not isinstance(key, int | float | None):
         raise CallsError
     return str(key) if type(key) is int else json.dumps(key)

@@ -14,6 +14,7 @@ from torch import Tensor
 from egpo.advantages.signals import Metrics
 from egpo.errors import InputError, warn_once
 from egpo.rewards.verdict import shares_of
+from egpo.runs.metric_table import SAMPLER_DIFF, SAMPLER_DIFF_MAX
 from egpo.segments import mean_over, opened_by_prompt, segment_masks
 from egpo.verl.rows import Rows
 
@@ -77,7 +78,7 @@ def usable_tags(tags: tuple[str, str], tokenizer: Any, segment: str | None) -> t
 
 def step_metrics(rows: Rows, measures: Measures) -> Metrics:
     """Return the metrics of a step: entropies, accuracy and reasons. A metric without data is left out."""
-    return {**_token_entropy(rows), **_entropies(measures), **_verdicts(rows)}
+    return {**_token_entropy(rows), **_entropies(measures), **_sampler(rows), **_verdicts(rows)}
 
 
 def truncated_fraction(tags: Sequence[Mapping[str, Any]], longest: int) -> Metrics:
@@ -99,6 +100,19 @@ def _token_entropy(rows: Rows) -> Metrics:
     """
     entropy_M = rows.entropy_BT[rows.mask_BT]
     return {"actor/entropy": float(entropy_M.mean())} if len(entropy_M) else {}
+
+
+def _sampler(rows: Rows) -> Metrics:
+    """Return how far vLLM's log-probabilities are from those that the trainer computed with the same weights.
+
+    There is no clipped fraction: verl's ratios are relative to the trainer's own log-probabilities.
+    """
+    if rows.sampled_logp_BT is None:
+        return {}
+    difference_M = (rows.logp_BT - rows.sampled_logp_BT)[rows.mask_BT].abs()
+    if not len(difference_M):
+        return {}
+    return {SAMPLER_DIFF: float(difference_M.mean()), SAMPLER_DIFF_MAX: float(difference_M.max())}
 
 
 def _entropies(measures: Measures) -> Metrics:

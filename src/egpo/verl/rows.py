@@ -54,7 +54,8 @@ def find_responses(keys: Sequence[str], tags: Sequence[Mapping[str, Any]]) -> Re
 class Rows:
     """The responses of a batch as tensors on the CPU.
 
-    `logp_BT` and `entropy_BT` are of the policy before the update, at the sampling temperature.
+    `logp_BT` and `entropy_BT` are of the policy before the update, at the sampling temperature. `sampled_logp_BT` is
+    what vLLM recorded; None if verl does not ask for it (`rollout.calculate_log_probs=false`).
     `mask_BT`: tokens that the model wrote, not tool results. `information`: what the reward returned besides its score.
     """
 
@@ -66,6 +67,7 @@ class Rows:
     entropy_BT: Tensor
     logp_BT: Tensor
     score_B: Tensor
+    sampled_logp_BT: Tensor | None
     information: tuple[Mapping[str, Any], ...]
 
     @property
@@ -95,11 +97,12 @@ class Rows:
 
 
 FIELDS = ["prompts", "responses", "response_mask", "entropy", "old_log_probs", "rm_scores", "extra_fields"]
+OPTIONAL_FIELDS = ["rollout_log_probs"]
 
 
 def rows_of(data: Any, groups: Sequence[str]) -> Rows:
     """Return the rows of a TensorDict with `FIELDS`: jagged tensors, and one dictionary per row."""
-    extra = data.get("extra_fields")
+    extra, sampled = data.get("extra_fields"), data.get("rollout_log_probs")
     prompt_BS = _padded(data["prompts"])
     return Rows(
         groups=tuple(groups),
@@ -110,6 +113,7 @@ def rows_of(data: Any, groups: Sequence[str]) -> Rows:
         entropy_BT=_padded(data["entropy"]).float(),
         logp_BT=_padded(data["old_log_probs"]).float(),
         score_B=_padded(data["rm_scores"]).sum(-1),
+        sampled_logp_BT=None if sampled is None else _padded(sampled).float(),
         information=tuple(_information(one) for one in (extra.tolist() if extra is not None else [{}] * len(groups))),
     )
 

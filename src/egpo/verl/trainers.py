@@ -23,7 +23,7 @@ from egpo.verl.dumps import RECORD_VARIABLE, DumpSettings, rollout_records, writ
 from egpo.verl.estimators import EstimatorInputs, register_estimators, with_inputs
 from egpo.verl.measures import measure, step_metrics, truncated_fraction, usable_tags
 from egpo.verl.plugin_checks import PREFIX, check_data_sources, end_on_failures, plugin_plan
-from egpo.verl.rows import FIELDS, find_responses, rows_of
+from egpo.verl.rows import FIELDS, OPTIONAL_FIELDS, find_responses, rows_of
 from egpo.verl.settings import is_due
 
 
@@ -77,7 +77,8 @@ class EntropyTrainer:
         responses = find_responses(batch.keys, batch.tags)
         keys = [batch.keys[row] for row in responses.row_B.tolist()]
         rows = rows_of(
-            tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=FIELDS), responses.groups
+            tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=[*FIELDS, *OPTIONAL_FIELDS]),
+            responses.groups,
         )
         return EstimatorInputs(self.plan.settings, responses, rows, measure(rows, self.tokenizer, self.tags))
 

@@ -12,7 +12,7 @@ def test_names_and_collections_in_bfcls_order():
 
 @pytest.mark.parametrize("word", ["multi_turn_bas", "simple", "nothing", ""])
 def test_what_does_not_exist_is_told_with_the_list(word):
-    with pytest.raises(InputError, match=r"categories: simple_python, .*multi_turn_long_context"):
+    with pytest.raises(InputError, match=r"categories simple_python, .*multi_turn_long_context"):
         parse_categories(word)
 
 

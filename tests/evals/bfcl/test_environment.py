@@ -26,7 +26,7 @@ def test_an_interpreter_by_name_goes_first(monkeypatch):
     monkeypatch.setenv(VARIABLE, sys.executable)
     assert str(bfcl_python(offline=True)) == sys.executable
     monkeypatch.setenv(VARIABLE, "/no/such/python")
-    with pytest.raises(InputError, match="no interpreter"):
+    with pytest.raises(InputError, match="no Python interpreter"):
         bfcl_python()
 
 
@@ -47,7 +47,7 @@ def test_an_environment_that_cannot_be_made_says_what_pip_said(monkeypatch, tmp_
 def test_an_environment_without_bfcl_is_told():
     from pathlib import Path
 
-    with pytest.raises(EgpoError, match="bfcl-eval is not in this environment"):
+    with pytest.raises(EgpoError, match="bfcl-eval is not installed for this Python"):
         data_folder(Path(sys.executable))
 
 

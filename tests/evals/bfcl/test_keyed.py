@@ -47,7 +47,7 @@ def test_without_the_key_it_is_refused_at_once(tmp_path, monkeypatch):
         refused = command(url, tmp_path)
         unset = command(url, tmp_path, "--api-key-env", "GOLD_KEY")
     assert "401 Unauthorized" in str(refused.exception)
-    assert "the variable GOLD_KEY is not set" in str(unset.exception)
+    assert "the environment variable GOLD_KEY is not set" in str(unset.exception)
 
 
 def test_a_model_that_is_not_listed_is_asked_for_with_the_key():
@@ -82,7 +82,7 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key, tmp_path, m
     """The client's own error is `Illegal header value`, with the key."""
     monkeypatch.setenv("GOLD_KEY", key)
     refused = command("http://127.0.0.1:9", tmp_path, "--api-key-env", "GOLD_KEY")
-    assert "the variable GOLD_KEY is not a valid key" in str(refused.exception)
+    assert "the environment variable GOLD_KEY is not a valid API key" in str(refused.exception)
     assert "sk-of" not in f"{refused.output}{refused.exception}"
 
 

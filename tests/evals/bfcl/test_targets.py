@@ -26,7 +26,7 @@ def test_a_server_that_is_down_or_no_address():
     assert "does not list its models" in fault("http://127.0.0.1:9/v1")
     assert "does not list its models" in fault("http://127.0.0.1:9/v1", name="m")
     assert "is not an address" in fault("http://a:b")
-    assert "the tokenizer of a served model is not known" in fault("http://127.0.0.1:9", tokenizer=None)
+    assert "a served model needs a tokenizer on this machine" in fault("http://127.0.0.1:9", tokenizer=None)
 
 
 def test_a_server_of_another_model_names_its_own():
@@ -34,7 +34,7 @@ def test_a_server_of_another_model_names_its_own():
         assert find_target(url, None, "egpo-tiny", "latest").served_name == "gold"
         message = fault(url, name="silver")
         assert "does not answer for `silver`" in message
-        assert "choose one with --model: gold" in message
+        assert "choose a model with --model; the server lists: gold" in message
 
 
 def test_a_model_that_the_server_answers_for_need_not_be_listed():
@@ -94,7 +94,7 @@ def test_a_run_without_tools_or_without_its_data_has_no_prompt_to_compare(tmp_pa
     run.config.write_text(RUN.replace("TASK", task))
     target = BfclTarget("m", TINY, place=ModelPlace(TINY, "m", run, 1))
     if "source" in task:
-        with pytest.warns(UserWarning, match="the prompt is not compared with the training prompt"):
+        with pytest.warns(UserWarning, match="BFCL's prompt cannot be compared with the training prompt"):
             assert prompt_mismatches(target, BfclSettings("", "", TINY, ()), tmp_path, tmp_path) is None
     else:
         assert prompt_mismatches(target, BfclSettings("", "", TINY, ()), tmp_path, tmp_path) is None

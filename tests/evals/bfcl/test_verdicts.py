@@ -36,22 +36,22 @@ def test_the_wrong_ones_are_listed_and_the_others_right(tmp_path):
 
 
 def test_a_case_twice_is_no_second_case(tmp_path):
-    with pytest.raises(EgpoError, match="1 cases of a occur twice"):
+    with pytest.raises(EgpoError, match="1 cases of a occur more than once"):
         read_verdicts(left(tmp_path, [*answers("x", "y"), *answers("x")]))
 
 
 @pytest.mark.parametrize("total", [1, 3])
 def test_a_summary_of_other_cases_is_refused(tmp_path, total):
-    with pytest.raises(EgpoError, match="the summary and the cases of a differ"):
+    with pytest.raises(EgpoError, match="the summary of a does not agree"):
         read_verdicts(left(tmp_path, answers("x", "y"), total=total))
 
 
 def test_what_was_asked_and_has_no_result_is_named(tmp_path):
     verdicts = read_verdicts(left(tmp_path, answers("x", "y")))
     require_asked(verdicts, ["a"], {"a": ["a_0", "a_1"]})
-    with pytest.raises(EgpoError, match="no result of b"):
+    with pytest.raises(EgpoError, match="no result for b"):
         require_asked(verdicts, ["a", "b"], {})
-    with pytest.raises(EgpoError, match="no result of a_2"):
+    with pytest.raises(EgpoError, match="no result for a_2"):
         require_asked(verdicts, ["a"], {"a": ["a_0", "a_2"]})
 
 

@@ -259,5 +259,5 @@ def test_keys_that_parquet_fills_with_nothing_are_not_there_for_the_template(pol
 
 @pytest.mark.parametrize("row", [{"text": "a"}, {"messages": "no json"}, {"messages": []}, {"messages": ["a"]}])
 def test_a_record_that_is_no_conversation_is_an_error_with_its_place(read, row):
-    with pytest.raises(InputError, match=r"rows.jsonl, line 2: no `messages`"):
+    with pytest.raises(InputError, match=r"rows.jsonl, line 2: the record has no `messages`"):
         read([chat("a", "b"), row])

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -299,3 +300,18 @@ def test_what_is_not_finite_is_skipped_and_counted(load, poison):
     update(only, Optimizer(only.model.named_parameters(), settings.update), rollouts, advantage_B, settings, ample(), 0)
     for name, parameter in only.model.named_parameters():
         torch.testing.assert_close(weights[name], parameter, atol=1e-5, rtol=0)
+
+
+def test_the_sampler_is_compared_before_the_first_mini_batch_only(load):
+    """Later mini-batches have other weights than the sampler had."""
+    exact = recorded_batch(load(), spread=0.0)
+    logp_BT = exact.rollouts.logp_BT + 0.5 * exact.rollouts.mask_BT
+    apart = replace(exact, rollouts=replace(exact.rollouts, logp_BT=logp_BT))
+    for settings in (settings_of(), settings_of(epochs=3), settings_of(mini_batch=1)):
+        metrics = updated(load(), apart, settings, budget=TokenBudget(17))[0].metrics()
+        assert metrics["sampler/logp_diff_mean"] == pytest.approx(0.5, abs=1e-5)
+        assert metrics["sampler/logp_diff_max"] == pytest.approx(0.5, abs=1e-4)
+    assert metrics["sampler/clipped_frac"] > 0
+    same = updated(load(), exact, settings_of(epochs=3))[0].metrics()
+    assert same["sampler/logp_diff_max"] < 1e-4
+    assert same["sampler/clipped_frac"] == 0

@@ -21,7 +21,7 @@ def app() -> typer.Typer:
 @pytest.fixture
 def three_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of each kind; the rest is tested in test_escapes.py."""
-    wanted = ("read a host file", "fork bomb", "leave with success")
+    wanted = ("read a host file", "fork bomb", "exit with code 0 during a test")
     monkeypatch.setattr(audit, "ATTEMPTS", [attempt for attempt in ATTEMPTS if attempt.name in wanted])
 
 
@@ -36,7 +36,7 @@ def test_an_attempt_that_gets_through_is_exit_code_1(app: typer.Typer, three_att
     result = CliRunner().invoke(app, ["--tier", "limits"])
     assert result.exit_code == 1
     assert "NO" in result.stdout
-    assert "got through" in result.stdout
+    assert "not contained" in result.stdout
 
 
 @pytest.mark.parametrize("options", [[], ["--no-cgroup"]])

@@ -141,7 +141,7 @@ def test_version_2_by_its_files(tmp_path: Path) -> None:
 
 def test_version_2_without_the_controller_says_so(tmp_path: Path) -> None:
     (tmp_path / "cgroup.subtree_control").write_text("cpu pids\n")
-    assert "does not hand on the memory controller" in cgroups._problem(CgroupParent(str(tmp_path), 2))
+    assert "does not enable the memory controller" in cgroups._problem(CgroupParent(str(tmp_path), 2))
 
 
 def test_a_directory_in_which_none_can_be_made_says_so(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_divided_memory_adds_up(memory_mb: int, tests_run_inside: bool) -> None:
 def test_status_names_the_protection(parent: CgroupParent) -> None:
     assert f"a cgroup (version {parent.version})" in sandbox_status("bubblewrap").detail
     without = replace(Bubblewrap(), cgroups=None)
-    assert "its address space, one process a program" in describe(without)
+    assert "its address space, one process per program" in describe(without)
 
 
 def test_stale_members_are_killed(parent: CgroupParent) -> None:

@@ -316,7 +316,10 @@ def test_egpo_config_import_writes_a_recipe_that_loads(tmp_path, monkeypatch, ca
     assert "#   ~data.seed: a recipe cannot remove" in printed.out
     assert load_config("mine.yaml").rollout.n == 5
     code, printed = run("import", "run.sh", "--out", "mine.yaml")
-    assert (code, printed.err) == (2, "egpo: mine.yaml: exists already; give --force, or another path\n")
+    assert (code, printed.err) == (
+        2,
+        "egpo: mine.yaml: this file exists already; replace it with --force, or choose another path\n",
+    )
     assert run("import", "run.sh", "--out", "mine.yaml", "--force")[0] == 0
     code, printed = run("import", "nowhere.sh")
     assert (code, printed.err) == (2, "egpo: nowhere.sh: the file does not exist; check the path\n")

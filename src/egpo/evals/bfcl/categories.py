@@ -1,4 +1,4 @@
-"""BFCL's categories and collections of categories by name, and the cases in each."""
+"""The names of BFCL's categories and collections of categories, and the ids of the cases in each."""
 
 import json
 import subprocess
@@ -19,14 +19,16 @@ def first_cases(python: Path, categories: Iterable[str], number: int) -> dict[st
 
 
 def data_folder(python: Path) -> Path:
-    """Return the folder with BFCL's cases in the environment of this interpreter."""
+    """Return the folder with BFCL's cases in the environment of the interpreter `python`."""
     try:
         done = subprocess.run([str(python), "-c", _WHERE], capture_output=True, text=True, timeout=_ANSWER_S)
     except subprocess.TimeoutExpired as error:
-        raise EgpoError(f"this python did not answer within {_ANSWER_S:.0f} s", where=str(python)) from error
+        raise EgpoError(
+            f"the Python interpreter of BFCL did not start within {_ANSWER_S:.0f} s", where=str(python)
+        ) from error
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1:]
-        raise EgpoError(f"bfcl-eval is not in this environment ({' '.join(said)})", where=str(python))
+        raise EgpoError(f"bfcl-eval is not installed for this Python ({' '.join(said)})", where=str(python))
     return Path(done.stdout.strip()) / "data"
 
 
@@ -62,16 +64,16 @@ COLLECTIONS = {
 }
 ELSEWHERE = {
     "memory": "it needs an embedding model and a vector store",
-    "web_search": "it needs a search engine's key and the live web, so that no two runs see the same",
+    "web_search": "it needs an API key of a search engine, and the web changes between two runs",
     "format_sensitivity": "it varies BFCL's own prompt, which function-calling models do not use",
 }
-"""Further categories of BFCL, and why they are not offered."""
+"""Families of BFCL's categories that egpo cannot evaluate, each with the reason."""
 
 
 def parse_categories(text: str) -> tuple[str, ...]:
-    """Return the categories of a list such as `multi_turn_base,live`, each once, in BFCL's order.
+    """Return the categories named in a list such as `multi_turn_base,live`, each once, in BFCL's order.
 
-    InputError, with the list of all names, if one does not exist.
+    Raise InputError with the list of all names if a name does not exist.
     """
     wanted = [word.strip() for word in text.split(",") if word.strip()]
     for word in wanted:
@@ -79,19 +81,19 @@ def parse_categories(text: str) -> tuple[str, ...]:
             raise _unknown(word)
     chosen = {name for word in wanted for name in COLLECTIONS.get(word, (word,))}
     if not chosen:
-        raise InputError("no category", where="--categories", fix=_list())
+        raise InputError("no category is given", where="--categories", fix=_list())
     return tuple(name for name in CATEGORIES if name in chosen)
 
 
 def _unknown(word: str) -> InputError:
     for family, reason in ELSEWHERE.items():
         if word.startswith(family):
-            return InputError(f"`{word}` is not offered: {reason}", where="--categories", fix=_list())
+            return InputError(f"`{word}` cannot be evaluated: {reason}", where="--categories", fix=_list())
     near = nearest(word, (*CATEGORIES, *COLLECTIONS))
     # Without a close match `nearest` returns a sorted list; BFCL's own order is more useful.
     fix = f"{near}; {_list()}" if near.startswith("did you mean") else _list()
-    return InputError(f"no category `{word}`", where="--categories", fix=fix)
+    return InputError(f"there is no category `{word}`", where="--categories", fix=fix)
 
 
 def _list() -> str:
-    return f"categories: {', '.join(CATEGORIES)}; collections: {', '.join(COLLECTIONS)}"
+    return f"choose from the categories {', '.join(CATEGORIES)} or the collections {', '.join(COLLECTIONS)}"

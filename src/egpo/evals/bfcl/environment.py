@@ -16,16 +16,18 @@ from egpo.files import lock_file, write_atomically
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 VARIABLE = "EGPO_BFCL_PYTHON"
 CHECKOUT = Path(".env-bfcl")
-"""The environment that `make` creates in a checkout."""
+"""Folder of the Python environment that `make` creates in a checkout of this repository."""
 _READY = ".ready"
 _MAKING_S = 3600.0
-"""Limit in seconds for installing the packages, here or in another process that this one waits for."""
+"""Time limit, in seconds, for each command that creates BFCL's environment."""
 
 
 def bfcl_python(*, offline: bool = False, say: Callable[[str], None] = print) -> Path:
-    """Return BFCL's interpreter: $EGPO_BFCL_PYTHON, the machine file's, that of `make`, or our own in the cache.
+    """Return the Python interpreter that runs BFCL.
 
-    Our own is created if it is missing. InputError if `offline` and none exists.
+    The first of these is used: $EGPO_BFCL_PYTHON; the one named in the machine file; the environment that `make`
+    creates; an environment in the user's cache folder. If the last is missing, it is created, or InputError is raised
+    if `offline` is true.
     """
     if named := os.environ.get(VARIABLE):
         return _named(Path(named).expanduser())
@@ -35,13 +37,16 @@ def bfcl_python(*, offline: bool = False, say: Callable[[str], None] = print) ->
         if _is_ready(folder):
             return (folder / "bin" / "python").absolute()
     if offline:
-        fix = f"run it once with a network, or set {VARIABLE} to an interpreter with the packages of {REQUIREMENTS}"
+        fix = (
+            "run the command once without --offline on a machine with a network, or set "
+            f"{VARIABLE} to a Python interpreter with the packages of {REQUIREMENTS}"
+        )
         raise InputError(f"BFCL's environment is missing ({_home()})", where="--offline", fix=fix)
     return _made(_home(), say)
 
 
 def digest() -> str:
-    """Return a digest of the list of packages: another list needs another environment."""
+    """Return a digest of BFCL's list of packages. If the list changes, a new environment is created."""
     return hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]
 
 
@@ -57,14 +62,17 @@ def _is_ready(folder: Path) -> bool:
 
 def _named(python: Path) -> Path:
     if not os.access(python, os.X_OK):
-        raise InputError(f"no interpreter at `{python}`", where=VARIABLE, fix="correct the path, or unset it")
+        raise InputError(f"no Python interpreter at `{python}`", where=VARIABLE, fix="correct or unset this variable")
     return python.absolute()
 
 
 def _made(folder: Path, say: Callable[[str], None]) -> Path:
-    """Create the environment, one process at a time. An incomplete one is created again."""
+    """Create the environment, unless another process has just done so, and return its interpreter.
+
+    An incomplete environment is created again.
+    """
     with _alone(folder, say):
-        if not _is_ready(folder):  # another call may have made it meanwhile
+        if not _is_ready(folder):  # another process may have created it meanwhile
             _make(folder, say)
     return (folder / "bin" / "python").absolute()
 
@@ -84,20 +92,23 @@ def _make(folder: Path, say: Callable[[str], None]) -> None:
             told = (done.stderr or done.stdout).strip().splitlines()[-5:]
             said = "\n".join(told) or f"{command[0]} {how_it_ended(done.returncode)}"
             fix = f"fix this and retry; or set {VARIABLE} to an interpreter that has the packages"
-            raise EgpoError(f"the environment could not be created: {said}", where=str(folder), fix=fix)
+            raise EgpoError(f"BFCL's Python environment could not be created: {said}", where=str(folder), fix=fix)
     write_atomically(folder / _READY, digest() + "\n")
 
 
 @contextmanager
 def _alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold a lock file beside the folder. The kernel releases it when the process ends."""
+    """Hold a lock, so that only one process at a time creates the environment in `folder`.
+
+    The lock is on a file beside the folder. The kernel releases it when the process ends.
+    """
     lock = folder.with_name(f"{folder.name}.lock")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         fix = f"fix its permissions, or set {VARIABLE} to an interpreter that has the packages"
-        raise EgpoError(f"cannot be written ({error.strerror})", where=str(lock), fix=fix) from error
+        raise EgpoError(f"this lock file cannot be written ({error.strerror})", where=str(lock), fix=fix) from error
     try:
         try:
             lock_file(handle)

@@ -1,7 +1,7 @@
-"""Evaluates a model with BFCL: passes, each in a new folder; figures; and a check of the prompt.
+"""Evaluates a model with BFCL: runs all passes, each in a new folder, computes the figures, and compares the prompts.
 
-The check compares the prompt that BFCL builds with the training prompt, part by part. If instruction, thinking tag or
-format of the tools differ, the evaluation also measures that difference.
+The prompt that BFCL builds is compared with the training prompt, part by part. If the instruction, the thinking tag or
+the format of the tools differs, the score also depends on that difference, so it is reported.
 """
 
 import json
@@ -36,7 +36,10 @@ _LOOKED_AT = 64
 
 @dataclass(frozen=True)
 class PromptMismatch:
-    """A part of the prompt that differs: `instruction`, `tools`, `conversation` or `thinking tag`."""
+    """A difference between the training prompt and BFCL's prompt for the same question.
+
+    `part` is `instruction`, `tools`, `conversation` or `thinking tag`; `training` and `bfcl` are excerpts of both.
+    """
 
     part: str
     training: str
@@ -45,7 +48,7 @@ class PromptMismatch:
 
 @dataclass(frozen=True)
 class Question:
-    """A training problem in BFCL's form: the turns without the system turn, and the functions."""
+    """A training problem in the form of a BFCL case: its messages without the system message, and its functions."""
 
     messages: tuple[dict[str, str], ...]
     tools: tuple[dict[str, Any], ...]
@@ -61,7 +64,10 @@ def as_question(problem: Problem) -> Question | None:
 
 
 def training_instruction(task: Task) -> str | None:
-    """Return the text before the tools in a training prompt; None if the first 64 problems have no tools."""
+    """Return the text before the tools in the system message of the first training problem that has tools.
+
+    Return an empty string if that problem has no system message, and None if the first 64 problems have no tools.
+    """
     posed = (problem for problem in islice(task.problems("train"), _LOOKED_AT) if as_question(problem))
     problem = next(posed, None)
     if problem is None:
@@ -77,7 +83,11 @@ def mismatches(training: str, bfcl: str, open_tag: str) -> list[PromptMismatch]:
 
 
 def _parts(prompt: str, open_tag: str) -> dict[str, str]:
-    """Split a prompt: system turn up to the tools, tools, turns after them, and whether it opens the thinking."""
+    """Split a prompt into the parts that are compared.
+
+    The parts are the system message up to the tools, the tools, the messages after the tools, and the thinking tag at
+    the end ("none" if there is none).
+    """
     body = prompt.rstrip()
     opened = body.endswith(open_tag)
     body = body.removesuffix(open_tag).rstrip()
@@ -92,7 +102,7 @@ def _parts(prompt: str, open_tag: str) -> dict[str, str]:
 
 
 def _system_text(before: str) -> str:
-    """Return the text without lines of the template, such as `<|im_start|>system`."""
+    """Return the text without the lines that the chat template adds, such as `<|im_start|>system`."""
     lines: Sequence[str] = before.splitlines()
     return "\n".join(line for line in lines if not line.startswith("<|")).strip() or "none"
 
@@ -110,7 +120,12 @@ def _excerpt(text: str, start: int) -> str:
 
 @dataclass(frozen=True)
 class BfclOptions:
-    """How BFCL is run. `max_model_len` is the context of a server that we start; None: the model's own."""
+    """Options of a BFCL evaluation that do not concern the single pass.
+
+    `allow_failed`: keep the evaluation if some generations failed. `offline`: do not install BFCL's environment.
+    `max_model_len`: context length, in tokens, of a server that is started for the evaluation; None: the model's own.
+    `out`: folder for the evaluation; None: the run's `evals` folder, or `./evals`.
+    """
 
     num_passes: int = 1
     allow_failed: bool = False
@@ -121,22 +136,23 @@ class BfclOptions:
 
 @dataclass(frozen=True)
 class BfclOutcome:
-    """An evaluation, its file, BFCL's own files, and the differences from the training prompt."""
+    """The result of a BFCL evaluation: its figures, its files, and the differences from the training prompt."""
 
     evaluation: Evaluation
     path: Path
     raw: Path
-    """BFCL's own files, one folder per pass."""
+    """Folder with BFCL's own files, in one subfolder per pass."""
     mismatches: tuple[PromptMismatch, ...] | None
-    """None if there is no training prompt to compare with."""
+    """Differences between BFCL's prompt and the training prompt; None if they could not be compared."""
 
 
 def evaluate_bfcl(
     target: BfclTarget, asked: BfclSettings, wanted: BfclOptions, say: Callable[[str], None]
 ) -> BfclOutcome:
-    """Run all passes. `asked` lacks the server's address, which is known once it runs.
+    """Evaluate one model with BFCL, and write the evaluation after each pass.
 
-    After each pass the evaluation so far is written.
+    The server's address and model name are set in a copy of `asked` once the server runs. `say` is called with each
+    line of progress.
     """
     python = bfcl_python(offline=wanted.offline, say=say)
     folder = wanted.out or target.folder
@@ -163,7 +179,11 @@ def evaluate_bfcl(
 def prompt_mismatches(
     target: BfclTarget, asked: BfclSettings, python: Path, work: Path
 ) -> tuple[PromptMismatch, ...] | None:
-    """Compare BFCL's prompt for the run's first training problem with tools with its training prompt."""
+    """Return the differences between BFCL's prompt and the training prompt for the same problem.
+
+    The problem is the first in the run's training data that has tools. Return None if there is no run, no such
+    problem, or no training data on this machine.
+    """
     from transformers import AutoTokenizer
 
     recipe = target.place.recipe if target.place else None
@@ -174,7 +194,7 @@ def prompt_mismatches(
         posed = ((problem, question) for problem in task.problems("train") if (question := as_question(problem)))
         found = next(posed, None)
     except InputError as error:  # the training data may be missing on this machine
-        warn_once("bfcl parity", f"the prompt is not compared with the training prompt: {error}")
+        warn_once("bfcl parity", f"BFCL's prompt cannot be compared with the training prompt: {error}")
         return None
     if found is None:
         return None
@@ -187,10 +207,10 @@ def prompt_mismatches(
 
 
 def evaluation_name(target: BfclTarget, asked: BfclSettings, wanted: BfclOptions) -> str:
-    """Return the file name of the evaluation: settings, then model.
+    """Return the file name of the evaluation: its settings, then the model.
 
-    Trials with a few cases, and served models with the name of a local one, get other names, so that they do not
-    overwrite an evaluation.
+    The name also says whether only the first cases were evaluated, and whether the model was already served, so that
+    such an evaluation does not overwrite a different one.
     """
     of_run = wanted.out is None and target.place is not None and target.place.run is not None
     step = f"step{target.place.step}" if of_run and target.place else target.label
@@ -203,7 +223,7 @@ def evaluation_name(target: BfclTarget, asked: BfclSettings, wanted: BfclOptions
 
 
 def _heard(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a callback that passes on only errors and completed steps: BFCL prints a page per case."""
+    """Return a callback that filters BFCL's output: only lines with errors or completed steps are passed to `say`."""
 
     def hear(line: str) -> None:
         with suppress(StopIteration):

@@ -1,8 +1,8 @@
-"""Runs one pass of BFCL over its cases, in its own environment, in a new folder, inside bubblewrap.
+"""Runs BFCL once over its cases (a pass), in BFCL's own Python environment, in a new folder, inside bubblewrap.
 
-BFCL executes what a model wrote (`eval` of the calls in multi-turn cases), so it runs where it can do no harm. Inside
-bubblewrap the file system is read-only, home folders and /tmp are empty except for what the job needs, and other
-processes are invisible. The network is the host's, because the served model is reached through it.
+BFCL executes text that a model wrote (`eval` of the calls in multi-turn cases), so it runs in a sandbox. Inside
+bubblewrap the file system is read-only, home folders and /tmp are empty except for what BFCL needs, and other processes
+are invisible. The host's network stays reachable, because BFCL sends its requests to the model's server.
 """
 
 import json
@@ -21,15 +21,16 @@ from typing import IO, Any, Literal
 from egpo.errors import EgpoError, how_it_ended, warn_once
 
 MISSING = (
-    "BFCL executes calls that the model wrote, and bubblewrap (`bwrap`) does not work here: they run unprotected, as "
-    "with BFCL alone. On Debian or Ubuntu: apt-get install bubblewrap"
+    "BFCL executes calls that the model wrote. Bubblewrap (`bwrap`) does not work on this machine, so these calls run "
+    "without a sandbox. To install it on Debian or Ubuntu: apt-get install bubblewrap"
 )
 
 
 def in_bubblewrap(command: Sequence[str], work: Path, readable: Sequence[Path]) -> list[str]:
-    """Return the command inside bubblewrap: it can write only in `work`, and read the folders in `readable`.
+    """Return the command line that runs `command` inside bubblewrap.
 
-    Without a working bubblewrap, warn and return the command itself.
+    There it can write only to `work`; of the hidden folders (/tmp, /home and others) it can read only those in
+    `readable`. If bubblewrap does not work on this machine, warn and return the command unchanged.
     """
     bwrap = shutil.which("bwrap")
     if bwrap is None or not _works(bwrap):
@@ -52,7 +53,7 @@ def _hidden() -> list[str]:
 
 @cache
 def _works(bwrap: str) -> bool:
-    """Return whether bubblewrap runs: some containers have it and forbid it."""
+    """Return whether bubblewrap can start a program: in some containers it is installed but not permitted."""
     tried = [bwrap, "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "/bin/true"]
     try:
         return subprocess.run(tried, capture_output=True, timeout=60).returncode == 0
@@ -79,16 +80,18 @@ _TRIES = 3
 _SPARE_S = 600.0
 """Seconds allowed for BFCL's own work between two lines of its output: imports, and the execution of calls."""
 _LOCKS = ".file_locks"
-"""Folder with a lock file for each file that BFCL has written."""
+"""Name of the folder in which BFCL keeps a lock file for each file that it writes."""
 
 
 @dataclass(frozen=True)
 class BfclSettings:
-    """The server, the cases and the settings of a pass.
+    """The server, the cases and the sampling settings of a pass of BFCL.
 
-    `url` ends with `/v1`. `tokenizer` is a model folder; its context and the server's `context` bound the answers.
-    `cases` are ids by category; a category without ids is run whole. `max_tokens` bounds an answer; None: BFCL's own
-    4,096. `timeout_s` is the limit for one answer.
+    `url`: the server's address, which ends with `/v1`. `tokenizer`: a model folder. `cases`: ids of the cases to run in
+    each category; a category without ids is run whole. `threads`: cases run concurrently. `template`: variables of the
+    chat template. `instruction`: text before the system message, for the prompt format `template`. `max_tokens`:
+    longest answer; None: BFCL's 4,096 tokens. `context`: the server's context length in tokens; None: the model's.
+    `timeout_s`: time limit, in seconds, for one answer.
     """
 
     url: str
@@ -107,12 +110,16 @@ class BfclSettings:
 
     @property
     def other_max_tokens(self) -> int | None:
-        """`max_tokens`, or None if it equals BFCL's own: given explicitly or not, the evaluation is the same."""
+        """The limit on the length of an answer in tokens; None if it is BFCL's own limit, given explicitly or not."""
         return None if self.max_tokens == BFCLS_MAX_TOKENS else self.max_tokens
 
 
 def run_pass(python: Path, asked: BfclSettings, work: Path, hear: Callable[[str], None]) -> None:
-    """Write results and scores to `work`, which must not exist: BFCL would reuse answers that it finds there."""
+    """Run BFCL once over the cases, and write its results and scores to `work`.
+
+    The folder `work` must not exist, because BFCL would reuse answers that it finds there. `hear` is called with each
+    line that BFCL prints.
+    """
     work.mkdir(parents=True)
     job = {
         "do": "evaluate",
@@ -146,9 +153,9 @@ def built_prompt(python: Path, asked: BfclSettings, work: Path, messages: Sequen
 
 
 def drive(python: Path, job: Mapping[str, Any], asked: BfclSettings, work: Path, hear: Callable[[str], None]) -> None:
-    """Run the driver to its end, and call `hear` with each line that it prints.
+    """Run `inside/drive.py` with this job in BFCL's environment, and call `hear` with each line that it prints.
 
-    EgpoError if it fails, or prints nothing for longer than any answer may take.
+    Raise EgpoError if it fails, or if it prints nothing for longer than an answer may take.
     """
     file = work / "job.json"
     file.write_text(json.dumps(job), encoding="utf-8")
@@ -172,7 +179,7 @@ def drive(python: Path, job: Mapping[str, Any], asked: BfclSettings, work: Path,
             hear(line)
         code = process.wait(_SPARE_S)
     except (TimeoutError, subprocess.TimeoutExpired) as error:
-        fix = "check the server; --timeout is the limit for one answer"
+        fix = "check the server, or allow more seconds per answer with --timeout"
         raise EgpoError(f"BFCL was stopped: {error}", where=str(work / "bfcl.log"), fix=fix) from error
     finally:
         if process.poll() is None:
@@ -188,7 +195,7 @@ def drive(python: Path, job: Mapping[str, Any], asked: BfclSettings, work: Path,
 
 
 def _lines_within(output: IO[str], silence_s: float) -> Iterator[str]:
-    """Yield the lines of a process's output. TimeoutError if none comes for `silence_s` seconds."""
+    """Yield the lines of a process's output. Raise TimeoutError if there is no line for `silence_s` seconds."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -208,13 +215,16 @@ def _lines_within(output: IO[str], silence_s: float) -> Iterator[str]:
 
 
 def _environment(asked: BfclSettings, work: Path) -> dict[str, str]:
-    """Return BFCL's environment. Our own variables, such as API keys, are left out; BFCL is set up by variables."""
+    """Return the environment variables of the BFCL process.
+
+    Some of them configure BFCL. Other variables of this process, such as API keys, are not passed on.
+    """
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE") if name in os.environ}
     return kept | {
         "HOME": str(work.resolve()),
         "BFCL_PROJECT_ROOT": str(work.resolve()),
         "REMOTE_OPENAI_BASE_URL": asked.url,
-        "REMOTE_OPENAI_API_KEY": "EMPTY",  # `keyless_address` keeps the key outside; the client needs some value
+        "REMOTE_OPENAI_API_KEY": "EMPTY",  # a placeholder: BFCL must not know the real key
         # BFCL runs in another folder, where a relative path would not be found.
         "REMOTE_OPENAI_TOKENIZER_PATH": next(
             (str(path.absolute()) for path in _folder(asked.tokenizer)), asked.tokenizer
@@ -229,7 +239,7 @@ def _environment(asked: BfclSettings, work: Path) -> dict[str, str]:
 
 
 def _base(python: Path) -> Path:
-    """Return the folder of the interpreter on which the environment is based, with its libraries."""
+    """Return the installation folder of the Python from which the virtual environment of `python` was created."""
     home = python.parent.parent / "pyvenv.cfg"
     for line in home.read_text().splitlines() if home.is_file() else ():
         name, _, value = line.partition("=")

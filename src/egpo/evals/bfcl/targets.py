@@ -1,7 +1,8 @@
 """Finds or starts the server of a model for BFCL, and keeps the server's API key away from BFCL.
 
-`find_targets`: MODEL or URL arguments -> `BfclTarget`s. `running_server`: the server of a target. BFCL executes what
-the model wrote and can use the network, so it must not have the key: `keyless_address` runs a local proxy that adds it.
+`find_targets` turns MODEL or URL arguments into `BfclTarget`s; `running_server` yields the server of a target.
+BFCL executes what the model wrote and can use the network, so it must not know the API key: `keyless_address` runs a
+local proxy that adds the key to BFCL's requests.
 """
 
 import json
@@ -27,14 +28,15 @@ from egpo.serving.served import require_weights, served
 
 _PASSED_BACK = ("Content-Type", "Retry-After")
 _LENGTH = re.compile("[0-9]{1,8}")
-"""Content length of a request: below 100 MB."""
+"""Pattern of a valid Content-Length header: at most eight digits, so that a request is smaller than 100 MB."""
 
 
 @contextmanager
 def keyless_address(server: Server) -> Iterator[str]:
-    """Yield an address of `server` that needs no key: its own, or that of a proxy on this machine that adds the key.
+    """Yield an address at which `server` can be used without an API key.
 
-    The proxy runs for the duration of the block. A random part of its path keeps other users of the machine out.
+    If the server needs a key, this is the address of a proxy on this machine that adds the key. The proxy runs until
+    the `with` block ends. Its path has a random part, so that other users of the machine cannot use it.
     """
     if server.api_key is None:
         yield server.url
@@ -48,14 +50,14 @@ def keyless_address(server: Server) -> Iterator[str]:
 
 
 def _client(server: Server) -> httpx.Client:
-    """Return a client without a limit on connections: BFCL decides how many requests run at a time."""
+    """Return an HTTP client for the server, without a limit on connections: BFCL limits its requests itself."""
     limits = httpx.Limits(max_connections=None)
     timeout_s = server.retries.timeout_s
     return httpx.Client(base_url=f"{server.url}/", headers=server.headers, limits=limits, timeout=timeout_s)
 
 
 class _KeyProxy(ThreadingHTTPServer):
-    """Forwards the two requests that BFCL makes, and nothing else."""
+    """An HTTP proxy that adds the API key. It forwards only the two kinds of requests that BFCL makes."""
 
     request_queue_size = 128
 
@@ -63,7 +65,7 @@ class _KeyProxy(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _ProxyRequest)
         self.client = client
         self.prefix = f"/{secret}/v1"
-        # The key may open more than this.
+        # The key may also permit other requests, which must not pass.
         self.allowed = {
             ("GET", f"{self.prefix}/models"): "models",
             ("POST", f"{self.prefix}/completions"): "completions",
@@ -71,11 +73,11 @@ class _KeyProxy(ThreadingHTTPServer):
 
 
 class _ProxyRequest(BaseHTTPRequestHandler):
-    """One request. It may come from code that the model wrote, so time and size are limited."""
+    """A request to the proxy. Its size and time are limited, because code that the model wrote may have sent it."""
 
     server: _KeyProxy
     timeout = 60
-    """Seconds without a byte read or written; the time that the server takes to answer does not count."""
+    """Timeout, in seconds, of each read from or write to BFCL's connection; the server's answer may take longer."""
 
     def handle(self) -> None:
         with suppress(ConnectionError):  # BFCL may have been stopped meanwhile
@@ -87,7 +89,7 @@ class _ProxyRequest(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def log_message(self, format: str, *args: object) -> None:
-        """Print nothing: the terminal shows the evaluation."""
+        """Do not log requests: the log would disturb the progress display."""
 
     def _answer(self) -> None:
         reply = self._asked()
@@ -100,7 +102,10 @@ class _ProxyRequest(BaseHTTPRequestHandler):
         self.wfile.write(reply.content)
 
     def _asked(self) -> httpx.Response:
-        """Return the server's reply, or 502 if there is none: BFCL's client retries a 502."""
+        """Forward the request and return the server's reply.
+
+        If the server does not reply, return status 502, after which BFCL's client retries.
+        """
         place = self.server.allowed.get((self.command, self.path))
         if place is None:
             return _refusal(404, "not allowed")
@@ -121,9 +126,10 @@ def _refusal(status: int, why: str) -> httpx.Response:
 
 @dataclass(frozen=True)
 class BfclTarget:
-    """A model to evaluate: `place` if it is stored here, `url` and `api_key` if it is served already.
+    """A model to evaluate with BFCL.
 
-    `tokenizer` is a model folder.
+    `place` is set for a model on this machine or on the hub; `url`, `served_name` and `api_key` for a model that is
+    already served. `tokenizer` is the model folder that holds its tokenizer.
     """
 
     label: str
@@ -153,7 +159,7 @@ class RunningServer:
 def find_targets(
     words: Sequence[str], served_name: str | None, tokenizer: str | None, checkpoint: str, api_key: str | None = None
 ) -> list[BfclTarget]:
-    """Return the models that the arguments name. Models with equal labels are labelled by their arguments."""
+    """Return the models that the command's arguments name. If labels are equal, the arguments become the labels."""
     found = [find_target(word, served_name, tokenizer, checkpoint, api_key) for word in words]
     labels = [target.label for target in found]
     return [
@@ -165,7 +171,7 @@ def find_targets(
 def find_target(
     word: str, served_name: str | None, tokenizer: str | None, checkpoint: str, api_key: str | None = None
 ) -> BfclTarget:
-    """Return the model that the argument names. Nothing is started, so that mistakes are found first."""
+    """Return the model that a command's argument names. No server is started yet, so that mistakes are found early."""
     if word.startswith(("http://", "https://")):
         return _at_server(Server.at(word, api_key=api_key), served_name, tokenizer)
     place = find_model(word, checkpoint)
@@ -176,7 +182,7 @@ def find_target(
 def _at_server(server: Server, served_name: str | None, tokenizer: str | None) -> BfclTarget:
     if tokenizer is None:
         fix = "give the model's folder with --tokenizer: BFCL counts and formats prompts with it"
-        raise InputError("the tokenizer of a served model is not known", where=server.url, fix=fix)
+        raise InputError("a served model needs a tokenizer on this machine", where=server.url, fix=fix)
     names = server.model_names()
     name = served_name or server.only_model()
     if name not in names:
@@ -185,13 +191,16 @@ def _at_server(server: Server, served_name: str | None, tokenizer: str | None) -
 
 
 def _require_known(server: Server, name: str, names: Sequence[str]) -> None:
-    """Request one token: some servers do not list the models that they serve."""
+    """Raise InputError if the server does not generate a token with the model `name`.
+
+    The list of models alone does not decide, because some servers do not list all models that they serve.
+    """
     body, timeout = {"model": name, "prompt": "?", "max_tokens": 1}, server.retries.timeout_s
     try:
         reply = httpx.post(f"{server.url}/completions", json=body, headers=server.headers, timeout=timeout)
         reply.raise_for_status()
     except httpx.HTTPError as error:
-        fix = f"choose one with --model: {', '.join(names) or 'it names none'}"
+        fix = f"choose a model with --model; the server lists: {', '.join(names) or 'none'}"
         raise InputError(f"the server does not answer for `{name}` ({error})", where=server.url, fix=fix) from error
 
 
@@ -199,7 +208,7 @@ def _require_known(server: Server, name: str, names: Sequence[str]) -> None:
 def running_server(
     target: BfclTarget, max_model_len: int | None = None, timeout_s: float = 3600.0
 ) -> Iterator[RunningServer]:
-    """Yield the server at the target's URL, or one that we start for the duration of the block."""
+    """Yield the server at the target's URL, or start one that runs until the `with` block ends."""
     if target.url is not None:
         retries = RetryPolicy(timeout_s=timeout_s)
         with keyless_address(Server(target.url, api_key=target.api_key, retries=retries)) as url:

@@ -1,4 +1,7 @@
-"""Reads BFCL's result and score files, and turns passes into an `Evaluation`: case = problem, pass = sample."""
+"""Reads BFCL's result and score files, and converts them to an `Evaluation`.
+
+Each case becomes a problem of the evaluation. The answers that the passes of BFCL gave to it become its samples.
+"""
 
 import hashlib
 import json
@@ -21,9 +24,10 @@ FAILED = "Error during inference"
 
 @dataclass(frozen=True)
 class CaseVerdict:
-    """The verdict on one case. `reason` is `correct`, BFCL's name of the error, or `generation_failed`.
+    """The verdict on the answer to one case of BFCL.
 
-    A failed generation says nothing about the model; `answer` is then the error message.
+    `reason` is `correct`, BFCL's name of the error, or `generation_failed`. If `failed` is true, the generation failed:
+    this is no error of the model, and `answer` is the error message.
     """
 
     id: str
@@ -37,47 +41,56 @@ class CaseVerdict:
 
 
 def read_verdicts(work: Path) -> list[CaseVerdict]:
-    """Return the verdict on every case of a pass. BFCL's score files list only the wrong cases."""
+    """Return the verdict on every case of the pass in the folder `work`.
+
+    BFCL's score files list only the wrong cases; all others in its result files are correct.
+    """
     verdicts = []
     for results in sorted((work / "result").rglob(RESULTS)):
         category = results.name.removeprefix("BFCL_v4_").removesuffix("_result.json")
         found = list(_lines(results))
         lines = {str(line["id"]): line for line in found}
         if len(lines) < len(found):
-            raise EgpoError(f"{len(found) - len(lines)} cases of {category} occur twice", where=str(results))
+            raise EgpoError(f"{len(found) - len(lines)} cases of {category} occur more than once", where=str(results))
         wrong = _wrong(work / "score", category, len(lines))
         verdicts += [_verdict(line, category, wrong.get(case)) for case, line in lines.items()]
     if not verdicts:
-        raise EgpoError("BFCL left no results", where=str(work), fix="see bfcl.log there")
+        raise EgpoError("BFCL wrote no results", where=str(work), fix="see bfcl.log in this folder")
     return verdicts
 
 
 def require_asked(
     verdicts: Sequence[CaseVerdict], categories: Sequence[str], cases: Mapping[str, Sequence[str]]
 ) -> None:
-    """EgpoError if a category or a requested case has no result: BFCL skips what it cannot write."""
+    """Raise EgpoError if a category or a requested case has no result: BFCL skips results that it cannot write."""
     found = {(verdict.category, verdict.id) for verdict in verdicts}
     missing = sorted({*categories} - {category for category, _ in found})
     missing += [case for category, ids in cases.items() for case in ids if (category, case) not in found]
     if missing:
-        raise EgpoError(f"BFCL left no result of {', '.join(missing[:5])}", where="BFCL", fix="see its bfcl.log")
+        raise EgpoError(f"BFCL wrote no result for {', '.join(missing[:5])}", where="BFCL", fix="see its bfcl.log")
 
 
 def _wrong(scores: Path, category: str, num_cases: int) -> dict[str, str]:
-    """Return the ids of wrong cases with the kind of error. They must agree with the summary in the first line."""
+    """Return the ids of the wrong cases of a category, each with BFCL's name of the error.
+
+    Raise EgpoError if their number differs from that in the summary in the first line of the score file.
+    """
     found = list(scores.rglob(f"BFCL_v4_{category}_score.json"))
     if len(found) != 1:
-        what = f"BFCL left {len(found)} score files of {category}"
-        raise EgpoError(what, where=str(scores), fix="see bfcl.log beside it")
+        what = f"BFCL wrote {len(found)} score files for {category} instead of one"
+        raise EgpoError(what, where=str(scores), fix="see bfcl.log beside this folder")
     summary, *entries = _lines(found[0])
     wrong = {str(entry["id"]): _kind(entry) for entry in entries}
     if (summary["total_count"], summary["total_count"] - summary["correct_count"]) != (num_cases, len(wrong)):
-        raise EgpoError(f"the summary and the cases of {category} differ", where=str(found[0]))
+        raise EgpoError(f"the summary of {category} does not agree with its list of cases", where=str(found[0]))
     return wrong
 
 
 def _kind(entry: dict[str, Any]) -> str:
-    """Return BFCL's kind of error, such as `multi_turn:instance_state_mismatch`; `irrelevance` cases have none."""
+    """Return BFCL's name of the error, such as `multi_turn:instance_state_mismatch`.
+
+    Return `wrong` if there is no name, as in the category `irrelevance`.
+    """
     error = entry.get("error")
     kind = error.get("error_type") if isinstance(error, dict) else entry.get("error_type")
     return str(kind or "wrong")
@@ -85,7 +98,7 @@ def _kind(entry: dict[str, Any]) -> str:
 
 def _verdict(line: dict[str, Any], category: str, error: str | None) -> CaseVerdict:
     answer = line["result"]
-    # A model may write these words, too (a wrong answer); a failure also has a traceback.
+    # A model may also write the words of FAILED, as a wrong answer; only a real failure has a traceback.
     failed = isinstance(answer, str) and answer.startswith(FAILED) and "traceback" in line
     return CaseVerdict(
         id=str(line["id"]),
@@ -100,7 +113,7 @@ def _verdict(line: dict[str, Any], category: str, error: str | None) -> CaseVerd
 
 
 def _first_prompt(log: Any) -> str:
-    """Return the first prompt that was sent, from the nested lists of BFCL's log."""
+    """Return the first prompt that was sent for a case, from the nested lists of BFCL's log; "" if there is none."""
     if isinstance(log, dict):
         if isinstance(prompt := log.get("formatted_prompt"), str):
             return prompt
@@ -111,7 +124,7 @@ def _first_prompt(log: Any) -> str:
 
 
 def _total(counts: Any) -> int | None:
-    """Return the sum of token counts: a number, or nested lists by turn and step."""
+    """Return the sum of token counts, which BFCL stores as a number or as nested lists; None if they are unknown."""
     if isinstance(counts, list):
         parts = [_total(part) for part in counts]
         return sum(part for part in parts if part is not None)
@@ -129,7 +142,11 @@ _SHOWN_FAILURES = 5
 
 @dataclass(frozen=True)
 class CategoryFigures:
-    """`accuracy` has an interval over cases; `by_pass` is the accuracy per pass, `spread` its standard deviation."""
+    """The accuracy in one category of BFCL.
+
+    `accuracy` is the mean over cases with its interval. `by_pass` is the accuracy of each pass, and `spread` the
+    standard deviation of these; None for a single pass.
+    """
 
     category: str
     accuracy: Estimate
@@ -142,7 +159,7 @@ class CategoryFigures:
 
 
 def evaluation_of(label: str, asked: BfclSettings, passes: Sequence[Sequence[CaseVerdict]]) -> Evaluation:
-    """Return one evaluation of several passes over the same cases. No figure counts failed generations."""
+    """Combine several passes over the same cases into one evaluation. Its figures leave out failed generations."""
     samples = tuple(_record(verdict, number) for number, verdicts in enumerate(passes) for verdict in verdicts)
     exam = Exam(
         "bfcl",
@@ -160,18 +177,18 @@ def evaluation_of(label: str, asked: BfclSettings, passes: Sequence[Sequence[Cas
 
 
 def figures_by_category(samples: Sequence[SampleRecord]) -> list[CategoryFigures]:
-    """Return figures per category, in the order of the samples."""
+    """Return the accuracy in each category, in the order in which the categories occur in the samples."""
     names = dict.fromkeys(sample.ability for sample in samples)
     return [figures for name in names if (figures := _category(name, [s for s in samples if s.ability == name]))]
 
 
 def category_figures(samples: Sequence[SampleRecord]) -> dict[str, Any]:
-    """Return what the JSON of a BFCL evaluation has besides the usual fields."""
+    """Return the field `categories`, which the JSON of a BFCL evaluation has in addition to the usual fields."""
     return {"categories": [asdict(part) | {"spread": part.spread} for part in figures_by_category(samples)]}
 
 
 def require_generated(passes: Sequence[Sequence[CaseVerdict]], where: str) -> None:
-    """EgpoError if a generation failed: BFCL would count it as a wrong answer of the model."""
+    """Raise EgpoError if a generation failed: BFCL would count it as a wrong answer of the model."""
     failed = [verdict for verdicts in passes for verdict in verdicts if verdict.failed]
     if failed:
         shown = "; ".join(f"{verdict.id}: {str(verdict.answer)[:200]}" for verdict in failed[:_SHOWN_FAILURES])
@@ -179,7 +196,7 @@ def require_generated(passes: Sequence[Sequence[CaseVerdict]], where: str) -> No
         raise EgpoError(
             f"{len(failed)} of {total} generations failed, which BFCL scores as wrong ({shown})",
             where=where,
-            fix="check the server (too short a context, a wrong name?), or leave them out with --allow-failed",
+            fix="check the server's log, context length and model name, or leave these cases out with --allow-failed",
         )
 
 
@@ -214,6 +231,6 @@ def _record(verdict: CaseVerdict, number: int) -> SampleRecord:
 
 
 def _digest(samples: Sequence[SampleRecord]) -> str:
-    """Return a digest: equal digests mean equal cases of the same version."""
+    """Return a digest of BFCL's version and the ids of the cases: equal digests mean equal cases."""
     cases: Mapping[str, None] = dict.fromkeys(sample.problem for sample in samples)
     return hashlib.sha256("\n".join([VERSION, *sorted(cases)]).encode()).hexdigest()

@@ -6,5 +6,6 @@ A run enters as a `Snapshot` plus the model; a folder `global_step_N` leaves, fr
     manifest.py     size and digest of every file; writing large tensors
     resume.py       from a run to a snapshot and back: optimizer, adapters, stream position, random generators
 
-To add a field: write it in `snapshot` and read it in `restore` (`resume.py`), with a default for older checkpoints.
+To add a field: write it in `snapshot` and read it in `restore` (`resume.py`), with a default for older checkpoints; for
+SFT, in `snapshot` and `restore_snapshot` of `sft/session.py`.
 """

@@ -90,7 +90,9 @@ class Checkpoints:
             return steps[-1] if steps else 0
         if step not in steps:
             held = ", ".join(map(str, steps)) or "none"
-            raise InputError(f"no checkpoint of step {step}", where=str(self.root), fix=f"there are: {held}")
+            raise InputError(
+                f"no checkpoint of step {step}", where=str(self.root), fix=f"steps with a checkpoint: {held}"
+            )
         return step
 
     def save(self, snapshot: Snapshot, export: Export) -> None:
@@ -121,7 +123,8 @@ class Checkpoints:
     def read(self, step: int) -> Snapshot:
         """Read a checkpoint and verify every byte.
 
-        If a file is damaged, raise InputError with an earlier checkpoint.
+        If the checkpoint is damaged or belongs to other settings, raise InputError. The message names the newest
+        earlier checkpoint that can be used.
         """
         folder = self.folder(step)
         try:
@@ -175,7 +178,8 @@ class Checkpoints:
     def _verified(self, step: int) -> CheckpointManifest:
         manifest = read_manifest(self.folder(step))
         if manifest.step != step:
-            raise InputError(f"the folder contains step {manifest.step}", where=str(self.folder(step).parent))
+            what = f"the folder of step {step} contains a checkpoint of step {manifest.step}"
+            raise InputError(what, where=str(self.folder(step).parent))
         # Digests of earlier versions cover every setting, and change when one is added: `config.yaml` was compared.
         if manifest.identity.startswith(CHANGED_SETTINGS) and manifest.identity != self._identity:
             what = "the checkpoint belongs to a run with other settings"
@@ -251,6 +255,6 @@ def room_for(root: Path, num_bytes: int) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """Return the system's message, such as the end of `Error while serializing: I/O error: No space left on device`."""
+    """Return the message of the operating system, such as `No space left on device`, without safetensors' prefix."""
     said = error.strerror if isinstance(error, OSError) else None
     return said or str(error).rpartition("I/O error: ")[2]

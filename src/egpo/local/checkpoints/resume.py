@@ -60,7 +60,10 @@ def learned_tensors(policy: Policy, optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def restore_learned(policy: Policy, optimizer: Optimizer, tensors: Mapping[str, Tensor], model_folder: Path) -> None:
-    """Load the optimizer's state and the adapters from `tensors`, or the weights from the folder without adapters."""
+    """Load the optimizer's state and the adapters from `tensors`.
+
+    If `tensors` contains no adapters, load the model's weights from `model_folder`.
+    """
     adapters = _without(_ADAPTERS, tensors)
     if adapters:
         load_adapter_state(policy.model, adapters)

@@ -7,7 +7,8 @@ layers as `LayerParts`:
     h = h + out(attention(rotate(query_norm(query(x))), rotate(key_norm(key(x))), value(x)))    x = attention_norm(h)
     h = h + down(silu(gate(y)) * up(y))                                                         y = mlp_norm(h)
 
-To add an architecture with this layer: add a row to ARCHITECTURES. Every other model is computed by transformers.
+To add an architecture with this layer: add a row to ARCHITECTURES and its name to `FAST_ARCHITECTURES` in
+`egpo/support.py`, which `egpo plan` and `egpo doctor` read. Every other model is computed by transformers.
 """
 
 from collections.abc import Callable, Iterator
@@ -149,7 +150,7 @@ def _other_activation(model: PreTrainedModel) -> str | None:
 
 
 def _rotation_by_length(model: PreTrainedModel) -> str | None:
-    """Return a phrase if the rotary angles depend on the sequence's length: each would need its own tables."""
+    """Return a phrase if the rotary angles depend on the sequence's length: one table is used for all lengths."""
     rotation = getattr(model.base_model.rotary_emb, "rope_type", "default")
     is_fixed = rotation in ("default", "linear", "llama3", "yarn")
     return None if is_fixed else f"the rotary positions are {rotation}"
@@ -180,7 +181,7 @@ def _sliding_window(model: PreTrainedModel) -> str | None:
 
 
 def _hooked_layer(model: PreTrainedModel) -> str | None:
-    """Return a phrase if a layer has hooks, except those of transformers, which change no result."""
+    """Return "a layer has hooks" if a hook might change its result, else None. Hooks of transformers itself do not."""
     hooks = (hook for part in model.base_model.modules() for hook in _hooks(part))
     is_foreign = any(not getattr(hook, "__module__", "").startswith("transformers.") for hook in hooks)
     return "a layer has hooks" if is_foreign else None

@@ -67,7 +67,7 @@ class Slots(Cache):  # type: ignore[misc]
         return SlotLayout(bias_RS.masked_fill_(past_RS, -torch.inf)[:, None, None])
 
     def keep(self, row_K: Tensor) -> None:
-        """Drop all rows but these, and renumber them in the order given, which `compacted` makes."""
+        """Keep only the rows `row_K`, a result of `compacted`: row `row_K[i]` becomes row i."""
         moved = (row_K != torch.arange(len(row_K), device=row_K.device)).nonzero()[:, 0]
         if len(moved):
             for buffer in (*self._keys, *self._values):
@@ -120,7 +120,7 @@ class BlockSlots:
         self.position_R = torch.empty(0, dtype=torch.long)
 
     def collect(self, key_NKd: Tensor, value_NKd: Tensor) -> None:
-        """Keep the keys and values of the prompts in the next layer."""
+        """Store the prompts' keys and values of one layer. Call this once per layer, in order."""
         self._collected.append((key_NKd, value_NKd))
 
     def spread(self, layout: PackLayout, prompt_R: Sequence[int], max_new: int) -> None:
@@ -149,7 +149,7 @@ class BlockSlots:
         return self._token_step.step(rows, len(token_R), self._own_length, self._slots)
 
     def keep(self, row_K: Tensor) -> None:
-        """Drop all rows but these, and renumber them in the order given, which `compacted` makes."""
+        """Keep only the rows `row_K`, a result of `compacted`: row `row_K[i]` becomes row i."""
         moved = (row_K != torch.arange(len(row_K))).nonzero()[:, 0]
         used = _whole_blocks(self._own_length)
         if len(moved):
@@ -213,7 +213,7 @@ class GroupSlots:
         self.position_R = torch.empty(0, dtype=torch.long)
 
     def collect(self, key_NKd: Tensor, value_NKd: Tensor) -> None:
-        """Keep the keys and values of the prompts in the next layer."""
+        """Store the prompts' keys and values of one layer. Call this once per layer, in order."""
         self._prompt_keys.append(key_NKd)
         self._prompt_values.append(value_NKd)
 
@@ -255,7 +255,7 @@ class GroupSlots:
         return out.baddbmm_(weights[..., longest:], values).view(rows, heads * width)
 
     def keep(self, row_K: Tensor) -> None:
-        """Drop all rows but these, and renumber them in the order given, which `compacted` makes."""
+        """Keep only the rows `row_K`, a result of `compacted`: row `row_K[i]` becomes row i."""
         moved = (row_K != torch.arange(len(row_K))).nonzero()[:, 0]
         if len(moved):
             for buffer in (*self._keys, *self._values):
@@ -266,7 +266,7 @@ class GroupSlots:
             self._place_rows()
 
     def _written(self, buffer: Tensor, new_RKd: Tensor) -> Tensor:
-        """Store the new token, and return the rows' own tokens so far (R * K, T, d)."""
+        """Store the keys or values of the new tokens; return those of all tokens after the prompts (R * K, T, d)."""
         own = buffer[: len(new_RKd), :, : self._own_length]
         own[:, :, -1] = new_RKd
         return own.flatten(0, 1)

@@ -147,7 +147,7 @@ class _AddProjection(torch.autograd.Function):
 
 
 def _rows_of(x_NI: Tensor) -> Callable[[Tensor | None], Tensor | None]:
-    """Return a function that repeats a bias for every token, as the kernel adds it."""
+    """Return a function that repeats a bias for every row of `x_NI`: the C kernel adds a matrix, not a vector."""
     return lambda bias_O: None if bias_O is None else bias_O.expand(len(x_NI), -1).contiguous()
 
 
@@ -162,7 +162,7 @@ def _product(x_NI: Tensor, weight_OI: Tensor, onto_NO: Tensor | None = None) -> 
 
 
 def _product_back(grad_NO: Tensor, weight_OI: Tensor, onto_NI: Tensor | None) -> Tensor:
-    """Return onto + grad weight, written over `onto` if that is given."""
+    """Return onto + grad @ weight, which overwrites `onto`; only grad @ weight if `onto_NI` is None."""
     num_outputs, num_inputs = weight_OI.shape
     packed = torch.empty(kernels().packed_size(num_inputs, num_outputs))
     kernels().pack_transposed(address(weight_OI), num_outputs, num_inputs, address(packed))

@@ -64,7 +64,10 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def _use_deterministic_kernels() -> None:
-    """Make torch deterministic for the whole process. cuBLAS reads its variable at its first use, which comes later."""
+    """Make torch deterministic for the whole process.
+
+    cuBLAS reads its environment variable at its first use, so this must be called before any matrix product on a GPU.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
 

@@ -169,7 +169,7 @@ class GroupRectangle:
         return self._bias
 
     def fill(self, tensor: Tensor) -> Tensor:
-        """Return (1, H, tokens, d) of the responses as (G, H, T, d)."""
+        """Convert the concatenated responses (1, H, tokens, d) to one padded row per response (G, H, T, d)."""
         part = tensor[0]
         if self.ragged:
             part = part.index_select(1, self.index)

@@ -1,7 +1,8 @@
 """Compare the engine's forward passes with that of transformers on a few tokens, before anything is trained.
 
-Models have features that a config does not show, such as positions by bias, capped logits, or states in place of a
-cache. What the engine does not support appears here as a difference, and the model is refused.
+Some features of models cannot be seen in their config, such as position biases of attention (ALiBi), soft-capped
+logits, or a recurrent state instead of a key-value cache. A feature that the engine does not support makes the logits
+differ, and InputError is raised.
 """
 
 import torch
@@ -33,7 +34,8 @@ def require_agreement(policy: Policy, where: str) -> None:
             raise InputError(
                 f"the engine computes {type(policy.model).__name__} wrongly ({path} logits differ by {difference:.2g})",
                 where=where,
-                fix="the local engine supports plain attention and a plain head; use engine=verl for this model",
+                fix="the local engine supports only standard causal attention, and logits that are the product of "
+                "hidden states and the head's weight; use engine=verl for this model",
             )
 
 

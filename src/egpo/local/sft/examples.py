@@ -244,7 +244,10 @@ class Encoder:
 
 
 def _joined(own: list[Encoded]) -> Encoded | None:
-    """Join the answers of a conversation into one example; None if the last does not start with the tokens of each."""
+    """Join the examples of one conversation, one per answer, into a single example that trains on all answers.
+
+    Return None if the tokens of an example are not the beginning of the last example's tokens.
+    """
     last = own[-1]
     if any(last.tokens[: len(one.tokens)] != one.tokens for one in own):
         return None

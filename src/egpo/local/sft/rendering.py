@@ -105,7 +105,10 @@ def _content(turn: Turn) -> str:
 
 
 def _calls(calls: Any) -> list[dict[str, Any]]:
-    """Return the calls with parsed arguments: a template that writes JSON would put a string in quotes."""
+    """Return the calls with their arguments as dicts.
+
+    Arguments may be stored as a JSON string. A template that converts arguments to JSON would quote that string again.
+    """
     if not isinstance(calls, list):
         raise CallsError("`tool_calls` is not a list")
     return [
@@ -151,7 +154,7 @@ class ConversationTemplate:
         return bool(re.search(r"\{%-?\s*generation\s*-?%\}", source))
 
     def marks(self, messages: Sequence[Turn], conversation: Conversation) -> list[int]:
-        """Return where the assistant's marked parts start, as character positions in the rendered text."""
+        """Return where the template's `{% generation %}` blocks start, as character positions in the rendered text."""
         spans = marked_spans(self.tokenizer, messages, tools=conversation.tools, variables=self.variables)
         return [start for start, _ in spans]
 
@@ -165,9 +168,10 @@ def renderings(conversation: Conversation, template: ConversationTemplate) -> It
 
     (Qwen3's template removes the thinking of earlier turns: the model never generates a turn in that form.)
 
-    An answer starts at the end of the prompt before it, or where the template's mark begins, whichever is later. If the
-    text of an answer does not begin with its prompt, the answer starts at the mark. Without marks it cannot be learned:
-    the generation prompt ends with text that the rendered answer lacks.
+    Normally the conversation rendered up to an answer begins with the generation prompt for that answer. The answer
+    then starts where this prompt ends, or at the template's `{% generation %}` mark, whichever is later. Some templates
+    end the generation prompt with text that the rendered conversation lacks. Then the answer starts at the mark; if the
+    template has no marks, the start is unknown, and the answer cannot be used for training.
     """
     try:
         answers = [_answer(conversation, at, template) for at in conversation.answers]

@@ -67,7 +67,10 @@ class SftSession(Session):
 
 
 class SftOpening(EngineOpening[SftRun]):
-    """The opening of a supervised run. All conversations are read and tokenised before the run's folder is created."""
+    """The operations that start or resume a supervised run.
+
+    All conversations are read and tokenised before the run's folder is created.
+    """
 
     def __init__(
         self, config: SftConfig, interrupts: Interrupts, on_step: OnStep | None = None, *, quiet: bool = False

@@ -27,7 +27,7 @@ run is saved and ends when it reaches that prompt."""
 def check_before_training(run: Run) -> str | None:
     """Raise InputError if the settings or the data would make training fail or prevent it from learning.
 
-    Return the tier of the sandbox, or None if the task does not run programs written by the model.
+    Return the kind of sandbox, or None if the task does not run programs written by the model.
     """
     run.config.algorithm.check_estimator()
     require_tags_in_text(run.policy.tokenizer, run.config.segments.tags, run.task)

@@ -31,13 +31,16 @@ from egpo.segments.tags import TokenTexts
 
 
 class TrainOpening(EngineOpening[Run]):
-    """The opening of an RL run. Task, prompts and disk space are checked before the run's folder is created."""
+    """The operations that start or resume an RL run.
+
+    Task, prompts and disk space are checked before the run's folder is created.
+    """
 
     def __init__(self, config: Config, view: LiveView, interrupts: Interrupts, on_step: OnStep | None = None) -> None:
         super().__init__(config, interrupts, on_step)
         self._config, self._view = config, view
         self._sandbox: str | None = None
-        """The tier of the sandbox in which programs written by the model run; None if the task runs none."""
+        """The kind of sandbox in which programs written by the model run; None if the task runs none."""
 
     def load(self) -> Run:
         run = open_seeded(self._config)

@@ -38,7 +38,7 @@ def run_folder(config: Config | SftConfig) -> RunFolder:
 
 
 def run_checkpoints(config: Config | SftConfig) -> Checkpoints:
-    """Return the checkpoints of the run. The command in their messages names the recipe in the run's own folder."""
+    """Return the checkpoints of the run. Their messages show a command with the path of the run's `config.yaml`."""
     folder, verb = run_folder(config), "train" if isinstance(config, Config) else "sft"
     return Checkpoints(
         folder.checkpoints,
@@ -160,7 +160,10 @@ AnyRun = TypeVar("AnyRun", bound=EngineRun)
 
 
 class EngineOpening(RunOpening[AnyRun]):
-    """The opening of a run of this engine, which continues from the checkpoint `saved` (None: from the beginning)."""
+    """The operations that start or resume a run of the embedded engine.
+
+    The run continues from the checkpoint `saved`; if it is None, from the beginning.
+    """
 
     checkpoints: Checkpoints
 

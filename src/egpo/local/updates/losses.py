@@ -94,7 +94,7 @@ def kl_per_response(logp_BT: Tensor, reference_BT: Tensor, mask_BT: Tensor, esti
 
 
 def less_kl(reward_B: Tensor, kl_B: Tensor, weight: float) -> Tensor:
-    """Return the reward minus the KL penalty, r - weight * sum over tokens of k, as `kl_in: reward` asks."""
+    """Return the reward minus `weight` times the KL divergence of the response, for the setting `kl_in: reward`."""
     return reward_B - weight * kl_B.to(reward_B)
 
 
@@ -136,7 +136,7 @@ class Targets:
     reference_BT: Tensor | None = None
 
     def of(self, rows: Sequence[int]) -> "_TokenTargets":
-        """Return the targets at the tokens of these rows, in order."""
+        """Return old log-probabilities, advantages and weights of the response tokens of these rows, row by row."""
         row_R = torch.tensor(rows, device=self.mask_BT.device)
         mask_RT = self.mask_BT[row_R]
         length_R = mask_RT.sum(1)
@@ -169,16 +169,32 @@ class LossSums:
     clipped: Tensor | float = 0.0
     capped: Tensor | float = 0.0
     minus_log_ratio: Tensor | float = 0.0
+    abs_log_ratio: Tensor | float = 0.0
     num_tokens: Tensor | float = 0.0
+    max_log_ratio: Tensor | float = 0.0
+    """The largest absolute log-ratio of a token; the only field that is a maximum and not a sum."""
 
     def __add__(self, other: "LossSums") -> "LossSums":
-        return LossSums(*(mine + theirs for mine, theirs in zip(self._values(), other._values(), strict=True)))
+        *mine, my_max = self._values()
+        *theirs, their_max = other._values()
+        sums = [one + another for one, another in zip(mine, theirs, strict=True)]
+        return LossSums(*[*sums, _larger(my_max, their_max)])
 
     def as_numbers(self) -> "LossSums":
+        """Return the same sums as Python numbers."""
         return LossSums(*map(float, self._values()))
 
     def _values(self) -> Iterator[Tensor | float]:
         return (getattr(self, field.name) for field in fields(self))
+
+
+def _larger(one: Tensor | float, other: Tensor | float) -> Tensor | float:
+    """Return the larger of two values, as a tensor if one of them is: the host must not wait for the device."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.maximum(one, other)
+    if isinstance(one, Tensor):
+        return one.clamp(min=other)
+    return other.clamp(min=one) if isinstance(other, Tensor) else max(one, other)
 
 
 def loss_of(
@@ -210,6 +226,8 @@ def _loss(logp_M: Tensor, targets: _TokenTargets, settings: Update) -> tuple[Ten
         clipped=surrogate.clipped_M.sum(),
         capped=surrogate.capped_M.sum(),
         minus_log_ratio=surrogate.minus_log_ratio_M.sum(),
+        abs_log_ratio=surrogate.minus_log_ratio_M.abs().sum(),
         num_tokens=float(len(logp_M)),
+        max_log_ratio=surrogate.minus_log_ratio_M.abs().amax() if len(logp_M) else 0.0,
     )
     return loss, sums

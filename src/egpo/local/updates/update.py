@@ -31,6 +31,7 @@ from egpo.local.updates.micro_batches import (
     within_memory,
 )
 from egpo.local.updates.optimizer import Optimizer, learning_rate
+from egpo.runs.metric_table import SAMPLER_CLIPPED, SAMPLER_DIFF, SAMPLER_DIFF_MAX
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,8 @@ class UpdateSettings:
 class OptimizerStep:
     """The result of the optimizer step on one mini-batch.
 
-    `num_tokens`: number of all its response tokens. `sums` covers only the rows that were computed.
+    `num_tokens`: number of all its response tokens. `sums` leaves out rows of advantage 0, unless KL is a term of the
+    loss.
     """
 
     sums: LossSums
@@ -88,7 +90,7 @@ class UpdateStats:
 
     def metrics(self) -> Metrics:
         """Return means over the applied optimizer steps, or over their tokens. Metrics without data are absent."""
-        metrics = {"actor/lr": self.lr, "actor/skipped_updates": float(self.num_skipped)}
+        metrics = {"actor/lr": self.lr, "actor/skipped_updates": float(self.num_skipped), **self._sampler_metrics()}
         applied = [step for step in self.steps if step.applied]
         if not applied:
             return metrics
@@ -106,6 +108,21 @@ class UpdateStats:
         if sums.num_tokens and self.has_kl:
             metrics["actor/kl"] = float(sums.kl) / float(sums.num_tokens)
         return metrics
+
+    def _sampler_metrics(self) -> Metrics:
+        """Return how far the recorded log-probabilities are from those of the first mini-batch.
+
+        That mini-batch is computed with the weights that sampled it, so every difference is an error of one of the two.
+        """
+        sums = self.steps[0].sums if self.steps else LossSums()
+        if not sums.num_tokens:
+            return {}
+        num_tokens = float(sums.num_tokens)
+        return {
+            SAMPLER_DIFF: float(sums.abs_log_ratio) / num_tokens,
+            SAMPLER_DIFF_MAX: float(sums.max_log_ratio),
+            SAMPLER_CLIPPED: float(sums.clipped) / num_tokens,
+        }
 
 
 def update(

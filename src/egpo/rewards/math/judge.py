@@ -1,8 +1,8 @@
 r"""The math reward: whether the stated answer equals the known one.
 
 The answer is searched for after the thinking: the last `\boxed{…}`, else the line after the last `####`, else the last
-`<answer>…</answer>`. It is right if it is written like the ground truth; rational numbers and words are compared as
-such; math-verify decides anything else. A part of one side is never searched for in the other.
+`<answer>…</answer>`. An answer that is written like the ground truth is right; rational numbers are compared exactly,
+words letter by letter; math-verify decides anything else. No part of one side is searched for in the other.
 
 `is_explosive` recognises, by their text, answers that a computer algebra system would compute for ever. math-verify
 evaluates what it reads: `9^{9^{9^9}}`, `9999999!` or a sum of a billion terms would keep a worker busy until it is
@@ -39,7 +39,7 @@ from egpo.tags import THINK_TAGS
 MAX_POWER_DIGITS = 100_000
 """Limit on the estimated size of a power of numbers: the digits of the base times the exponent."""
 MAX_FACTORIAL = 10_000
-"""The largest number with a factorial, or in a binomial coefficient."""
+"""The largest number whose factorial or binomial coefficient is computed."""
 MAX_TERMS = 1500
 """Limit on the estimated number of terms of an expanded power or product of brackets with letters or roots in them."""
 MAX_DEGREE = 500
@@ -56,14 +56,14 @@ _OPEN_ENDED = re.compile(r"\\(?:sum|prod|coprod|int|iint|iiint|oint|lim|limsup|l
 
 def is_explosive(form: str, gold: str = "") -> bool:
     """Return whether an answer needs an endless computation: a huge power, factorial, binomial coefficient or product;
-    or a sum, integral, limit or other computation by terms that the ground truth does not have."""
+    or a sum, product, integral or limit sign, if the ground truth has none of these signs."""
     if _OPEN_ENDED.search(form) and not _OPEN_ENDED.search(gold):
         return True
     return _has_huge_factorial(form) or _has_huge_binomial(form) or _has_huge_power(form) or _has_huge_product(form)
 
 
 def _product(text: str) -> float:
-    """Return the product of the numerals, small ones as 1: no sum or product of them in an answer is larger."""
+    """Return the product of the numerals in a text, a rough upper estimate of its value. Those below 1 count as 1."""
     numerals = _NUMERAL.findall(text)
     return prod(max(1.0, float(numeral)) if len(numeral) < 40 else inf for numeral in numerals)
 
@@ -85,15 +85,18 @@ def _has_huge_factorial(form: str) -> bool:
 
 def _has_huge_binomial(form: str) -> bool:
     arguments = [argument for found in _BINOMIAL.finditer(form) for argument in found.groups()]
-    # One that the pattern does not match has something nested in it.
+    # A binomial that the pattern does not match has nested braces.
     if 2 * form.count("binom") != len(arguments):
         return True
     return any("^" in text or "!" in text or _product(text) > MAX_FACTORIAL for text in arguments)
 
 
 def _has_huge_power(form: str) -> bool:
-    """Estimate powers. That of a letter stays as it is, unless it is divided. That of a number is computed. That of
-    brackets may be computed, expanded, or stacked on others."""
+    """Return whether the form has a power that is too large to compute.
+
+    A power of a number is computed. A power of brackets may be computed or expanded, and the exponents of several such
+    powers are multiplied. A power of a letter is computed only in a quotient with a sum, as a division of polynomials.
+    """
     if "^" not in form and "**" not in form:
         return False
     of_brackets, of_numbers, of_letters = 1.0, 1.0, 1.0
@@ -119,19 +122,19 @@ def _has_huge_power(form: str) -> bool:
 
 
 def _has_huge_product(form: str) -> bool:
-    """Estimate `(a+b+c)(d+e+f)…`: the number of terms is the product of those in each bracket."""
+    """Return whether `(a+b+c)(d+e+f)…` has too many terms: their number is the product of those in each bracket."""
     groups = [group for group in re.findall(r"\(([^()]*)\)", form) if re.search("[A-Za-z]", group)]
     return prod(1.0 + len(re.findall(r"[+-]", group)) for group in groups) > MAX_TERMS
 
 
 def _exponent_size(exponent: str) -> float:
-    """Overestimate the value of an exponent; infinity for a power of brackets, and for a tower of powers."""
+    """Return an upper estimate of an exponent's value; infinity for a power of brackets and for a tower of powers."""
     if exponent.count("^") > MAX_STACKED or re.search(r"[)}\]]\s*\^|!|\*\*", exponent):
         return inf
     size = _product(exponent)
     for found in re.finditer(r"([0-9.]+)\^", exponent):
         power = _exponent_size(_group(exponent, found.end()))
-        # Below the largest float, beyond which a power is an error and not infinity.
+        # Only below the largest float: above it, Python raises OverflowError instead of returning infinity.
         size *= _product(found[1]) ** power if power * len(found[1]) < 300 else inf
     return size
 
@@ -158,13 +161,13 @@ _UNDECIDED = {
     "gold_unparsable": "the ground truth cannot be parsed or is too complex, and the answer is written differently",
 }
 REASONS = {
-    "correct": "equal to the ground truth",
-    "wrong_answer": "not equal to the ground truth",
+    "correct": "the answer equals the ground truth",
+    "wrong_answer": "the answer does not equal the ground truth",
     "not_one_answer": "a second number beside the answer, as in `5 15` or `5\\text{ or 6}`, or words that change it",
-    "unparsable": "not written like the ground truth, and not LaTeX that can be parsed",
+    "unparsable": "the answer is not written like the ground truth, and is not LaTeX that can be parsed",
     "too_complex": (
-        f"longer than {MAX_CHARACTERS} characters, brackets deeper than {MAX_DEPTH}, or a power, factorial, binomial, "
-        "sum, integral or limit too large to compute"
+        f"the answer is longer than {MAX_CHARACTERS} characters, has brackets deeper than {MAX_DEPTH}, or has a power, "
+        "factorial, binomial, sum, integral or limit too large to compute"
     ),
     "exhausts_checker": (
         "math-verify ran out of processor time or memory, or crashed, twice on this answer, and not on the ground truth"
@@ -186,7 +189,7 @@ def judge_math(
     timeout_s: float = TIMEOUT_S,
     pool: MathPool | None = None,
 ) -> Verdict:
-    """Return 1.0 for an equal answer, 0.0 for any other; `failed` if the checker could not decide.
+    """Return the verdict: 1.0 if the answer equals the ground truth, else 0.0; `failed` if the checker cannot decide.
 
     `timeout_s` limits the processor time of one comparison by math-verify; a worker that exceeds it is killed.
     `pool` defaults to the one that all callers in this process share.
@@ -203,10 +206,10 @@ def judge_math(
 
 
 def _compare_in_worker(pool: MathPool, gold: str, answer: str, timeout_s: float) -> str:
-    """Return the pool's reply, or `exhausts_checker`: an answer must not be able to avoid being judged.
+    """Return the pool's reply on an answer, or `exhausts_checker` if the answer makes math-verify fail twice.
 
-    The control is the ground truth, compared with itself and with another answer: if that exhausts the worker as well,
-    the response is not the cause, and the reply is the checker's failure.
+    Without that reason, a response could avoid being judged. As a control, the ground truth is compared with itself and
+    with another answer: if that fails too, the response is not the cause, and the checker's failure is returned.
     """
     reply = pool.compare(gold, answer, timeout_s)
     if reply not in EXHAUSTED:
@@ -220,7 +223,8 @@ def _compare_in_worker(pool: MathPool, gold: str, answer: str, timeout_s: float)
 
 @lru_cache(maxsize=65536)
 def gold_form(ground_truth: str) -> str:
-    r"""Return the normal form of a ground truth, bare, in a `\boxed{…}` or after `####`. Cached: groups share it."""
+    r"""Return the normal form of a ground truth, which may be in a `\boxed{…}` or after `####`. Cached: all samples of
+    a group have the same ground truth."""
     marked = _last_marked(ground_truth)
     form = normal_form(ground_truth if marked is None else marked)
     if not form or len(form) > MAX_CHARACTERS:
@@ -234,14 +238,14 @@ def _spelled_gold(gold: str) -> str:
 
 
 def _no_answer(shown: str) -> InputError:
-    what = f"{shown:.80} ({len(shown)} characters) is no answer"
+    what = f"{shown:.80} ({len(shown)} characters) is not an answer"
     return InputError(
         what, where="math ground truth", fix=f"give a number or LaTeX of 1 to {MAX_CHARACTERS} characters"
     )
 
 
 def settle_by_spelling(text: str, gold: str, tags: tuple[str, str] = THINK_TAGS) -> tuple[str, str]:
-    """Return the stated answer as math-verify should read it, and the reason; "" if math-verify has to decide."""
+    """Return the stated answer in the form for math-verify, and the reason, which is "" if math-verify must decide."""
     thought = split_thinking(text, tags)
     if thought.opened and not thought.closed:
         return "", "unclosed_thinking"
@@ -266,7 +270,7 @@ def _compare_spelling(answer: str, gold: str) -> tuple[str, str]:
     if number and gold_number and "." not in number + gold_number:
         return answer, "wrong_answer"
     word = as_word(gold)
-    # Bare letters may be a product, `a \cdot b`: only another word is compared letter by letter with them.
+    # Letters without \text may be a product, `a \cdot b`: they are compared letter by letter only with another word.
     if word is not None and (gold.startswith("\\") or as_word(answer) is not None):
         return answer, "correct" if word == (as_word(answer) or bare_word(answer)) else "wrong_answer"
     if reason := _compare_values(answer, gold):
@@ -276,7 +280,7 @@ def _compare_spelling(answer: str, gold: str) -> tuple[str, str]:
 
 
 def _compare_values(answer: str, gold: str) -> str:
-    """Return the reason if both are rational numbers, else ""."""
+    """Compare two rational numbers and return the reason; "" if one of the sides is not a rational number."""
     value = as_value(answer)
     wanted = None if value is None else as_value(gold)
     if value is None or wanted is None:
@@ -287,7 +291,7 @@ def _compare_values(answer: str, gold: str) -> str:
 
 
 def _fault(answer: str, gold: str) -> str:
-    """Return the reason if math-verify need not or must not compare; "" if it has to decide."""
+    """Return the reason if math-verify is not needed or must not be used; "" if math-verify has to decide."""
     if answer == gold:
         return "correct"
     if differs_in_notation(answer, gold):

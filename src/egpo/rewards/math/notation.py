@@ -1,7 +1,7 @@
 """The normal form of a short LaTeX answer, and what can be decided about it without a computer algebra system.
 
 `differs_in_notation` compares what math-verify ignores: case, units, number bases, kinds of brackets. A difference
-counts only if both sides state it, except for a number base, which one side alone may not leave out.
+counts only if both sides state the property; but a number base on one side only is a difference too.
 """
 
 import re
@@ -19,7 +19,7 @@ _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _REWRITES = (
     (re.compile(r"\\(?:left|right)(?![A-Za-z])|\\!"), ""),
     (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
-    # `1{,}000`, `1\,000` and `1 000` are one number, as long as thousands are what they group.
+    # `1{,}000`, `1\,000` and `1 000` are the same number, if the separators group thousands.
     (
         re.compile(r"(?<![0-9.,])([0-9]{1,3})((?:(?:\{,\}|\\[,;:]|[ ~])[0-9]{3})+)(?![0-9])"),
         lambda m: m[1] + _digits(m[2]),
@@ -30,7 +30,7 @@ _REWRITES = (
     (re.compile(r" (?![0-9A-Za-z])|(?<![0-9A-Za-z]) "), ""),
 )
 _PLAIN_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\{([^{}\\0-9]*)\}")
-# Of two letters: names of lines (`AC`), and what is English and no likely product.
+# Words of two letters: names of lines (`AC`), and English words that are unlikely to be a product of variables.
 _WORD = re.compile(
     r"[A-Za-z]{3}[A-Za-z '-]*|[A-Z]{2}|(?i:am|an|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|pm|so|to|up|us|we)"
 )
@@ -39,10 +39,10 @@ _FRACTION = re.compile(r"(-?)(?:\\frac\{(-?[0-9]{1,40})\}\{([0-9]{1,40})\}|([0-9
 _SIDE_BY_SIDE = re.compile(r"[0-9](?: [0-9]|\\(?:[lcd]?dots|[hv]?phantom)(?![A-Za-z]))")
 
 MAX_EXPONENT = 300
-"""Limit on the digits of a number like `1e300` within a larger answer, which is written out for math-verify."""
+"""The largest exponent of a number such as `1e300` that is written out in digits for math-verify."""
 _DECIMAL = r"[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++"
 _SCIENTIFIC = re.compile(rf"(?<![A-Za-z0-9.\\])({_DECIMAL})([eE])([+-]?)([0-9]{{1,9}})(?![0-9A-Za-z.^_{{])")
-# `0.1\overline{6}`, `0.1\bar6`, `0.1\dot{6}`; `0.(6)`; `0.166\ldots` where the last digit stands three times and more.
+# `0.1\overline{6}`, `0.1\bar6`, `0.1\dot{6}`; `0.(6)`; `0.1666\ldots` with a last digit at least three times.
 _REPEATING = re.compile(
     r"(?<![0-9.])([0-9]*)\.(?:([0-9]*)\\(?:overline|bar|dot) ?(?:\{([0-9]+)\}|([0-9]))|()\(([0-9]+)\)"
     r"|([0-9]*?)(([0-9])\9\9++)(?:\\[ld]?dots(?![A-Za-z])|\.\.\.|…))"
@@ -75,7 +75,8 @@ def _digits(text: str) -> str:
 
 
 def normal_form(latex: str) -> str:
-    """Return the answer without wrapping, spacing and synonyms. Equal forms are equal answers; unequal ones may be."""
+    """Return the answer without wrapping, spacing and synonyms. Equal forms are equal answers; different forms may
+    still be equal answers."""
     body = latex.strip()
     if not (body.endswith("...") and _REPEATING.search(body)):
         body = body.rstrip(".").rstrip()
@@ -88,8 +89,8 @@ def normal_form(latex: str) -> str:
 
 
 def as_word(form: str) -> str | None:
-    r"""Return the word that an answer is, in lower case, or None: `\text{…}` without digits, three or more letters, two
-    capitals, or an English word of two letters.
+    r"""Return an answer that is a word, in lower case; None for other answers. A word is `\text{…}` without digits,
+    three or more letters, two capitals, or an English word of two letters.
 
     Words are compared letter by letter: a computer algebra system takes them for products, so that `east` is `seat`.
     """
@@ -105,7 +106,7 @@ def bare_word(text: str) -> str:
 
 
 def as_fraction(form: str) -> Fraction | None:
-    r"""Return the value of an integer or a quotient of two: `\frac{3}{4}`, `3/4` or `3`. Decimals are not exact."""
+    r"""Return the value of an integer or a quotient of integers: `\frac{3}{4}`, `3/4` or `3`; None for other forms."""
     found = _FRACTION.fullmatch(form)
     if found is None:
         return None
@@ -123,7 +124,7 @@ class Value:
 
 
 def as_value(form: str) -> Value | None:
-    """Return the number that a form is, if it is nothing else; exact, so that `1e-400` is not zero."""
+    """Return the value of a form that is a single number; None for other forms. It is exact: `1e-400` is not zero."""
     number = plain_number(form)
     if number is not None:
         return Value(Fraction(number), "." in number)
@@ -147,7 +148,7 @@ def spell_out(form: str, gold: str | None = None) -> str:
     `2\text{ million}` as `2000000`, `\text{5 cm}` as `5 cm`, `5\text{ or 6}` as `5\text{ or }6`, `\frac12` as
     `\frac{1}{2}`, `x\in[1,2]` as `[1,2]`.
 
-    `2e-3` may be two thousandths or Euler's number twice, less three: the former in an answer to a `gold` without e.
+    `2e-3` may mean 0.002, or twice Euler's number minus 3. In an answer it means 0.002 if `gold` does not contain e.
     """
     whole = _TEXT_GROUP.fullmatch(form)
     if whole and _STARTS_WITH_NUMBER.match(whole[1].strip()):
@@ -194,7 +195,7 @@ def _scaled(found: re.Match[str]) -> str:
 
 
 def _decimal(value: Fraction) -> str:
-    """Write a number as a fraction over a power of ten, without an exponent."""
+    """Return the digits of a number that has finitely many decimals, without an exponent."""
     places = 0
     while value.denominator > 1:
         value, places = value * 10, places + 1
@@ -203,7 +204,8 @@ def _decimal(value: Fraction) -> str:
 
 
 def has_number_in_text(answer: str, gold: str) -> bool:
-    r"""Return whether text changes the number: `5\text{ or 6}`, `5\text{ squared}`. math-verify reads both as 5.
+    r"""Return whether `\text{…}` in an answer adds or changes a number, as in `5\text{ or 6}` and `5\text{ squared}`,
+    both of which math-verify reads as 5.
 
     A base (`101_{\text{two}}`), a power of a unit (`\text{ cm^2}`) and text of the ground truth itself are allowed.
     """
@@ -237,7 +239,7 @@ def is_too_complex(latex: str) -> bool:
 
 
 def has_numbers_side_by_side(form: str) -> bool:
-    r"""`5 15`, `5\ldots 15`: two answers, which math-verify would add up to 20."""
+    r"""Return whether two numbers are side by side, as in `5 15` or `5\ldots 15`, which math-verify adds up to 20."""
     return _SIDE_BY_SIDE.search(form) is not None
 
 
@@ -296,7 +298,10 @@ def differs_in_notation(answer: str, gold: str) -> bool:
 
 
 def bare_unit_as_text(form: str) -> str:
-    r"""`5 dollars` as `5\text{ dollars}`: math-verify takes bare letters for factors. Of three letters and more."""
+    r"""Return the form with a unit of three or more letters as text: `5 dollars` becomes `5\text{ dollars}`.
+
+    math-verify reads letters without `\text` as factors.
+    """
     found = _BARE_UNIT.search(form)
     if found is None or found[1].lower() not in _UNITS:
         return form
@@ -304,8 +309,8 @@ def bare_unit_as_text(form: str) -> str:
 
 
 def _units_differ(answer: str, gold: str) -> bool:
-    """`5 cm` and `5 m`, `5 cm^2` and `5 cm^3`. A unit that is not in the table, or on one side only, is left out as
-    math-verify does, and so is a power on one side only."""
+    """Return whether the units differ, as in `5 cm` and `5 m`, or `5 cm^2` and `5 cm^3`. A unit that is not in the
+    table, or on one side only, is ignored, as in math-verify, and so is a power on one side only."""
     first, second = _unit(answer), _unit(gold)
     if first is None or second is None:
         return False
@@ -316,7 +321,8 @@ def _units_differ(answer: str, gold: str) -> bool:
 
 
 def _unit(form: str) -> str | None:
-    """Return the unit at the end of a form, or of a dollar or degree sign, in one spelling."""
+    """Return the unit of a form in a standard spelling: the word at its end, `dollar` for a dollar sign at its start,
+    or `degree` for a degree sign; None if there is no known unit."""
     found = _UNIT.search(form)
     if found is None:
         return "dollar" if form.startswith(("$", "\\$")) else "degree" if _DEGREE.search(form) else None
@@ -326,7 +332,7 @@ def _unit(form: str) -> str | None:
 
 
 def _bases_differ(answer: str, gold: str) -> bool:
-    """`101_2` is neither `101` nor `101_3`."""
+    """Return whether the number bases differ: `101_2` differs from `101` and from `101_3`."""
     if bool(_HAS_BASE.search(answer)) != bool(_HAS_BASE.search(gold)):
         return True
     first, second = _BASE.fullmatch(answer), _BASE.fullmatch(gold)
@@ -334,7 +340,7 @@ def _bases_differ(answer: str, gold: str) -> bool:
 
 
 def _brackets_differ(answer: str, gold: str) -> bool:
-    r"""`\{1,2\}`, a set, and `(1,2)`, which is none."""
+    r"""Return whether only one side is a set, as in `\{1,2\}` and `(1,2)`."""
     kinds = {_enclosing(answer), _enclosing(gold)}
     return "{" in kinds and kinds & {"(", "["} != set()
 
@@ -353,12 +359,12 @@ def _enclosing(form: str) -> str:
 
 
 def _letters_differ_in_case(answer: str, gold: str) -> bool:
-    """`x` and `X` are two names, unless one side uses both."""
+    """Return whether the sides differ in the case of a variable, `x` and `X`, unless one side uses both."""
     said, wanted = _letters(answer), _letters(gold)
     return any(letter.swapcase() in wanted and letter.swapcase() not in said for letter in said - wanted)
 
 
 def _letters(form: str) -> set[str]:
-    """Return the letters that are names, which those of commands, of text and of a unit are not."""
+    """Return the letters that are variables, without the letters of commands, of text and of a unit."""
     body = _UNIT.sub("", form) if _unit(form) is not None else form
     return {letter for letter in _COMMAND.sub(" ", _TEXT.sub(" ", body)) if letter.isascii() and letter.isalpha()}

@@ -1,9 +1,10 @@
 """Worker processes that run math-verify and can be killed.
 
-math-verify limits its time with `signal.alarm`, which fails off the main thread, and some answers never finish without
-a limit. So it runs in processes of its own: started on first use, killed when they are late, replaced when they die.
-The limit is on processor time, so that a loaded machine gives the same verdicts as an idle one; the wall clock only
-ends a worker that hardly gets to run. `shared_pool` is the pool that all callers in a process share.
+math-verify limits its time with `signal.alarm`, which works only in the main thread, and some answers never finish
+without a limit. So it runs in processes of its own: started on first use, killed at their time limit, replaced when
+they die. The limit is on processor time, so that a loaded machine gives the same verdicts as an idle one; the limit on
+wall-clock time only ends a worker that gets almost no processor time. `shared_pool` is the pool that all callers in a
+process share.
 """
 
 import atexit
@@ -24,8 +25,8 @@ START_LIMIT_S = 60.0
 MIN_MEMORY_MB = 512
 
 FAILURES = {
-    "checker_timeout": "math-verify did not finish within its processor time, for this ground truth, and was killed",
-    "checker_crashed": "math-verify crashed the worker process, for this ground truth",
+    "checker_timeout": "math-verify exceeded its limit of processor time on this ground truth, and was killed",
+    "checker_crashed": "math-verify crashed the worker process on this ground truth",
     "checker_stalled": "the worker process got too little processor time to finish, and was killed",
     "checker_died": "the worker process was killed from outside while it compared",
     "checker_memory": "math-verify came near its memory limit and did not find the answers equal",
@@ -45,20 +46,20 @@ class MathPool:
 
     def __init__(self, size: int = 2, memory_mb: int = 1024) -> None:
         if size < 1 or memory_mb < MIN_MEMORY_MB:
-            what, fix = f"size {size}, memory_mb {memory_mb}", f"at least 1 worker, of at least {MIN_MEMORY_MB} MB"
-            raise InputError(what, where="MathPool", fix=fix)
+            what = f"size {size} or memory_mb {memory_mb} is too small"
+            raise InputError(what, where="MathPool", fix=f"give at least 1 worker and {MIN_MEMORY_MB} MB")
         self.size, self.memory_mb = size, memory_mb
         self._closed = False
         self._workers = IdleWorkers(lambda: start_worker(self.memory_mb))
         self._reset_limit()
-        # In a fork, the workers and the threads that hold a place are the parent's.
+        # In a forked child, the workers and the threads that hold the semaphore belong to the parent.
         os.register_at_fork(after_in_child=partial(_reset_limit_of, weakref.ref(self)))
 
     def _reset_limit(self) -> None:
         self._free = threading.BoundedSemaphore(self.size)
 
     def start(self) -> None:
-        """Start a worker now, and raise EgpoError if that fails: to be called before a long run."""
+        """Start a worker now and raise EgpoError if that fails, so that the error comes before a long run."""
         self._require_open()
         with self._free:
             self._workers.put_back(self._workers.take())
@@ -67,7 +68,7 @@ class MathPool:
         """Return `same`, `different`, `unparsable`, `gold_unparsable`, or one of `FAILURES`.
 
         `timeout_s` limits the processor time of the worker for this comparison: neither waiting for a worker nor
-        starting one counts. A worker that needs `WALL_FACTOR` times as long by the clock has stalled.
+        starting one counts. A worker that needs `WALL_FACTOR` times as much wall-clock time has stalled and is killed.
         """
         self._require_open()
         with self._free:
@@ -79,7 +80,7 @@ class MathPool:
             try:
                 outcome = ask(worker, gold, answer, timeout_s)
             finally:
-                # Also when this thread is interrupted: a worker that owes an answer must not meet the next question.
+                # Also when this thread is interrupted: a worker that has not answered must not be used again.
                 if outcome in FAILURES or outcome == SPENT:
                     worker.kill()
                 else:
@@ -88,10 +89,10 @@ class MathPool:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise EgpoError("the pool is closed", where="math reward", fix="make another MathPool")
+            raise EgpoError("the pool is closed", where="math reward", fix="create a new MathPool")
 
     def close(self) -> None:
-        """End the idle workers now, and the busy ones when they have answered or are late."""
+        """End the idle workers now, and the busy ones when they have answered or reached their time limit."""
         self._closed = True
         self._workers.close()
 
@@ -109,7 +110,7 @@ def _reset_limit_of(reference: "weakref.ref[MathPool]") -> None:
 
 
 def start_worker(memory_mb: int) -> Worker:
-    """Return a worker that is ready; EgpoError with its message if it is not."""
+    """Start a worker and return it when it is ready; EgpoError, with the worker's message, if it cannot start."""
     try:
         worker = Worker(_WORKER, str(memory_mb << 20), quiet=True)
     except OSError as error:
@@ -129,7 +130,7 @@ def _not_started(why: str) -> EgpoError:
 
 
 def ask(worker: Worker, gold: str, answer: str, timeout_s: float) -> str:
-    """Return one of the worker's replies, or a failure after which the worker must be killed."""
+    """Let a worker compare an answer; return its reply, or a failure after which the worker must be killed."""
     deadline = time.monotonic() + WALL_FACTOR * timeout_s
     if not worker.send((gold, answer, timeout_s)):
         return "checker_died"
@@ -154,7 +155,7 @@ _lock = threading.Lock()
 
 
 def shared_pool() -> MathPool:
-    """Return the pool in use; a new one of two workers if none was set."""
+    """Return the pool that all callers in this process share; a new one of two workers if none was set."""
     global _pool
     with _lock:
         if _pool is None:
@@ -163,7 +164,7 @@ def shared_pool() -> MathPool:
 
 
 def use_pool(pool: MathPool | None) -> None:
-    """Share this pool from now on (None: a new one when it is needed), and close the previous one."""
+    """Set the pool that all callers share (None: a new one is made when needed), and close the previous one."""
     global _pool
     with _lock:
         before, _pool = _pool, pool

@@ -1,8 +1,8 @@
 """The process that runs math-verify, and may be killed at any moment.
 
-It is run by path and imports math-verify and no other part of the rewards: it starts in half a second without torch.
+It is run by its path and imports math-verify, but no other module of egpo: it starts in half a second, without torch.
 An idle worker ends with its parent (`egpo.processes.workers`). A busy one ends when one of the kernel's timers expires,
-which no computation can delay: the limit of processor time, or, for a worker whose parent is gone, that of the clock.
+which no computation can delay: the limit of processor time or, for a worker whose parent has ended, of wall-clock time.
 
 math-verify rounds decimals to six places, so that `0.0` would equal 1.6e-19. `agree` defines what counts as equal here.
 """
@@ -27,8 +27,8 @@ _PATCHED = "sympy_numeric_eq"
 
 
 def agree(a: Fraction, b: Fraction) -> bool:
-    """Whether two numbers, of which at least one may be rounded, are equal to six decimal places, and where both are
-    below 0.001 to six significant digits. Zero equals only zero."""
+    """Return whether two numbers, of which at least one may be rounded, are equal: to six decimal places or, if both
+    are below 0.001, to six significant digits. Zero equals only zero."""
     if a == b or not a or not b:
         return a == b
     size = max(abs(a), abs(b))
@@ -36,11 +36,11 @@ def agree(a: Fraction, b: Fraction) -> bool:
 
 
 def serve(parent: Any, memory_bytes: str) -> None:
-    """Answer requests until the parent is gone: what a worker process runs. `parent` is `egpo.processes`' `Parent`."""
+    """Run a worker process: answer requests until the parent ends. `parent` is a `Parent` of egpo.processes.workers."""
     import resource  # not on Windows, where the pool cannot be used
 
     limit = int(memory_bytes)
-    # A parent that ignores or blocks the timers' signals would hand that down.
+    # If the parent ignores or blocks the signals of the timers, this process has inherited that.
     for timer in (signal.SIGALRM, signal.SIGPROF):
         signal.signal(timer, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {timer})
@@ -57,7 +57,7 @@ def serve(parent: Any, memory_bytes: str) -> None:
         parent.send(f"this version of math-verify has no grader.{_PATCHED}")
         return
     setattr(grader, _PATCHED, _numerically_equal)
-    _compare(math_verify, "1/2", "0.5")  # the first comparison loads modules, whose time no request should pay for
+    _compare(math_verify, "1/2", "0.5")  # loads modules, so that their time does not count against a request
     parent.send("ready")
     for gold, answer, timeout_s in parent.messages():
         signal.setitimer(signal.ITIMER_REAL, timeout_s * WALL_FACTOR + ALARM_GRACE_S)
@@ -66,15 +66,17 @@ def serve(parent: Any, memory_bytes: str) -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         if _memory_is_spent(limit):
-            # math-verify swallows MemoryError like any other error: a "no" after the memory ran short is no answer.
+            # math-verify catches MemoryError like any other error: "different" may mean that the memory ran out.
             reply = SPENT if reply == "same" else "checker_memory"
         parent.send(reply)
 
 
 def _memory_is_spent(memory_bytes: int) -> bool:
-    """Whether this process ever held a quarter of its limit: numbers grow by squaring, and the next one would not fit.
+    """Return whether the peak memory of this process is above a quarter of its limit.
 
-    Not by `ru_maxrss`, which Linux carries over from the process that started this one. Where there is no /proc: never.
+    An allocation may then have failed: a number that is squared repeatedly doubles its size at each step.
+
+    `ru_maxrss` is not used: Linux carries it over from the process that started this one. False without /proc.
     """
     try:
         with open("/proc/self/status", encoding="ascii") as status:
@@ -85,10 +87,10 @@ def _memory_is_spent(memory_bytes: int) -> bool:
 
 
 def _compare(math_verify: Any, gold: str, answer: str) -> str:
-    """One of same, different, unparsable, gold_unparsable, checker_error.
+    """Compare two answers; return same, different, unparsable, gold_unparsable or checker_error.
 
-    LaTeX alone, whole or not at all: math-verify's other extraction hands text to sympy's `parse_expr`: to `eval`.
-    Its own time limit is off, because it is `signal.alarm`.
+    Only LaTeX is read, and only as a whole: math-verify's other reader passes text to sympy's `parse_expr`, which calls
+    `eval`. math-verify's own time limit is off, because it uses `signal.alarm`.
     """
     try:
         expected = _parse(math_verify, gold)
@@ -115,7 +117,7 @@ def _parse(math_verify: Any, latex: str) -> list[Any]:
 
 
 def _with_imaginary_unit(value: Any) -> Any:
-    r"""math-verify takes i for a name, and `e^{i\pi}` for no number."""
+    r"""Return the value with i as the imaginary unit: math-verify reads i as a variable, also in `e^{i\pi}`."""
     from sympy import Basic, I, MatrixBase, Symbol  # type: ignore[import-untyped]
 
     if not isinstance(value, Basic | MatrixBase):
@@ -125,11 +127,12 @@ def _with_imaginary_unit(value: Any) -> Any:
 
 
 def _numerically_equal(a: Any, b: Any, *_: int) -> bool:
-    """Stands in for math-verify's own comparison, which rounds decimals and differences to a fixed number of places.
+    """Return whether two values are equal. It replaces math-verify's own comparison, which rounds decimals and
+    differences to a fixed number of places.
 
-    Decimals are taken as exact fractions. A matrix is compared element by element. A percentage may be meant as it
-    stands or as hundredths, as math-verify allows for integers. What has names in it is left to its `simplify`,
-    unless it cancels out at once.
+    Decimals are read as exact fractions. A matrix is compared element by element. A percentage may mean the number
+    before the sign or its hundredth, as math-verify allows for integers. Expressions with variables are equal if their
+    difference is 0 without simplification; otherwise math-verify's `simplify` decides.
     """
     from sympy import Float, MatrixBase, MatrixExpr
 
@@ -143,12 +146,13 @@ def _numerically_equal(a: Any, b: Any, *_: int) -> bool:
             return _equal(a, b, is_rounded)
         plain, percent = (b, a) if a_percent else (a, b)
         return _equal(plain, percent, is_rounded) or _equal(plain, percent / 100, is_rounded)
-    except Exception:  # the boundary to sympy: where it cannot evaluate, math-verify's other comparisons go on
+    except Exception:  # the boundary to sympy: if it cannot evaluate, math-verify's other comparisons decide
         return False
 
 
 def _exact(value: Any) -> tuple[Any, bool]:
-    """With its decimals as fractions, evaluated; the number before the sign, where it is a percentage."""
+    """Return the evaluated value with decimals as fractions, and whether it is a percentage, whose value is the number
+    before the sign."""
     from sympy import Float, Rational
     from sympy.core.expr import UnevaluatedExpr  # type: ignore[import-untyped]
 
@@ -176,7 +180,8 @@ def _equal(a: Any, b: Any, is_rounded: bool) -> bool:
 
 
 def _contradicts_itself(stated: Any) -> bool:
-    """`7 = 5` is no way to say 5, although math-verify takes the right-hand side of any equation."""
+    """Return whether an answer is a false equation: `7 = 5` does not state 5, although math-verify reads the right-hand
+    side of any equation."""
     from sympy import And, false
     from sympy.core.relational import Relational  # type: ignore[import-untyped]
 

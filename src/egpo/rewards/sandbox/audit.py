@@ -1,4 +1,4 @@
-"""Run programs that try to escape from a sandbox, and report which of them were contained."""
+"""The audit of a sandbox, which runs programs that try to escape and reports which of them were contained."""
 
 import os
 import secrets
@@ -35,7 +35,8 @@ class EscapeFinding:
 
 @contextmanager
 def laid_out_bait() -> Iterator[dict[str, object]]:
-    """Targets on the host that the programs try to reach: a file, a process, a port, a Unix socket and a variable."""
+    """Prepare targets on the host that the programs try to reach (a file, a process, a port, a Unix socket and an
+    environment variable), yield their names, and remove them at the end."""
     marker = "egpo-bait-" + secrets.token_hex(8)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="egpo-bait-"))
@@ -50,7 +51,7 @@ def laid_out_bait() -> Iterator[dict[str, object]]:
         os.environ["EGPO_BAIT"] = marker
         stack.callback(os.environ.pop, "EGPO_BAIT", None)
         home = str(Path.home())
-        # The way down to the interpreter shows, where it lives in somebody's home.
+        # If the interpreter is in a home directory, the folder that leads to it is visible in the sandbox.
         allowed = [Path(interpreter()).relative_to(home).parts[0]] if interpreter().startswith(home + "/") else []
         yield {
             "file": str(file), "folder": folder, "home": home, "allowed": allowed, "marker": marker,
@@ -60,7 +61,7 @@ def laid_out_bait() -> Iterator[dict[str, object]]:
 
 
 def audit(sandbox: Sandbox) -> Iterator[EscapeFinding]:
-    """Every attempt, one program each."""
+    """Run every attempt in the sandbox, and yield a finding for each."""
     with laid_out_bait() as bait:
         for attempt in ATTEMPTS:
             yield try_to_escape(sandbox, attempt, bait)
@@ -71,14 +72,17 @@ def try_to_escape(sandbox: Sandbox, attempt: Attempt, bait: dict[str, object]) -
 
 
 def run_attempt(sandbox: Sandbox, attempt: Attempt, bait: dict[str, object]) -> Report:
-    """Run one program: by itself, or against tests that it is to forge."""
+    """Run the program of an attempt in the sandbox: alone or, if it `forges`, against tests that it should fail."""
     work = _tests_to_forge() if attempt.forges else Scripts((b"",))
     program = attempt.program if attempt.forges else f"BAIT = {bait!r}\n{attempt.program}"
     return sandbox.run(SandboxJob(program, work, _limits(attempt)))
 
 
 def judge_attempt(attempt: Attempt, report: Report, marker: str) -> EscapeFinding:
-    """Return whether the program was contained. `marker`: the text that it would leave on the host."""
+    """Return whether the program was contained.
+
+    `marker`: the name of a file, or the last argument of a process, that an escaped program leaves on the host.
+    """
     happened, end = _told(report)
     if attempt.forges:
         passed = [index for index, outcome in enumerate(report.outcomes) if outcome.status == "ok"]
@@ -108,14 +112,14 @@ class MemoryFinding:
 
 
 def measure_memory(sandbox: Sandbox, num_programs: int) -> Iterator[MemoryFinding]:
-    """Run each program that tries to hold too much, several copies at once, and measure the host meanwhile.
+    """Run each program that tries to hold too much memory, several copies at once, and measure the host's memory.
 
-    Nothing else may run on the host, whose memory is measured. A program is contained if no copy succeeded and the
-    host's available memory decreased by at most `memory_mb` for each copy.
+    Nothing else may run on the host meanwhile. A program is contained if no copy succeeded and the host's available
+    memory decreased by at most `memory_mb` for each copy.
     """
     bound_mb = float(num_programs * AUDIT_LIMITS.memory_mb)
     with laid_out_bait() as bait, ThreadPoolExecutor(num_programs) as pool:
-        # The first run includes costs that all later runs share.
+        # A run that is not measured: the first run takes memory that all later runs share.
         list(pool.map(lambda _: sandbox.run(SandboxJob("", Scripts((b"",)))), range(num_programs)))
         for attempt in HOLDS_MEMORY:
             with LowestMemory() as memory:
@@ -130,7 +134,7 @@ def measure_memory(sandbox: Sandbox, num_programs: int) -> Iterator[MemoryFindin
 
 
 class LowestMemory:
-    """Measures the host's available memory every two milliseconds, relative to the level at the start."""
+    """The lowest available memory of the host during a `with` block, measured every two milliseconds."""
 
     def __enter__(self) -> "LowestMemory":
         time.sleep(0.3)  # until earlier processes have returned their memory
@@ -164,7 +168,7 @@ def _limits(attempt: Attempt) -> Limits:
 
 
 def _tests_to_forge() -> Checks:
-    """Tests with a random expected value, in each form that a test can have."""
+    """Return tests with a random expected value, one in each form that a test can have."""
     right = (secrets.randbelow(10**6) + 10**6) * 1000003 + 17
     call = {"fn_name": "f", "args": [1], "kwargs": {}, "expected": [right]}
     snippets = (
@@ -185,12 +189,12 @@ def _tests_to_forge() -> Checks:
 
 
 def _broken(report: Report) -> bool:
-    """Return whether the sandbox itself failed, or reported nothing: then nothing is proved."""
+    """Return whether the sandbox itself failed or reported nothing, so that the attempt proves nothing."""
     return bool(report.failure) or not (report.outcomes or report.stopped)
 
 
 def _told(report: Report) -> tuple[str, str]:
-    """Return one line on what happened and how the program ended."""
+    """Return two texts: a line about what happened, and the status with which the program ended."""
     if report.stopped or _broken(report):
         return report.failure or f"stopped: {report.stopped or 'no report'}", report.stopped
     last = report.outcomes[-1]
@@ -200,7 +204,7 @@ def _told(report: Report) -> tuple[str, str]:
 
 
 def _left_behind(marker: str) -> str:
-    """Return a file in the host's /tmp, or a process of the host, that has the marker."""
+    """Return a line about a file in the host's /tmp, or a process of the host, with the marker; "" without one."""
     if os.path.exists(f"/tmp/{marker}"):
         os.unlink(f"/tmp/{marker}")
         return f"/tmp/{marker} exists on the host"
@@ -210,5 +214,5 @@ def _left_behind(marker: str) -> str:
         except OSError:
             continue
         if command.endswith(marker.encode() + b"\0"):
-            return f"process {entry} lives on"
+            return f"process {entry} still runs on the host"
     return ""

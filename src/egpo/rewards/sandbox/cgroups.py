@@ -1,9 +1,9 @@
-"""Memory cgroups: the kernel counts everything that a sandbox holds, and kills in it what goes above its limit.
+"""Memory cgroups, in which the kernel counts all memory of a sandbox and kills its processes at the limit.
 
-It counts the pages of all processes, shared and dropped ones too, files in memory, pipes, socket buffers, page tables
-and stacks. A cgroup is a directory below the one of this process (v1), or beside it (v2, where a cgroup with processes
-of its own can have no children with limits). Its name contains its owner, so that the cgroups of a killed process are
-removed by the next one.
+The kernel counts the pages of all processes (also shared pages, and pages that are no longer in any page table), files
+in memory, pipes, socket buffers, page tables and stacks. A cgroup is a directory below the cgroup of this process
+(version 1), or beside it (version 2, where a cgroup that contains processes can have no children with limits). Its name
+identifies the process that made it, so that a later process can remove the cgroups of a process that was killed.
 """
 
 import os
@@ -30,7 +30,7 @@ class CgroupParent:
     version: int
 
     def make(self, limit_bytes: int | None) -> "Cgroup":
-        """Make a cgroup with this limit on memory and swap together; None: it only measures."""
+        """Make a cgroup with this limit on memory and swap together; with None it only measures."""
         cgroup = Cgroup(f"{self.path}/{_PREFIX}-{_owner(os.getpid())}-{next(_UNIQUE)}", self.version)
         os.mkdir(cgroup.path)
         try:
@@ -44,7 +44,7 @@ class CgroupParent:
 
 @dataclass(frozen=True)
 class Cgroup:
-    """One sandbox's cgroup."""
+    """The memory cgroup of one sandbox."""
 
     path: str
     version: int
@@ -56,9 +56,8 @@ class Cgroup:
                 self._write("memory.swap.max", 0)
             self._write("memory.oom.group", 1)
             return
-        with suppress(
-            OSError
-        ):  # kernels before 5.x count their own memory only where it has a limit; later ones refuse
+        # Kernels before 5.x count kernel memory only if it has a limit; later ones refuse to set one.
+        with suppress(OSError):
             self._write("memory.kmem.limit_in_bytes", limit_bytes)
         self._write("memory.limit_in_bytes", limit_bytes)
         with suppress(OSError):  # no accounting of swap
@@ -72,12 +71,12 @@ class Cgroup:
         """Return whether the kernel killed a process because of this cgroup's limit, and not of one above it."""
         if self.version == 2:
             return self._counter("memory.events", "oom") > 0 and self._counter("memory.events", "oom_kill") > 0
-        # Linux 6.18 leaves `memory.failcnt` at 0.
+        # The peak is used because Linux 6.18 leaves `memory.failcnt` at 0.
         met = self.peak_bytes() >= self._number("memory.limit_in_bytes") * 15 // 16
         return met and self._counter("memory.oom_control", "oom_kill") > 0
 
     def peak_bytes(self) -> int:
-        """Return the peak that the kernel has counted; 0 if it does not report it (v2 before Linux 5.19)."""
+        """Return the peak memory in bytes; 0 if the kernel does not report it (version 2 before Linux 5.19)."""
         return self._number("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes")
 
     def remove(self) -> None:
@@ -130,7 +129,7 @@ class Found:
 
 @cache
 def find_cgroups() -> Found:
-    """Find where cgroups can be made, by starting a process in one; also remove those that earlier processes left."""
+    """Find a directory for cgroups, by starting a process in a new one; also remove cgroups of killed processes."""
     candidates = _candidates(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
     why_not = "no memory controller of cgroups is mounted"
     for parent in candidates:
@@ -146,7 +145,7 @@ def _problem(parent: CgroupParent) -> str:
     """Return why a cgroup cannot be made, limited and entered here; "" if it can."""
     try:
         if parent.version == 2 and "memory" not in Path(parent.path, "cgroup.subtree_control").read_text().split():
-            return f"{parent.path} does not hand on the memory controller (cgroup.subtree_control)"
+            return f"{parent.path} does not enable the memory controller for its children (cgroup.subtree_control)"
         cgroup = parent.make(64 << 20)
     except OSError as error:
         return f"{parent.path}: {error.strerror}"
@@ -176,7 +175,7 @@ def _candidates(own: str, mountinfo: str) -> list[CgroupParent]:
             found.append(CgroupParent(_below(mount, root, first), 1))
         elif kind == "cgroup2" and first is None and second is not None:
             here = _below(mount, root, second)
-            # Its own, which works in the root of the hierarchy only; then the one above, if that is mounted.
+            # First the cgroup of this process, which works only in the root of the hierarchy; then the one above it.
             found.append(CgroupParent(here, 2))
             if here != mount:
                 found.append(CgroupParent(os.path.dirname(here), 2))
@@ -199,9 +198,10 @@ def remove_stale(parent: CgroupParent) -> None:
 
 
 def _owner(pid: int) -> str:
-    """Return an identity of a process that no later process of the same number, nor one of another container, has."""
+    """Return a text that identifies a process. No later process with the same number, and no process of another
+    container, has the same text."""
     try:
-        # After the command's name, which may hold anything, the 22nd field is the time of the start.
+        # The 22nd field is the start time. It is counted from the end of the command's name, which may have spaces.
         started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
         started = "gone"

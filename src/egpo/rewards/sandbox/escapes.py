@@ -1,7 +1,7 @@
 """Programs that try to get out of a sandbox, to use up the machine, or to pass a test that they fail.
 
-Each must be harmless even if nothing contains it and root runs it: bounded, and undone or without effect. BAIT are the
-targets that the audit prepares on the host.
+Each program must do no harm even if root runs it without a sandbox: its effects are limited and undone, or there are
+none. The variable BAIT has the targets that the audit prepares on the host.
 """
 
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ GOT_THROUGH = "GOT THROUGH"
 
 @dataclass(frozen=True)
 class Attempt:
-    """One program. It prints GOT_THROUGH, and how, if it succeeds.
+    """A program that tries to escape. It prints GOT_THROUGH if it succeeds.
 
-    `ends`: the outcomes that show that a limit works; the program succeeds if it meets none of them. `forges`: it is
-    run against tests that it fails, and succeeds if one passes. `wall_s`: its wall-clock limit, ample except where
-    reaching it is the purpose.
+    `ends`: the outcomes that show that a limit works; with any other outcome the program succeeds. `forges`: the
+    program is run against tests that it should fail, and succeeds if one passes. `wall_s`: its wall-clock limit in
+    seconds, large except for programs that are meant to reach it.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Attempt:
 
 
 def _tries(steps: str) -> str:
-    """Return a program that does `steps`; any exception in them is a failed attempt."""
+    """Return a program that runs `steps`; an exception in them means that the attempt failed."""
     body = "\n".join("    " + line for line in steps.strip().splitlines())
     return f"try:\n{body}\nexcept BaseException as error:\n    print('refused:', type(error).__name__, error)\n"
 
@@ -118,17 +118,17 @@ except OSError as error:
     print('refused:', error)
 print('GOT THROUGH' if written >= 96 else 'MB:', written)
 """),
-    Attempt("files without content", """\
+    Attempt("too many empty files", """\
 for name in range(40000): open(f'empty-{name}', 'x').close()
 print('GOT THROUGH')
 """, ends=("files",)),
-    Attempt("files without content, with nothing to watch", """\
+    Attempt("too many links, with closed output", """\
 import os
 os.close(1), os.close(2)
 for name in range(40000): os.symlink('x', f'link-{name}')
 """, ends=("files",)),
     Attempt("huge file", _tries("open('huge', 'wb').write(bytes(60 << 20))\nprint('GOT THROUGH')")),
-    Attempt("daemon that stays", """\
+    Attempt("daemon that outlives the program", """\
 import os, sys
 if os.fork() == 0:
     os.setsid()
@@ -142,7 +142,7 @@ import os, signal, time
 supervisor = os.getppid()
 for number in (9, 19, 15, 2, 14, 1):
     try:
-        # Where the first one has worked, the parent is somebody else.
+        # If the first signal has worked, the parent is another process.
         if os.getppid() == supervisor: os.kill(supervisor, number)
     except OSError as error: print('refused:', error)
 time.sleep(0.2)
@@ -151,9 +151,9 @@ print('sent')
 )  # fmt: skip
 
 FORGES = (
-    Attempt("leave with success", "import os\ndef f(x): os._exit(0)", forges=True),
-    Attempt("leave while loading", "import os\nos._exit(0)", forges=True),
-    Attempt("exit while loading", "raise SystemExit(0)", forges=True),
+    Attempt("exit with code 0 during a test", "import os\ndef f(x): os._exit(0)", forges=True),
+    Attempt("exit with code 0 while loading", "import os\nos._exit(0)", forges=True),
+    Attempt("raise SystemExit while loading", "raise SystemExit(0)", forges=True),
     Attempt("a value that equals everything", """\
 class Yes:
     def __eq__(self, other): return True
@@ -192,7 +192,7 @@ def f(x):
         except OSError: pass
     return 1
 """, forges=True),
-    Attempt("answer out of turn", """\
+    Attempt("send an answer before it is asked for", """\
 import os
 def f(x):
     for fd in range(3, 256):
@@ -224,7 +224,7 @@ def f(x):
                 if int(found) % 1000003 == 17: return int(found)
     return 1
 """, forges=True),
-    Attempt("a number that computes as it likes", """\
+    Attempt("a number with operators of its own", """\
 class Yes(int):
     def __sub__(self, other): return 0
     __rsub__ = __abs__ = __call__ = __sub__
@@ -248,7 +248,7 @@ Yes.__module__, Yes.__qualname__ = 'builtins', 'range'
 Yes.start, Yes.stop, Yes.step = 1, 2, 1
 def f(x): return Yes()
 """, forges=True),
-    Attempt("a context that swallows what is raised in it", """\
+    Attempt("a context manager that suppresses exceptions", """\
 class Yes:
     def __enter__(self): return 1
     def __exit__(self, *error): return True
@@ -271,23 +271,23 @@ def f(x): return Yes()
             "Exception": "E = Exception",
             "BaseException": "E = BaseException",
             "a tuple": "E = (AssertionError, Exception)",
-            "a class below it": "class E(AssertionError): pass",
-            "a class that counts all in": (
+            "a subclass": "class E(AssertionError): pass",
+            "a class that accepts every instance": (
                 "class Meta(type):\n    def __instancecheck__(c, x): return True\n"
                 "    def __subclasscheck__(c, x): return True\nclass E(Exception, metaclass=Meta): pass"
             ),
-            "a class that says it is Python's": (
+            "a class that claims to be builtin": (
                 "class E(Exception): pass\nE.__module__, E.__name__, E.__qualname__ = "
                 "'builtins', 'AssertionError', 'AssertionError'"
             ),
         }.items()
     ),
-    Attempt("an exception that means something to the runner", """\
+    Attempt("an exception that a test runner treats specially", """\
 import unittest
 E = unittest.SkipTest
 def f(x): raise unittest.SkipTest('not today')
 """, forges=True),
-    Attempt("an exception in place of an answer to a comparison", """\
+    Attempt("an exception raised by a comparison", """\
 class E(Exception): pass
 class Yes(list):
     def __iter__(self): raise E
@@ -300,14 +300,14 @@ class Yes:
     def __eq__(self, other): return True
 async def f(x): return Yes()
 """, forges=True),
-    Attempt("a description that leads in a circle", """\
+    Attempt("a class whose bases never end", """\
 import sys
 class Meta(type):
     __bases__ = property(lambda cls: (type('Next', (cls,), {}),))
 class Yes(metaclass=Meta): pass
 def f(x): return Yes()
 """, forges=True),
-    Attempt("stop the test's loop", "def f(x): raise StopIteration", forges=True),
+    Attempt("end the test's loop by StopIteration", "def f(x): raise StopIteration", forges=True),
     Attempt("raise the test's own exception", "def f(x): raise AssertionError", forges=True),
     Attempt("a deeply nested value", """\
 def f(x):
@@ -315,7 +315,12 @@ def f(x):
     for _ in range(100000): value = [value]
     return value
 """, forges=True),
-    Attempt("an endless value", "def f(x):\n    value = []\n    value.append(value)\n    return value", forges=True),
+    Attempt("a value that contains itself", """\
+def f(x):
+    value = []
+    value.append(value)
+    return value
+""", forges=True),
 )  # fmt: skip
 
 ESCAPES = (*REACHES_OUT, *USES_UP, *FORGES)

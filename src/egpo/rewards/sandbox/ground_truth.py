@@ -21,9 +21,10 @@ _IN_DATETIME = {"MAXYEAR", "MINYEAR", "UTC", "date", "datetime", "time", "timede
 
 @dataclass(frozen=True)
 class Names:
-    """`program`: looked up in the program. `modules`: standard modules that the tests use without importing them.
+    """The names that tests use and do not define.
 
-    `module.name` is what the module holds under that name.
+    `program`: names that are looked up in the program. `modules`: standard modules that the tests use without importing
+    them; `module.name` is the attribute `name` of such a module.
     """
 
     program: tuple[str, ...]
@@ -31,12 +32,14 @@ class Names:
 
 
 def names_in(snippets: Iterable[str], entry_points: Iterable[str] = ()) -> Names:
-    """Return the free names of all snippets together, by where they come from.
+    """Return the names that the snippets use and do not define: names of the program, and standard modules.
 
-    - A builtin stays the builtin, whatever the program calls its functions: a program that defines `abs` or `all`
-      must not provide them to its tests. If the tests use no other name of the program (`assert sum(10, 15) == 6`),
-      the builtins that they call are tested, and come from the program. `entry_points` always do.
-    - `math.isclose(...)` without an import means the standard module; `datetime.now()` the class of that name.
+    - A name such as `abs` or `all` is Python's builtin, even if the program defines a function of this name. But if the
+      snippets use no name that only the program can define, as in `assert sum(10, 15) == 6`, and there are no
+      `entry_points`, the builtins that they call are taken from the program.
+    - `entry_points` are always taken from the program.
+    - `math.isclose(...)` without an import uses the standard module `math`; `datetime.now()` uses the class `datetime`
+      of the module `datetime`.
     """
     snippets = list(snippets)
     free, bound = set[str](), set[str]()
@@ -107,7 +110,7 @@ _FORMS = "give `inputs` and `outputs`, `assert`, `test` with `entry_point`, or `
 
 @dataclass(frozen=True)
 class Tests:
-    """What to run and, for whole programs, the expected output of each run."""
+    """The tests of a program: what to run and, for whole programs, the expected output of each run."""
 
     work: Scripts | Checks
     outputs: tuple[str, ...] = ()
@@ -129,18 +132,18 @@ def _read_text(text: str) -> Tests:
     try:
         return _read(json.loads(text))
     except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"not JSON: {error}", where=_WHERE, fix=_FORMS) from None
+        raise InputError(f"the text is not JSON: {error}", where=_WHERE, fix=_FORMS) from None
 
 
 def _read(value: Any) -> Tests:
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         value = _from_cases(value)
     if not isinstance(value, Mapping):
-        raise InputError(f"a {type(value).__name__} holds no tests", where=_WHERE, fix=_FORMS)
+        raise InputError(f"a {type(value).__name__} cannot contain tests", where=_WHERE, fix=_FORMS)
     for key, read in _READERS.items():
         if _filled(value.get(key)):
             return read(value)
-    raise InputError(f"no tests under {sorted(map(str, value))}", where=_WHERE, fix=_FORMS)
+    raise InputError(f"there are no tests under the keys {sorted(map(str, value))}", where=_WHERE, fix=_FORMS)
 
 
 def _filled(value: object) -> bool:
@@ -150,7 +153,7 @@ def _filled(value: object) -> bool:
 def _from_cases(cases: Sequence[Any]) -> dict[str, Any]:
     """Split a list of {"input": ..., "output": ...} into inputs and outputs."""
     if not cases or not all(isinstance(case, Mapping) and {"input", "output"} <= set(case) for case in cases):
-        raise InputError("a list whose items are not all {input, output}", where=_WHERE, fix=_FORMS)
+        raise InputError("the list is empty or has an item without `input` or `output`", where=_WHERE, fix=_FORMS)
     return {"inputs": [case["input"] for case in cases], "outputs": [case["output"] for case in cases]}
 
 
@@ -167,14 +170,18 @@ def _from_pairs(value: Mapping[str, Any]) -> Tests:
 
 
 def _text(value: Any) -> str:
-    """Return standard input or output as text; a list holds its lines."""
+    """Return standard input or output as text. A list is joined as lines."""
     if isinstance(value, str):
         return value
     return "\n".join(map(str, value)) if isinstance(value, Sequence) else str(value)
 
 
 def _parsed_pair(arguments: Any, expected: Any) -> dict[str, Any]:
-    """Read arguments from a list, or from text with one JSON value per line. APPS puts an expected value in a list."""
+    """Return the arguments and the expected value of a call.
+
+    Arguments are given as a list, or as text with one JSON value per line. If the expected value is a list of
+    one element, the element alone is accepted too, as in the dataset APPS.
+    """
     if isinstance(arguments, str):
         arguments = [_json_or_text(line) for line in arguments.split("\n") if line.strip()]
     if isinstance(expected, str):
@@ -195,10 +202,11 @@ def _from_calls(value: Mapping[str, Any]) -> Tests:
     checks = []
     for position, call in enumerate(value["calls"]):
         if not isinstance(call, Mapping) or not isinstance(call.get("fn_name"), str) or "expected" not in call:
-            raise InputError("a call without `fn_name` or `expected`", where=f"{_WHERE} [calls][{position}]")
+            raise InputError("the call has no `fn_name` or no `expected`", where=f"{_WHERE} [calls][{position}]")
         args, kwargs = call.get("args", []), call.get("kwargs", {})
         if not isinstance(args, Sequence) or isinstance(args, str) or not isinstance(kwargs, Mapping):
-            raise InputError("`args` is no list, or `kwargs` no object", where=f"{_WHERE} [calls][{position}]")
+            what = "`args` is not a list, or `kwargs` is not an object"
+            raise InputError(what, where=f"{_WHERE} [calls][{position}]")
         expected = [call["expected"], *([call["or_expected"]] if "or_expected" in call else [])]
         checks.append({"fn_name": call["fn_name"], "args": list(args), "kwargs": dict(kwargs), "expected": expected})
     return Tests(Checks(tuple(checks)))
@@ -214,7 +222,7 @@ def _from_check_function(value: Mapping[str, Any]) -> Tests:
     """Read HumanEval's form: `test` defines check(candidate), and `entry_point` names the candidate."""
     entry_point = value.get("entry_point")
     if not isinstance(entry_point, str) or not entry_point.isidentifier():
-        raise InputError("`test` without the name of the function under `entry_point`", where=_WHERE)
+        raise InputError("`test` needs the name of the function under `entry_point`", where=_WHERE)
     test = str(value["test"])
     tests = _snippets([f"{test}\ncheck({entry_point})"], value)
     if ignores_the_program(test, entry_point):
@@ -229,7 +237,7 @@ def _snippets(snippets: list[Any], value: Mapping[str, Any]) -> Tests:
         names = names_in([setup, *snippets], [entry_point] if entry_point else [])
         idle = [snippet for snippet in snippets if not names.program or takes_no_part(snippet, names)]
     except (SyntaxError, TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"test code that is not Python: {error}", where=_WHERE) from None
+        raise InputError(f"the test code is not valid Python: {error}", where=_WHERE) from None
     if idle:
         raise _tests_nothing(idle[0])
     return Tests(Checks(tuple(snippets), names.program, names.modules, setup))

@@ -22,7 +22,7 @@ _LARGEST_ANSWER = 1 << 28
 
 @dataclass(frozen=True)
 class HttpSandbox:
-    """Sends programs to `url`. The service is responsible for their containment."""
+    """A sandbox service at `url`, which is responsible for the containment of programs."""
 
     url: str
     limits: Limits = field(default_factory=Limits)
@@ -67,7 +67,8 @@ def _post(url: str, content: dict[str, object], timeout_s: float) -> Any:
 
 
 def _report(answer: Any) -> Report:
-    """Make a report of `status`, `message`, and `run_result` (`status`, `return_code`, `stdout`, `stderr`)."""
+    """Return the report for the service's answer, a dict with `status`, `message`, and `run_result` (`status`,
+    `return_code`, `stdout`, `stderr`)."""
     run = answer.get("run_result") if isinstance(answer, dict) else None
     if not isinstance(run, dict) or answer.get("status") == "SandboxError":
         said = answer.get("message") if isinstance(answer, dict) else None

@@ -1,4 +1,4 @@
-"""What goes into a sandbox and what comes out: limits, the program with its tests, and the report."""
+"""The input of a sandbox (limits, and a program with its tests) and its output (the report)."""
 
 import marshal
 from collections.abc import Iterable, Mapping
@@ -21,19 +21,21 @@ class Limits:
     total_s: float = 60.0
     """Wall-clock seconds for all tests of a program together."""
     memory_mb: int = 1024
-    """Memory of the whole sandbox: its processes, its files, and what the kernel keeps for them."""
+    """Megabytes of memory of the whole sandbox: its processes, its files, and what the kernel keeps for them."""
     processes: int = 16
-    """Processes and threads alive at once. Without a cgroup a program is one process, and these are its threads."""
+    """Number of processes and threads alive at once. Without a cgroup a program is one process, with that many
+    threads."""
     tmp_mb: int = 64
-    """Size of the private /tmp, which lives in memory."""
+    """Megabytes of the private /tmp, which is in memory."""
     file_mb: int = 16
-    """Size of one file."""
+    """Megabytes of one file."""
     files: int = 20_000
-    """Files, directories and links in the private file systems: each costs the kernel a kilobyte, empty or not."""
+    """Number of files, directories and links in the private file systems: each takes a kilobyte of the kernel's memory,
+    even if it is empty."""
     output_mb: int = 1
-    """Standard output of one test, in addition to the length of the longest expected output."""
+    """Megabytes of standard output of one test, in addition to the length of the longest expected output."""
     open_files: int = 64
-    """File descriptors of one process."""
+    """Number of open file descriptors of one process."""
 
     def __post_init__(self) -> None:
         for limit in fields(self):
@@ -44,7 +46,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class MemoryShares:
-    """Bytes of `memory_mb` for each part of a sandbox. `supervisor` is 0 if a cgroup limits all parts together."""
+    """The memory of each part of a sandbox, in bytes. `supervisor` is 0 if a cgroup limits all parts together."""
 
     program: int
     supervisor: int
@@ -52,21 +54,23 @@ class MemoryShares:
 
 
 _KERNEL_BYTES = 64 * MEGABYTE
-"""Reserve without a cgroup for memory that no limit counts: page tables (at most 24 MB), pipes, sockets, files."""
+"""Memory set aside, if there is no cgroup, for what no limit counts: page tables (at most 24 MB), pipes, sockets,
+files."""
 _SCRIPT_SUPERVISOR_BYTES = 48 * MEGABYTE
 
 
 def whole_memory(limits: Limits) -> MemoryShares:
-    """Return the division with a cgroup: every process may use all of it, and the kernel counts the sum."""
+    """Return the memory of each part with a cgroup: every process may use all of it, and the kernel counts the sum."""
     return MemoryShares(int(limits.memory_mb * MEGABYTE), 0, int(limits.tmp_mb * MEGABYTE))
 
 
 def divided_memory(limits: Limits, tests_run_inside: bool, input_bytes: int) -> MemoryShares:
-    """Return the division without a cgroup: a fixed address space for each part, `memory_mb` in sum.
+    """Return the memory of each part without a cgroup: a fixed address space for each, `memory_mb` in sum.
 
-    The program is a single process, which gets its part whole. `tests_run_inside`: the supervisor runs test code on
-    values from the program, and gets a quarter. `input_bytes`: size of the supervisor's input, of which it holds
-    copies. Below 256 MB the program's part is a quarter, and the sum may be more than `memory_mb`.
+    `tests_run_inside`: the supervisor runs test code on values from the program, and gets at least a quarter of
+    `memory_mb`. `input_bytes`: size of the supervisor's input, of which it holds copies. The program, a single process,
+    gets what is left, but at least a quarter: so the sum may exceed `memory_mb` if that is below 256 MB or the input is
+    large.
     """
     whole = int(limits.memory_mb * MEGABYTE)
     tmp = min(int(limits.tmp_mb * MEGABYTE), whole // 4)
@@ -74,13 +78,14 @@ def divided_memory(limits: Limits, tests_run_inside: bool, input_bytes: int) -> 
     return MemoryShares(max(whole - tmp - supervisor - _KERNEL_BYTES, whole // 4), supervisor, tmp)
 
 
-# The oldest format that every Python from 3.4 on reads: a service may run another version than the host.
+# A format that every Python from 3.4 on reads: a sandbox service may run another version than the host.
 _MARSHAL_VERSION = 4
 
 
 @dataclass(frozen=True)
 class Scripts:
-    """Run the whole program once for each standard input. `longest_output` is the size of the longest right answer."""
+    """Tests that run the whole program once for each standard input. `longest_output` is the length in bytes of the
+    longest expected output."""
 
     stdins: tuple[bytes, ...]
     longest_output: int = 0
@@ -93,7 +98,7 @@ class Scripts:
 
 @dataclass(frozen=True)
 class Checks:
-    """Load the program once and run each check against it: a piece of test code, or a call with its expected values.
+    """Tests that load the program once and run checks against it: test code, or calls with their expected values.
 
     `names` are taken from the program, `modules` are standard modules that the checks use without an import.
     """
@@ -111,7 +116,11 @@ class Checks:
 
 @dataclass(frozen=True)
 class SandboxJob:
-    """A program and what to do with it. `stop_early`: stop after the first test that has certainly failed."""
+    """A program with its tests and limits.
+
+    `stop_early`: stop after the first test that fails inside the sandbox. A wrong output of a script does not count,
+    because the host compares the outputs.
+    """
 
     program: str
     work: Scripts | Checks
@@ -145,8 +154,9 @@ class Place:
 class ProgramOutcome:
     """The outcome of one test.
 
-    status: exit (with its code), signal and output for scripts; ok, wrong, error, load, died, unsupported for checks;
-    timeout, files and memory (killed by the kernel at the cgroup's limit) for both.
+    `status` for scripts: exit (with its code), signal, output (too much output). For checks: ok, wrong, error (the
+    program raised an exception), load (it could not be loaded), died, unsupported (a fault of the test). For both:
+    timeout, files (too many files), memory (killed by the kernel at the cgroup's limit).
     """
 
     status: str
@@ -157,7 +167,7 @@ class ProgramOutcome:
 
 @dataclass(frozen=True)
 class Report:
-    """All outcomes in order; fewer than tests if the sandbox stopped before the end.
+    """The outcomes of a program's tests, in order; fewer than tests if the sandbox stopped before the end.
 
     `stopped`: why it stopped, timeout or memory (caused by the program), or "". `failure` is the sandbox's own: the
     supervisor did not start, or died. `peak_bytes`: peak memory of the sandbox, if a cgroup counts it.
@@ -170,7 +180,8 @@ class Report:
 
 
 def frames(job: SandboxJob, place: Place) -> list[bytes]:
-    """Return the frames for the supervisor: the job, then, for checks, the expected values, which only it may have."""
+    """Return the frames for the supervisor: the job and, for checks, the expected values, which the program's process
+    must not have."""
     limits, work = job.limits, job.work
     memory = place.memory or whole_memory(limits)
     settings = {
@@ -227,7 +238,7 @@ def read_outcomes(data: bytes) -> tuple[ProgramOutcome, ...]:
         text = data[at + output : stop].decode("utf-8", "replace")
         outcomes.append(ProgramOutcome(status, code, data[at : at + output], text))
         at = stop
-    return tuple(outcomes[1:])  # without that of the start
+    return tuple(outcomes[1:])  # without the first record, which reports the start
 
 
 def has_started(data: bytes | bytearray) -> bool:

@@ -1,7 +1,7 @@
-"""Start a local supervisor, send it a job, read its report, and enforce the limits on time and memory.
+"""The run of a local supervisor: start it, send it a job, read its report, and enforce limits on time and memory.
 
-Input and output are moved in short intervals. `Popen.communicate` with a timeout cannot be used for this: called again,
-it loses the input that it had not sent.
+Input and output are moved in short intervals. `Popen.communicate` with a timeout cannot be used for this: a second call
+loses the input that the first had not sent.
 """
 
 import mmap
@@ -23,7 +23,7 @@ _ERROR_TAIL = 4000
 
 
 class Pump:
-    """Moves bytes to and from `process`. No call blocks for longer than its time limit."""
+    """The transfer of bytes to and from `process`. No call blocks for longer than its time limit."""
 
     def __init__(self, process: subprocess.Popen[bytes], content: bytes) -> None:
         self.process = process
@@ -41,12 +41,12 @@ class Pump:
 
     @property
     def finished(self) -> bool:
-        """Whether the process has closed its output and its errors."""
+        """Whether the process has closed its standard output and its standard error."""
         streams = [key.fileobj for key in self.selector.get_map().values()]
         return self.process.stdout not in streams and self.process.stderr not in streams
 
     def move(self, seconds: float) -> None:
-        """Move what can be moved, waiting this long for the first byte."""
+        """Send and receive the bytes that are ready, waiting at most `seconds` for the first one."""
         for key, _ in self.selector.select(seconds):
             stream = key.fileobj
             assert not isinstance(stream, int)
@@ -89,7 +89,7 @@ _PAGE = mmap.PAGESIZE
 _COUNTED_FRAC = 15 / 16
 """Fraction of `memory_mb` for the cgroup. The rest is for what the kernel does not count, such as the cgroup itself."""
 _START_S = 60.0
-"""Seconds for the start of the sandbox, which takes milliseconds on an idle machine."""
+"""Time limit, in seconds, for the start of the sandbox, which takes milliseconds on an idle machine."""
 _SPARE_S = 5.0
 """Seconds for the supervisor's own work, in addition to the program's limit, which the supervisor enforces."""
 
@@ -99,7 +99,7 @@ PYTHON_OPTIONS = ("-B", "-P", "-s", "-S", "-c", BOOTSTRAP)
 ENVIRONMENT = {
     "HOME": "/tmp",
     "LANG": "C.UTF-8",
-    # Threads count as processes, and a library that starts one for each core would meet the limit.
+    # Threads count as processes, and a library that starts one thread for each core would reach the limit.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "PATH": "/usr/bin:/bin",
@@ -115,12 +115,12 @@ def launch(
     pass_fds: Sequence[int] = (),
     cgroups: CgroupParent | None = None,
 ) -> Report:
-    """Run the supervisor by `command`, and return its report. No process of it is left when this returns.
+    """Start the supervisor with `command`, send it the job, and return its report. None of its processes is left.
 
     With `cgroups` it runs in a new cgroup there, limited to `memory_mb` unless the address space is limited instead.
     """
     if cgroups is None:
-        # With the filter the program is one process, and its address space the bound.
+        # With the filter, the program is one process, and the limit on its address space is enough.
         limit = float("inf") if place.one_process_filter else job.limits.memory_mb * MEGABYTE
         return _launch(list(command), job, place, pass_fds, lambda pid: resident_bytes(pid) > limit)
     limit_bytes = int(job.limits.memory_mb * MEGABYTE * _COUNTED_FRAC)
@@ -159,10 +159,10 @@ def _launch(
 
 
 def _blamed_on_memory(report: Report) -> Report:
-    """Return the report of a sandbox in which the kernel killed a process for memory, with that as the cause.
+    """Return the report with `memory` as the cause, for a sandbox in which the kernel killed a process for memory.
 
-    If it was a child without which the program continued, the last outcome shows it. (In a cgroup of version 2 the
-    kernel kills the whole sandbox at once.)
+    If the killed process was a child without which the program continued, the last outcome becomes `memory`. (In a
+    cgroup of version 2 the kernel kills the whole sandbox at once.)
     """
     outcomes = tuple(
         replace(outcome, status="memory")
@@ -178,7 +178,7 @@ def _blamed_on_memory(report: Report) -> Report:
 
 
 def _watch(pump: Pump, job: SandboxJob, is_over_memory: Callable[[int], bool]) -> str:
-    """Wait for the end of the report. Return the limit that was reached before it, or ""."""
+    """Wait for the end of the report. Return the limit that was exceeded before it, `timeout` or `memory`, or ""."""
     allowed_s = min(job.limits.total_s, job.limits.wall_s * job.work.size) + _SPARE_S
     next_look, deadline, started = time.monotonic() + _TICK_S, time.monotonic() + _START_S, False
     while not pump.finished:
@@ -195,11 +195,11 @@ def _watch(pump: Pump, job: SandboxJob, is_over_memory: Callable[[int], bool]) -
 
 
 def _failure(process: subprocess.Popen[bytes], err: bytes) -> str:
-    """Return the sandbox's own failure. The supervisor exits with 0 when it has reported everything."""
+    """Return a description of the sandbox's own failure; "" if the supervisor exits with 0, after a full report."""
     try:
         code = process.wait(_SPARE_S)
     except subprocess.TimeoutExpired:
-        return "the supervisor closed its report and did not end"
+        return "the supervisor closed its output and did not exit"
     if code == 0:
         return ""
     said = err.decode("utf-8", "replace").strip().splitlines()
@@ -207,7 +207,7 @@ def _failure(process: subprocess.Popen[bytes], err: bytes) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left: descendants first, in case nothing else ends them together."""
+    """Kill a process that still runs, and its descendants before it, in case they do not end with it."""
     from egpo.rewards.sandbox.inside.containment import descendants  # needs a Unix system, as the sandbox does
 
     if process.poll() is None:

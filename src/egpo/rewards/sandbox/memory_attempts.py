@@ -1,7 +1,7 @@
 """Programs that try to hold more memory than allowed, each in a different way.
 
-LIMIT is `memory_mb` in bytes. Every program stops at twice that, prints how much of what it wrote is still held, and
-holds it for a moment so that it can be measured from outside.
+LIMIT is `memory_mb` in bytes. Every program stops at twice LIMIT, prints how much memory it holds, and keeps that
+memory for a moment so that it can be measured from outside.
 """
 
 from egpo.rewards.sandbox.escapes import Attempt
@@ -111,7 +111,7 @@ while total < 2 * LIMIT:
     client.close()
 held(total)
 """),
-    _holds("sockets on their way through sockets", """
+    _holds("sockets sent through sockets", """
 def work(index):
     total, carrier = 0, socket.socketpair()
     try:
@@ -270,7 +270,7 @@ except RuntimeError as error: print('refused:', error)
 time.sleep(3)
 held(0)
 """),
-    _holds("values that grow until they may not", """
+    _holds("values that grow up to the limit", """
 import re
 for grow in (
     lambda: [0] * 10 ** 10,
@@ -284,7 +284,7 @@ for grow in (
     except (MemoryError, OverflowError, RecursionError, re.error) as error: print(type(error).__name__)
 held(0)
 """, wall_s=15.0),
-    Attempt("a value that grows on arrival", """\
+    Attempt("a value that takes more memory when it is decoded", """\
 import os
 def f(x):
     count = 3 * 10 ** 6

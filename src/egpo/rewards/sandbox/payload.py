@@ -28,7 +28,8 @@ for name, code in marshal.loads(read(int(read(16), 16))):
     load(name, code)
 sys.modules["{_PACKAGE}.supervisor"].main()
 """
-"""Program on the command line of a local interpreter: it reads its code from the first frame."""
+"""The program on the command line of a local interpreter: it reads the supervisor's code from the first frame, and runs
+it."""
 
 
 def sources(kind: str) -> list[tuple[str, str]]:
@@ -40,13 +41,13 @@ def sources(kind: str) -> list[tuple[str, str]]:
 
 @cache
 def compiled(kind: str) -> bytes:
-    """Return the modules as code objects for BOOTSTRAP. Only for an interpreter of the same version."""
+    """Return the supervisor's modules as code objects for BOOTSTRAP, for an interpreter of this version only."""
     codes = [(name, compile(text, name, "exec", dont_inherit=True, optimize=2)) for name, text in sources(kind)]
     return marshal.dumps(codes)
 
 
 @cache
 def as_text(kind: str) -> str:
-    """Return one Python source that does a job from standard input in text: for a service that takes a program."""
+    """Return the supervisor as one Python source, which reads its job as text from standard input: for a service."""
     start = f'sys.modules["{_PACKAGE}.supervisor"].main(True)'
     return f"{_LOAD}\nfor name, code in {sources(kind)!r}:\n    load(name, code)\n{start}\n"

@@ -68,7 +68,7 @@ _UNCOUNTED = {
         "sendmmsg": 269, "execveat": 281, "setxattrat": 463,
     },
 }  # fmt: skip
-# machine: clone, fcntl, mmap, mremap
+# Calls that are denied for some arguments only. machine: (clone, fcntl, mmap, mremap)
 _LOOKED_INTO = {"x86_64": (56, 72, 9, 25), "aarch64": (220, 25, 222, 216)}
 _CLONE_THREAD, _F_SETPIPE_SZ, _MREMAP_FIXED_OR_DONTUNMAP = 0x00010000, 1031, 2 | 4
 _SECOND_ARGUMENT, _FOURTH_ARGUMENT, _FIRST_ARGUMENT_HIGH = 24, 40, 20
@@ -80,7 +80,7 @@ _X32_CALLS_FROM = 0x40000000
 
 @cache
 def seccomp_filter(machine: str = "") -> bytes | None:
-    """Return the filter's bytes, or None on an architecture whose call numbers are not in the table."""
+    """Return the system call filter of all processes in a sandbox, as bytes; None on an unknown architecture."""
     if (machine or platform.machine()) not in _MACHINES:
         return None
     architecture, denied, clone, socket, prlimit = _MACHINES[machine or platform.machine()]
@@ -92,7 +92,7 @@ def seccomp_filter(machine: str = "") -> bytes | None:
         _step(_LOAD, _NUMBER),
         _step(_JUMP_ABOVE, _X32_CALLS_FROM, 0, 1),
         _deny(_EPERM),
-        # Its flags are in memory, which a filter cannot read: report that it does not exist, and libc calls clone.
+        # The flags of clone3 are in memory, which a filter cannot read: with ENOSYS, libc calls clone instead.
         *_if_number(_CLONE3, _deny(_ENOSYS)),
         *_if_number(clone, _step(_LOAD, _FIRST_ARGUMENT), _step(_JUMP_BITS, _NEW_NAMESPACE, 0, 1), _deny(_EPERM)),
         *_if_number(socket, _step(_LOAD, _FIRST_ARGUMENT), _step(_JUMP_EQUAL, _AF_UNIX, 1, 0), _deny(_EPERM)),
@@ -142,7 +142,11 @@ def one_process_filter(machine: str = "") -> bytes | None:
 
 
 def _if_number(number: int, *then: bytes) -> list[bytes]:
-    """Do `then` for this call; it ends in a denial or falls through to an allowance. The number stays loaded."""
+    """Return filter steps that run the steps `then` for the system call `number`, and skip them for all other calls.
+
+    If `then` is a single step, it must allow or deny the call. After several steps, which may deny it, the call is
+    allowed. Later steps run only for other calls, and can still compare the number of the call.
+    """
     body = [*then, _step(_RETURN, _ALLOW)] if len(then) > 1 else list(then)
     return [_step(_JUMP_EQUAL, number, 0, len(body)), *body]
 

@@ -1,4 +1,4 @@
-"""Which sandbox is used, and whether it works on this machine."""
+"""The selection of a sandbox, and the check that it works on this machine."""
 
 import os
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ _NAMESPACES = (
 _FIXES = {
     "bubblewrap": _NAMESPACES,
     "http": f"start the service, {_OTHERS}",
-    "limits": "see that this interpreter starts, and that the temporary directory can be written",
+    "limits": "check that this Python interpreter starts, and that the temporary directory can be written",
 }
-# With a thread: it shows that the limit on processes counts only those of the program.
+# The trial program starts a thread, to show that the limit on processes counts only those of the program.
 _TRIAL = """\
 import threading
 thread = threading.Thread(target=print, args=("works",))
@@ -42,7 +42,7 @@ thread.join()
 
 
 class Sandbox(Protocol):
-    """Runs a job and returns a report. Never raises on what a program does; its own failures are in the report."""
+    """A sandbox. `run` never raises because of what a program does; failures of the sandbox are in the report."""
 
     @property
     def tier(self) -> str: ...
@@ -77,13 +77,13 @@ def choose_sandbox(tier: str | None = None, *, limits: Limits | None = None) -> 
     if name.startswith(("http://", "https://")):
         path_is_missing = name.count("/") == 2 or (name.count("/") == 3 and name.endswith("/"))
         return HttpSandbox(name.rstrip("/") + "/run_code" if path_is_missing else name, limits)
-    raise InputError(f"`{name}` names no sandbox", where=VARIABLE if not tier else "sandbox tier", fix=_advice(name))
+    raise InputError(f"`{name}` is not a sandbox", where=VARIABLE if not tier else "sandbox tier", fix=_advice(name))
 
 
 def _advice(name: str) -> str:
-    """A service is named by its URL: the tier's own name would be refused in turn."""
+    """Return which sandbox the user may have meant. For the tier `http`, that is the URL of a service."""
     if name == "http":
-        return f"give its URL, `{_SERVICE}`"
+        return f"give the URL of the service, `{_SERVICE}`"
     return nearest(name, TIERS).replace("`http`", f"`{_SERVICE}`")
 
 
@@ -96,7 +96,9 @@ def _packages() -> tuple[str, ...]:
     paths = tuple(filter(None, os.environ.get(PACKAGES_VARIABLE, "").split(os.pathsep)))
     for path in paths:
         if not os.path.isdir(path):
-            raise InputError(f"`{path}` is no directory", where=PACKAGES_VARIABLE, fix="name a site-packages directory")
+            raise InputError(
+                f"`{path}` is not a directory", where=PACKAGES_VARIABLE, fix="name a site-packages directory"
+            )
     return paths
 
 
@@ -129,7 +131,8 @@ def working_sandbox(tier: str | None = None) -> Sandbox:
 
 @lru_cache(maxsize=8)
 def _tried_once(name: str, packages: str | None) -> tuple[Sandbox, SandboxStatus]:
-    """`packages` tells the environment that was in force, which `choose_sandbox` reads."""
+    """Return a sandbox and its status, tried once per process. `packages` is the value of EGPO_SANDBOX_PACKAGES, which
+    `choose_sandbox` reads: another value is tried again."""
     sandbox = choose_sandbox(name)
     return sandbox, _tried(sandbox)
 
@@ -159,7 +162,7 @@ def describe(sandbox: Sandbox) -> str:
         return f"bubblewrap {version}: no network, no host files, own processes; memory bounded by {_memory(sandbox)}"
     if isinstance(sandbox, LimitsOnly) and sandbox.cgroups is not None:
         return f"resource limits only: NO SECURITY BOUNDARY; memory bounded by {_memory(sandbox)}"
-    return "resource limits only: NO SECURITY BOUNDARY; resident memory looked at ten times a second"
+    return "resource limits only: NO SECURITY BOUNDARY; resident memory measured ten times a second"
 
 
 def _memory(sandbox: Bubblewrap | LimitsOnly) -> str:
@@ -168,6 +171,6 @@ def _memory(sandbox: Bubblewrap | LimitsOnly) -> str:
     if sandbox.cgroups is not None and not divided:
         return f"a cgroup (version {sandbox.cgroups.version})"
     if one_process_filter() is None:
-        return "address space of each process and looks at resident memory only: no system call filter on this machine"
+        return "the address space of each process and measurements of resident memory: no system call filter here"
     why = f" (no cgroup: {find_cgroups().why_not})" if sandbox.cgroups is None and find_cgroups().why_not else ""
-    return f"its address space, one process a program{why}"
+    return f"its address space, one process per program{why}"

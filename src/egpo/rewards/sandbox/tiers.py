@@ -1,10 +1,10 @@
 """The two local sandboxes.
 
-`Bubblewrap`, the default: namespaces, one start for all tests of a program. Of the file system the interpreter sees
-itself, its standard library and the C libraries.
+`Bubblewrap`, the default, runs a program in namespaces, which start once for all of its tests. Of the file system, the
+program sees only the interpreter, its standard library and the C libraries.
 
-The `limits` tier: a subprocess under resource limits. NO SECURITY BOUNDARY: a program reads, writes and connects as you
-can. For machines without namespaces and trusted programs; used only when it is named.
+`LimitsOnly` runs a program in a subprocess with resource limits. NO SECURITY BOUNDARY: the program can read, write and
+connect as you can. It is for machines without namespaces and trusted programs, and used only when it is named.
 """
 
 import os
@@ -35,7 +35,7 @@ def root_options(packages: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return bubblewrap's options for a minimal read-only root, with the directories of `packages` in it."""
     options: list[str] = []
     paths = _needed(packages)
-    # bubblewrap would close these as the host has them (/root), and the program's user has to pass through.
+    # bubblewrap would copy the host's permissions (of /root, say), and the program's user must be able to pass through.
     for parent in sorted({str(parent) for path in paths for parent in Path(path).parents} - {"/"}):
         options += ["--perms", "0755", "--dir", parent]
     for path in paths:
@@ -57,7 +57,7 @@ def _needed(packages: tuple[str, ...]) -> list[str]:
 
 
 def _libraries() -> list[str]:
-    """Return the directories of the standard library. An interpreter of pyenv, conda or uv has libraries beside it."""
+    """Return the directories of the standard library, and the library directory of a pyenv, conda or uv Python."""
     standard = [sysconfig.get_path("stdlib"), *(path for path in sys.path if path.endswith("lib-dynload"))]
     private = Path(sys.base_prefix) / "lib"
     return standard if sys.base_prefix in ("/", "/usr") else [*standard, str(private)]
@@ -88,7 +88,7 @@ OLDEST = (0, 8, 0)
 
 @dataclass(frozen=True)
 class Bubblewrap:
-    """Runs programs in namespaces of their own: no network, no host files, no host processes."""
+    """A sandbox that runs programs in namespaces of their own: no network, no host files, no host processes."""
 
     limits: Limits = field(default_factory=Limits)
     private_user: bool = True
@@ -98,9 +98,10 @@ class Bubblewrap:
     executable: str | None = field(default_factory=lambda: shutil.which("bwrap"))
     """The path of `bwrap`, found once, so that the tested program is the one that runs. None if it is not installed."""
     cgroups: CgroupParent | None = field(default_factory=lambda: find_cgroups().parent)
-    """Where the cgroup of each program is made, which limits its memory. None: the address space is divided instead."""
+    """The directory in which a cgroup is made for each program, to limit its memory. None: the address space is divided
+    instead."""
     divide_memory: bool = False
-    """Divide the address space even so; the cgroup then only measures."""
+    """Divide the address space even if there is a cgroup, which then only measures."""
     tier = "bubblewrap"
 
     def run(self, job: SandboxJob) -> Report:
@@ -135,7 +136,7 @@ def _options(job: SandboxJob, place: Place, filter_fd: int | None) -> list[str]:
     options = ["--die-with-parent", "--new-session", "--as-pid-1"]
     options += ["--unshare-pid", "--unshare-net", "--unshare-ipc"]
     options += _privileges(place)
-    # /tmp first: the interpreter or a package may live below the host's, and is bound over it.
+    # /tmp comes first: an interpreter or a package below the host's /tmp is then bound over it.
     options += _writable(job, place)
     options += root_options(place.packages)
     options += ["--remount-ro", "/", "--chdir", "/tmp", "--clearenv"]
@@ -147,7 +148,10 @@ def _options(job: SandboxJob, place: Place, filter_fd: int | None) -> list[str]:
 
 
 def _privileges(place: Place) -> list[str]:
-    """Return the options for users: a user id of its own for each program (root), or a user namespace."""
+    """Return bubblewrap's options for the program's user.
+
+    If this process is root, each program has an unprivileged user id of its own; otherwise it has a user namespace.
+    """
     if place.run_as:
         return [part for name in ("CAP_SETUID", "CAP_SETGID", "CAP_KILL") for part in ("--cap-add", name)]
     return ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
@@ -167,7 +171,7 @@ def _writable(job: SandboxJob, place: Place) -> list[str]:
 
 
 def _filter_pipe() -> int | None:
-    """Return a descriptor from which bubblewrap reads the system call filter."""
+    """Return a descriptor from which bubblewrap reads the system call filter; None if this machine has no filter."""
     rules = seccomp_filter()
     if rules is None:
         return None
@@ -205,12 +209,13 @@ def bubblewrap_version(executable: str | None) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class LimitsOnly:
-    """Limits time, memory, file size and output of a program, and kills the processes that it leaves. Nothing more."""
+    """A sandbox that only limits time, memory, file size and output of a program, and kills the processes that it
+    leaves."""
 
     limits: Limits = field(default_factory=Limits)
     packages: tuple[str, ...] = ()
     cgroups: CgroupParent | None = field(default_factory=lambda: find_cgroups().parent)
-    """Where the cgroup of each program is made. None: resident memory is measured ten times a second."""
+    """The directory in which a cgroup is made for each program. None: resident memory is measured every 0.1 s."""
     tier = "limits"
 
     def run(self, job: SandboxJob) -> Report:

@@ -1,4 +1,5 @@
-"""The expected calls, in each of the forms in which data has them; and the calls of a response after its thinking."""
+"""The expected calls in a ground truth, in every form that datasets use; and the calls of a response after its
+thinking."""
 
 import math
 from collections.abc import Mapping
@@ -31,7 +32,8 @@ def thinking_fault(text: str, tags: tuple[str, str]) -> str:
 
 
 def read_after_thinking(text: str, tags: tuple[str, str]) -> AnswerReading:
-    """Read the calls after the thinking block. Where it is not closed there is no answer, not one without calls."""
+    """Read the calls after the thinking block. A block that is not closed is a fault: there is no answer then, which is
+    not the same as an answer without calls."""
     thought = split_thinking(text, tags)
     if thought.opened and not thought.closed:
         return AnswerReading(fault="thinking_not_closed")
@@ -144,4 +146,5 @@ def _plain(value: Any, depth: int) -> Any:
 
 def _refusal(reason: str, ground_truth: Any) -> InputError:
     # repr, so that a lone surrogate or a NUL cannot spoil the message
-    return InputError(f"{reason} in {repr(ground_truth)[:120]}", where="ground_truth", fix=_FORMS)
+    what = f"the calls cannot be read: {reason} in {repr(ground_truth)[:120]}"
+    return InputError(what, where="ground_truth", fix=_FORMS)

@@ -34,12 +34,12 @@ REASONS: dict[str, str] = {
     "thinking_tag_in_answer": "there is a thinking tag in the answer, outside of any call",
     "no_call": "calls were expected and the answer has none",
     "unexpected_call": "no call was expected and the answer has one",
-    "malformed_call": "a call that cannot be read: broken syntax, duplicate keys, NaN, something that is no literal",
+    "malformed_call": "a call that cannot be read: broken syntax, duplicate keys, NaN, a value that is not a literal",
     "unclosed_call": "a call that starts and never ends, as in a truncated answer",
     "text_after_list": "a Python list of calls has to be the whole answer, and text follows it",
     "bare_call": "a call without the list or the tags that it needs",
     "mixed_syntax": "a Python list of calls and tagged calls in one answer",
-    "over_limit": "nested deeper, written with longer numbers, or longer than the reader allows",
+    "over_limit": "a call or an answer that is nested deeper, has longer numbers, or is longer than the reader allows",
     "too_few_calls": "fewer calls than expected",
     "too_many_calls": "more calls than expected",
     "unknown_tool": "a function that is not among the tools",
@@ -47,8 +47,8 @@ REASONS: dict[str, str] = {
     "unknown_argument": "an argument that the function does not take",
     "missing_argument": "an argument that the function requires is missing",
     "wrong_type": "an argument of a type that the function does not take",
-    "wrong_arguments": "the call has other arguments than the expected one",
-    "wrong_value": "the right arguments, with a value that is not the expected one",
+    "wrong_arguments": "the names of the arguments differ from those of the expected call",
+    "wrong_value": "the names of the arguments are right, and a value is not the expected one",
 }
 
 Mode = Literal["strict_think", "plain", "shaped"]
@@ -116,7 +116,8 @@ def _verdict(fault: str) -> Verdict:
 
 
 class Pairing:
-    """Which of `num_calls` calls is paired with which answer. `fits(call, answer)`, by index: whether they may be."""
+    """A one-to-one pairing of `num_calls` calls with answers, both given by index. `fits(call, answer)` returns whether
+    the two may be paired."""
 
     def __init__(self, num_calls: int, fits: Callable[[int, int], bool]) -> None:
         self._calls = range(num_calls)
@@ -128,9 +129,9 @@ class Pairing:
         return [call for call in self._calls if call not in self._answer_of]
 
     def add(self, answer: int) -> bool:
-        """Find a call for one more answer, changing earlier pairs if needed: an augmenting path, breadth first.
+        """Find a call for one more answer, changing earlier pairs if needed (an augmenting path, breadth first).
 
-        False if there is none: then no pairing covers all the answers so far.
+        Return False if there is no such call: then no pairing covers all the answers so far.
         """
         reached_from: dict[int, int] = {}
         queue = [answer]
@@ -146,7 +147,8 @@ class Pairing:
         return False
 
     def _move(self, free: int | None, reached_from: dict[int, int]) -> None:
-        """Along the path back to its start, pair each answer with the call that it reached."""
+        """Pair each answer on the augmenting path with the call that it reached, from the call `free` back to the
+        start of the path."""
         while free is not None:
             taker = reached_from[free]
             former = self._call_of.get(taker)
@@ -176,7 +178,7 @@ def calls_fault(calls: tuple[Call, ...], expected: Expected, tools: Toolbox | No
 
 
 def _find_uncounted(calls: Sequence[Call], expected: Sequence[Call]) -> Unanswered | None:
-    """Compare two multisets by counting: the time is linear in the number of calls."""
+    """Return an expected call that the response makes too few times, or None. Calls are counted, in linear time."""
     if all(map(same_call, calls, expected)):
         return None
     if len(calls) == 1:
@@ -208,7 +210,8 @@ def _find_unpaired(calls: Sequence[Call], answers: Sequence[PossibleCall], tools
 
 
 def _nearest_fault(unanswered: Unanswered, tools: Toolbox | None) -> str:
-    """Return the reason for an expected call without a match: wrong arguments come before a wrong name."""
+    """Return the reason why an expected call has no match: a fault of the arguments if an unmatched call has the right
+    name, else a wrong name."""
     wanted, left = unanswered.wanted, unanswered.left
     namesake = next((call for call in left if call.name == wanted.name), None)
     if namesake is not None:

@@ -1,8 +1,8 @@
 """BFCL's ground truths, `[{function: {parameter: [allowed values]}}]`, judged as its single-turn AST checker does.
 
 An allowed value of "" means that the parameter may be left out. Types are strict, except that an int is accepted where
-a float is documented. Strings are compared without case, spaces and `,./-_*^`; lists in order. If the type of the
-answers is not the documented one, the answer is the name of a variable and is compared as it is.
+a float is documented. Strings are compared without case, spaces and `,./-_*^`; lists in order. If the allowed
+values do not have the documented type, they are names of variables, and a value must equal one of them exactly.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ class PossibleCall:
 
 
 def possible_call_fault(call: Call, answer: PossibleCall, tools: Toolbox | None) -> str:
-    """Return the reason why a call is none of the answers; "" if it is one of them."""
+    """Return the reason why a call does not match a possible answer; "" if it does."""
     if call.name != answer.name:
         return "wrong_name"
     tool = tools.tool(call.name) if tools else None
@@ -48,9 +48,10 @@ def _schema(tool: Tool | None, name: str) -> Mapping[str, Any]:
 
 
 def _value_fault(value: Any, allowed: Sequence[Any], schema: Mapping[str, Any]) -> str:
-    """Return the reason why a value is not allowed: first its type (documented, or that of the allowed values)."""
+    """Return the reason why a value is not allowed; "" if it is. The type, which must be the documented one or that of
+    the allowed values, is checked first."""
     documented, answered = _kind(schema), _first_type(allowed)
-    # The usual case, and right under every rule below: a string where one is documented, allowed as it stands.
+    # A fast path, with the same result as the rules below: a documented string that is among the allowed values.
     if type(value) is documented is str and value in allowed:
         return ""
     kinds = {documented, answered} if documented else {type(answer) for answer in allowed if answer != ""}
@@ -124,7 +125,7 @@ def _same_item(item: Any, wanted: Any) -> bool:
 
 
 def _same_dict(value: dict[str, Any], answer: Any) -> bool:
-    """`answer` allows values for each key, as a call's answer does for each parameter."""
+    """Return whether a dict matches `answer`, which lists the allowed values of each key."""
     if not isinstance(answer, dict) or not value.keys() <= answer.keys():
         return False
     if any("" not in _choices(answer[key]) for key in answer.keys() - value.keys()):

@@ -30,13 +30,13 @@ class Tool:
 
 
 class Toolbox:
-    """The tools of one row by name. Each spec is read on first use: a right answer seldom needs it."""
+    """The tools of one row by name. Each spec is read on first use, since right calls seldom need it."""
 
     def __init__(self, specs: Any) -> None:
         if isinstance(specs, Mapping):
             specs = [specs]
         if not isinstance(specs, Iterable):
-            raise InputError(f"{type(specs).__name__} is no list of tools", where="tools", fix=_FORM)
+            raise InputError(f"a {type(specs).__name__} is not a list of tools", where="tools", fix=_FORM)
         self._specs = {spec["name"]: spec for spec in map(_bare_spec, specs)}
         self._tools: dict[str, Tool] = {}
 
@@ -61,19 +61,21 @@ def _toolbox_from_text(text: str) -> Toolbox:
     try:
         return Toolbox(decode(text))
     except CallsError as error:
-        raise InputError("neither JSON nor free of duplicate keys and NaN", where="tools", fix=_FORM) from error
+        what = "the text is not JSON, or has duplicate keys or NaN"
+        raise InputError(what, where="tools", fix=_FORM) from error
 
 
 def _bare_spec(spec: Any) -> Mapping[str, Any]:
     """Return the function's own spec, without OpenAI's `{"type": "function", "function": {...}}` around it."""
     inner = spec.get("function", spec) if isinstance(spec, Mapping) else None
     if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
-        raise InputError(f"no function spec: {str(spec)[:80]!r}", where="tools", fix=_FORM)
+        raise InputError(f"a tool is not a function spec: {str(spec)[:80]!r}", where="tools", fix=_FORM)
     return inner
 
 
 def _tool(spec: Mapping[str, Any]) -> Tool:
-    """Read a JSON schema's `properties` and `required`, or xlam's form: parameters, with a default if optional."""
+    """Read a tool from a spec with a JSON schema (`properties`, `required`), or in xlam's form, in which an optional
+    parameter has a default."""
     schema = spec.get("parameters") or {}
     if isinstance(schema, Mapping) and ("properties" in schema or isinstance(schema.get("type"), str)):
         parameters, required = schema.get("properties") or {}, schema.get("required") or ()
@@ -81,13 +83,13 @@ def _tool(spec: Mapping[str, Any]) -> Tool:
         parameters = schema
         required = [name for name, one in _items(schema, spec) if not _is_optional(one)]
     if not isinstance(required, list | tuple) or not all(isinstance(name, str) for name in required):
-        raise InputError(f"`required` of `{spec['name']}` is no list of names", where="tools", fix=_FORM)
+        raise InputError(f"`required` of `{spec['name']}` is not a list of names", where="tools", fix=_FORM)
     return Tool(dict(_items(parameters, spec)), frozenset(required), bool(schema.get("additionalProperties")))
 
 
 def _items(parameters: Any, spec: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     if not isinstance(parameters, Mapping) or not all(isinstance(one, Mapping) for one in parameters.values()):
-        raise InputError(f"the parameters of `{spec['name']}` are no JSON schema", where="tools", fix=_FORM)
+        raise InputError(f"the parameters of `{spec['name']}` are not a JSON schema", where="tools", fix=_FORM)
     return list(parameters.items())
 
 
@@ -96,7 +98,7 @@ def _is_optional(schema: Mapping[str, Any]) -> bool:
 
 
 def type_names(schema: Any) -> tuple[str, ...]:
-    """Return the types that a schema allows, by JSON schema's names (`List[int], optional` is an array); () if none."""
+    """Return the JSON-schema names of the types of a schema (`List[int], optional` is an array); () if it has none."""
     names = schema.get("type") if isinstance(schema, Mapping) else None
     if isinstance(names, str):
         return (_type_name(names),)

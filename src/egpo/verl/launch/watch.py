@@ -24,7 +24,10 @@ from egpo.verl.launch.processes import launch_record
 
 
 class StopSignals:
-    """Receives stop signals during a `with` block. Nothing is raised: the launcher polls `signum` and `hurried`."""
+    """Receives stop signals during a `with` block. Nothing is raised.
+
+    The launcher polls `signum`, the first signal, and `hurried`, which is true after a second one.
+    """
 
     def __init__(self) -> None:
         self.signum: int | None = None

@@ -1,4 +1,4 @@
-"""Bounds for BFCL's handlers: on the length of an answer, and on every wait for the server.
+"""Limits for BFCL's handlers (its model classes): on the length of each answer, and on each wait for the server.
 
 Runs in BFCL's environment, where egpo is not installed.
 """
@@ -9,12 +9,12 @@ from typing import Any
 
 BFCLS_OWN = 4096
 READY_S = 120.0
-"""Seconds in which the server must list its models with status 200. It did so before BFCL was started."""
+"""Seconds to wait for the server's list of models. The server was already running before BFCL was started."""
 _PAUSE_S = 1.0
 
 
 class ServerNotReadyError(Exception):
-    """The server does not answer with status 200. The message is one line, for the user."""
+    """The server did not list its models in time. The message is one line, shown to the user."""
 
 
 def bounded(handler: type[Any], longest: int | None, context: int | None, timeout_s: float) -> type[Any]:
@@ -44,7 +44,10 @@ def bounded(handler: type[Any], longest: int | None, context: int | None, timeou
             completions.create = create
 
         def _room_after(self, prompt: str) -> int:
-            """Return the tokens left after the prompt, counted as BFCL counts, minus two; may be negative."""
+            """Return the number of tokens that the prompt leaves of the context; negative if the prompt is too long.
+
+            As in BFCL, tokens are counted with the model's tokenizer, and two are held in reserve.
+            """
             whole = min(self.max_context_length, context or self.max_context_length)
             return int(whole - len(self.tokenizer.tokenize(prompt)) - 2)
 
@@ -52,10 +55,10 @@ def bounded(handler: type[Any], longest: int | None, context: int | None, timeou
 
 
 def patient(get: Callable[..., Any], within_s: float = READY_S) -> Callable[[str], Any]:
-    """Return a replacement of `requests.get` for BFCL's loop that waits for the server.
+    """Return a replacement for `requests.get` that retries every second until the server answers with status 200.
 
-    BFCL's loop has no deadline, and no pause after a status other than 200. The replacement retries every second, and
-    raises ServerNotReadyError after `within_s` seconds.
+    After `within_s` seconds it raises ServerNotReadyError. BFCL waits for the server in a loop that calls `get`. The
+    loop has no deadline, and does not pause after a status other than 200.
     """
 
     def ask_until_ready(url: str) -> Any:
@@ -66,7 +69,7 @@ def patient(get: Callable[..., Any], within_s: float = READY_S) -> Callable[[str
                 if reply.status_code == 200:
                     return reply
                 said = f"its last answer was {reply.status_code} {reply.reason}"
-            except OSError as error:  # what requests raises, and what sockets raise
+            except OSError as error:  # the exceptions of requests and of sockets are both OSErrors
                 said = f"{type(error).__name__}: {error}"
             if time.monotonic() > deadline:
                 raise ServerNotReadyError(f"{url}: the server did not list its models within {within_s:g} s ({said})")

@@ -1,7 +1,7 @@
-"""`python drive.py job.json`: runs BFCL's generation and checker on one model, in BFCL's environment.
+"""Runs BFCL's generation and checker on one model, in BFCL's environment: `python drive.py job.json`.
 
-`bfcl/passes.py` writes the job. BFCL stores a case whose generation failed as an answer that begins with "Error during
-inference" and scores it 0: such cases are generated again, and the caller reports an error if some remain.
+`bfcl/passes.py` writes the job file. If the generation of a case fails, BFCL stores an answer that begins with "Error
+during inference" and scores it 0. Such cases are generated again, and the caller reports an error if some still fail.
 """
 
 import json
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 FAILED = "Error during inference"
 NOT_READY = 3
-"""Exit code if the server does not answer; the last line of the output is the reason."""
+"""Exit code if the server does not answer. The last line of the output is then the error message."""
 
 
 def main(job_file: str) -> None:
@@ -35,7 +35,7 @@ def main(job_file: str) -> None:
 
 
 def _refuse_code_of_models() -> None:
-    """Make transformers ignore trust_remote_code=True, which BFCL passes: a model folder's code must never run."""
+    """Make transformers ignore `trust_remote_code=True`, which BFCL sets, so that no code of a model folder runs."""
     from transformers import AutoConfig, AutoTokenizer
 
     for loader in (AutoConfig, AutoTokenizer):
@@ -56,7 +56,7 @@ def evaluate(job: dict[str, Any]) -> None:
         if attempt and not _forget_failures(root / "result"):
             break
         _generate(job, root)
-    # After the scores BFCL computes the spread of latencies, which fails for a single case.
+    # After it has written the scores, BFCL computes the standard deviation of latencies, which fails for one case.
     with suppress(StatisticsError):
         check([MODEL], job["categories"], "result", "score", partial_eval=bool(job["cases"]))
 
@@ -82,7 +82,7 @@ def _generate(job: dict[str, Any], root: Path) -> None:
             local_model_path=None,
             result_dir="result",
             allow_overwrite=False,
-            # With ids, the new line of a case replaces its old one; without, it is appended.
+            # With run_ids, BFCL replaces the old line of a case in the result file; without, it appends a second line.
             run_ids=bool(job["cases"]),
             enable_lora=False,
             max_lora_rank=None,
@@ -104,7 +104,10 @@ def _forget_failures(results: Path) -> int:
 
 
 def is_failed(line: dict[str, Any]) -> bool:
-    """Return whether the generation failed. A model may write these words, too; a failure also has a traceback."""
+    """Return whether a line of a result file records a failed generation.
+
+    The text alone does not show it, because a model may write the same words; a failure also has a traceback.
+    """
     result = line["result"]
     return isinstance(result, str) and result.startswith(FAILED) and "traceback" in line
 

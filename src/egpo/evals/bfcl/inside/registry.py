@@ -1,8 +1,7 @@
-"""A registry of one model that replaces BFCL's.
+"""A registry with a single model, which replaces BFCL's registry of models.
 
-BFCL's registry has a fixed list of model names, and imports the packages of a dozen vendors.
-
-Runs in BFCL's environment, where egpo is not installed.
+BFCL's own registry has a fixed list of model names, and imports the packages of a dozen vendors. This module runs in
+BFCL's environment, where egpo is not installed.
 """
 
 import importlib
@@ -22,12 +21,13 @@ HANDLERS = {
     "llama": ("bfcl_eval.model_handler.local_inference.llama_3_1", "LlamaHandler_3_1", True),
     "template": ("template_handler", "ByTemplate", True),
 }
-"""Prompt format -> module, class, and whether it passes tools in the format of function-calling models."""
+"""For each prompt format: the module and the class of BFCL's handler, and BFCL's flag `is_fc_model` (true for models
+that receive tools in the format of function calling)."""
 
 
 @dataclass
 class ModelConfig:
-    """The fields of BFCL's own class that its generation and its checker read."""
+    """A replacement for BFCL's class `ModelConfig`, with the fields that its generation and its checker read."""
 
     model_name: str
     display_name: str
@@ -44,7 +44,10 @@ class ModelConfig:
 def register(
     served_name: str, prompt_format: str, timeout_s: float, max_tokens: int | None = None, context: int | None = None
 ) -> None:
-    """Install the registry. Call it before any module of BFCL is imported."""
+    """Replace BFCL's registry of models by one that holds only the served model.
+
+    This must be called before any module of BFCL is imported. `max_tokens` and `context` limit each answer.
+    """
     mapping: dict[str, ModelConfig] = {}
     module: Any = ModuleType("bfcl_eval.constants.model_config")
     module.ModelConfig, module.MODEL_CONFIG_MAPPING = ModelConfig, mapping

@@ -1,4 +1,4 @@
-"""A handler of BFCL that builds prompts with the model's own chat template, and parses calls as for Qwen."""
+"""A BFCL handler that builds prompts with the model's own chat template, and parses calls in Qwen's format."""
 
 import json
 import os
@@ -9,7 +9,10 @@ from overrides import override
 
 
 class ByTemplate(QwenFCHandler):
-    """$EGPO_BFCL_TEMPLATE holds variables of the template, $EGPO_BFCL_INSTRUCTION a system turn to put first."""
+    """A BFCL handler that builds prompts with the model's own chat template.
+
+    $EGPO_BFCL_TEMPLATE holds the template's variables as JSON. $EGPO_BFCL_INSTRUCTION is put before the system message.
+    """
 
     @override
     def _format_prompt(self, messages: list[dict[str, Any]], function: list[dict[str, Any]]) -> str:

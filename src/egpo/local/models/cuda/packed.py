@@ -133,7 +133,7 @@ def _adapted(input_ND: Tensor, part: Any) -> Tensor:
     """Compute a layer with an adapter in the input's dtype, as peft does under autocast.
 
     Without autocast, peft multiplies in float32 and keeps a float32 copy of every layer's input for the backward pass,
-    which takes about half as much memory again.
+    which increases the memory use by about half.
     """
     base_NA = linear(input_ND, part.base_layer.weight, part.base_layer.bias)
     if part.disable_adapters or part.merged:

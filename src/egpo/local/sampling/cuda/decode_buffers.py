@@ -39,7 +39,7 @@ class BufferSize:
         return BufferSize(*(max(getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__))
 
     def limited(self, rows: int | None) -> "BufferSize":
-        """Return the size with at most `rows` rows at once."""
+        """Return this buffer size with at most `rows` rows, which are decoded at the same time; None: unchanged."""
         return self if rows is None else replace(self, rows=max(1, min(self.rows, rows)))
 
     def cache_bytes(self, model: PreTrainedModel) -> int:

@@ -1,4 +1,4 @@
-"""Run test code against a program that is in another process."""
+"""The runner of test code against a program that is in another process."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ TICK_S = 0.02
 
 
 class OutOfTime(BaseException):
-    """The time limit was reached. Not an `Exception`, so that no test can catch it by `except Exception`."""
+    """An error for a time limit that was reached. Not an `Exception`, so that no test catches it by accident."""
 
 
 class TooManyFiles(BaseException):
-    """The program has made more files than allowed."""
+    """An error for a program that has made more files than allowed."""
 
 
 def run_checks(job: dict[str, Any], tests: dict[str, Any], connection: Connection, report: Record) -> None:
-    """Report every check in order, and stop if the program can no longer answer.
+    """Run every check in order, report its result, and stop if the program can no longer answer.
 
-    Checks after a timeout or the program's death have no record, and the host counts them as not passed.
+    Checks after a timeout or the end of the program have no record, and the host counts them as not passed.
     """
     scope: dict[str, Any] = {"__name__": "test", "__builtins__": builtins}
     status, error = _timed(job, connection, lambda: connection.answer())
     if status == "ok":
         status, error = _timed(job, connection, lambda: _prepare(tests, connection, scope))
-        # The test failed without the program's doing.
+        # The setup of the tests failed by itself: the fault is not the program's.
         status = "unsupported" if status == "wrong" else status
     if status != "ok":
         report("load" if status == "error" else status, 0, b"", error)
@@ -86,15 +86,15 @@ def _run(check: Any, scope: dict[str, Any], connection: Connection) -> None:
         execute(check, scope)
         return
     function = connection.ask("name", check["fn_name"])
-    # Not by calling `function`: that would let the program change the arguments, which may be the expected value too.
+    # `function` is not called: that would let the program change the arguments, which may also be the expected value.
     got = connection.ask("call_for_data", function, check["args"], check["kwargs"])
     if not any(same(got, right) for right in check["expected"]):
         raise AssertionError("another value was expected")
 
 
 def _timed(job: dict[str, Any], connection: Connection, work: Callable[[], object]) -> tuple[str, bytes]:
-    """Return the status of `work`: ok, wrong, error (the program raised), timeout, files, died, unsupported (the test's
-    fault)."""
+    """Run `work` within the limits; return its status and error text. The status is ok, wrong, error (the program
+    raised an exception), timeout, files (too many), died, or unsupported (a fault of the test)."""
     alarm = Alarm(job)
     try:
         try:
@@ -119,7 +119,7 @@ def _attempt(connection: Connection, work: Callable[[], object]) -> tuple[str, b
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # boundary: a test fails by raising
         if isinstance(error, ImportError) and error is not connection.raised:
             raise Unsupported(f"the test needs a module that the sandbox does not have: {error}") from None
-        # A NameError too: what the tests call is not there.
+        # A NameError counts as the program's error: the program does not define what the tests call.
         raised = error is connection.raised or isinstance(error, (ProgramError, NameError))
         kind = "error" if raised else "wrong"
         return kind, f"{type(error).__name__}: {error}".encode("utf-8", "replace")[-2000:]
@@ -127,7 +127,7 @@ def _attempt(connection: Connection, work: Callable[[], object]) -> tuple[str, b
 
 
 class Alarm:
-    """Checks the limits on every tick, and raises in the main thread if one is exceeded."""
+    """A timer that checks the limits every 20 ms, and raises in the main thread if one is exceeded."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.job, self.armed = job, True

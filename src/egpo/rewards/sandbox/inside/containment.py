@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER = 1, 4, 22, 36
 SECCOMP_MODE_FILTER = 2
-# As in `seccomp`, which stays on the host.
+# The same values as in seccomp.py, which is not sent into the sandbox.
 LOWEST_ADDRESS, HIGHEST_ADDRESS = 0xE6B00001, 0xE6B00002
 MOST_PENDING_SIGNALS = 4096
 STACK_BYTES = 64 << 20
@@ -23,18 +23,18 @@ WRITABLE = ("/tmp", "/dev")
 def shield(walled: bool) -> None:
     """Keep processes of the same user from tracing this one, reading its memory and descriptors, or interrupting it.
 
-    `walled`: the sandbox ensures that already, without /proc and without system calls that read another process.
+    `walled`: the sandbox already prevents tracing and reading: it has no /proc, and denies the system calls for these.
     """
     if not walled:
         prctl(PR_SET_DUMPABLE, 0)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
-    # A reader that has gone is an OSError, as in any Python.
+    # Writing to a pipe that nobody reads then raises OSError, as in ordinary Python.
     _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
 
 
 def prctl(option: int, value: int, more: bytes | int = 0) -> None:
-    """prctl(2). Through `_ctypes`, because importing `ctypes` would cost each program three milliseconds more."""
+    """Call prctl(2), through `_ctypes`: importing `ctypes` would cost each program three milliseconds more."""
     import _ctypes
 
     libc: Any = _ctypes
@@ -51,10 +51,10 @@ def _address_of(function: str) -> int:
 
 
 def keep_to_one_process(rules: bytes) -> None:
-    """Apply a system call filter to this process, for good (`seccomp.one_process_filter`).
+    """Apply the system call filter of `seccomp.one_process_filter` to this process, permanently.
 
-    Its two placeholders are replaced by the upper halves of the addresses near the C library, where the kernel also
-    puts new mappings.
+    The filter has two placeholders: the bounds of the addresses at which the process may map memory. They are replaced
+    by the upper 32 bits of addresses below and above the C library, where the kernel also puts new mappings.
     """
     import sys
 
@@ -73,7 +73,7 @@ def keep_to_one_process(rules: bytes) -> None:
 def confine(settings: dict[str, Any], num_tests: int, supervisor: int) -> None:
     """Set the limits of the calling process, which is about to run a program, and give up the user id.
 
-    It ends with `supervisor`, its parent.
+    The kernel kills the process when `supervisor`, its parent, ends.
     """
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     memory, file = settings["memory_bytes"], settings["file_bytes"]
@@ -84,7 +84,7 @@ def confine(settings: dict[str, Any], num_tests: int, supervisor: int) -> None:
         (resource.RLIMIT_NOFILE, settings["open_files"], settings["open_files"]),
         (resource.RLIMIT_CORE, 0, 0),
         (resource.RLIMIT_MEMLOCK, 0, 0),
-        # Each timer counts as one, and takes memory of the kernel.
+        # Each timer counts as a pending signal, and takes memory of the kernel.
         (resource.RLIMIT_SIGPENDING, MOST_PENDING_SIGNALS, MOST_PENDING_SIGNALS),
         (resource.RLIMIT_AS, memory, memory),
     ]
@@ -101,9 +101,9 @@ def confine(settings: dict[str, Any], num_tests: int, supervisor: int) -> None:
         os.setresgid(settings["run_as"], settings["run_as"], settings["run_as"])
         os.setresuid(settings["run_as"], settings["run_as"], settings["run_as"])
     if not settings["private"]:
-        # Last: a change of user would clear it.
+        # This is set last, because a change of the user id would clear it.
         prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
-        if os.getppid() != supervisor:  # it was gone before we asked: no signal would come
+        if os.getppid() != supervisor:  # the supervisor ended before prctl: no signal would come
             os._exit(1)
     if settings["one_process_filter"]:
         keep_to_one_process(settings["one_process_filter"])

@@ -1,4 +1,4 @@
-"""Whether a returned value equals the expected one."""
+"""The comparison of a returned value with the expected one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ REL_TOL, ABS_TOL = 1e-9, 1e-12
 
 
 def same(got: Any, expected: Any) -> bool:
-    """Compare by Python's `==`, with three additions for expected values that came through JSON.
+    """Return whether two values are equal by Python's `==`, with three additions for values that came through JSON.
 
     A tuple equals a list of the same elements; floats within 1e-9 of each other (relative; 1e-12 absolute) are
-    equal, and NaN equals NaN; a bool equals only a bool. Both sides are plain data, by `values.decode`.
+    equal, and NaN equals NaN; a bool equals only a bool. Both are plain data from `values.decode`.
     """
     if isinstance(got, bool) or isinstance(expected, bool):
         return got is expected

@@ -1,7 +1,7 @@
-"""The one place where source is executed.
+"""The execution of source code, in one place.
 
-No `from __future__` here: `exec` would apply it to the source. And `exec` gets text, not the result of `compile`:
-`compile` first sets up the hundred types of the syntax tree, which costs a millisecond.
+There is no `from __future__` in this file, because `exec` would apply it to the source. `exec` gets text and not the
+result of `compile`, which first sets up the hundred types of the syntax tree and costs a millisecond.
 """
 
 import builtins
@@ -26,7 +26,7 @@ def execute_as_module(source: str, name: str) -> "ModuleType":
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
     try:
         module.__file__ = _written(source)
-    except OSError:  # a full or foreign /tmp: no file then
+    except OSError:  # /tmp is full or cannot be written: the module has no file then
         module.__file__ = "solution.py"
     if "inspect" in source:
         show_source(source)
@@ -45,7 +45,7 @@ def _written(source: str) -> str:
 
 
 def show_source(source: str) -> None:
-    """Write the source to the file that code objects of `exec` name, so that `inspect` finds it."""
+    """Store the source in `linecache` under `<string>`, the file name of code run by `exec`, for `inspect` to find."""
     import linecache
 
     lines = [line + "\n" for line in source.split("\n")]

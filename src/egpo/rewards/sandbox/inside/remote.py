@@ -1,12 +1,12 @@
 """The test code's side of the connection: stand-ins for the program's functions, classes and objects.
 
 Test code runs in the supervisor, which never runs the program. What the program defines has a stand-in there. A call of
-it sends the arguments and receives the value as plain data. So the expected values and the comparison stay where the
-program cannot reach them. The stand-ins:
+a stand-in sends the arguments and receives the value as plain data. So the expected values and the comparison stay
+where the program cannot reach them. The stand-ins:
 
 - a class: a class of its own (`RemoteType`), so that `isinstance`, `except` and `type(x) is C` work;
-- an exception: an instance of such a class, which is a real exception here. None is ever one that the test code or the
-  interpreter raises by itself: a program that calls `AssertionError` by another name catches nothing with it;
+- an exception: an instance of such a class, which is a real exception here. Only exceptions of the program have such a
+  class: if the program defines `Error = AssertionError`, `except Error` in a test does not catch its failed asserts;
 - an object derived from an unchanging builtin value (named tuples, members of an IntEnum): that value, compared here,
   with the program's attributes;
 - any other object: a `Remote`, which never equals plain data.
@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Raised in the middle of `map` or a comprehension of the test, these would end its loop early and pass it.
+# Raised in the middle of `map` or a comprehension of the test, these would end its loop early, and the test would pass.
 _NEVER_RAISED_AGAIN = (StopIteration, StopAsyncIteration)
 # Exceptions of the standard library that tests catch by its name. None of them means anything to a test runner.
 _KNOWN_EXCEPTIONS = {
@@ -39,15 +39,16 @@ LARGEST_VALUE = 16 << 20
 
 
 class ProgramError(Exception):
-    """The program raised something that cannot be raised here."""
+    """An exception of the program whose own class cannot be raised in the test code."""
 
 
 class Unsupported(BaseException):
-    """The test needs something that cannot be done between two processes: the test's fault, not the program's."""
+    """An error for a test that needs what cannot be done between two processes: a fault of the test."""
 
 
 class Connection:
-    """Sends requests to the program, one at a time, and meanwhile serves its calls back into the test code."""
+    """The connection to the program. It sends one request at a time, and meanwhile runs functions of the test code that
+    the program calls."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self.requests, self.answers = requests, answers
@@ -59,7 +60,7 @@ class Connection:
         return self.ask_call(operation, *parts)[0]
 
     def ask_call(self, operation: str, *parts: object) -> tuple[Any, Any]:
-        """Return the value, and the arguments after the call (None if it changed nothing)."""
+        """Send a request; return its value, and the arguments of a call if the program has changed them, else None."""
         self.send((operation, *parts))
         return self.answer()
 
@@ -114,7 +115,7 @@ class Connection:
                 raise ValueError("no such function")
             return self.functions[number - CALLBACKS_FROM]
         if number not in self.stand_ins:
-            # While its class is made, the object itself stands for nothing: a description that leads in a circle ends.
+            # None while the stand-in is being made, so that a description that refers to itself comes to an end.
             self.stand_ins[number] = None
             try:
                 self.stand_ins[number] = self.made(number)
@@ -157,10 +158,10 @@ class Connection:
                 return RemoteType(name, some, namespace)
             except (TypeError, ValueError):  # bases that do not go together
                 continue
-        raise ValueError("a class that cannot be made")
+        raise ValueError("the bases of a class cannot be combined")
 
     def mirror(self, number: int, plain: Any) -> Any:
-        """Return a plain value with the attributes of the program's object `number`, which is derived from it."""
+        """Return a stand-in for object `number` of the program: the value `plain` with the object's attributes."""
         if number not in self.stand_ins:
             cls = self.ask("getattr", _Numbered(number), "__class__")
             base: Any = next((kind for kind in UNCHANGING if isinstance(plain, kind)), None)
@@ -168,7 +169,7 @@ class Connection:
                 return plain
             self.stand_ins[number] = _with_number(base.__new__(cls, plain), self, number)
         known = self.stand_ins[number]
-        # The value that has just come is the one that counts.
+        # If the value has changed, the one just received is returned.
         return known if known == plain and not isinstance(known, Remote) else plain
 
     def exception(self, class_number: Any, name: Any, number: Any, message: Any, args: Any) -> Exception:
@@ -193,7 +194,11 @@ class Connection:
         return error
 
     def exception_class(self, number: Any, name: str) -> Any:
-        """Return the class of an exception of the program: Python's own, unless a name of the program led to it."""
+        """Return the class of an exception of the program; None if it cannot be raised here.
+
+        For a builtin exception, this is Python's own class. But if a test has used the class by a name of the program,
+        such as `Error` after `Error = ValueError`, it is the stand-in for that name.
+        """
         module, _, short = name.rpartition(".")
         known = self.stand_ins.get(number)
         if known is None and (module == "builtins" or name in _KNOWN_EXCEPTIONS):
@@ -214,9 +219,11 @@ class _Numbered:
 
 
 def _python_class(base: Any) -> type | None:
-    """Return a stand-in for a base class of the program, or Python's own by name; None for a base without effect.
+    """Return the base class of a stand-in for a class of the program; None if it needs no such base.
 
-    Exceptions that are no errors would pass through the test, and those that end loops would end its own loops.
+    `base` is a stand-in, which is returned unchanged, or the name of a builtin class, of which only exceptions and
+    immutable types are needed. `Exception` replaces exceptions that `except Exception` does not catch, and
+    StopIteration and StopAsyncIteration, which would end loops of the test.
     """
     if isinstance(base, RemoteType):
         return base
@@ -261,14 +268,14 @@ class RemoteType(type):
             return _call(cls, cls.__dict__["_egpo_class"][0], args, kwargs)
         if issubclass(cls, BaseException):
             return super().__call__(*args, **kwargs)
-        raise Unsupported(f"{cls.__name__} of the test is derived from a class of the program's")
+        raise Unsupported(f"{cls.__name__}, a class of the test, is derived from a class of the program")
 
     def __getattr__(cls, name: str) -> Any:
         _refuse_hidden(name)
         return cls._egpo_class[0].ask("getattr", cls, name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        if name.startswith("__"):  # what abc and typing note on a class of the test
+        if name.startswith("__"):  # what abc and typing store on a class of the test
             super().__setattr__(name, value)
         else:
             cls._egpo_class[0].ask("setattr", cls, name, value)
@@ -288,7 +295,8 @@ class RemoteType(type):
     def __instancecheck__(cls, value: Any) -> bool:
         if super().__instancecheck__(value):
             return True
-        # A class may count others in (`register`, protocols). Plain data and exceptions are what they are here.
+        # The program is asked, because a class may accept other objects (`register`, protocols); but not about plain
+        # data and exceptions.
         asked = isinstance(type(value), RemoteType) and issubclass(type(value), Remote)
         return asked and "_egpo_class" in cls.__dict__ and cls._egpo_class[0].ask("isinstance", value, cls) is True
 
@@ -301,9 +309,11 @@ class RemoteType(type):
 
 
 def _call(target: Any, connection: Connection, args: Any, kwargs: Any) -> Any:
-    """Return the value of a call. One that returns None works in place: its arguments are changed here too.
+    """Call an object of the program and return the value. If it is None, the call may have worked in place: lists,
+    dicts and sets that the program changed are changed here too.
 
-    Other calls do not: `assert f(data) == sorted(data)` has to sort the data of the test, not what f made of it.
+    After a call that returns another value, the arguments stay unchanged: in `assert f(data) == sorted(data)`, the
+    test must sort its original data, even if f has changed its copy.
     """
     value, changed = connection.ask_call("call", target, args, kwargs)
     if value is None and isinstance(changed, tuple) and len(changed) == 2:
@@ -346,7 +356,7 @@ _MIRROR_METHODS: dict[str, Any] = {
 
 def _operator(name: str, ordering: bool = False) -> Any:
     def method(self: Any, *other: Any) -> Any:
-        # With a plain value the program would be told what the test compares with, and could say what it likes.
+        # A plain value is not sent: it may be the expected value, and the program could answer as it likes.
         if not all(isinstance(one, Remote) for one in other):
             return NotImplemented
         value = self._egpo[0].ask("operator", name, self, *other)
@@ -418,7 +428,7 @@ class Remote:
         return self._egpo[0].ask("enter", self)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Never suppress an exception: it may be the one with which the test fails."""
+        """Leave the program's context, and never suppress an exception: it may be the one with which the test fails."""
         self._egpo[0].ask("exit", self, error if _number(error) is not None else None)
 
     def __await__(self) -> Any:
@@ -476,7 +486,7 @@ def _next(connection: Connection, operation: str, iterator: Any, end: type[Excep
 
 
 def iter_remote(connection: Connection, target: Any) -> Any:
-    """An iterator over the elements of the program's object, one request per element."""
+    """Yield the elements of the program's object, one request per element."""
     iterator = connection.ask("iter", target)
     if not isinstance(iterator, Remote):
         raise TypeError("not an iterator")
@@ -489,7 +499,7 @@ def iter_remote(connection: Connection, target: Any) -> Any:
 
 
 def _update(arguments: list[Any], changed: Any) -> None:
-    """Change lists, dicts and sets that were arguments to what the program made of them."""
+    """Give lists, dicts and sets that were arguments the content that the program has given them."""
     if not isinstance(changed, (list, tuple)) or len(changed) != len(arguments):
         return
     for argument, now in zip(arguments, changed, strict=True):

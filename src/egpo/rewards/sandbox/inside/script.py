@@ -1,4 +1,4 @@
-"""Run a program as `python solution.py` would, in the program's own process: nothing here is trusted."""
+"""The run of a whole program, as by `python solution.py`. It happens in the program's process, which is not trusted."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def run_script(source: str) -> int:
 
 
 def _leave() -> None:
-    """Do what an interpreter does at its end, as far as a program notices: threads, exit functions, flushing."""
+    """Do what an interpreter does at its end: wait for threads, call exit functions, and flush the output."""
     if "threading" in sys.modules:
         sys.modules["threading"]._shutdown()
     if "atexit" in sys.modules:
         sys.modules["atexit"]._run_exitfuncs()
-    # Files that the program has open on its output are flushed when they go.
+    # Files that the program has opened on its output are flushed when they are deleted.
     sys.modules["__main__"].__dict__.clear()
     for stream in (sys.stdout, sys.__stdout__, sys.stderr):
         if stream is not None and not stream.closed:

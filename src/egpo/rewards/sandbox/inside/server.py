@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 CALLBACKS_FROM = 1 << 31
-"""References from here on belong to the test code; below, to the program."""
+"""The first number of references to objects of the test code; smaller numbers refer to objects of the program."""
 LONGEST_MESSAGE = 1000
 
 
 class Server:
-    """Answers requests of the test code for names, attributes and calls of a program that was loaded once."""
+    """The server that answers requests of the test code for names, attributes and calls of a loaded program."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self.requests, self.answers = requests, answers
@@ -47,7 +47,7 @@ class Server:
         return None, None
 
     def answer(self, work: Callable[[], tuple[object, object]]) -> None:
-        """Do the work and send its value, or its exception."""
+        """Call `work` and send its value, or its exception."""
         try:
             value, changed = work()
             content = self.encode(("value", value, changed))
@@ -62,17 +62,17 @@ class Server:
         return work(*parts), None
 
     def call(self, function: Callable[..., object], args: list[Any], kwargs: dict[str, Any]) -> tuple[object, object]:
-        """Return the value and, if the call has changed them (a sort in place), the arguments."""
+        """Call a function; return its value and, if the call has changed them (a sort in place), the arguments."""
         before = self.encode((args, kwargs))
         value = function(*args, **kwargs)
         return value, ((args, kwargs) if self.encode((args, kwargs)) != before else None)
 
     def on_call_for_data(self, function: Callable[..., object], args: list[Any], kwargs: dict[str, Any]) -> object:
-        """Return the value without the classes that the program has derived from builtin ones."""
+        """Call a function; return its value with every object of a derived class as its builtin base."""
         return decode(encode(function(*args, **kwargs), self.hand_over), self.resolve)
 
     def on_name(self, name: str) -> object:
-        """Return a global of the program, or a method of its `Solution` class, the form of practice sites."""
+        """Return a global of the program, or a method of its class `Solution`, which some coding sites ask for."""
         if hasattr(self.module, name):
             return getattr(self.module, name)
         solution = getattr(self.module, "Solution", None)
@@ -89,10 +89,10 @@ class Server:
         if isinstance(target, BaseException):
             try:
                 args = decode(encode(target.args, self.hand_over), self.resolve)
-            except Exception:  # boundary: arguments that cannot travel
+            except Exception:  # boundary: arguments that cannot be sent
                 args = ()
             name = f"{kind.__module__}.{kind.__qualname__}"
-            # The class by its number: only a name that leads to it makes something that stands for it.
+            # The class is sent as a number, so that no stand-in for it is made unless the test reaches it by a name.
             return "exception", self.hand_over(kind), name, self.hand_over(target), _message(target), args
         return "object", kind, "coroutine" if hasattr(kind, "__await__") and hasattr(kind, "send") else ""
 
@@ -135,7 +135,7 @@ class Server:
         return getattr(_operator, name)(*operands)
 
     def on_content(self, target: Any) -> object:
-        """Return the current builtin value that `target` is derived from; None if there is none."""
+        """Return the content of an object derived from a list, dict, set or bytearray; None for any other object."""
         return decode(encode(target, self.hand_over), self.resolve) if isinstance(target, CHANGING) else None
 
     def on_source(self, target: Any) -> str:
@@ -180,7 +180,8 @@ class Server:
         return encode(value, self.hand_over, 0, self.of_subclass)
 
     def of_subclass(self, value: object) -> bytes:
-        """Decide how an object is sent: with its value if derived from an immutable one, otherwise as a reference."""
+        """Return the prefix with its number for an object derived from an immutable builtin type, a reference for one
+        derived from a mutable builtin type, and b"" for any other object (see `values.encode`)."""
         if isinstance(value, UNCHANGING):
             return b"m" + self.hand_over(value).to_bytes(4, "big")
         return reference(self.hand_over(value)) if isinstance(value, CHANGING) else b""
@@ -223,12 +224,12 @@ class Callback:
                 return parts[0]
             if operation == "raise":
                 raise _rebuilt(*parts)
-            # The test's function looks at what it was given.
+            # Meanwhile the test's function may ask about its arguments.
             self.server.answer(lambda operation=operation, parts=parts: self.server.obey(operation, *parts))  # type: ignore[misc]
 
 
 def _rebuilt(error: object, name: str, message: str) -> BaseException:
-    """Return what the test's function raised: an exception of the program, a builtin one, or neither."""
+    """Return the exception that the test's function raised: one of the program, a builtin one, or a RuntimeError."""
     if isinstance(error, BaseException):
         return error
     kind = getattr(builtins, name, None)

@@ -1,4 +1,4 @@
-"""The first process inside the sandbox. It starts the program, watches it, and reports; it never runs it.
+"""The supervisor, the first process inside the sandbox. It starts the program in another process, watches and reports.
 
 In: frames on descriptor 0. The first is the job (program, limits, inputs). The second has the test code with its
 expected values and is read only after the last fork, so that no process of the program has ever contained them.
@@ -35,7 +35,8 @@ SIGXCPU = 24
 
 
 def main(armoured: bool = False) -> None:
-    """Do the job on descriptor 0. `armoured`: frames and reports are base64, for services that transfer text only."""
+    """Read a job from descriptor 0, run it, and exit. `armoured`: frames and reports are base64, for services that
+    transfer text only."""
     out = os.dup(1)
     os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
     unarmour = _unarmour if armoured else bytes
@@ -59,7 +60,7 @@ def _unarmour(content: bytes) -> bytes:
 
 
 class Reporter:
-    """Writes records to the host."""
+    """The writer of records to the host."""
 
     def __init__(self, fd: int, armoured: bool) -> None:
         self.fd, self.armoured = fd, armoured
@@ -89,7 +90,7 @@ def run_one(job: dict[str, Any], index: int, stdin: bytes) -> tuple[str, int, by
     except OSError as error:
         if index == 0:
             raise
-        # An earlier run of the same program has put something undeletable there.
+        # An earlier run of the same program has put something at this path that cannot be deleted.
         return "exit", 1, b"", str(error).encode()
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
@@ -124,7 +125,7 @@ def fork(job: dict[str, Any], index: int, streams: tuple[int, ...], work: Callab
         return child
     code = 1
     try:
-        # First out of the way, so that no target overwrites a source that is still needed.
+        # First to numbers from 64 on, so that no target overwrites a source that is still needed.
         for place, fd in enumerate(streams):
             os.dup2(fd, 64 + place)
         for place in range(len(streams)):
@@ -140,19 +141,20 @@ def fork(job: dict[str, Any], index: int, streams: tuple[int, ...], work: Callab
 
 
 def _enter_directory(work_dir: str, index: int) -> None:
-    """Make a new directory for each run, so that files of the previous run do not affect it."""
+    """Make a new directory for a run and enter it, so that files of the previous run do not affect this one."""
     os.chdir(work_dir)
     try:
         os.mkdir(str(index), 0o777)
         os.chmod(str(index), 0o777)
         os.chdir(str(index))
     except OSError:
-        # The program has filled /tmp or taken the name: no directory then.
+        # The program has filled /tmp or taken the name: the run has no directory of its own then.
         pass
 
 
 class ProgramWatch:
-    """Collects what a child prints until it ends, runs out of time, prints too much, or makes too many files."""
+    """The watch over a child: what it prints until it ends, runs out of time, prints too much, or makes too many
+    files."""
 
     def __init__(self, child: int, out: int, err: int, job: dict[str, Any]) -> None:
         self.child, self.out, self.err, self.job = child, out, err, job
@@ -171,7 +173,7 @@ class ProgramWatch:
             if self.num_open:
                 self.read(TICK_S)
             else:
-                # Nothing more to read: it is about to end, in most cases at once.
+                # The child has closed its output: in most cases it ends at once.
                 time.sleep(nap_s)
                 nap_s = min(2 * nap_s, TICK_S)
             if len(self.output) > self.limit:
@@ -210,7 +212,7 @@ class ProgramWatch:
 
 
 def run_functions(job: dict[str, Any], report: Reporter, read_checks: Callable[[], dict[str, Any]]) -> None:
-    """Load the program once in a child; then, and only then, read the tests and run them on this side."""
+    """Load the program in a child; only then read the tests, so that the child never has them, and run them here."""
     from egpo.rewards.sandbox.inside.check_runner import run_checks
     from egpo.rewards.sandbox.inside.remote import Connection
     from egpo.rewards.sandbox.inside.server import Server
@@ -230,7 +232,7 @@ def run_functions(job: dict[str, Any], report: Reporter, read_checks: Callable[[
 
 
 def _ran_out_of_processor_time(child: int) -> bool:
-    """Return the exit status of a child whose pipe has closed: it has ended or is about to."""
+    """Return whether a child whose pipe has closed was ended by its limit of processor time (SIGXCPU)."""
     for _ in range(100):
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:

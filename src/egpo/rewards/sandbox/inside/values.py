@@ -1,4 +1,4 @@
-"""Plain values as bytes. A received value is rebuilt from builtin types, whatever classes the sender used.
+"""The encoding of plain values as bytes. A received value is built from builtin types, whatever the sender used.
 
 One tag byte, then the content; sizes are four bytes, big-endian. A value that is not plain data is sent as a reference:
 a number that its owner can look up. A subclass is sent as its builtin base, so that an `int` whose `__eq__` is always
@@ -73,10 +73,11 @@ _EXACT = {type(None), bool, *UNCHANGING, *CHANGING}
 
 
 def encode(value: Value, hand_over: HandOver, depth: int = 0, of_subclass: OfSubclass | None = None) -> bytes:
-    """Return the bytes of `value`; `hand_over` numbers what is not plain data (or raises TypeError).
+    """Return the bytes of `value`. `hand_over` returns the number by which an object that is not plain data is sent.
 
-    `of_subclass` is called for an object of no builtin or known class. It returns b"" (the object is sent as its base,
-    or handed over), or a tag with a number: `m` before the plain value, `r` in place of it.
+    `of_subclass` is called for an object whose class is not one of those that are sent as plain data. It returns `m`
+    and a number, which are sent before the plain value; `r` and a number, which are sent in place of it; or b"": an
+    object derived from a builtin type is then sent as that type, and any other object by its number.
     """
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
@@ -122,7 +123,8 @@ def reference(number: int) -> bytes:
 
 
 def class_name(value: object) -> str:
-    """Return the class of `value` by the name under which it is imported (Python 3.13 has paths in a submodule)."""
+    """Return the full name of the class of `value`. Classes of `pathlib`, which Python 3.13 defines in a submodule, get
+    the name by which programs import them."""
     return f"{type(value).__module__}.{type(value).__qualname__}".replace("pathlib._local.", "pathlib.")
 
 
@@ -205,8 +207,8 @@ def _rebuilt(parts: Value) -> Value:
     module, _, name = parts[0].rpartition(".")
     try:
         return getattr(__import__(module), name)(*parts[1:])
-    except Exception as error:  # boundary: whatever these classes say to arguments that are not theirs
-        raise ValueError(f"no {parts[0]}: {error}") from error
+    except Exception as error:  # boundary: these classes may raise anything on wrong arguments
+        raise ValueError(f"{parts[0]} cannot be built: {error}") from error
 
 
 def _float(text: str) -> float:

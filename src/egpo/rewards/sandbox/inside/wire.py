@@ -12,11 +12,12 @@ HEADER = 16
 
 
 class Closed(BaseException):
-    """The other side has ended. Not an `Exception`, so that no test can catch it by `except Exception`."""
+    """An error for a connection whose other side has ended. Not an `Exception`, so that no test catches it by
+    accident."""
 
 
 class OversizedError(Exception):
-    """A frame above the limit."""
+    """An error for a frame that is longer than allowed."""
 
 
 def read_exactly(fd: int, size: int) -> bytes:

@@ -144,7 +144,10 @@ class Partial:
 
 
 def rows_in_a_tile(repeats: int) -> int:
-    """Return how many rows read a prompt's keys together: about 32 to 64 queries, `repeats` of each row."""
+    """Return how many rows read a prompt's keys together: at most 16 rows, and at most 64 queries if possible.
+
+    Each row has `repeats` queries for one head of keys.
+    """
     return max(1, min(16, 64 // repeats))
 
 

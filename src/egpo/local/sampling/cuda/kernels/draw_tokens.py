@@ -20,7 +20,10 @@ LOWEST = tl.constexpr(-1e30)
 
 @triton.jit
 def _block_kernel(logit, highest, total, weighted, num_words, inverse_temperature, BLOCK: tl.constexpr):
-    """Store for one block of words its highest x (called m), the sum of exp(x - m), and of exp(x - m) (x - m)."""
+    """Store three numbers for one block of words: m = max(x), sum exp(x - m), and sum exp(x - m) * (x - m).
+
+    x is the logit of a word divided by the temperature.
+    """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     word = block * BLOCK + tl.arange(0, BLOCK)
     inside = word < num_words
