@@ -244,7 +244,8 @@ def _version(package: str) -> str | None:
 
 
 def _install_verl() -> str:
-    return f"only for engine=verl: pip install 'verl[vllm]=={VERL_VERSION}' TransferQueue, in an environment of its own"
+    on_gpus = f"pip install 'verl[vllm]=={VERL_VERSION}' TransferQueue"
+    return f"only for engine=verl, in an environment of its own: {on_gpus}; without a GPU, {_BUILD_VERL}"
 
 
 def _package(name: str, wanted: str, *, required: bool) -> Check:
