@@ -3,7 +3,7 @@
 The pins in `pyproject.toml` and `environments/` must agree with the versions here (tests/test_support.py).
 """
 
-PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
+PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13))
 """The versions on which the core tests were run (`make matrix`; docs/installation.md)."""
 VERL_PYTHON_VERSIONS = ((3, 11), (3, 12))
 """The versions for which verl's packages exist."""
