@@ -75,6 +75,7 @@ def pairs(section):
 @pytest.mark.parametrize("section", ["TRL", "verl"])
 def test_the_page_and_the_table_of_suggestions_agree(section):
     found = {theirs: ours for theirs, ours in pairs(section) if ours in KEYS and theirs != ours}
+    found.pop("data.val_files", None)  # its row names two ways for the two files
     assert len(found) > 20
     suggested = {theirs: OTHER_TOOLS.get(theirs) for theirs in found if theirs.rpartition(".")[2] not in LAST_PARTS}
     assert suggested == {theirs: found[theirs] for theirs in suggested}

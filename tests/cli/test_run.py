@@ -123,7 +123,7 @@ def test_a_dry_run_imports_neither_torch_nor_transformers(here):
 
 
 SMALLEST = ["steps=1", "rollout.prompts=2", "rollout.n=2", "validation.problems=2", "task.settings.train=8",
-            "task.settings.test=4"]  # fmt: skip
+            "task.settings.test=4", "rollout.max_response_tokens=64"]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")

@@ -27,7 +27,7 @@ def test_a_file_of_the_working_directory_needs_its_suffix_or_a_path(tmp_path, mo
     monkeypatch.chdir(tmp_path)
     for name in ("countdown_tiny", "countdown_tiny.yaml"):
         (tmp_path / name).write_text(OWN)
-    assert load_config("countdown_tiny").name == "countdown-tiny"
+    assert load_config("countdown_tiny").name == "countdown-tiny-grpo"
     for word in ("countdown_tiny.yaml", "./countdown_tiny.yaml", str(tmp_path / "countdown_tiny")):
         assert load_config(word).name == "own"
 
