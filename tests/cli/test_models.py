@@ -130,5 +130,6 @@ def test_too_little_address_space_is_one_line(tmp_path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
     )
     assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    first, line = done.stderr.splitlines()
+    assert first == "loading egpo-tiny ..."
     assert line.startswith("egpo: not enough memory (")
