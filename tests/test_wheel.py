@@ -4,6 +4,7 @@ torch and the other dependencies come from this environment, by a `.pth` file; e
 """
 
 import json
+import re
 import subprocess
 import sys
 import sysconfig
@@ -94,5 +95,4 @@ def test_advice_outside_a_clone_names_nothing_of_the_clone(egpo, words):
     done = egpo(*words)
     shown = done.stdout + done.stderr
     assert "examples/" not in shown
-    for line in shown.splitlines():
-        assert " make " not in f" {line} " or "clone" in line, line
+    assert not re.search(r"\bmake (verl|demo|env|test)\b", " ".join(shown.split()))

