@@ -1,9 +1,10 @@
 # Everything starts here: each target builds what it needs, once.
 #   make demo     about four minutes on two cores      make test     every test, on a bare clone
-#   make check    format, lint, types                  make fuzz     the laws on new examples
+#   make check    format, lint, types, documentation   make fuzz     the laws on new examples
 #   make bench    side-by-side measurements            make test-gpu the engine's tests on a GPU
 #   make verl     verl, vLLM and Ray on a CPU          make lock     resolve the dependencies afresh
-#   make docs     pages generated from the source      make matrix   core tests on several Pythons and torches
+#   make docs     the documentation, as a local server make pages    the pages generated from the source
+#   make site     the documentation, built strictly    make matrix   core tests on several Pythons and torches
 #   make wheel    the wheel, in dist/
 # With TORCH_INDEX=URL torch comes from that index, and everything else from pip's own.
 
@@ -20,8 +21,9 @@ PIP_INSTALL := pip install --quiet --disable-pip-version-check
 # BFCL's evaluator pins other versions than ours: it has an environment of its own (0.4 GB), as `egpo eval bfcl` makes.
 BFCL_READY := .env-bfcl/.ready
 VERL_READY := .env-verl/.ready
+DOCS_READY := .env-docs/.ready
 
-.PHONY: env verl system demo test test-main test-verl matrix wheel fuzz check format bench test-gpu lock docs clean
+.PHONY: env verl system demo test test-main test-verl matrix wheel fuzz check format bench test-gpu lock docs pages site clean
 
 env: $(READY)
 
@@ -61,10 +63,10 @@ demo: $(READY)
 # GiB on two ranks). What its tests say is shown when they are through.
 # The environments are made first, one after the other, so that the second finds torch in pip's cache.
 test:
-	@$(MAKE) --no-print-directory -j 1 $(READY) $(VERL_READY) $(BFCL_READY) system
+	@$(MAKE) --no-print-directory -j 1 $(READY) $(VERL_READY) $(BFCL_READY) $(DOCS_READY) system
 	@$(MAKE) --no-print-directory -j 2 test-main test-verl
 
-test-main: $(READY) system $(BFCL_READY)
+test-main: $(READY) system $(BFCL_READY) $(DOCS_READY)
 	$(BIN)/pytest -n auto
 
 test-verl: $(VERL_READY) $(BFCL_READY) system
@@ -104,10 +106,12 @@ wheel: $(READY)
 fuzz: $(READY) system
 	EGPO_FUZZ=1 $(BIN)/pytest -n auto -m hypothesis
 
-check: $(READY)
+check: $(READY) $(DOCS_READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m website.pages --check
+	$(MKDOCS) build --strict --quiet
 
 format: $(READY)
 	$(BIN)/ruff format .
@@ -161,9 +165,23 @@ lock:
 	  .env-lock/bin/pip freeze --exclude egpo | sed -E -e 's/^(torch==[0-9.]+)\+.*/\1/' -e '/^(cuda-|nvidia-|triton==)/d'; } > requirements.lock
 	rm -rf .env-lock
 
-# The pages that are generated from tables in the source.
-docs: $(READY)
-	$(BIN)/python -m egpo.runs.metrics_page > docs/metrics.md
+# The documentation: the pages that are generated from the source, the site as files in build/site (a warning, such as a
+# link that leads nowhere or a page that docs/README.md does not list, is an error), and the site with a server.
+MKDOCS := NO_MKDOCS_2_WARNING=1 .env-docs/bin/mkdocs
+
+$(DOCS_READY): environments/docs/requirements.txt $(READY)
+	$(BIN)/python -m venv .env-docs
+	.env-docs/bin/$(PIP_INSTALL) --no-deps -r environments/docs/requirements.txt
+	@touch $@
+
+pages: $(READY)
+	$(BIN)/python -m website.pages
+
+site: $(DOCS_READY)
+	$(MKDOCS) build --strict --quiet
+
+docs: pages $(DOCS_READY)
+	$(MKDOCS) serve
 
 clean:
 	rm -rf $(VENV) .env-* build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -19,6 +19,7 @@ LEAVES = {
     "errors",
     "files",
     "fingerprints",
+    "model_sources",
     "native",
     "processes",
     "recipes",
@@ -40,6 +41,7 @@ MAY_IMPORT = {
     "files": set(),
     "fingerprints": set(),
     "chat_templates": {"errors"},
+    "model_sources": {"assets", "chat_templates", "errors", "files", "fingerprints"},
     "sections": {"errors", "files"},
     "user_code": {"errors"},
     "native": {"errors", "files"},
@@ -48,7 +50,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "api_results": LEAVES | {"runs", "comparisons", "evals", "probes"},
     "api": LEAVES
-    | {"api_results", "config", "tasks", "runs", "engines", "prepared_data", "local", "evals", "probes", "comparisons"}
+    | {"api_results", "config", "tasks", "runs", "engines", "cold_starts", "local", "evals", "probes", "comparisons"}
     | {"reports"},
     "config": LEAVES | {"advantages"},
     "rewards": LEAVES,
@@ -67,10 +69,12 @@ MAY_IMPORT = {
     "demos": LEAVES | {"advantages", "config", "runs", "evals", "probes", "reports", "experiments"},
     "verl": LEAVES | {"config", "tasks", "rewards", "advantages", "segments", "data", "runs"},
     "merges": LEAVES | {"config", "data", "runs", "local"},
+    "pushes": LEAVES | {"runs", "merges", "local"},
     "comparisons": LEAVES | {"data", "runs", "evals"},
     "serving": LEAVES | {"config"},
     "plans": LEAVES | {"config"},
     "prepared_data": LEAVES | {"config", "data", "tasks"},
+    "cold_starts": LEAVES | {"config", "tasks", "rewards", "prepared_data", "local"},
     "engines": LEAVES | {"config", "local", "runs", "verl"},
     "experiments": LEAVES
     | {
@@ -78,6 +82,7 @@ MAY_IMPORT = {
         "tasks",
         "data",
         "runs",
+        "cold_starts",
         "prepared_data",
         "engines",
         "verl",

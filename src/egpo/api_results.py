@@ -39,7 +39,8 @@ class RunResult:
         """The folder of the newest checkpoint's model, which transformers, vLLM and egpo can load."""
         checkpoints = list(self.run.checkpoints.values())
         if not checkpoints:
-            raise InputError("the run has no checkpoint yet", where=str(self.folder), fix="let it train")
+            fix = "continue the training until one is written"
+            raise InputError("the run has no checkpoint yet", where=str(self.folder), fix=fix)
         return checkpoints[-1].model
 
     @property
@@ -116,7 +117,7 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What a model does on training problems before training. A notebook shows its picture."""
+    """The results of a probe: how a model performs on training problems before training. Notebooks display a plot."""
 
     probe: "Probe"
     path: Path

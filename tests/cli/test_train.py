@@ -64,7 +64,7 @@ def test_what_a_model_writes_cannot_steer_the_terminal(egpo_train, capsys):
             ["engine=verl", "update.schedule=linear"],
             "egpo: update.schedule: verl has only the schedules `constant` and `cosine`",
         ),
-        (["--address", "head:6379"], "egpo: --address: the embedded engine cannot join a Ray cluster"),
+        (["--address", "head:6379"], "egpo: --address: the engine `local` cannot join a Ray cluster"),
         (["update.lrr=1"], "unknown key `lrr`; did you mean `lr`?"),
         (["model.path=./nowhere"], "egpo: model ./nowhere: no such folder; check the path: there is no `nowhere` in "),
         (["task.name=cuontdown"], "did you mean `countdown`?"),

@@ -40,7 +40,16 @@ def write_run(
 
 
 def write_run_evaluation(
-    run, right_PN, *, name="countdown-n4-t1-step10", step=10, task="countdown", data="digest", first=0, **exam
+    run,
+    right_PN,
+    *,
+    name="countdown-n4-t1-step10",
+    step=10,
+    task="countdown",
+    data="digest",
+    first=0,
+    model="model",
+    **exam,
 ):
     """`right_PN[p][n]`: whether response n to problem p is right."""
     right_PN = np.atleast_2d(np.asarray(right_PN))
@@ -52,7 +61,7 @@ def write_run_evaluation(
     sampling = Sampling(n=right_PN.shape[1], seed=exam.pop("seed", 0), **exam)
     exam = Exam(task, {"mode": "binary"}, sampling=sampling)
     evaluation = Evaluation(run.name, exam, figures_of(samples), samples, 0, data)
-    return write_evaluation(run / "evals", name, evaluation, Origin("model", step))
+    return write_evaluation(run / "evals", name, evaluation, Origin(model, step))
 
 
 def drawn(share, seed, problems=100, n=4):

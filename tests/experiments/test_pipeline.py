@@ -107,7 +107,7 @@ def test_a_failed_stage_keeps_what_was_done_and_the_same_command_goes_on(run_rec
     assert caught.value.exit_code == 2
     cause, last = caught.value.faults
     assert "nowhere" in str(cause)
-    assert "stage `eval` did not finish; finished stages: prepare, probe, train, merge" in str(last)
+    assert "stage `eval` did not finish; finished stages: prepare, cold_start, probe, train, merge" in str(last)
     assert last.fix == "fix the cause, then run the same command again to continue"
     assert worked(run_recipe()) == ["eval: base", "eval: trained", "report"]
 
@@ -280,7 +280,7 @@ def test_a_checkpoint_that_was_cut_off_is_no_model(run_recipe, harmed):
     run_recipe()
     path = Path("runs/tiny/checkpoints/global_step_2/actor/huggingface") / harmed
     path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(EgpoError, match=f"{harmed}: has 20 bytes"):
+    with pytest.raises(EgpoError, match=f"{harmed}: the file has 20 bytes"):
         run_recipe()
 
 

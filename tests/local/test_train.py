@@ -15,6 +15,7 @@ from egpo.local.train import train
 from egpo.runs.dump import read_dump
 from egpo.runs.health import read_notes
 from egpo.runs.metrics import read_metrics
+from egpo.runs.trackers import OPENERS, Tracker
 from tests.local.conftest import build_model, build_tokenizer
 from tests.local.runs import Finished, contents, differing, run, start, write_recipe
 
@@ -49,6 +50,25 @@ def test_a_run_leaves_what_the_layout_says(recipe, tmp_path):
     assert provenance["seed"] == 0
     assert set(provenance["data"]) == {"train", "test"}
     assert load_config(folder / "config.yaml") == load_config(recipe)
+
+
+def test_trackers_get_a_table_of_samples_with_every_dump(recipe, tmp_path, monkeypatch):
+    tables = []
+    keeping = Tracker("wandb", lambda *_: None, lambda: None, lambda step, table: tables.append((step, table)))
+    monkeypatch.setitem(OPENERS, "wandb", lambda _: keeping)
+    trained(recipe, "steps=3", "watch.trackers=[wandb]", "watch.samples=4")
+    assert [(step, len(table.rows)) for step, table in tables] == [(1, 4), (2, 4), (3, 4)]
+    step, table = tables[-1]
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    dumped = {(one.problem, one.sample): one for one in read_dump(tmp_path / f"runs/tiny/rollouts/step_{step}.jsonl")}
+    for row in rows:
+        same = dumped[row["problem"], row["sample"]]
+        assert (row["response"], row["reward"], row["advantage"]) == (same.output, same.score, same.advantage)
+
+
+def test_samples_without_a_tracker_that_shows_them_are_refused(recipe):
+    with pytest.raises(InputError, match=r"`samples` is set, but no tracker takes a table; add one of wandb"):
+        load_config(recipe, ["watch.samples=4", "watch.trackers=[tensorboard]"])
 
 
 def test_a_dump_shows_what_was_sampled(recipe, tmp_path):

@@ -123,8 +123,11 @@ def test_a_model_whose_cost_is_not_known_is_refused(model_folder, tmp_path):
     [
         ("[]", "is not a JSON object"),
         ("{", "cannot be read"),
-        ('{"model_type": "qwen3", "num_attention_heads": "4"}', "`num_attention_heads` in its config.json is '4'"),
-        ('{"model_type": "qwen3", "num_attention_heads": 0}', "`num_attention_heads` in its config.json is 0"),
+        (
+            '{"model_type": "qwen3", "num_attention_heads": "4"}',
+            "`num_attention_heads` in the model's config.json is '4'",
+        ),
+        ('{"model_type": "qwen3", "num_attention_heads": 0}', "`num_attention_heads` in the model's config.json is 0"),
     ],
 )
 def test_a_config_that_is_none_is_named(tmp_path, text, fault):

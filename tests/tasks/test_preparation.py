@@ -10,7 +10,8 @@ from egpo.data import read_manifest, read_rows
 from egpo.errors import InputError
 from egpo.rewards import score
 from egpo.rewards.sandbox import sandbox_status
-from egpo.tasks import TASKS, load_task
+from egpo.tasks import load_task
+from egpo.tasks.loading import SOURCED_TASKS
 from egpo.tasks.preparation import prepare
 
 needs_sandbox = pytest.mark.skipif(not sandbox_status().ok, reason="no sandbox works here")
@@ -18,7 +19,7 @@ REAL_GSM8K = Path(__file__).resolve().parents[2] / "../shared/data/gsm8k"
 
 
 def make(name, out, **options):
-    return prepare(TASKS[name](), out, **options)
+    return prepare(SOURCED_TASKS[name](), out, **options)
 
 
 def write_lines(path, rows):
@@ -31,7 +32,7 @@ def keys(name, out):
     return {split: [problem.key for problem in task.problems(split)] for split in ("train", "test")}
 
 
-@pytest.mark.parametrize("name", sorted(TASKS))
+@pytest.mark.parametrize("name", sorted(SOURCED_TASKS))
 def test_the_same_seed_gives_the_same_bytes_and_no_problem_is_in_both_splits(tmp_path, name):
     for out, seed in (("a", 3), ("b", 3), ("c", 4)):
         make(name, tmp_path / out, train=70, test=30, seed=seed)
@@ -44,7 +45,7 @@ def test_the_same_seed_gives_the_same_bytes_and_no_problem_is_in_both_splits(tmp
     assert not set(found["train"]) & set(found["test"])
 
 
-@pytest.mark.parametrize("name", sorted(TASKS))
+@pytest.mark.parametrize("name", sorted(SOURCED_TASKS))
 def test_a_task_reads_back_what_it_wrote(tmp_path, name):
     make(name, tmp_path / "out", train=40, test=20, seed=9)
     drawn = load_task(name, train=40, test=20, seed=9)
@@ -55,7 +56,7 @@ def test_a_task_reads_back_what_it_wrote(tmp_path, name):
     assert len(load_task(name, source=tmp_path / "out", train=7).problems("train")) == 7
 
 
-@pytest.mark.parametrize("name", sorted(TASKS))
+@pytest.mark.parametrize("name", sorted(SOURCED_TASKS))
 def test_the_rows_are_verls(tmp_path, name):
     make(name, tmp_path / "out", train=5, test=3)
     rows = pq.read_table(tmp_path / "out" / "test.parquet").to_pylist()
@@ -66,11 +67,11 @@ def test_the_rows_are_verls(tmp_path, name):
         assert (row["extra_info"]["split"], row["extra_info"]["index"]) == ("test", index)
         assert row["prompt"][-1]["role"] == "user"
         assert row["ability"]
-        assert row["data_source"] == TASKS[name].generated_data_source
+        assert row["data_source"] == SOURCED_TASKS[name].generated_data_source
 
 
 @needs_sandbox
-@pytest.mark.parametrize("name", sorted(TASKS))
+@pytest.mark.parametrize("name", sorted(SOURCED_TASKS))
 def test_the_answer_in_a_row_earns_full_reward_by_the_columns_that_verl_hands_on(tmp_path, name):
     make(name, tmp_path / "out", train=12, test=2)
     for row in pq.read_table(tmp_path / "out" / "train.parquet").to_pylist():

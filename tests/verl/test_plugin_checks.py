@@ -42,7 +42,7 @@ def test_a_stock_run_is_never_refused():
     [
         (
             {"bypass": True},
-            "algorithm.rollout_correction: bypass_mode skips the pass that computes the entropy of `egpo`; "
+            "algorithm.rollout_correction: bypass_mode skips the pass that computes the entropy, which `egpo` needs; "
             "algorithm.rollout_correction.bypass_mode=False",
         ),
         (

@@ -19,6 +19,7 @@ from egpo.rewards.plain_values import finite, first_present
 from egpo.rewards.scoring import DATA_SOURCES, REWARDS, check_settings
 from egpo.rewards.verdict import Verdict
 from egpo.tasks import load_task
+from egpo.tasks.dataset import NAME as DATASET
 
 ROLLOUT_FOLDERS = ("rollouts", "validations")
 STORED_REWARD_KEYS = ("reward", "score")
@@ -54,6 +55,9 @@ def mode_of_run(path: Path) -> RunMode | None:
     config = folders[0] / "config.yaml"
     task = read_layers(config, "config of the run").value.get("task") or {}
     name, settings = task.get("name"), task.get("settings") or {}
+    if name == DATASET:
+        _, _, own_mode = str(settings.get("reward")).partition("@")
+        return RunMode(own_mode, config) if own_mode else None
     if not isinstance(name, str) or ":" in name:
         return None
     # Only the mode is passed to the task: other settings may name files that were moved since the run.

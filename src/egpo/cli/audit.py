@@ -29,7 +29,10 @@ def audit_sandbox(
     programs: Annotated[int, typer.Option(min=1, help="With --memory: number of copies that run at a time.")] = 4,
     cgroup: Annotated[
         bool,
-        typer.Option(help="Limit memory with a cgroup. --no-cgroup: as on a machine that does not allow cgroups."),
+        typer.Option(
+            help="Limit memory with a cgroup if the machine allows it. --no-cgroup: test the limits that are used on "
+            "machines without cgroups.",
+        ),
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:

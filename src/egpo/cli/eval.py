@@ -151,7 +151,7 @@ def _ks(text: str | None, n: int) -> tuple[int, ...]:
 
 
 def _exam(task: str | None, words: "Sequence[str]", recipe: "Config | None", **others: Any) -> "Exam":
-    """Return the exam for the command's options.
+    """Return the exam (task, problems and sampling settings) for the command's options.
 
     If the task is that of the run, the settings in the run's recipe are used, and `--set` overrides single ones.
     """

@@ -101,7 +101,7 @@ def bfcl(
 
 
 def _as_trained(asked: "BfclSettings", target: "BfclTarget", instruction: str) -> "BfclSettings":
-    """Return the settings with the system instruction, and the chat template's variables of the run's recipe."""
+    """Return a copy of the settings with this system instruction and the template variables of the run's recipe."""
     from dataclasses import replace
 
     recipe = target.place.recipe if target.place else None

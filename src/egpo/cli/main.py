@@ -25,6 +25,7 @@ from egpo.cli.merge import merge
 from egpo.cli.plan import plan
 from egpo.cli.prepare import prepare_app
 from egpo.cli.probe import probe
+from egpo.cli.push import push
 from egpo.cli.recipes import new, recipes
 from egpo.cli.report import report
 from egpo.cli.results import results
@@ -93,6 +94,7 @@ app.command(rich_help_panel="Training", short_help="Supervised fine-tuning.  [cy
 app.command(
     rich_help_panel="Results", short_help="Write a checkpoint as a model.  [cyan]egpo merge runs/first --out M[/]"
 )(merge)
+app.command(rich_help_panel="Results", short_help="Upload a model.  [cyan]egpo push runs/first me/first[/]")(push)
 app.command(rich_help_panel="Results", short_help="Serve a model.  [cyan]egpo serve runs/first[/]")(serve)
 app.command(rich_help_panel="Results", short_help="Write an HTML report.  [cyan]egpo report runs/a runs/b[/]")(report)
 app.command(rich_help_panel="Results", short_help="Compare runs.  [cyan]egpo compare runs/a runs/b[/]")(compare)

@@ -31,8 +31,8 @@ def merge(
     """Write a checkpoint as a model folder that transformers and vLLM can load.
 
     Checkpoints of verl are stored in shards, which are merged; LoRA adapters are added to the weights. Checkpoints of
-    the embedded engine hold whole models, which are copied. The new model is verified before it gets its final name:
-    its weights and a forward pass must equal those of the checkpoint.
+    the embedded engine (engine=local) hold whole models, which are copied. The new model is verified before it gets its
+    final name: its weights and a forward pass must equal those of the checkpoint.
 
     Example: [cyan]egpo merge runs/first --step 40 --out models/first[/]
     """

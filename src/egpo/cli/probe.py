@@ -96,11 +96,11 @@ def probe(
 
 def _prepared(words: list[str]) -> "Config":
     from egpo.cli.config import split_words
+    from egpo.cold_starts import require_inputs
     from egpo.config import load_config
-    from egpo.prepared_data import require_prepared_data
 
     path, overrides = split_words(words)
-    return require_prepared_data(load_config(path, overrides), str(path))
+    return require_inputs(load_config(path, overrides), str(path))
 
 
 def _kept_range(keep: str | None, out: Path | None, force: bool) -> "PassRange | None":

@@ -98,7 +98,7 @@ def counted(what: str) -> Callable[[Iterable[Any]], Iterable[Any]]:
 
 
 def terminal_screen(*, as_json: bool = False) -> "Screen":
-    """Return the output of an experiment to the terminal: messages on stdout, progress bars on stderr.
+    """Return an object through which an experiment prints messages to stdout and progress bars to stderr.
 
     With `as_json`, stdout has one JSON object per training step and nothing else, and messages go to stderr.
     """

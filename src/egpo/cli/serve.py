@@ -49,7 +49,7 @@ def serve(
     ] = None,
     checkpoint: Annotated[str, typer.Option(help="Checkpoint of a run: latest, best, or a step number.")] = "latest",
     timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds to wait until the server is ready; then it is stopped with an error.")
+        float, typer.Option(min=1, help="Seconds in which the server must become ready; else it is stopped: an error.")
     ] = 900,
 ) -> None:
     """Serve a model with an OpenAI-compatible server until Ctrl-C is pressed.

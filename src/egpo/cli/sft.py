@@ -17,7 +17,8 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Print statistics of the examples, and the first one with its learned tokens marked, without training.",
+        help="Print statistics of the examples, and the first example with the tokens marked that count in the loss. "
+        "Do not train.",
     ),
 ]
 
@@ -86,7 +87,7 @@ def _table(found: "Preview", path: str) -> "Group":
 
 
 def _marked(found: "list[Passage]") -> "Text":
-    """Return the text of an example with its learned parts underlined, in green, and between ⟦ and ⟧.
+    """Return the text of an example. The parts that count in the loss are underlined, green, and between ⟦ and ⟧.
 
     The brackets are for terminals without colour. Control characters are escaped.
     """

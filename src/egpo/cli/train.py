@@ -49,18 +49,19 @@ def train(
     from egpo import engines
     from egpo.cli.config import split_words
     from egpo.cli.progress import steps_as_json
+    from egpo.cold_starts import require_inputs, with_cold_start
     from egpo.config import load_config
     from egpo.errors import InputError
-    from egpo.prepared_data import require_prepared_data, require_source, with_prepared_data
+    from egpo.prepared_data import require_source, with_prepared_data
     from egpo.runs.live import warnings_printed_by
 
     path, overrides = split_words(recipe)
     config = load_config(path, [*overrides, *([f"verl.address={address}"] if address else [])])
     if address and config.engine != "verl":
         fix = "leave out --address, or set engine=verl"
-        raise InputError("the embedded engine cannot join a Ray cluster", where="--address", fix=fix)
+        raise InputError("the engine `local` cannot join a Ray cluster", where="--address", fix=fix)
     if not dry_run:
-        config = require_prepared_data(config, str(path))
+        config = require_inputs(config, str(path))
         if as_json:
             with steps_as_json(config.name) as on_step:
                 engines.train(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=True)
@@ -72,8 +73,8 @@ def train(
     if config.engine == "verl" and config.prepare.source is not None:
         # verl's dry run reads no data: it prints the paths that training would read, whether they exist or not.
         require_source(config)
-        config = with_prepared_data(config)
+        config = with_prepared_data(with_cold_start(config))
     else:
-        config = require_prepared_data(config, str(path))
+        config = require_inputs(config, str(path))
     with warnings_printed_by(partial(typer.echo, err=True)):
         typer.echo(engines.dry_run(config, resume=resume, resume_from=resume_from))

@@ -126,11 +126,12 @@ def choose_exam(
     shared = [name for name in next(iter(names.values())) if all(name in held for held in names.values())]
     if len(shared) > 1:
         fix = f"choose one with --eval, before you look at any results: {', '.join(shared)}"
-        raise InputError(f"the runs share {len(shared)} evaluations", where="egpo compare", fix=fix)
+        what = f"the runs have {len(shared)} evaluations in common, and only one can be compared"
+        raise InputError(what, where="egpo compare", fix=fix)
     if not shared and any(len(held) > 1 for held in names.values()):
         held_by = "; ".join(f"{run}: {', '.join(held)}" for run, held in names.items())
         fix = f"evaluate all runs with the same task and sampling settings ({held_by})"
-        raise InputError("the runs share no evaluation", where="egpo compare", fix=fix)
+        raise InputError("the runs have no evaluation in common", where="egpo compare", fix=fix)
     chosen = {run: shared[0] if shared else held[0] for run, held in names.items()}
     return {run: latest([one for one in found if one.exam == chosen[run]]) for run, found in evaluations.items()}
 

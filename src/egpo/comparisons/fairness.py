@@ -122,8 +122,8 @@ def _setup(evaluation: StoredEvaluation) -> dict[str, str]:
     """Return the properties that must be equal in two evaluations, as text.
 
     The seed may differ. The path to the data may differ too, because the digest of the problems is compared. Only the
-    embedded engine measures entropies, so an evaluation without them used a server, which renders prompts and samples
-    differently.
+    embedded engine (`engine: local`) measures entropies, so an evaluation without them used a server, which renders
+    prompts and samples differently.
     """
     setup = {key: evaluation.header.get(key) for key in ("task", "split", "data", "sandbox", "step")}
     setup["engine"] = "embedded" if evaluation.section("entropy") else "server"

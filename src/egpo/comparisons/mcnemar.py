@@ -70,8 +70,9 @@ def _p_by_resampling(difference_P: Floats, delta: Estimate, limits: Bounds, seed
 def _p_of_agreement(delta: Estimate, limits: Bounds) -> float:
     """Return the p-value for the case that all P problems have the same difference.
 
-    If a share u of all problems had the largest opposite difference, the mean would be 0. The probability that none of
-    P problems is such a problem is (1 - u)^P; it is doubled for a two-sided test.
+    No problem shows the opposite sign, so the worst case is tested: a share u of all problems has the largest possible
+    difference of the opposite sign, with u such that the true mean is 0. The probability that a sample of P problems
+    contains none of these is (1 - u)^P; it is doubled for a two-sided test.
     """
     if delta.value == 0 or limits is None:
         return 1.0
@@ -133,9 +134,10 @@ def _chance_of_alarm(tosses: int, won: float, alpha: float) -> float:
 
 @lru_cache(maxsize=20_000)
 def _most_in_alarm(tosses: int, alpha: float) -> int:
-    """Return the largest number of problems that the losing model may solve alone with p < alpha; -1 if there is none.
+    """Return the largest m for which the mid-p value is below `alpha`; -1 if there is none.
 
-    `tosses` is the number of problems that only one of the two models solved.
+    `tosses` is the number of problems that only one of the two models solved, and m is the number of those that the
+    worse model solved.
     """
     chances = _binomial(tosses, 0.5)
     p_values = 2 * (np.cumsum(chances) - chances) + chances

@@ -75,8 +75,10 @@ def t_cdf(t: float, freedom: float) -> float:
     P(T <= t) = 1 - I_x(freedom / 2, 1/2) / 2 for t >= 0, where x = freedom / (freedom + t^2).
     """
     if freedom >= _ALMOST_NORMAL:
-        return _NORMAL.cdf(t)
-    tail = _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
+        return math.erfc(-t / math.sqrt(2)) / 2  # NormalDist's is 0 below -8.3
+    root = math.sqrt(freedom)
+    whole = math.hypot(root, t)  # t^2 may overflow
+    tail = _incomplete_beta((root / whole) ** 2, (t / whole) ** 2, freedom / 2, 0.5) / 2
     return 1 - tail if t > 0 else tail
 
 
@@ -87,12 +89,12 @@ def two_sided_p(t: float, freedom: float) -> float:
 
 def t_quantile(share: float, freedom: float) -> float:
     """Return the quantile of Student's t: the t with P(T <= t) = `share`."""
-    if share < 0.5:
-        return -t_quantile(1 - share, freedom)
+    tail = min(share, 1 - share)  # the lower side has more digits: 1 - 1e-17 is 1
     high = 1.0
-    while t_cdf(high, freedom) < share:
+    while t_cdf(-high, freedom) > tail:
         high *= 2
-    return rising_root(lambda t: t_cdf(t, freedom) - share, 0.0, high, tolerance=1e-10)
+    distance = rising_root(lambda t: tail - t_cdf(-t, freedom), 0.0, high, tolerance=1e-10)
+    return distance if share > 0.5 else -distance
 
 
 def power_of_t(effect: float, error: float, freedom: float, alpha: float) -> float:
@@ -132,13 +134,16 @@ def chi_over_root_freedom(freedom: float, num: int = 200) -> tuple[float, ...]:
     return tuple(np.interp(shares, mass / mass[-1], s).tolist())
 
 
-def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """Return I_x(a, b), the regularised incomplete beta function, by its continued fraction (DLMF 8.17.22)."""
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
+def _incomplete_beta(x: float, rest: float, a: float, b: float) -> float:
+    """Return I_x(a, b), the regularised incomplete beta function, by its continued fraction (DLMF 8.17.22).
+
+    `rest` is 1 - x: the caller knows it to more digits than the difference has.
+    """
+    if x <= 0 or rest <= 0:
+        return float(rest <= 0)
     if x > (a + 1) / (a + b + 2):  # the fraction converges fast only for smaller x
-        return 1 - _incomplete_beta(1 - x, b, a)
-    log_front = a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+        return 1 - _incomplete_beta(rest, x, b, a)
+    log_front = a * math.log(x) + b * math.log(rest) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     return math.exp(log_front) * _beta_fraction(x, a, b) / a
 
 

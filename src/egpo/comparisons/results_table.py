@@ -13,6 +13,7 @@ from egpo.comparisons.compared_models import evaluations_of, latest
 from egpo.errors import EgpoError, InputError
 from egpo.evals.responses import SampleRecord, StoredEvaluation
 from egpo.files import ROWS
+from egpo.model_sources import display_name
 from egpo.runs.folder import RunFolder
 from egpo.runs.stored import StoredRun, step_of
 
@@ -123,7 +124,7 @@ def _known(run: StoredRun) -> dict[str, str]:
     digest = provenance.data.get("train", "").removeprefix(ROWS) if provenance else ""
     return {
         "method": "sft" if supervised else run.setting("algorithm", "estimator"),
-        "base": run.setting("model", "path"),
+        "base": display_name(run.setting("model", "path")),
         "data": f"{data} {digest[:8]}".strip(),
         "seed": str(run.config.get("seed", "")),
         "date": provenance.start.time[:10] if provenance else "",

@@ -96,7 +96,7 @@ class Spread:
         return _power(effect, self.error, self._reaches(alpha))
 
     def _reaches(self, alpha: float) -> list[float]:
-        """Return half widths of the interval for equally probable estimates of the variance of seeds."""
+        """Return half the width of the interval for several equally probable estimates of the term for seeds."""
         designs = chi_over_root_freedom(self.freedom, _NUM_DESIGNS)
         return [Spread(self.problems, self.seeds * s * s, self.freedom).reach(alpha) for s in designs]
 

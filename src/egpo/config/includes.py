@@ -64,7 +64,7 @@ def _included(document: Document, path: FilePath) -> list[str]:
 
 def _base(path: FilePath, name: str, place: str) -> FilePath:
     if fault := path_fault(name):
-        raise ConfigError([Fault(f"`include` has the path {shortened(name)}", place, f"it must be {fault}")])
+        raise ConfigError([Fault(f"`include` has the invalid path {shortened(name)}", place, f"it must be {fault}")])
     base = path.parent / recipe_path(FilePath(name).expanduser())
     if base.is_file():
         return base

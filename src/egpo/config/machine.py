@@ -15,10 +15,10 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from egpo.assets import MODELS, resolve_model
 from egpo.config.includes import read_layers
 from egpo.errors import ConfigError, Fault, InputError
 from egpo.files import path_fault
+from egpo.model_sources import NAMES, gguf_file, local_folder
 from egpo.sections import Count, PathText, PlaceOf, Section, faults_of
 
 VARIABLE = "EGPO_MACHINE"
@@ -83,13 +83,15 @@ def read_machine(path: Path) -> Machine:
 
 
 def model_folder(name: str) -> str:
-    """Resolve `model.path` on this machine: to a folder of that name, a model of the package, or a folder in one of the
-    `models` folders of the machine file. If none exists, return the name unchanged, as a name on the hub."""
-    resolved = resolve_model(name)
+    """Resolve `model.path` on this machine: to a folder of that name, the folder of a GGUF file or of a short name
+    (`egpo.model_sources`), or a folder or GGUF file below one of the machine's `models`. If none exists, return the
+    name unchanged; it is then a name on the hub."""
+    resolved = local_folder(name)
     if resolved != name or Path(name).expanduser().is_dir():
         return resolved
     tried = [Path(root, part) for root in this_machine().models for part in (name, name.rpartition("/")[2])]
-    return next((str(folder) for folder in tried if (folder / "config.json").is_file()), name)
+    found = next((path for path in tried if (path / "config.json").is_file() or gguf_file(path)), None)
+    return name if found is None else local_folder(str(found))
 
 
 def require_model_place(name: str, where: str) -> str:
@@ -97,22 +99,32 @@ def require_model_place(name: str, where: str) -> str:
 
     A name that is not a folder is taken as a hub name only if it has the form `owner/model` or `model`, of letters,
     digits, `.`, `_` and `-`. It is taken as a path if it starts with `.`, `/` or `~`, has two slashes or a trailing
-    one, or if its first part is `runs` or an existing folder. A single word that is close to the name of a model of the
-    package is taken as a misspelling.
+    one, or if its first part is `runs` or an existing folder. A single word that is close to a short name is taken as a
+    misspelling. What ends in `.gguf` is a file.
     """
     folder = model_folder(name)
     path = Path(folder).expanduser()
     if path.is_dir():
+        _require_one_model(path, where)
         _require_readable_config(path / "config.json", where)
         return folder
     if path.exists():
         what = f"`{name}` is a file, not a model folder"
         raise InputError(what, where=where, fix="give the folder that contains the file")
-    close = get_close_matches(name, MODELS, n=1, cutoff=0.8)
+    if name.lower().endswith(".gguf"):
+        raise InputError("no such file", where=where, fix="check the path of the GGUF file")
+    close = get_close_matches(name, NAMES, n=1, cutoff=0.8)
     if close or not _may_be_of_the_hub(name):
         fix = f"did you mean `{close[0]}`?" if close else _closest(path)
         raise InputError("no such folder", where=where, fix=fix)
     return folder
+
+
+def _require_one_model(folder: Path, where: str) -> None:
+    files = [] if (folder / "config.json").exists() else sorted(folder.glob("*.gguf"))
+    if len(files) > 1:
+        fix = f"name one of them, such as {files[0]}"
+        raise InputError(f"the folder holds {len(files)} GGUF files and no config.json", where=where, fix=fix)
 
 
 def _require_readable_config(path: Path, where: str) -> None:
@@ -132,7 +144,7 @@ def _require_readable_config(path: Path, where: str) -> None:
         layers = config.get(key)
         if layers is not None and (not isinstance(layers, int) or layers < 1):
             what = f"`{key}` in the model's config.json is {layers!r:.40}"
-            raise InputError(what, where=where, fix="it must be 1 or more")
+            raise InputError(what, where=where, fix="it must be a whole number of at least 1")
 
 
 def _may_be_of_the_hub(name: str) -> bool:

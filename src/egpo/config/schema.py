@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from egpo.config.sections.algorithm import Algorithm
-from egpo.config.sections.experiment import Bfcl, Convert, Eval, Prepare, ProbeStage, Verl
+from egpo.config.sections.experiment import Bfcl, ColdStart, Convert, Eval, Prepare, ProbeStage, Verl
 from egpo.config.sections.training import (
     Checkpoints,
     Logging,
@@ -29,6 +29,7 @@ __all__ = [
     "Algorithm",
     "Bfcl",
     "Checkpoints",
+    "ColdStart",
     "Config",
     "Convert",
     "Eval",
@@ -55,8 +56,8 @@ class Config(Section):
     name: RunName = "run"
     """Name of the run and of its folder."""
     engine: Literal["local", "verl"] = "local"
-    """Training engine. `local`: in this process, on a CPU or one GPU. `verl`: Ray, FSDP and vLLM on one or more
-    GPUs."""
+    """Training engine. `local`: the embedded engine, in this process, on a CPU or one GPU. `verl`: Ray, FSDP and vLLM
+    on one or more GPUs."""
     seed: Seed = 0
     """Random seed of the sampling and of the order of the problems."""
     steps: Count = 100
@@ -83,6 +84,8 @@ class Config(Section):
     """Experiment trackers and dumps of rollouts."""
     prepare: Prepare = Prepare()
     """Preparation of the task's data."""
+    cold_start: ColdStart | None = None
+    """Supervised fine-tuning on gold answers before the training, made by `egpo run`. Default: none."""
     probe: ProbeStage = ProbeStage()
     """Probe before the training, made by `egpo run`."""
     eval: Eval = Eval()

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from egpo.assets import resolve_model
 from egpo.chat_templates import render
 from egpo.data.rows import Row
 from egpo.errors import InputError
+from egpo.model_sources import local_folder
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(resolve_model(name), trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(local_folder(name), trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(

@@ -95,7 +95,7 @@ class DemoFolder:
             ) from error
 
     def _holds_something(self) -> bool:
-        """Return whether the folder contains more than an unfinished file, which an interrupted demo may leave."""
+        """Return whether the folder contains any file except unfinished ones, which an interrupted demo may leave."""
         return any(not entry.name.startswith(UNFINISHED) for entry in self.path.iterdir())
 
 

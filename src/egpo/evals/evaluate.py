@@ -101,7 +101,7 @@ def evaluate(model: Respondent, loaded: ExamProblems, watch: ProgressCallback = 
 def load_exam(exam: Exam) -> ExamProblems:
     """Load the task and its problems. This is done before a model is loaded, so that mistakes are found early.
 
-    Raise InputError if a k is not possible with n samples, the task cannot be loaded, or the split has no problems.
+    Raise InputError if a k of pass@k is below 1 or above n, the task cannot be loaded, or the split has no problems.
     """
     require_ks(exam.ks, exam.sampling.n)
     task = load_task(exam.task, **exam.settings)

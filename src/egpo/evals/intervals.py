@@ -87,7 +87,7 @@ def mid_quantiles(means: Floats, shares: tuple[float, float]) -> tuple[float, fl
 def student_t(share: float, freedom: int) -> float:
     """Return the quantile of Student's t distribution at the probability `share`, for `freedom` degrees of freedom.
 
-    The Cornish-Fisher expansion is accurate to 0.2 % for 5 or more degrees of freedom.
+    The Cornish-Fisher expansion is accurate to 0.2 % at 97.5 % for 5 or more degrees of freedom.
     """
     z = _NORMAL.inv_cdf(share)
     terms = (
@@ -109,8 +109,9 @@ def percentile_tails(num_problems: int) -> tuple[float, float]:
 def _agreed(value: float, num_problems: int, bounds: tuple[float, float] | None) -> tuple[float | None, float | None]:
     """Return the interval of the mean if all P problems have the same value; (None, None) if there are no bounds.
 
-    A fraction u of all problems may have another value, at worst one of the bounds. u is the fraction for which P
-    problems drawn at random contain none of these with a probability of 2.5 %: (1 - u)^P = 2.5 %.
+    The worst case is that a fraction u of all problems has one of the bounds as its value, and that none of these is
+    among the P problems. The probability of this is (1 - u)^P. The ends of the interval are the means for the u at
+    which it is 2.5 %, one end for each bound.
     """
     if bounds is None:
         return None, None
@@ -132,7 +133,7 @@ def pass_at_k(num_samples_P: Iterable[int], num_correct_P: Iterable[int], k: int
     n_P, c_P = np.asarray(num_samples_P, dtype=np.int64), np.asarray(num_correct_P, dtype=np.int64)
     if k < 1 or (c_P < 0).any() or (c_P > n_P).any():
         raise InputError(
-            f"k={k} with {c_P.tolist()!s:.60} correct of {n_P.tolist()!s:.60} responses is impossible",
+            f"k={k} is not possible with {c_P.tolist()!s:.60} correct of {n_P.tolist()!s:.60} responses",
             where="pass@k",
             fix="use k of at least 1, and at most as many correct responses as responses",
         )

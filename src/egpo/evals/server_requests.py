@@ -260,7 +260,7 @@ def _refusal(reply: httpx.Response, content: bytes) -> Exception:
     said = f"{reply.status_code} {content[:200].decode('utf-8', 'backslashreplace')!r}"
     if reply.status_code in (401, 403, 404):
         fix = "check --url, the model's name, and the API key in the environment variable given with --api-key-env"
-        return InputError(f"the server answered {said}", where=str(reply.url), fix=fix)
+        return InputError(f"the server refused the request: {said}", where=str(reply.url), fix=fix)
     if reply.status_code in (408, 429) or reply.status_code >= 500:
         return UnansweredError("server_error", said, _retry_after_s(reply))
     return UnansweredError("server_refused", said)

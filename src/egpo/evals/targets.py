@@ -1,6 +1,6 @@
 """Finds the models that a command names, and where their evaluations are written.
 
-`find_model` turns a MODEL argument (model folder, run, checkpoint in a run, name on the hub) into a `ModelPlace`.
+`find_model` turns a MODEL argument (folder, GGUF file, short name, run, checkpoint, hub name) into a `ModelPlace`.
 `local_targets` and `served_targets` turn arguments into `EvaluationTarget`s, which can be opened and evaluated.
 """
 
@@ -19,6 +19,7 @@ from egpo.evals.responses import Respondent
 from egpo.evals.server import ServedModel, Server
 from egpo.evals.server_requests import AnswerCache
 from egpo.local.checkpoints.manifest import read_manifest
+from egpo.model_sources.conversion import origin_of
 from egpo.runs.folder import RunFolder
 from egpo.runs.stored import StoredCheckpoint, StoredRun, checkpoint_at
 
@@ -56,8 +57,9 @@ def find_model(word: str, checkpoint: str = "latest") -> ModelPlace:
         found = checkpoint_at(path)
         if found is not None and found.run is not None:
             return _place(found.run, found)
-    require_model_place(word, f"model {word}")
-    return ModelPlace(word, path.resolve().name if path.is_dir() else word)
+    folder = require_model_place(word, f"model {word}")
+    origin = origin_of(Path(folder).expanduser())
+    return ModelPlace(word, origin.name if origin else path.resolve().name if path.is_dir() else word)
 
 
 def _checkpoint_of(run: StoredRun, wanted: str) -> ModelPlace:
@@ -213,7 +215,7 @@ def local_targets(
     """Return the models that the command's arguments name.
 
     If some are runs, all models use the template variables, thinking tags and stop strings of the first run, so that
-    their figures can be compared. If labels are equal, the arguments become the labels.
+    their figures can be compared. Models with equal labels are labelled by their arguments.
     """
     places = [find_model(model, checkpoint) for model in models]
     recipe = next((recipe for place in places if (recipe := place.recipe)), None)

@@ -13,8 +13,8 @@ from egpo.evals.bfcl.categories import parse_categories
 from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, BfclOutcome, evaluate_bfcl, evaluation_name, training_instruction
 from egpo.evals.bfcl.passes import BfclSettings, PromptFormat
 from egpo.evals.bfcl.targets import BfclTarget
-from egpo.experiments.evaluations import Which, find_evaluated
-from egpo.experiments.experiment import Experiment
+from egpo.experiments.evaluations import find_evaluated
+from egpo.experiments.experiment import Experiment, Which
 from egpo.experiments.screen import Screen
 from egpo.experiments.stage_record import StageJob, model_identity
 from egpo.fingerprints import digest_of
@@ -40,7 +40,7 @@ def bfcl_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
     chosen = experiment.config.eval.bfcl
     if chosen is None:
         return []
-    return [_job(experiment, chosen, which, screen) for which in dict.fromkeys(experiment.config.eval.models)]
+    return [_job(experiment, chosen, which, screen) for which in experiment.evaluated]
 
 
 def bfcl_exam(experiment: Experiment) -> str:
@@ -60,7 +60,9 @@ def _job(experiment: Experiment, chosen: Bfcl, which: Which, screen: Screen) -> 
         ),
     }
     outputs = [experiment.run.evals / f"{call.name}{suffix}" for suffix in (".json", ".jsonl")]
-    return StageJob(f"bfcl: {which}", inputs, lambda: outputs, partial(_evaluate, call, screen), shared=which == "base")
+    return StageJob(
+        f"bfcl: {which}", inputs, lambda: outputs, partial(_evaluate, call, screen), shared=which != "trained"
+    )
 
 
 def _settings_that_matter(chosen: Bfcl) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def _call(experiment: Experiment, chosen: Bfcl, which: Which) -> _Call:
         max_tokens=chosen.max_tokens,
     )
     # A trained model's evaluation is written to its run by default; for the base model the folder must be given.
-    out = experiment.run.evals if which == "base" else None
+    out = None if which == "trained" else experiment.run.evals
     return _Call(BfclTarget(place.label, folder, place=place), asked, BfclOptions(num_passes=chosen.runs, out=out))
 
 

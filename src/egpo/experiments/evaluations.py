@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
 from egpo.config import Config
 from egpo.config.machine import model_folder, this_machine
@@ -20,7 +19,7 @@ from egpo.evals.server import ServedModel, Server
 from egpo.evals.server_requests import AnswerCache
 from egpo.evals.targets import LocalTarget, ModelPlace, find_model
 from egpo.experiments.exams import THINKING, exams_of, require_servable
-from egpo.experiments.experiment import Experiment
+from egpo.experiments.experiment import Experiment, Which
 from egpo.experiments.screen import Screen
 from egpo.experiments.stage_record import StageJob, model_identity
 from egpo.fingerprints import digest_of
@@ -29,13 +28,11 @@ from egpo.runs.live import warnings_printed_by
 from egpo.serving.commands import Serving
 from egpo.serving.served import served
 
-Which = Literal["base", "trained"]
-
 
 def evaluation_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
     """Return one job per model, which loads the model once and runs all exams."""
-    exams, models = exams_of(experiment.training), dict.fromkeys(experiment.config.eval.models)
-    return [_job(experiment, which, exams, screen) for which in models]
+    exams = exams_of(experiment.training)
+    return [_job(experiment, which, exams, screen) for which in experiment.evaluated]
 
 
 def evaluation_file(experiment: Experiment, which: Which, exam: Exam) -> Path:
@@ -44,10 +41,12 @@ def evaluation_file(experiment: Experiment, which: Which, exam: Exam) -> Path:
 
 
 def find_evaluated(experiment: Experiment, which: Which) -> ModelPlace:
-    """Return the location of the base or the trained model. InputError if the training is not finished."""
+    """Return the location of a model of the experiment. InputError if its training is not finished."""
     config, run = experiment.training, experiment.run
     if which == "base":
-        return find_model(config.model.path)
+        return find_model(experiment.config.model.path)
+    if which == "cold_start":
+        return replace(find_model(config.model.path), label=f"cold start of {experiment.config.model.path}")
     model = experiment.trained_model
     if not (model / "config.json").is_file():
         fix = "run the stages `train` and `merge` first: leave out --only and --from"
@@ -66,12 +65,12 @@ def _job(experiment: Experiment, which: Which, exams: Sequence[Exam], screen: Sc
     files = [_figures_file(candidate, exam) for exam in exams]
     outputs = [path.with_suffix(suffix) for path in files for suffix in (".json", ".jsonl")]
     work = partial(_evaluate, candidate, config, exams, screen)
-    return StageJob(f"eval: {which}", inputs, lambda: outputs, work, shared=which == "base")
+    return StageJob(f"eval: {which}", inputs, lambda: outputs, work, shared=which != "trained")
 
 
 def _candidate(experiment: Experiment, which: Which) -> LocalTarget:
-    """Return the model to evaluate. The base model has no run, so its files are written to this run's `evals`."""
-    config, out = experiment.training, experiment.run.evals if which == "base" else None
+    """Return the model to evaluate. A model that is not of this run has its files in this run's `evals` as well."""
+    config, out = experiment.training, None if which == "trained" else experiment.run.evals
     return LocalTarget(find_evaluated(experiment, which), out, config, config.model.device)
 
 

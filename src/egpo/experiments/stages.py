@@ -56,8 +56,16 @@ _ROWS = (
         check=_imported_later("stage_jobs:require_data_source"),
     ),
     Stage(
+        "cold_start",
+        "train on the gold answers before RL, if the recipe has `cold_start`",
+        jobs=_imported_later("stage_jobs:cold_start_jobs"),
+        plan=_imported_later("plan_text:cold_start_line"),
+        reads_data=True,
+        repeatable=False,
+    ),
+    Stage(
         "probe",
-        "sample from the base model to see whether there is something to learn",
+        "sample from the model before RL to see whether there is something to learn",
         jobs=_imported_later("stage_jobs:probe_jobs"),
         plan=_imported_later("plan_text:probe_line"),
         reads_data=True,

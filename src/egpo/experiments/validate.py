@@ -67,7 +67,10 @@ def _make_task(task: Task) -> None:
 
 
 def _faults(where: str, check: Callable[..., object], *values: object, own: bool = False) -> list[Fault]:
-    """Return the faults that `check` raises. Those without a place get `where`; with `own`, all of them get it."""
+    """Return the faults that `check(*values)` raises, each with its location in the recipe.
+
+    `where` is the location of faults that name none; with `own=True` it replaces the location of every fault.
+    """
     try:
         check(*values)
     except InputError as error:

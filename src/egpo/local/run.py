@@ -117,12 +117,13 @@ class Run:
 def open_run(config: Config) -> Run:
     """Load and check everything that a run needs, without writing any file."""
     task = load_task(config.task.name, **config.task.settings)
+    problems = training_problems(task, config)  # before the model is loaded: mistakes in data are found in seconds
     policy = load_policy(config.model, config.seed)
     if config.model.lora is not None:
         add_adapters(policy.model, config.model.lora, config.seed)
     trainable = [(name, weight) for name, weight in policy.model.named_parameters() if weight.requires_grad]
     optimizer = Optimizer(trainable, config.update)
-    stream = ProblemStream(training_problems(task, config), config.seed, _admits(policy, task, config))
+    stream = ProblemStream(problems, config.seed, _admits(policy, task, config))
     reference = load_reference(policy, config.model, config.seed) if config.update.kl > 0 else None
     return Run(
         config=config,

@@ -7,6 +7,7 @@ from egpo.config import Config
 from egpo.local.training.interrupts import Interrupts
 from egpo.local.training.rl_session import TrainOpening
 from egpo.local.training.session import complete
+from egpo.model_sources import display_name
 from egpo.runs.ledger import OnStep
 from egpo.runs.live import LiveView, warnings_printed_by
 
@@ -25,7 +26,7 @@ def train(
     from the checkpoint of that step, and removes the results of later steps. A signal raises RunInterruptedError, after
     everything is saved. `quiet` prints nothing.
     """
-    title = f"{config.name}: {config.algorithm.estimator} on {config.task.name}, from {config.model.path}"
+    title = f"{config.name}: {config.algorithm.estimator} on {config.task.name}, from {display_name(config.model.path)}"
     view = LiveView(config.steps, title, quiet=quiet)
     with Interrupts() as interrupts, view, nullcontext() if quiet else warnings_printed_by(view.say):
         opening = TrainOpening(config, view, interrupts, on_step)

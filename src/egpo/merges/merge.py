@@ -22,8 +22,8 @@ from transformers import PreTrainedModel
 from egpo.local.checkpoints.manifest import FileEntry, describe_files, files_below
 from egpo.local.progress_bars import without_progress_bars
 from egpo.merges.models import Dtype, Lora, load_model, require_vocabulary
-from egpo.merges.output import NOTE, Watch, difference, fingerprint, replaced, require_disk_space, require_free
-from egpo.merges.places import find_checkpoint
+from egpo.merges.output import Watch, difference, fingerprint, replaced, require_disk_space, require_free
+from egpo.merges.places import NOTE, find_checkpoint
 from egpo.merges.shards import WEIGHT_ENDINGS, WeightSource, read_trained
 from egpo.runs.stored import StoredCheckpoint
 from egpo.version import __version__
@@ -101,7 +101,10 @@ def merge(
 
 
 def _write(model: PreTrainedModel, described: Path, folder: Path) -> None:
-    """Write the model. Tokenizer, chat template and generation config are copied unchanged from `described`."""
+    """Write the model to `folder`.
+
+    Tokenizer, chat template and generation config are copied unchanged from `described`, the checkpoint's model folder.
+    """
     # In memory, a mixture of experts has other tensor names than in published files, which vLLM reads. With None,
     # transformers restores the published names when it saves.
     model._weight_conversions = None

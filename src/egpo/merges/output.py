@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from egpo.data.output import StagingFolder, remove_abandoned
 from egpo.errors import EgpoError, InputError
 from egpo.files import UNFINISHED, fsync_path
+from egpo.merges.places import NOTE
 
 _NUM_PROBED = 16
 _TOLERANCE = 1e-3
@@ -87,8 +88,6 @@ def _logits(model: PreTrainedModel) -> Tensor:
 
 
 _WEIGHTS = (".safetensors", ".bin")
-NOTE = "merge.json"
-"""Name of the file in a merged model folder that lists the merged checkpoint, its files and their digests."""
 
 
 def require_free(out: Path, actor: Path, *, force: bool) -> None:
@@ -99,7 +98,9 @@ def require_free(out: Path, actor: Path, *, force: bool) -> None:
     place = out.resolve()
     if actor.is_relative_to(place) or place.is_relative_to(actor):
         raise InputError(
-            "it is inside the checkpoint, or contains it", where=f"--out {out}", fix="choose another --out"
+            "the output folder is inside the checkpoint, or contains it",
+            where=f"--out {out}",
+            fix="choose another --out",
         )
     if out.exists() and not out.is_dir():
         raise InputError("the output is a file, not a folder", where=str(out), fix="give a folder as --out")

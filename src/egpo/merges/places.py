@@ -1,7 +1,9 @@
 """Find the checkpoint that the user names for `egpo merge`, and its shard files. This module imports no torch.
 
-A checkpoint may be named by a run, its `checkpoints`, one `global_step_N`, the `actor` in it, or the `huggingface` in
-that. verl writes the weights as one file per rank: `model_world_size_W_rank_R.pt`.
+The user may give a run folder or one of these folders in it: `checkpoints`, `checkpoints/global_step_N`, the folder
+`actor` in `global_step_N`, or the folder `huggingface` in `actor`.
+
+verl writes the weights as one file per rank: `model_world_size_W_rank_R.pt`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +13,9 @@ from pathlib import Path
 from egpo.errors import InputError
 from egpo.runs.folder import SHARD, RunFolder
 from egpo.runs.stored import StoredCheckpoint, checkpoint_at, checkpoints_in, latest_step
+
+NOTE = "merge.json"
+"""Name of the file in a merged model folder that lists the merged checkpoint, its files and their digests."""
 
 
 def find_checkpoint(path: Path, step: int | None = None) -> StoredCheckpoint:

@@ -65,7 +65,7 @@ class ShardedWeights(Mapping[str, Tensor]):
             if odd := sorted(part.keys() ^ self._parts[0].keys()):
                 fix = "check that all files are from one save, or choose another --step"
                 raise InputError(
-                    f"the file has other tensors than that of rank 0: {odd[0]}",
+                    f"a tensor is only in this file or only in that of rank 0: {odd[0]}",
                     where=str(self._files.paths[rank]),
                     fix=fix,
                 )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from egpo.errors import EgpoError, warn_once
-from egpo.files import UNFINISHED, fsync_path
+from egpo.files import UNFINISHED, cache_folder, fsync_path
 
 _SOURCES = Path(__file__).parent / "sources"
 _LIMIT_S = 300
@@ -50,7 +50,7 @@ def library_file() -> Path:
         *map(Path.read_text, sorted(_SOURCES.iterdir())),
     )
     digest = hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16]
-    path = _folder() / f"kernels-{digest}.so"
+    path = cache_folder() / f"kernels-{digest}.so"
     if not path.exists():
         _compile(compiler, path)
     elif not _is_whole(path):
@@ -111,11 +111,6 @@ def _run(command: list[str]) -> str:
         complaint = (done.stderr.strip() or "no reason given").splitlines()[0]
         raise CompileError(f"{Path(command[0]).name} failed: {complaint[:200]}")
     return done.stdout
-
-
-def _folder() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "egpo"
 
 
 def _cpu() -> str:

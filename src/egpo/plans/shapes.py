@@ -95,11 +95,13 @@ def read_shape(path: str) -> ModelShape:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(
-            f"its config.json cannot be read ({error})", where=where, fix="check that the model folder is complete"
+            f"the model's config.json cannot be read ({error})",
+            where=where,
+            fix="check that the model folder is complete",
         ) from error
     if not isinstance(config, dict):
         fix = "check that the model folder is complete"
-        raise InputError("its config.json is not a JSON object", where=where, fix=fix)
+        raise InputError("the model's config.json is not a JSON object", where=where, fix=fix)
     return _shape(config, where)
 
 
@@ -130,10 +132,10 @@ def _count(config: dict[str, Any], key: str, where: str, usual: int | None = Non
     value = usual if value is None else value
     if value is None:
         fix = "check that the model folder is complete"
-        raise InputError(f"its config.json has no `{key}`", where=where, fix=fix)
+        raise InputError(f"the model's config.json has no `{key}`", where=where, fix=fix)
     if not isinstance(value, int) or value < 1:
         raise InputError(
-            f"`{key}` in its config.json is {value!r:.40}", where=where, fix="it must be a positive integer"
+            f"`{key}` in the model's config.json is {value!r:.40}", where=where, fix="it must be a positive integer"
         )
     return value
 

@@ -79,7 +79,11 @@ def _plan(shape: ModelShape, job: StepJob, card: Card, micro_tokens: int | None)
 
 
 def _peak(in_update: Parts, job: StepJob, shape: ModelShape, card: Card) -> Parts:
-    """Return the parts of the stage that needs more memory. A large key-value cache is freed before the update."""
+    """Return the memory of sampling or of the update, whichever needs more.
+
+    A key-value cache larger than `CACHE_SHARE` of the GPU's memory is freed before the update. A smaller one is kept,
+    so that the update needs more.
+    """
     if in_update.cache <= CACHE_SHARE * card.bytes:
         return in_update
     in_sample = replace(in_update, gradients=0.0, activations=0.0, logits=8.0 * job.at_once * shape.vocabulary)
@@ -116,7 +120,7 @@ def plan_seconds(shape: ModelShape, job: StepJob, card: Card) -> TimePlan:
 
 
 def _sample_s(shape: ModelShape, job: StepJob, card: Card) -> float:
-    """Return the seconds of sampling: each token reads all weights once, and the keys and values of each row."""
+    """Return the seconds of sampling. Each decoding step reads all weights, and the keys and values of each row."""
     waves = -(-job.rows // job.at_once)
     steps = job.longest + (waves - 1) * job.response_tokens
     own = job.new_tokens * (job.response_tokens + 1) / 2
@@ -130,8 +134,8 @@ def _sample_s(shape: ModelShape, job: StepJob, card: Card) -> float:
 def _update_s(shape: ModelShape, job: StepJob, card: Card) -> float:
     """Return the seconds of the update.
 
-    Three matrix products per weight and token (four for the head, one less for frozen weights), attention, and passes
-    over the activations.
+    The operations are three matrix products per weight and token (four for the head and with gradient checkpointing,
+    one less for frozen weights), attention, and passes over the activations.
     """
     tokens = job.prompts * job.group_tokens
     less = 2 if job.lora else 0

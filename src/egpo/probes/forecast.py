@@ -63,7 +63,7 @@ class BetaFits:
     b_R: Floats
 
     def stays_R(self, have: int, want: int) -> Floats:
-        """Return the probability of only hits in `want` tries, for a prompt with only hits in its first `have` tries:
+        """Return the probability that all of `want` responses are hits (see `fit_beta`), if the first `have` are:
 
         E[p^want] / E[p^have]  =  prod over j = have ... want - 1 of (a + j) / (a + b + j)
         """
@@ -73,7 +73,9 @@ class BetaFits:
 
 
 def fit_beta(tries_P: ArrayLike, hits_P: ArrayLike, weight_RP: Floats) -> BetaFits:
-    """Fit Beta(a, b) to the number of hits in the tries of each prompt, once for each row of weights.
+    """Fit Beta(a, b) to the number of hits of each prompt, once for each row of weights.
+
+    A try is a response to the prompt; it is a hit if it has the reward in question, else a miss.
 
         log L = sum over i of  N1[i] log(a + i) + N0[i] log(b + i) - N[i] log(a + b + i)
 

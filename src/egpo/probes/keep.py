@@ -106,7 +106,7 @@ def _row(task: Task, problem: Problem, source: str) -> Row:
 
 
 def _described(probe: Probe, paper: ExamProblems, keep: PassRange, name: str) -> dict[str, Any]:
-    """Return the manifest of a folder, without its files. `source_sha256` is the digest of the probed problems."""
+    """Return a folder's manifest without its list of files. `source_sha256` is a digest of the probed problems."""
     exam = paper.exam
     return {
         "kind": f"probe {name}",

@@ -35,7 +35,7 @@ class Subject:
     def sampling(
         self, n: int, *, temperature: float | None = None, max_tokens: int | None = None, seed: int | None = None
     ) -> Sampling:
-        """Return how the training samples, with `n` responses per problem and the options that are not None."""
+        """Return the training's sampling settings with `n` responses per problem and the options that are not None."""
         usual = training_sampling(self.config, n)
         return replace(
             usual,

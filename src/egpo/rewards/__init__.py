@@ -6,6 +6,7 @@ trl_reward("countdown")                  the same for TRL; `egpo.verl.reward` is
 
 scoring.py      the tables of rewards and data sources (add a reward there), and `score`
 named.py        samples from the rows of any host; rewards by name, users' functions included
+user_functions.py  a user's reward function over the columns of a dataset, in TRL's form or for one response
 batch.py        many rows; worker_pool.py, the processes that share them; trl.py, TRL's interface
 plain_values.py numpy, torch and JSON values to plain Python; verdict.py, the result
 answers.py      thinking, final answer and number in a text

@@ -92,7 +92,7 @@ FOREIGN_REASONS = {
 
 def foreign_scorer(spec: str) -> Callable[[Sample], Verdict]:
     """Return a scorer that calls a user's function, by keyword, with those of verl's arguments that it accepts."""
-    function = _function(spec)
+    function = user_function(spec)
     accepted = _accepted_keywords(function, spec)
 
     def scorer(sample: Sample) -> Verdict:
@@ -127,10 +127,11 @@ def _accepted_keywords(function: Callable[..., Any], spec: str) -> set[str]:
     return accepted
 
 
-def verdict_of(result: Any, spec: str) -> Verdict:
+def verdict_of(result: Any, spec: str, full_reward: float = 1.0) -> Verdict:
     """Return the verdict for the result of a user's reward: a number, or a dict with `score` and perhaps `acc`.
 
-    Without `acc` a reward of 1 or more counts as correct: a number alone does not tell what the full reward is.
+    Without `acc` a reward of at least `full_reward` counts as correct: a number alone does not tell what the full
+    reward is.
     """
     if isinstance(result, Verdict):
         return result
@@ -144,12 +145,13 @@ def verdict_of(result: Any, spec: str) -> Verdict:
     number = None if reward is None else finite(reward)
     if number is None:
         return Verdict(0.0, False, "no_score", failed=True)
-    correct = number >= 1 if right is None else right == 1
+    correct = number >= full_reward if right is None else right == 1
     reason, failed = str(fields.get("reason") or "scored"), single(fields.get("failed")) in (True, 1)
     return Verdict(number, correct, reason, failed=failed)
 
 
-def _function(spec: str) -> Callable[..., Any]:
+def user_function(spec: str) -> Callable[..., Any]:
+    """Import the function that `module:function` or `file.py:function` names. InputError if there is none."""
     module_name, _, name = spec.rpartition(":")
     module = import_user_code(module_name, f"reward {spec}")
     function = getattr(module, name, None)

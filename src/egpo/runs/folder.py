@@ -142,6 +142,10 @@ class RunFolder:
     def trackers(self) -> Path:
         return self.path / "trackers"
 
+    def card_of(self, step: int) -> Path:
+        """The model card of a checkpoint, as `egpo push` writes it."""
+        return self.path / "cards" / f"step_{step}.md"
+
     @property
     def stages(self) -> Path:
         """File that lists the stages that `egpo run` has completed."""

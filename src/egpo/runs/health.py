@@ -1,7 +1,8 @@
 """Health rules, which detect known training failures from the metrics, and the file `health.jsonl` of their notes.
 
-Each rule is a small function of the metrics so far that returns a message with its numbers, or None. A rule whose
-metric is missing from the run (no KL, no segment under grpo) never fires. A rule fires at most once per run.
+Each rule is a small function of the metrics so far that returns a message with its numbers, or None. A rule on a metric
+that the run does not have (KL without a KL term, entropy of a segment with grpo) never fires. A rule fires at most once
+per run.
 
 To add a rule: write its function, and add one row to `RULES`. docs/metrics.md lists the rows (`make docs`).
 """

@@ -9,6 +9,7 @@ from egpo.runs.folder import RunFolder, rollouts_step
 from egpo.runs.health import Health, Note, NoteStream, read_notes
 from egpo.runs.live import LiveView
 from egpo.runs.metrics import MetricStream, read_metrics
+from egpo.runs.sample_table import read_sample_table
 from egpo.runs.trackers import Trackers
 
 NOTHING_YET = -1
@@ -56,11 +57,13 @@ OnStep = Callable[[StepReport], bool | None]
 class Ledger:
     """The recorder of the steps of one run.
 
-    Timings have their own file, so that the same run always writes the same `metrics.jsonl`.
+    Timings have their own file, so that the same run always writes the same `metrics.jsonl`. `num_samples` is the
+    number of responses in the table that the trackers get; 0: no table.
     """
 
-    def __init__(self, folder: RunFolder, view: LiveView, trackers: Trackers) -> None:
+    def __init__(self, folder: RunFolder, view: LiveView, trackers: Trackers, num_samples: int = 0) -> None:
         self._view, self._trackers = view, trackers
+        self._folder, self._num_samples = folder, num_samples
         self._metrics, self._timings = MetricStream(folder.metrics), MetricStream(folder.timings)
         self._notes = NoteStream(folder.health)
         history = read_metrics(folder.metrics) if folder.metrics.exists() else []
@@ -75,6 +78,20 @@ class Ledger:
         for note in self._health.observe(step, metrics):
             self._notes.append(note)
             self._view.note(note)
+
+    def send_samples(self, step: int) -> None:
+        """Send the table of sample responses to the trackers, if it is asked for and the step wrote its rollouts.
+
+        A file that cannot be read is a warning: training does not depend on it.
+        """
+        if not self._num_samples:
+            return
+        try:
+            table = read_sample_table(self._folder.rollouts_of(step), self._num_samples)
+        except (EgpoError, OSError) as error:
+            warn_once("samples not sent", f"the table of samples is not sent ({error}); training continues")
+            return
+        self._trackers.log_samples(step, table)
 
     def sync(self) -> None:
         """Flush metrics, timings and health notes to disk. Call this before the checkpoint of the step is published."""

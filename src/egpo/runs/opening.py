@@ -70,7 +70,7 @@ class RunOpening(ABC, Generic[Loaded]):
         self.run_config, self.config_yaml = config, config_yaml
 
     def clear_leftovers(self) -> None:
-        """Resume only: end the child processes that a killed run left running, and import what it wrote."""
+        """Resume only: end child processes that a killed run left running, and record the steps that they logged."""
 
     def read_checkpoint(self, step: int) -> None:
         """Resume only: read and verify the checkpoint of `step`, before `load`."""

@@ -51,7 +51,10 @@ class EvaluationFile:
 
     @property
     def exam(self) -> str:
-        """The file's name without step, seed and run number: the same for repeated evaluations with one setup."""
+        """The file's name without endings such as `-step40`, `-seed3` and `-run2`.
+
+        It is the same for repeated evaluations with the same task and sampling settings.
+        """
         name, shorter = self.path.stem, ""
         while (shorter := _REPEATS.sub("", name)) != name:
             name = shorter

@@ -1,15 +1,18 @@
-"""Trackers, to which metrics are sent: TensorBoard, Weights & Biases, trackio and SwanLab.
+"""Trackers, to which metrics and sample responses are sent: TensorBoard, Weights & Biases, trackio, SwanLab and MLflow.
 
 Only the trackers that a recipe names are imported. Each is configured by its own environment variables
-(`WANDB_MODE=offline`, `SWANLAB_MODE`, ...). To add a tracker: write a function that opens it, and add it to `OPENERS`.
+(`WANDB_MODE=offline`, `MLFLOW_TRACKING_URI`, ...). To add a tracker: write a function that opens it, and add it to
+`OPENERS`, and its name to `TrackerName` in `egpo.config.sections.training`.
 """
 
 import os
+import re
 import secrets
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,17 +20,24 @@ from egpo.errors import NOTICES, USER_STOPS, InputError, nearest, warn_once
 from egpo.files import write_atomically
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import finite_figures
+from egpo.runs.sample_table import SampleTable
 
 PROJECT = "egpo"
+SAMPLES = "samples"
+"""Name of the table of sample responses."""
 
 
 @dataclass(frozen=True)
 class Tracker:
-    """An opened tracker: its name, a function that logs a step, and a function that closes the tracker."""
+    """An opened tracker: its name, a function that logs a step, and a function that closes the tracker.
+
+    `log_samples` sends a table of sample responses; it is None if the tracker shows no tables.
+    """
 
     name: str
     log: Callable[[int, Mapping[str, float]], object]
     close: Callable[[], object]
+    log_samples: Callable[[int, SampleTable], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,11 @@ class Trackers:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         figures = finite_figures(metrics)
         self._trackers = [one for one in self._trackers if _worked(one.name, partial(one.log, step, figures))]
+
+    def log_samples(self, step: int, table: SampleTable) -> None:
+        """Send a table to the trackers that show tables. One that fails gets no further tables, but still metrics."""
+        if table.rows:
+            self._trackers = [_after_samples(one, step, table) for one in self._trackers]
 
     def close(self) -> None:
         for one in self._trackers:
@@ -93,6 +108,18 @@ def _worked(name: str, call: Callable[[], object]) -> bool:
     return error is None
 
 
+def _after_samples(one: Tracker, step: int, table: SampleTable) -> Tracker:
+    if one.log_samples is None:
+        return one
+    error = _failure(partial(one.log_samples, step, table))
+    if error is None:
+        return one
+    said = f"({type(error).__name__}: {error})"
+    message = f"the tracker `{one.name}` did not take the table of samples {said} and receives no more tables"
+    warn_once(f"samples {one.name}", f"{message}; rollouts/ is complete")
+    return replace(one, log_samples=None)
+
+
 def _failure(call: Callable[[], object]) -> Exception | None:
     """Call a function of a tracker and return its exception, or None. Clients of trackers may raise anything."""
     try:
@@ -116,7 +143,7 @@ def _signals_kept() -> Iterator[None]:
 
 
 def _run_id(folder: RunFolder) -> str:
-    """Return the random id of the run, and create it if it has none: two runs of the same name are then two curves."""
+    """Return the random id of the run; create it if there is none. With it, trackers distinguish runs of one name."""
     path = folder.trackers / "id.txt"
     if not path.exists():
         folder.trackers.mkdir(parents=True, exist_ok=True)
@@ -150,7 +177,12 @@ def _wandb(run: TrackedRun) -> Tracker:
         dir=str(run.folder.trackers),
         settings=wandb.Settings(console="off"),  # otherwise wandb captures the output of the live view
     )
-    return Tracker("wandb", lambda step, metrics: opened.log(dict(metrics), step=step), opened.finish)
+
+    def log_samples(step: int, table: SampleTable) -> None:
+        shown = wandb.Table(columns=list(table.columns), data=[list(row) for row in table.rows])
+        opened.log({SAMPLES: shown}, step=step)
+
+    return Tracker("wandb", lambda step, metrics: opened.log(dict(metrics), step=step), opened.finish, log_samples)
 
 
 def _trackio(run: TrackedRun) -> Tracker:
@@ -159,7 +191,12 @@ def _trackio(run: TrackedRun) -> Tracker:
     opened = trackio.init(
         project=PROJECT, name=f"{run.name}-{run.id[:8]}", config=dict(run.config), resume="allow", embed=False
     )
-    return Tracker("trackio", lambda step, metrics: opened.log(dict(metrics), step=step), trackio.finish)
+
+    def log_samples(step: int, table: SampleTable) -> None:
+        shown = trackio.Table(columns=list(table.columns), data=[list(row) for row in table.rows])
+        opened.log({SAMPLES: shown}, step=step)
+
+    return Tracker("trackio", lambda step, metrics: opened.log(dict(metrics), step=step), trackio.finish, log_samples)
 
 
 def _swanlab(run: TrackedRun) -> Tracker:
@@ -176,9 +213,73 @@ def _swanlab(run: TrackedRun) -> Tracker:
     return Tracker("swanlab", lambda step, metrics: opened.log(dict(metrics), step=step), opened.finish)
 
 
+_ID_TAG = "egpo.run_id"
+_MOST_PARAMS = 100
+"""Parameters that MLflow takes in one request."""
+_LONGEST_PARAM = 500
+_NOT_IN_MLFLOW_NAMES = re.compile(r"[^\w/.\- :]")
+
+
+def _mlflow(run: TrackedRun) -> Tracker:
+    # The client, not `mlflow.start_run`: an active run is global, and a notebook may have its own.
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+
+    client = MlflowClient()
+    run_id = _mlflow_run(client, run)
+
+    def log(step: int, metrics: Mapping[str, float]) -> None:
+        now = int(time.time() * 1000)
+        client.log_batch(run_id, [Metric(mlflow_name(name), value, now, step) for name, value in metrics.items()])
+
+    def log_samples(step: int, table: SampleTable) -> None:
+        columns = zip(*table.rows, strict=True)
+        data = {name: list(values) for name, values in zip(table.columns, columns, strict=True)}
+        client.log_table(run_id, data, artifact_file=f"{SAMPLES}/step_{step}.json")
+
+    return Tracker("mlflow", log, lambda: client.set_terminated(run_id), log_samples)
+
+
+def _mlflow_run(client: Any, run: TrackedRun) -> str:
+    """Return the id of the MLflow run that has this run's tag; a new one if there is none."""
+    experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+    known = client.get_experiment_by_name(experiment)
+    experiment_id = client.create_experiment(experiment) if known is None else known.experiment_id
+    if found := client.search_runs([experiment_id], f"tags.`{_ID_TAG}` = '{run.id}'", max_results=1):
+        opened = str(found[0].info.run_id)
+        client.update_run(opened, status="RUNNING")
+        return opened
+    opened = str(client.create_run(experiment_id, tags={_ID_TAG: run.id}, run_name=run.name).info.run_id)
+    _log_params(client, opened, run.config)
+    return opened
+
+
+def _log_params(client: Any, run_id: str, config: Mapping[str, Any]) -> None:
+    """Log each setting under its dotted key. MLflow refuses another value later: a resumed run does not call this."""
+    from mlflow.entities import Param
+
+    params = [Param(mlflow_name(key), str(value)[:_LONGEST_PARAM]) for key, value in _leaves(config)]
+    for start in range(0, len(params), _MOST_PARAMS):
+        client.log_batch(run_id, params=params[start : start + _MOST_PARAMS])
+
+
+def _leaves(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and inner:
+            yield from _leaves(inner, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", inner
+
+
+def mlflow_name(name: str) -> str:
+    """Return the name with `_` for each character that MLflow refuses, such as the `@` of `mean@8`."""
+    return _NOT_IN_MLFLOW_NAMES.sub("_", name)
+
+
 OPENERS: dict[str, Callable[[TrackedRun], Tracker]] = {
     "tensorboard": _tensorboard,
     "wandb": _wandb,
     "trackio": _trackio,
     "swanlab": _swanlab,
+    "mlflow": _mlflow,
 }

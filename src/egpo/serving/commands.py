@@ -140,7 +140,11 @@ def read_template(model: str) -> ChatTemplate:
 
 
 def _prompt(tokenizer: object, model: str) -> str:
-    """Return a rendered prompt, which shows more than the template's source: a branch of it may never be taken."""
+    """Return a prompt rendered with the model's chat template.
+
+    The rendered text shows whether a prompt opens the thinking tag. The template's source does not: it may contain the
+    tag in a branch that is never taken.
+    """
     from jinja2 import TemplateError
 
     messages = [{"role": "user", "content": "?"}]
@@ -201,7 +205,9 @@ def command(serving: Serving, engine: Engine, template: ChatTemplate) -> list[st
         raise InputError("this model's thinking cannot be turned on or off", where="--thinking", fix=fix)
     if any(word.partition("=")[0].replace("_", "-") == "--trust-remote-code" for word in serving.more):
         fix = "leave the option out, and use a version of the model whose classes are in transformers"
-        raise InputError("code from a model folder is never run", where="--trust-remote-code", fix=fix)
+        raise InputError(
+            "this would run code from a model folder, which egpo never does", where="--trust-remote-code", fix=fix
+        )
     build = _vllm if engine.kind == "vllm" else _transformers
     return [engine.python, *build(serving, engine, template), *serving.more]
 

@@ -36,8 +36,8 @@ def offer(folder: Path, serving: Serving) -> dict[str, str]:
     """
     place = folder / serving.name
     if not place.is_relative_to(folder) or ".." in place.parts:
-        fix = "give a plain name, such as my-model"
-        raise InputError(f"`{serving.name}` is not a plain name", where="--name", fix=fix)
+        fix = "give a name such as my-model"
+        raise InputError(f"the name `{serving.name}` begins with `/` or contains `..`", where="--name", fix=fix)
     model = Path(serving.model)
     if not model.is_dir():
         fix = "download the model and give its folder, or install vLLM"
@@ -159,7 +159,7 @@ def _model(word: str) -> str:
 
 
 def require_weights(folder: str, word: str) -> None:
-    """Raise InputError if `folder`, which the user called `word`, is not a model that can be served."""
+    """Raise InputError if `folder` is not a model that can be served. `word` is the model as the user typed it."""
     path, where = Path(folder).expanduser(), f"model {word}"
     if not path.is_dir():
         raise InputError(

@@ -5,12 +5,11 @@ user's class are wrapped, so that an exception in them becomes an InputError tha
 """
 
 import inspect
-import traceback
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, SupportsIndex
 
@@ -18,20 +17,23 @@ from egpo.errors import EgpoError, InputError, nearest
 from egpo.rewards.sandbox import require_sandbox
 from egpo.tasks.code import Code
 from egpo.tasks.countdown import Countdown
+from egpo.tasks.dataset import NAME, Dataset, located
 from egpo.tasks.function_calling import FunctionCalling
 from egpo.tasks.gsm8k import Gsm8k
 from egpo.tasks.mixed import Mixed
 from egpo.tasks.protocol import METHODS, Task
 from egpo.tasks.sourced import SourcedTask
-from egpo.user_code import import_user_code
+from egpo.user_code import import_user_code, place_of
 
-TASKS: dict[str, type[SourcedTask]] = {
+SOURCED_TASKS: dict[str, type[SourcedTask]] = {
     "countdown": Countdown,
     "gsm8k": Gsm8k,
     "function_calling": FunctionCalling,
     "code": Code,
     "mixed": Mixed,
 }
+"""The built-in tasks with a generator and prepared data (`egpo prepare`)."""
+TASKS: dict[str, type[SourcedTask] | type[Dataset]] = {**SOURCED_TASKS, NAME: Dataset}
 
 
 _given: ContextVar[Mapping[str, Task]] = ContextVar("given_tasks", default=MappingProxyType({}))
@@ -83,6 +85,8 @@ def _found(name: str, settings: dict[str, Any]) -> type:
 
 def data_source_of(task: Task, name: str) -> str:
     """Return the data source of the task's problems. For a user's task, this is its name, `module:Class`."""
+    if isinstance(task, Dataset):
+        return task.data_source
     if isinstance(task, SourcedTask):
         return task.data_source if task.source is not None else task.generated_data_source
     return name
@@ -125,7 +129,7 @@ def _guarded(found: type, name: str) -> type:
             except EgpoError:
                 raise
             except (Exception, SystemExit) as error:  # boundary: a user's class may raise anything
-                place = _place(error, inspect.getfile(found))
+                place = place_of(error, inspect.getfile(found))
                 what = f"the task's `{method}` raised {type(error).__name__}: {error} ({place})"
                 raise InputError(what, where=f"task {name}", fix=f"correct `{method}` of the task") from error
 
@@ -141,16 +145,6 @@ def _guarded(found: type, name: str) -> type:
     methods = {method: guarded(method) for method in ("__init__", "problems", "prompt", "gold")}
     made: type = type(found)(found.__name__, (found,), {**names, **methods, "__reduce_ex__": reduced})
     return made
-
-
-def _place(error: BaseException, file: str) -> str:
-    """Return the file and line at which the user's `file` raised the error.
-
-    If the traceback does not contain this file, return the last file and line of the traceback.
-    """
-    frames = traceback.extract_tb(error.__traceback__)
-    last = [frame for frame in frames if frame.filename == file][-1:] or frames[-1:]
-    return ", ".join(f"{Path(frame.filename).name}, line {frame.lineno}" for frame in last)
 
 
 def _check_settings(name: str, cls: type, settings: dict[str, Any]) -> None:
@@ -180,4 +174,13 @@ def sandbox_tier(task: Task, settings: Mapping[str, Any]) -> str | None:
 
     Raise an error if no sandbox works, so that this is found before any response is sampled.
     """
-    return require_sandbox(settings.get("sandbox")).tier if isinstance(task, Code | Mixed) else None
+    runs_programs = task.runs_programs if isinstance(task, Dataset) else isinstance(task, Code | Mixed)
+    return require_sandbox(settings.get("sandbox")).tier if runs_programs else None
+
+
+def worker_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings for a process that runs in another folder than the launch, which is on its import path.
+
+    The paths of the task `dataset` become absolute.
+    """
+    return located(settings, sys.path) if name == NAME else dict(settings)

@@ -2,7 +2,7 @@
 
 `Task` is the interface: problems, a prompt for each, a judge, and a gold answer (a response that earns the full
 reward). `check_gold` verifies the gold answers. `judge_texts` calls the judge in threads, and returns a failed verdict
-where the judge fails.
+where the judge fails. A task may also have `judge_many(problems, texts)`, which judges many responses in one call.
 """
 
 import faulthandler
@@ -19,7 +19,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
 from egpo.data.rows import Message
-from egpo.errors import EgpoError, Fault, warn_once
+from egpo.errors import EgpoError, Fault, InputError, warn_once
+from egpo.rewards.named import FOREIGN_REASONS
+from egpo.rewards.user_functions import REWARD_RAISED, RewardError
 from egpo.rewards.verdict import Verdict
 
 METHODS = ("problems", "prompt", "judge", "gold")
@@ -43,7 +45,11 @@ class Problem:
 
 @runtime_checkable
 class Task(Protocol):
-    """A task: data, prompts and reward. Any class with these four methods is a task; no base class is needed."""
+    """A task: data, prompts and reward. Any class with these four methods is a task; no base class is needed.
+
+    A task may have a fifth, `judge_many(problems, texts) -> list[Verdict]`: `judge_texts` then calls it in place of
+    `judge`, with at most `MOST_AT_ONCE` responses, never twice at the same time. It may be None, as if it were missing.
+    """
 
     def problems(self, split: str) -> Sequence[Problem]:
         """Return the problems of the split "train" or "test". Every call must return the same problems."""
@@ -95,8 +101,10 @@ JUDGE_RAISED = "judge_raised"
 JUDGE_TIMED_OUT = "judge_timed_out"
 """Reason in the failed verdict if the judge exceeded its time limit."""
 
+MOST_AT_ONCE = 1024
+"""Largest number of responses in one call of a task's `judge_many`."""
 TIMEOUT_S = 300.0
-"""Default time limit for judging one response, in seconds."""
+"""Default time limit for one call of a judge, in seconds."""
 _NOTICE_S = 20.0
 """Time in seconds after which a judge is slow. One warning is printed for each task with a slow judge."""
 _MOST_HANGING = 3
@@ -110,11 +118,12 @@ _hanging: list[threading.Thread] = []
 def judge_texts(
     task: Task, problems: Sequence[Problem], texts: Sequence[str], *, timeout_s: float | None = None
 ) -> tuple[Verdict, ...]:
-    """Judge each text as a response to the problem at the same index, in parallel threads.
+    """Judge each text as a response to the problem at the same index, in parallel threads, or with `judge_many`.
 
     A text gets a failed verdict if the judge raises an exception, does not return a verdict with a finite reward, or
-    takes longer than `timeout_s` seconds (None: the task's `judge_timeout_s`, or `TIMEOUT_S`). Raise EgpoError if the
-    judge fails on every text, or if too many judge threads hang.
+    takes longer than `timeout_s` seconds (None: the task's `judge_timeout_s`, or `TIMEOUT_S`). With `judge_many` the
+    limit is for one call. Raise EgpoError if the judge fails on every text, or if too many judge threads hang, and
+    InputError if a user's reward function fails on every text.
     """
     limit_s = timeout_s or float(getattr(task, "judge_timeout_s", None) or TIMEOUT_S)
     batch = _JudgedBatch(task, problems, texts, limit_s)
@@ -129,25 +138,30 @@ def judge_texts(
 
 
 class _JudgedBatch:
-    """A batch of texts that are being judged in threads.
+    """A batch of texts that are being judged in threads, one text per call, or `MOST_AT_ONCE` with `judge_many`.
 
-    They are daemon threads, so that a thread that hangs does not keep the process alive.
+    `_calls` holds the indices of the texts of each call. The threads are daemons, so that a thread that hangs does not
+    keep the process alive.
     """
 
     def __init__(self, task: Task, problems: Sequence[Problem], texts: Sequence[str], limit_s: float) -> None:
         self._task, self._problems, self._texts, self._limit_s = task, problems, texts, limit_s
-        self._left = iter(range(len(texts)))
+        self._judge_many = getattr(task, "judge_many", None)
+        size = 1 if self._judge_many is None else MOST_AT_ONCE
+        self._calls = [range(start, min(start + size, len(texts))) for start in range(0, len(texts), size)]
+        self._left = iter(range(len(self._calls)))
         self._started: dict[int, float] = {}
         self._threads: dict[int, threading.Thread] = {}
-        self._done: SimpleQueue[tuple[int, Verdict | EgpoError]] = SimpleQueue()
+        self._done: SimpleQueue[tuple[int, list[Verdict] | EgpoError]] = SimpleQueue()
         self.verdicts: dict[int, Verdict] = {}
         self.errors: list[BaseException] = []
         self.is_over = False
 
     def judge(self) -> None:
         interval_s, last_check = min(1.0, self._limit_s / 4), time.monotonic()
+        num_threads = (os.cpu_count() or 1) if self._judge_many is None else 1
         with _BlockedProcessReport(self._limit_s + _NOTICE_S) as report:
-            started = [self._start_thread() for _ in range(min(len(self._texts), os.cpu_count() or 1))]
+            started = [self._start_thread() for _ in range(min(len(self._calls), num_threads))]
             if not any(started):
                 self._work()  # no thread can be started: judge in the current thread, without a time limit
             while len(self.verdicts) < len(self._texts):
@@ -165,46 +179,72 @@ class _JudgedBatch:
         return True
 
     def _work(self) -> None:
-        while not self.is_over and (index := next(self._left, None)) is not None:
-            self._started[index], self._threads[index] = time.monotonic(), threading.current_thread()
-            self._done.put((index, self._verdict(self._problems[index], self._texts[index])))
+        while not self.is_over and (call := next(self._left, None)) is not None:
+            self._started[call], self._threads[call] = time.monotonic(), threading.current_thread()
+            self._done.put((call, self._verdicts_of(self._calls[call])))
 
-    def _verdict(self, problem: Problem, text: str) -> Verdict | EgpoError:
+    def _verdicts_of(self, indices: range) -> list[Verdict] | EgpoError:
         try:
-            return _checked(self._task.judge(problem, text))
+            if self._judge_many is None:
+                return [_checked(self._task.judge(self._problems[i], self._texts[i])) for i in indices]
+            return self._verdicts_of_many(indices)
         except EgpoError as error:
             return error
         except BaseException as error:  # boundary: a user's task may raise anything, including SystemExit
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 raise
-            self.errors.append(error)
-            return Verdict(0.0, False, JUDGE_RAISED, failed=True)
+            return [self._failed(error)] * len(indices)
+
+    def _verdicts_of_many(self, indices: range) -> list[Verdict]:
+        assert self._judge_many is not None
+        found = list(self._judge_many([self._problems[i] for i in indices], [self._texts[i] for i in indices]))
+        if len(found) != len(indices):
+            raise ValueError(f"`judge_many` returned {len(found)} verdicts for {len(indices)} texts")
+        return [self._checked_or_failed(verdict) for verdict in found]
+
+    def _checked_or_failed(self, verdict: Any) -> Verdict:
+        try:
+            return _checked(verdict)
+        except (TypeError, ValueError) as error:
+            return self._failed(error)
+
+    def _failed(self, error: BaseException) -> Verdict:
+        self.errors.append(error)
+        reason = REWARD_RAISED if isinstance(error, RewardError) else JUDGE_RAISED
+        return Verdict(0.0, False, reason, failed=True)
 
     def _take(self, wait_s: float) -> None:
         try:
-            index, outcome = self._done.get(timeout=wait_s)
+            call, outcome = self._done.get(timeout=wait_s)
         except Empty:
             return
         if isinstance(outcome, EgpoError):
             raise outcome
-        self.verdicts.setdefault(index, outcome)  # a text that timed out keeps its failed verdict
+        for index, verdict in zip(self._calls[call], outcome, strict=True):
+            self.verdicts.setdefault(index, verdict)  # a text that timed out keeps its failed verdict
 
     def _check_times(self) -> None:
         """Warn about a slow judge, and give a failed verdict to each text whose time limit has passed."""
         now, name = time.monotonic(), _name(self._task)
-        for index, start in list(self._started.items()):
-            if index in self.verdicts or now - start < min(_NOTICE_S, self._limit_s):
+        for call, start in list(self._started.items()):
+            indices = self._calls[call]
+            if indices[0] in self.verdicts or now - start < min(_NOTICE_S, self._limit_s):
                 continue
-            key = f"{self._problems[index].key!r:.80}"
+            shown = self._shown(indices)
             if now - start < self._limit_s:
-                what = f"the judge of task {name} has taken {now - start:.0f} s for a response to problem {key} so far"
+                what = f"the judge of task {name} has taken {now - start:.0f} s for {shown} so far"
                 warn_once(f"slow judge {name}", f"{what}; its time limit is {self._limit_s:g} s (task.judge_timeout_s)")
                 continue
-            late = f"no verdict on a response to problem {key} within {self._limit_s:g} s (task.judge_timeout_s)"
+            late = f"no verdict on {shown} within {self._limit_s:g} s (task.judge_timeout_s)"
             warn_once(f"judge timed out {name}", f"task {name}: {late}; responses without a verdict are left out")
             self.errors.append(TimeoutError(late))
-            self.verdicts[index] = Verdict(0.0, False, JUDGE_TIMED_OUT, failed=True)
-            self._abandon(self._threads[index], late)
+            self.verdicts |= dict.fromkeys(indices, Verdict(0.0, False, JUDGE_TIMED_OUT, failed=True))
+            self._abandon(self._threads[call], late)
+
+    def _shown(self, indices: range) -> str:
+        if len(indices) > 1:
+            return f"{len(indices)} responses in one call"
+        return f"a response to problem {self._problems[indices[0]].key!r:.80}"
 
     def _abandon(self, thread: threading.Thread, late: str) -> None:
         """Count a judge thread that timed out as hanging, and start a new thread in its place.
@@ -264,6 +304,9 @@ def _require_some(verdicts: tuple[Verdict, ...], errors: list[BaseException], na
         return
     reason = verdicts[0].reason
     detail = f" ({type(errors[0]).__name__}: {errors[0]})" if errors else ""
+    if reason in FOREIGN_REASONS:
+        what = f"the reward function failed on all {len(verdicts)} responses: {reason}{detail}"
+        raise InputError(what, where=f"task {name}", fix="correct the function") from (errors[0] if errors else None)
     raise EgpoError(
         f"the judge failed on all {len(verdicts)} responses: {reason}{detail}",
         where=f"task {name}",

@@ -127,7 +127,7 @@ RECORD_VARIABLE = "EGPO_VERL_RECORD"
 class Recorded:
     """A recorded batch of one step. `reward_B` is what the estimator received, `advantage_BT` what the loss received.
 
-    `about` contains the estimator, its arguments, its segment and the tags.
+    `about` contains the estimator's name and arguments, the segment whose entropy it uses, and the thinking tags.
     """
 
     groups: NDArray[np.str_]

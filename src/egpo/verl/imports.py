@@ -24,7 +24,10 @@ def when_imported(name: str, patch: Patch) -> None:
 
 
 class _Waiting(MetaPathFinder):
-    """An import finder that uses the other finders, and applies its patches after the module's code has run."""
+    """An import finder for the modules that have patches.
+
+    It finds a module by means of the other finders, and applies the patches after the module's code has run.
+    """
 
     def __init__(self) -> None:
         self.patches: dict[str, list[Patch]] = {}

@@ -67,7 +67,10 @@ HYBRID_MANAGER = "hybrid"
 
 @dataclass(frozen=True)
 class PluginPlan:
-    """The plug-in's part in a run: none unless `active`. `mode` is the trainer mode under verl's own name."""
+    """What the plug-in does in a run: nothing if `active` is false.
+
+    `mode` is verl's name of the trainer mode, without our prefix `egpo_`.
+    """
 
     settings: Settings
     mode: str
@@ -98,7 +101,7 @@ def _refusals(config: Mapping[str, Any], settings: Settings, mode: str) -> Itera
         yield _unhooked(mode, what_for)
     if (config["algorithm"].get("rollout_correction") or {}).get("bypass_mode"):
         yield Fault(
-            f"bypass_mode skips the pass that computes the entropy of {what_for}",
+            f"bypass_mode skips the pass that computes the entropy, which {what_for} needs",
             "algorithm.rollout_correction",
             "algorithm.rollout_correction.bypass_mode=False",
         )

@@ -28,13 +28,13 @@ def compute_score(
 ) -> dict[str, float | str]:
     """Return `score`, `acc`, `failed`, 0 or 1 as `reason/<name>` for each reason, and as text `reason`, `judged_by`.
 
-    `mode` and `tags` in `kwargs` are defaults for rows whose `extra_info` does not set them and whose reward has them;
-    other arguments of verl are ignored.
+    `mode` and `tags` in `kwargs` are used for rows whose `extra_info` does not set them, if the row's reward accepts
+    them; other arguments of verl are ignored.
 
     verl uses the keys of the first response for the whole batch, so every response has the same keys for any data
     source. If validation samples a prompt more than once, verl bootstraps every number, which takes milliseconds per
-    prompt and key: `reasons` limits them to those of the data sources in use, or to none ([]). Text is written to
-    verl's rollout files and left out of its metrics.
+    prompt and key. `reasons` lists the data sources in use, so that there are `reason/<name>` keys only for their
+    reasons ([]: no such keys). Text is written to verl's rollout files and left out of its metrics.
 
     verl cannot leave a response out: if the checker failed, the score is 0, `failed` is 1, and a warning is given.
     Without a sandbox this would happen to every program, so that a missing sandbox is an EgpoError with the fix.
@@ -61,7 +61,7 @@ def compute_score(
 
 
 def _defaults(data_source: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those settings of the run that the row's reward has. (One run may use several rewards.)"""
+    """Return the settings of the run that the row's reward accepts. (One run may use several rewards.)"""
     made = {name: kwargs[name] for name in SETTINGS if name in kwargs}
     check_settings(made, REWARDS.values(), "reward_kwargs")
     kind = kind_of(data_source)

@@ -42,7 +42,7 @@ def test_a_case_twice_is_no_second_case(tmp_path):
 
 @pytest.mark.parametrize("total", [1, 3])
 def test_a_summary_of_other_cases_is_refused(tmp_path, total):
-    with pytest.raises(EgpoError, match="the summary of a does not agree"):
+    with pytest.raises(EgpoError, match="do not agree with the cases of a in"):
         read_verdicts(left(tmp_path, answers("x", "y"), total=total))
 
 

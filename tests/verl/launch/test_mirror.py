@@ -1,15 +1,18 @@
 """Steps saved and steps logged, in every order that verl and a signal bring about."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from egpo.errors import EgpoWarning
+from egpo.runs.dump import RolloutRecord, write_dump
 from egpo.runs.folder import RunFolder
 from egpo.runs.ledger import Ledger
 from egpo.runs.live import LiveView
 from egpo.runs.metrics import MetricStream
-from egpo.runs.trackers import open_trackers
+from egpo.runs.trackers import Tracker, Trackers, open_trackers
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.mirror import Mirror, StepFigures
 from tests.verl.launch.recipes import small
@@ -73,3 +76,24 @@ def test_figures_that_were_lost_are_not_waited_for(folder):
     assert (mirror.done, mirror.awaits_figures) == (4, False)
     mirror.forget_unlogged_checkpoints()
     assert saved(folder) == [2, 4]
+
+
+def test_samples_are_sent_from_the_rollouts_that_verl_wrote(folder):
+    tables = []
+    keeping = Tracker("wandb", lambda *_: None, lambda: None, lambda step, table: tables.append((step, table.rows)))
+    places = VerlPlaces(folder)
+    view = LiveView(6, "", console=Console(file=io.StringIO()))
+    mirror = Mirror(small("validation.every=0"), places, Ledger(folder, view, Trackers([keeping]), num_samples=2))
+    places.rollouts.mkdir(parents=True)
+    record = RolloutRecord("prompt", "response", 1, 0.5, 4, True, "correct", "p0", 0)
+    write_dump(places.rollouts / "4.jsonl", [record, replace(record, problem="p1")])
+    mirror.take([*logged(4), *logged(5)])
+    assert [(step, len(rows)) for step, rows in tables] == [(4, 2)]
+
+
+def test_a_damaged_dump_is_a_warning(folder):
+    view = LiveView(6, "", console=Console(file=io.StringIO()))
+    folder.rollouts.mkdir()
+    folder.rollouts_of(4).write_text('{"input": 1}\n')
+    with pytest.warns(EgpoWarning, match="the table of samples is not sent"):
+        Ledger(folder, view, Trackers([]), num_samples=2).send_samples(4)

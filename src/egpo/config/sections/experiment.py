@@ -40,7 +40,7 @@ class Prepare(Section):
     seed: Seed | None = None
     """Seed of the generator or of the split. Default: the task's setting `seed`; 42 with `convert`."""
     convert: Convert | None = None
-    """Conversion of a file of conversations; replaces `train` and `test`. Default: no conversion."""
+    """Conversion of a file of conversations. It cannot be combined with `train` and `test`. Default: no conversion."""
     folder: PathText = "data"
     """Folder for all prepared data. Each prepared directory in it is named after the task and a digest of its settings
     and source."""
@@ -53,6 +53,34 @@ class Prepare(Section):
         if self.convert is not None and self.source is None:
             raise raised(Fault("`convert` is set without a source file", "convert", "set prepare.source"))
         return self
+
+
+class ColdStart(Section):
+    """Supervised fine-tuning on the gold answers of the training problems, before reinforcement learning. Recipes with
+    the same settings, model and data share one cold start."""
+
+    problems: Count | None = None
+    """Learn only from the first N training problems. Default: all of them."""
+    epochs: Count = 1
+    """Passes over the gold answers."""
+    lr: Positive = 1e-5
+    """Peak learning rate."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Learning rate after the warm-up. `linear` and `cosine` fall to 0 at the last step."""
+    warmup_steps: Annotated[int, Field(ge=0, le=LARGEST_COUNT)] = 0
+    """Number of steps over which the learning rate rises from 0 to `lr`."""
+    batch_tokens: Count = 16384
+    """Tokens per optimizer step, including prompts."""
+    max_tokens: Count | None = None
+    """Maximum length of an example, in tokens. Longer ones are skipped and counted. Default: the model's context."""
+    thinking: bool | None = None
+    """Put the reasoning of a gold answer, which is all but its last line, between the thinking tags. Default: true if
+    the estimator measures the entropy of the thinking. Set it in recipes that are compared with each other, so that
+    they share one cold start."""
+    save_every: Count = 100
+    """Steps between checkpoints, from which an interrupted cold start is resumed."""
+    seed: Seed = 0
+    """Seed of the data order. It is not the recipe's `seed`, so that runs with different seeds share one cold start."""
 
 
 class ProbeStage(Section):
@@ -90,8 +118,11 @@ class Bfcl(Section):
 
 
 class Eval(Section):
-    models: Annotated[tuple[Literal["base", "trained"], ...], Field(strict=False, min_length=1)] = ("base", "trained")
-    """Models to evaluate. `base`: the model before training. `trained`: the last checkpoint of the run."""
+    models: Annotated[tuple[Literal["base", "cold_start", "trained"], ...], Field(strict=False, min_length=1)] = (
+        *("base", "cold_start", "trained"),
+    )
+    """Models to evaluate. `base`: the model before any training. `cold_start`: the model after the cold start, if the
+    recipe has one. `trained`: the last checkpoint of the run."""
     problems: Count | None = None
     """Evaluate only the first N problems of the test split. Default: all of them."""
     n: Count = 8

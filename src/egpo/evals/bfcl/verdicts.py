@@ -67,7 +67,8 @@ def require_asked(
     missing = sorted({*categories} - {category for category, _ in found})
     missing += [case for category, ids in cases.items() for case in ids if (category, case) not in found]
     if missing:
-        raise EgpoError(f"BFCL wrote no result for {', '.join(missing[:5])}", where="BFCL", fix="see its bfcl.log")
+        fix = "see bfcl.log in the folder of the pass"
+        raise EgpoError(f"BFCL wrote no result for {', '.join(missing[:5])}", where="BFCL", fix=fix)
 
 
 def _wrong(scores: Path, category: str, num_cases: int) -> dict[str, str]:
@@ -78,11 +79,12 @@ def _wrong(scores: Path, category: str, num_cases: int) -> dict[str, str]:
     found = list(scores.rglob(f"BFCL_v4_{category}_score.json"))
     if len(found) != 1:
         what = f"BFCL wrote {len(found)} score files for {category} instead of one"
-        raise EgpoError(what, where=str(scores), fix="see bfcl.log beside this folder")
+        raise EgpoError(what, where=str(scores), fix="see bfcl.log in the parent folder")
     summary, *entries = _lines(found[0])
     wrong = {str(entry["id"]): _kind(entry) for entry in entries}
     if (summary["total_count"], summary["total_count"] - summary["correct_count"]) != (num_cases, len(wrong)):
-        raise EgpoError(f"the summary of {category} does not agree with its list of cases", where=str(found[0]))
+        what = f"the counts in the first line do not agree with the cases of {category} in BFCL's files"
+        raise EgpoError(what, where=str(found[0]))
     return wrong
 
 

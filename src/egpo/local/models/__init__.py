@@ -2,7 +2,9 @@
 
 In the order in which data passes through:
 
-    loading.py         a model folder becomes a Policy, checked by self_check.py against transformers' own forward pass
+    loading.py         a model folder becomes a Policy
+    self_check.py      the Policy's logits against transformers' own on real text, both against exact_forward.py;
+                       verdicts.py keeps the result for the same weights, code and device
     policy.py          Policy: hidden states of a pack, one more token per row, logits; prompts of problems as tokens
     packs.py           sequences side by side in one forward pass; a prompt once for all its responses
     architectures.py   the table of models that the engine's own layers compute; to add one, see there

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from egpo.config import SftConfig
+from egpo.config.machine import model_folder
 from egpo.data.manifest import data_digest
 from egpo.local.checkpoints.checkpoint import Snapshot
 from egpo.local.checkpoints.resume import learned_tensors, restore_learned
@@ -16,6 +17,7 @@ from egpo.local.sft.examples import REASONS
 from egpo.local.sft.sft_run import SftRun, evaluate, open_sft_run, sft_step
 from egpo.local.training.interrupts import Interrupts
 from egpo.local.training.session import EngineOpening, Session, SessionContext, complete, engine_launch
+from egpo.model_sources import display_name, origin_facts
 from egpo.runs.ledger import Ledger, OnStep
 from egpo.runs.live import LiveView, warnings_printed_by
 from egpo.runs.metric_table import LOSS, VALIDATION_LOSS
@@ -90,13 +92,15 @@ class SftOpening(EngineOpening[SftRun]):
         paths = {"train": data.path} | ({"evaluation": data.eval_path} if data.eval_path else {})
         files = {name: Path(path) for name, path in paths.items()}
         digests = {name: data_digest(path) for name, path in files.items()}
+        digests |= origin_facts(model_folder(self._config.model.path))
         return LaunchProvenance(engine_launch(run.policy.device, step), digests, files)
 
     @contextmanager
     def session(self, opened: OpenedRun[SftRun]) -> Iterator[SftSession]:
         """Open the live view and yield the session. The view needs the number of steps, known once the data is read."""
         run, config = opened.loaded, self._config
-        title = f"{config.name}: sft of {config.model.path} on {len(run.data.train):,} examples of {config.data.path}"
+        examples = f"{len(run.data.train):,} examples of {config.data.path}"
+        title = f"{config.name}: sft of {display_name(config.model.path)} on {examples}"
         view = LiveView(run.num_steps, title, quiet=self._quiet)
         with view, nullcontext() if self._quiet else warnings_printed_by(view.say):
             for reason, count in run.data.dropped.most_common():

@@ -12,6 +12,7 @@ from egpo.local.step import StepOutcome, step
 from egpo.local.training.preflight import check_before_training, checkpoint_bytes, size_text
 from egpo.local.training.rl_session import open_seeded
 from egpo.local.training.session import run_folder
+from egpo.model_sources import display_name
 
 _PROMPTS_OF_THE_STEP = 2
 _PROMPTS_COUNTED = 1_000
@@ -65,11 +66,9 @@ def _model(run: Run) -> list[tuple[str, str]]:
     held = {"weights": memory.weights, "gradients": memory.gradients, "optimizer": memory.optimizer}
     parts = ", ".join(f"{name} {size_text(size)}" for name, size in held.items())
     dtype = str(run.policy.model.dtype).removeprefix("torch.")
+    name = display_name(run.config.model.path)
     return [
-        (
-            "model",
-            f"{run.config.model.path}: {total:,} parameters, {trained:,} trained, {dtype} on {run.policy.device}",
-        ),
+        ("model", f"{name}: {total:,} parameters, {trained:,} trained, {dtype} on {run.policy.device}"),
         ("memory", f"{parts}; {size_text(sum(held.values()))} before activations and the cache of keys and values"),
     ]
 

@@ -6,15 +6,17 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from egpo.config.machine import model_folder
 from egpo.data.manifest import data_digest
 from egpo.errors import InputError, warn_once
 from egpo.local.checkpoints.checkpoint import Checkpoints, room_for
 from egpo.local.models.policy import prompt_tokens, require_room
 from egpo.local.run import Run
 from egpo.local.validate import held_out_problems
+from egpo.model_sources import origin_facts
 from egpo.rewards.scoring import DATA_SOURCES, require_visible_tags, vanishing_tags
 from egpo.support import optimizer_bytes
-from egpo.tasks import Problem, Task
+from egpo.tasks import Dataset, Problem, Task
 from egpo.tasks.loading import sandbox_tier
 from egpo.tasks.protocol import problems_digest
 from egpo.tasks.sourced import SourcedTask
@@ -65,11 +67,12 @@ def checkpoint_bytes(run: Run) -> int:
 def data_digests(run: Run) -> dict[str, str]:
     """Return a digest of the data of each split (the rows of its file, or the generated problems).
 
-    Equal digests mean equal data.
+    Equal digests mean equal data. For a model that was converted from a GGUF file, `model` says where it comes from.
     """
+    origin = origin_facts(model_folder(run.config.model.path))
     if files := data_files(run):
-        return {split: data_digest(path) for split, path in files.items()}
-    return {split: problems_digest(run.task.problems(split)) for split in _splits(run)}
+        return {split: data_digest(path) for split, path in files.items()} | origin
+    return {split: problems_digest(run.task.problems(split)) for split in _splits(run)} | origin
 
 
 def data_files(run: Run) -> dict[str, Path]:
@@ -87,7 +90,7 @@ def require_tags_in_text(tokenizer: PreTrainedTokenizerBase, tags: tuple[str, st
 
     For a user's task only warn: its judge may not need the tags.
     """
-    if isinstance(task, SourcedTask) and task.data_source in DATA_SOURCES:
+    if isinstance(task, SourcedTask | Dataset) and task.data_source in DATA_SOURCES:
         require_visible_tags(tokenizer, task.data_source, tags)
     elif lost := vanishing_tags(tokenizer, tags):
         warn_once(

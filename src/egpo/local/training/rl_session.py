@@ -60,7 +60,7 @@ class TrainOpening(EngineOpening[Run]):
 
     @contextmanager
     def session(self, opened: OpenedRun[Run]) -> Iterator["TrainSession"]:
-        ledger = Ledger(self.folder, self._view, opened.trackers)
+        ledger = Ledger(self.folder, self._view, opened.trackers, self._config.watch.samples)
         context = SessionContext(self.folder, self.checkpoints, self._view, ledger, self.interrupts, self.on_step)
         yield TrainSession(opened.loaded, context, opened.start, self.saved.score if self.saved else None)
 
@@ -122,6 +122,7 @@ class TrainSession(Session):
     def _dump(self, outcome: StepOutcome) -> None:
         records = rollout_records(self.run, outcome, self.done, self._token_texts)
         write_dump(self.context.folder.rollouts_of(self.done), records)
+        self.context.ledger.send_samples(self.done)
 
     @cached_property
     def _token_texts(self) -> TokenTexts:

@@ -86,7 +86,10 @@ class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl has no types
         pass
 
     def ray_resource_name(self) -> str:
-        """Return Ray's resource for a rank: a logical GPU (`ray.init(num_gpus=ranks)`, on any machine)."""
+        """Return the Ray resource that each rank requests.
+
+        A machine without GPUs has it, too: `ray.init(num_gpus=ranks)` declares logical GPUs.
+        """
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:

@@ -76,9 +76,10 @@ _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 def cluster_access(address: str | None) -> Mapping[str, str]:
-    """Return the environment variables that a process needs to join a Ray cluster: the token mode, if it has a token.
+    """Return the environment variables that a process needs to join a Ray cluster.
 
-    `ray start` turns token authentication on by itself, and `ray.init` does not. A mode that the user set is kept.
+    If the user has a Ray token, this is the variable that turns token authentication on: `ray start` does so by
+    itself, but `ray.init` does not. If the variable is already set, it is not changed.
     """
     if address is None or _MODE in os.environ:
         return {}

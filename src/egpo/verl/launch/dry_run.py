@@ -52,7 +52,7 @@ def planned_command(config: Config, settings: list[Setting]) -> Command:
 
 
 def _start(config: Config, *, resume: bool, resume_from: int | None) -> int:
-    """Return the step from which the run would resume; 0 for a new run, whose folder must be free."""
+    """Return the step from which to resume; 0 for a new run. InputError if the folder of a new run is not empty."""
     folder = _places(config).folder
     if resume or resume_from is not None:
         return VerlCheckpoints(folder, config.verl.ranks).choose(resume_from)

@@ -23,7 +23,10 @@ class VerlPlaces:
 
     @property
     def rollouts(self) -> Path:
-        """Folder in which verl writes the responses of step N (`N.jsonl`), before they are moved to the run's own."""
+        """Folder in which verl writes the responses of step N as `N.jsonl`.
+
+        The launcher moves these files to `rollouts` of the run folder, as under the embedded engine.
+        """
         return self.root / "rollouts"
 
     @property

@@ -83,7 +83,10 @@ class VerlCheckpoints:
     ranks: int
 
     def complete_steps(self) -> list[int]:
-        """Return the steps of complete checkpoints, in order. One after verl's latest number is incomplete."""
+        """Return the steps of complete checkpoints, in order.
+
+        A checkpoint of a later step than the number in verl's file is incomplete, even if all its files exist.
+        """
         latest = self._latest()
         return [step for step in self._steps() if step <= latest and self._is_whole(step)]
 
@@ -163,8 +166,10 @@ class Mirror:
         for one in new:
             self._recorded.add(one.step)
             self._ledger.record(one.step, one.metrics, one.timings)
-        if new:
+            # Before the next step: a tracker may refuse a table of an earlier one.
             move_rollouts(self._places)
+            self._ledger.send_samples(one.step)
+        if new:
             self.keep_checkpoints()
         return len(new)
 
@@ -208,7 +213,10 @@ def adopt_figures(folder: RunFolder, metrics: Path) -> None:
 
 
 def checkpoint_scores(metrics: Path, *, validated: bool) -> dict[int, float]:
-    """Return each step's last validation accuracy so far, or, if not `validated`, its mean score."""
+    """Return the score of each step by which checkpoints are ranked.
+
+    If `validated`, this is the latest validation accuracy at that step, otherwise the mean score of the responses.
+    """
     scores: dict[int, float] = {}
     last: float | None = None
     for line in read_metrics(metrics) if metrics.exists() else []:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from egpo.config import Config, config_to_yaml
-from egpo.rewards.scoring import require_visible_tags
+from egpo.model_sources import origin_facts
+from egpo.rewards.scoring import DATA_SOURCES, require_visible_tags
 from egpo.runs.folder import RunFolder
 from egpo.runs.ledger import NOTHING_YET, Ledger, rewind
 from egpo.runs.live import LiveView
 from egpo.runs.opening import LaunchProvenance, RunOpening, opened
 from egpo.runs.provenance import describe_launch
-from egpo.tasks import Task, load_task
+from egpo.tasks import Dataset, Task, load_task
 from egpo.tasks.loading import sandbox_tier
 from egpo.tasks.sourced import SourcedTask
 from egpo.verl.launch.layout import VerlPlaces
@@ -67,7 +68,8 @@ def open_launch(config: Config, view: LiveView, *, resume: bool, resume_from: in
     """Create or resume a run, and yield what is needed to start verl. Call `refuse_what_verl_lacks` first."""
     opening = VerlOpening(config, view)
     with opened(opening, resume=resume, resume_from=resume_from) as run:
-        mirror = Mirror(config, opening.places, Ledger(opening.folder, view, run.trackers), run.start)
+        ledger = Ledger(opening.folder, view, run.trackers, config.watch.samples)
+        mirror = Mirror(config, opening.places, ledger, run.start)
         python = run.loaded.installed.python
         yield Launch(config, opening.places, python, opening.settings, run.start, mirror)
 
@@ -105,7 +107,7 @@ class VerlOpening(RunOpening[_Checked]):
         task = load_task(config.task.name, **config.task.settings)
         chosen_problems(config, task)
         tokenizer = load_tokenizer(model_place(config.model.path))
-        if isinstance(task, SourcedTask):
+        if isinstance(task, SourcedTask | Dataset) and task.data_source in DATA_SOURCES:
             require_visible_tags(tokenizer, task.data_source, config.segments.tags)
         return _Checked(installed, task, tokenizer, sandbox_tier(task, config.task.settings))
 
@@ -118,7 +120,8 @@ class VerlOpening(RunOpening[_Checked]):
         gpu = f"{self._config.verl.ranks} for verl" if self._config.verl.device == "cuda" else None
         here = describe_launch(after_step=step, gpu=gpu, sandbox=checked.sandbox)
         launch = replace(here, versions={**here.versions, **checked.installed.versions})
-        return LaunchProvenance(launch, files.digests, files.by_split)
+        data = files.digests | origin_facts(model_place(self._config.model.path))
+        return LaunchProvenance(launch, data, files.by_split)
 
     def rewind(self, step: int) -> None:
         # In this order: a checkpoint must never be newer than the metrics.

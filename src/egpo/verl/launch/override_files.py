@@ -68,7 +68,7 @@ def _read(path: Path, text: str) -> VerlSettings:
 
 def _text(path: Path) -> str:
     if fault := path_fault(str(path)):
-        raise InputError("the file cannot be read", where=shortened(str(path)), fix=f"it must be {fault}")
+        raise InputError("the path is not valid", where=shortened(str(path)), fix=f"give {fault}")
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
@@ -78,7 +78,8 @@ def _text(path: Path) -> str:
             f"the file cannot be read: {error.strerror}", where=str(path), fix="give a text file"
         ) from error
     if len(content) > MOST_BYTES or b"\0" in content:
-        raise InputError("the file is not a verl configuration", where=str(path), fix="give a text file below 200 kB")
+        what = "the file is binary or too large for a verl configuration"
+        raise InputError(what, where=str(path), fix="give a text file below 200 kB")
     try:
         return content.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:

@@ -133,7 +133,7 @@ def _forward(config: Config, reader: SectionReader) -> dict[str, Any]:
 
 
 def _same(key: str, one: Any, other: Any) -> bool:
-    """Return whether verl treats two values alike: 1 and 1.0, a list and a tuple, both names of a KL estimator."""
+    """Return whether verl treats two values alike: 1 and 1.0, a list and a tuple, `kl` and `k1` (one KL estimator)."""
     if key.endswith(("kl_loss_type", "kl_penalty")):
         return bool(KL_NAMES.get(str(one), one) == KL_NAMES.get(str(other), other))
     if isinstance(one, bool) != isinstance(other, bool):

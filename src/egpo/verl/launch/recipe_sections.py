@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from egpo.advantages import ESTIMATORS, estimator_named
-from egpo.assets import MODELS
 from egpo.config.old_spellings import OLD_KEYS, current_value
 from egpo.config.sections.training import Trackers
-from egpo.tasks.loading import TASKS
+from egpo.model_sources import short_names
+from egpo.tasks.loading import SOURCED_TASKS
 from egpo.verl.launch.problems import UNMEASURED
 from egpo.verl.launch.schema.known import schema
 from egpo.verl.launch.translation import (
@@ -122,8 +122,7 @@ class SectionReader:
         path = self.effective(f"{MODEL}.path", "model.path")
         if isinstance(path, str):
             self.taken.add(f"{MODEL}.path")
-        of_package = {str(folder): name for name, folder in MODELS.items()}
-        yield "path", of_package.get(str(path), path)
+        yield "path", short_names().get(str(path), path)
         key = f"{MODEL}.enable_gradient_checkpointing"
         yield "gradient_checkpointing", self.effective(key, "model.gradient_checkpointing")
         template = {key.removeprefix(TEMPLATE): value for key, value in self.given.items() if key.startswith(TEMPLATE)}
@@ -289,23 +288,26 @@ class SectionReader:
             mode = self.given.get(f"{kwargs}.mode")
             return name, source | ({"mode": mode} if mode is not None else {})
         files = str(self.given.get("data.train_files", ""))
-        for name in TASKS:
+        for name in SOURCED_TASKS:
             if name in files.replace("-", "_").lower():
                 self.notes.append(f"task.name: `{name}` is a guess from data.train_files")
                 return name, source
         return None, {}
 
     def _task_of_reasons(self) -> str | None:
-        """Return the task whose data source our reward is set up for (`reward_kwargs.reasons`)."""
+        """Return the built-in task of the first known data source in `reward_kwargs.reasons`; None if there is none."""
         reasons = self.given.get(f"{REWARD}.reward_kwargs.reasons")
         for data_source in reasons if isinstance(reasons, list) else []:
-            for name, task in TASKS.items():
+            for name, task in SOURCED_TASKS.items():
                 if data_source in (task.data_source, task.generated_data_source):
                     return name
         return None
 
     def _source(self) -> dict[str, str]:
-        """Return the folder of the data files as the setting `source`; nothing if the launcher wrote the files."""
+        """Return the task's setting `source`, the folder of the data files, as a dictionary.
+
+        Empty if the launcher wrote the files, or if they are not `train.parquet` and `test.parquet` in one folder.
+        """
         files = [self.given.get(f"data.{split}_files") for split in ("train", "val")]
         paths = [Path(str(file[0] if isinstance(file, list) and len(file) == 1 else file)) for file in files]
         if [path.name for path in paths] != ["train.parquet", "test.parquet"] or paths[0].parent != paths[1].parent:

@@ -108,7 +108,7 @@ def _running_code_of_models(values: Mapping[str, Any]) -> Iterator[Fault]:
     for key, value in values.items():
         if key.rpartition(".")[2].lstrip("+").replace("-", "_") == "trust_remote_code" and value not in (False, None):
             fix = "leave the key out, and use a version of the model whose classes are in transformers"
-            yield Fault("code from a model folder is never run", f"verl.{key}", fix)
+            yield Fault("this would run code from a model folder, which egpo never does", f"verl.{key}", fix)
 
 
 def _lacking(config: Config) -> Iterator[Fault]:

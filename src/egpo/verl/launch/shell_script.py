@@ -75,7 +75,10 @@ class _Reader:
         return True
 
     def assigned(self, current: list[Word]) -> bool:
-        """Evaluate `NAME=value` or `NAME=( ... )` at the start of a command or after `export`; else False."""
+        """Evaluate an assignment if there is one at this position. Return whether there was one.
+
+        An assignment is `NAME=value` or `NAME=( ... )`, at the start of a command or after `export`.
+        """
         if not self.assigns or (current and current[0].text not in _DECLARATIONS):
             return False
         start = _ASSIGNED.match(self.text, self.at)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from egpo.tasks import Task, load_task
+from egpo.tasks.loading import worker_settings
 from egpo.tasks.protocol import judge_texts
 
 
@@ -43,4 +44,4 @@ def compute_score(
 @lru_cache(maxsize=8)
 def _task(name: str, settings: str) -> Task:
     """Return the task, which is loaded once per process."""
-    return load_task(name, **json.loads(settings))
+    return load_task(name, **worker_settings(name, json.loads(settings)))

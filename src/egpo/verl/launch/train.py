@@ -8,6 +8,7 @@ from pathlib import Path
 
 from egpo.config import Config
 from egpo.errors import EgpoError, RunInterruptedError, how_it_ended
+from egpo.model_sources import display_name
 from egpo.runs.ledger import OnStep, StepReport
 from egpo.runs.live import LiveView, warnings_printed_by
 from egpo.verl.launch.command import command
@@ -48,7 +49,8 @@ def train(
     RunInterruptedError after a signal; EgpoError with the reason if verl fails or hangs.
     """
     refuse_what_verl_lacks(config)
-    title = f"{config.name}: {config.algorithm.estimator} on {config.task.name}, from {config.model.path}, with verl"
+    method, model = config.algorithm.estimator, display_name(config.model.path)
+    title = f"{config.name}: {method} on {config.task.name}, from {model}, with verl"
     shown = _ReportingView(config.steps, title, on_step, quiet=quiet)
     with StopSignals() as stops, shown as view, nullcontext() if quiet else warnings_printed_by(view.say):
         for line in ineffective_settings(config):

@@ -135,7 +135,9 @@ def _reward(config: Config, files: ProblemFiles) -> Iterator[Setting]:
         yield Setting(f"{REWARD}.path", "pkg://egpo.verl.launch.task_reward", "task.name")
         yield Setting(f"{REWARD}.name", "compute_score", "task.name")
         yield Setting(f"{REWARD}.reward_kwargs.task", config.task.name, "task.name")
-        yield Setting(f"{REWARD}.reward_kwargs.settings", json.dumps(config.task.settings), "task.settings")
+        yield Setting(
+            f"{REWARD}.reward_kwargs.settings", json.dumps(config.task.settings, sort_keys=True), "task.settings"
+        )
         if config.task.judge_timeout_s is not None:
             seconds = config.task.judge_timeout_s
             yield Setting(f"{REWARD}.reward_kwargs.judge_timeout_s", seconds, "task.judge_timeout_s")

@@ -38,7 +38,11 @@ MISTAKEN = {
 
 @dataclass(frozen=True)
 class Schema:
-    """verl's keys: `defaults` by dotted key, `fields` (more keys by section), `read` (more keys as `section.key`)."""
+    """The keys that verl reads.
+
+    `defaults`: the dotted keys in verl's files, with their defaults. `fields`: by section, keys that only a dataclass
+    of verl declares. `read`: keys that only verl's code names, as `section.key`.
+    """
 
     version: str
     defaults: Mapping[str, Any]

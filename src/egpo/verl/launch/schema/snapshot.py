@@ -52,7 +52,10 @@ def _undeclared_fields(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterat
 
 
 def _read_keys() -> set[str]:
-    """Return `section.key` for each `section.get("key")` in verl's source. (The dataset calls its section `config`.)"""
+    """Return `section.key` for each `section.get("key")` in verl's source.
+
+    verl's dataset (rl_dataset.py) has the section `data` in a variable `config`: `config.get("key")` is `data.key`.
+    """
     import verl
 
     root = Path(verl.__file__).parent

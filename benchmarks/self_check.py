@@ -1,0 +1,128 @@
+"""How far the engine's logits and transformers' own are from exact ones, what faults the self-check would catch, and
+what it costs:
+
+    python benchmarks/self_check.py --model smollm2-135m --device cuda --dtype bfloat16
+
+For every path: both error distributions over the tokens of the fixed text, and the ratio that must not exceed 1. For
+every fault: the same ratio, which must exceed 1 (its margin). Cost in seconds and in memory beyond the model's own.
+"""
+
+import argparse
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from egpo.config.schema import Model
+from egpo.local.models import loading, self_check
+from egpo.local.models.verdicts import verdict_key
+from tests.local.models.mutations import CACHE_SEES, MUTATIONS, mutations_of
+
+QUANTILES = (0.5, 0.9, 0.99, 1.0)
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description="Measure the self-check of a model.")
+    words.add_argument("--model", default="smollm2-135m", help="Folder, GGUF file, short name or name on the hub.")
+    words.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    words.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+    given = words.parse_args()
+    policy, load_s = load(given)
+    print(f"{given.model} on {policy.device}, {policy.head_VD.dtype}, path {policy.path}, torch {torch.__version__}")
+    show_cost(policy, load_s)
+    with torch.no_grad():
+        checks = [Checked("", policy, self_check.text_tokens(policy))]
+        if policy.path != "transformers" and policy.head_VD.dtype != torch.float32:
+            checks.append(Checked(", first layers in float32", *self_check.shallow_policy(policy)))
+        for check in checks:
+            check.show_distributions()
+        show_margins(checks)
+
+
+def load(given: argparse.Namespace) -> tuple[loading.Policy, float]:
+    """Load the model without its check, which is measured afterwards."""
+    loading.require_agreement = lambda policy, where: None
+    settings = Model(path=given.model, device=given.device, dtype=given.dtype)
+    loading.load_policy(settings)  # the first one fetches, converts and fills the file cache
+    start = time.perf_counter()
+    policy = loading.load_policy(settings)
+    return policy, time.perf_counter() - start
+
+
+@torch.no_grad()
+def show_cost(policy: loading.Policy, load_s: float) -> None:
+    """Twice: the first check also compiles kernels, where the device needs them compiled."""
+    weights = sum(weight.numel() * weight.element_size() for weight in policy.model.parameters())
+    on_gpu = policy.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    digest = timed(lambda: verdict_key(policy))
+    first, again = (timed(lambda: self_check.measure_paths(policy)) for _ in range(2))
+    peak = torch.cuda.max_memory_allocated() if on_gpu else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(
+        f"loading {load_s:.2f} s, {torch.get_num_threads()} threads; digest of the weights {digest}; the check "
+        f"{first}, again {again} (allowed {max(5.0, 0.05 * load_s):.1f} s)\n"
+        f"weights {weights / 2**20:,.0f} MiB; peak beyond them {(peak - weights) / 2**20:,.0f} MiB"
+        + ("" if on_gpu else " (of the whole process, libraries included)")
+    )
+
+
+def timed(compute: Callable[[], object]) -> str:
+    """Return seconds by the clock, and of the processor, which tell more where other work shares the cores."""
+    start, processor = time.perf_counter(), time.process_time()
+    compute()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return f"{time.perf_counter() - start:.2f} s ({time.process_time() - processor:.2f} s of processor time)"
+
+
+class Checked:
+    """A policy with the exact logits of its text."""
+
+    def __init__(self, note: str, policy: loading.Policy, group: self_check.Sequences) -> None:
+        self.note, self.policy, self.group = note, policy, group
+        self.reference = self_check.ReferenceLogits.of(policy, group)
+
+    def found(self) -> dict[str, list[torch.Tensor]]:
+        return {
+            f"packed{self.note}": self_check.packed_logits(self.policy, self.group),
+            f"cached{self.note}": self_check.cached_logits(self.policy, self.group),
+        }
+
+    def ratios(self) -> dict[str, float]:
+        return {path: self.reference.errors_of(path, logits).ratio for path, logits in self.found().items()}
+
+    def show_distributions(self) -> None:
+        for path, logits in self.found().items():
+            pairs = list(zip(logits, self.reference.exact, self.reference.their_errors, strict=False))
+            ours = torch.cat([self_check.token_errors(found, exact[: len(found)]) for found, exact, _ in pairs])
+            theirs = torch.cat([errors[: len(found)] for found, _, errors in pairs])
+            ratio = self.reference.errors_of(path, logits).ratio
+            print(f"\n{path}: {len(ours)} tokens; ratio {ratio:.3f}, floor {self.reference.floor:.2g}")
+            for name, errors in (("engine", ours), ("transformers", theirs)):
+                spots = ", ".join(f"{share:.0%} {float(torch.quantile(errors, share)):.3g}" for share in QUANTILES)
+                print(f"  {name:<13} mean {float(errors.mean()):.3g}, {spots}")
+
+
+def show_margins(checks: list[Checked]) -> None:
+    print("\nfaults put into the engine's pass: ratio (caught above 1)")
+    largest = {}
+    for name in mutations_of(checks[0].policy):
+        ratios: dict[str, float] = {}
+        for check in checks:
+            with MUTATIONS[name](check.policy):
+                ratios |= check.ratios()
+        shown = {path: ratio for path, ratio in ratios.items() if name in CACHE_SEES or "cached" not in path}
+        largest[name] = max(shown.values())
+        print(f"  {name:<30} " + ", ".join(f"{path} {ratio:.2f}" for path, ratio in shown.items()))
+    least = min(largest, key=lambda name: largest[name])
+    print(f"smallest margin: {largest[least]:.2f} ({least})")
+
+
+if __name__ == "__main__":
+    main()
