@@ -1,9 +1,13 @@
 """The Python functions do what the commands do, accept objects, and say what is wrong with what they are given."""
 
+import re
 import threading
 from pathlib import Path
 
+import matplotlib
+import numpy as np
 import pytest
+import torch
 
 import egpo
 from egpo import EgpoError, InputError, Problem, RunResult, StepReport, Verdict
@@ -81,10 +85,22 @@ def test_a_callback_that_raises_loses_nothing():
     def broken(report):
         raise KeyError("reward")
 
-    with pytest.raises(EgpoError, match=r"on_step: it raised KeyError: 'reward' after step 1; the run is saved"):
+    with pytest.raises(
+        EgpoError, match=r"on_step: it raised KeyError: 'reward' \(test_api.py, line \d+\) after step 1"
+    ):
         trained(on_step=broken)
     assert RunResult(Path("runs/first")).steps == 1
     assert trained(resume=True).steps == 2
+
+
+def test_a_callback_may_stop_with_a_comparison_of_numpy_or_torch_numbers():
+    assert trained("numpy", on_step=lambda report: np.float32(report.step) > 0).steps == 1
+    assert trained("torch", on_step=lambda report: torch.tensor(report.step) > 0).steps == 1
+    with pytest.raises(InputError, match="on_step: it returned str; the run is saved; return True to stop"):
+        trained("text", on_step=lambda report: "stop")
+    with pytest.raises(InputError, match="on_step: list cannot be called"):
+        trained("list", on_step=[print])
+    assert not Path("runs/list").exists()
 
 
 def test_it_works_in_two_threads_and_twice_in_one_process():
@@ -121,13 +137,15 @@ def test_evaluate_compare_and_report():
     run = trained()
     sampling = {"problems": 4, "n": 2, "max_tokens": 8}
     base = egpo.evaluate("egpo-tiny", Sums(), like=run, **sampling)
-    after = egpo.evaluate(run, Sums(), **sampling)
+    after = egpo.evaluate(run, Sums(), ks=[2], checkpoint=2, **sampling)
+    assert set(after.figures.pass_at_k) == {2}
     assert len(after.to_pandas()) == len(after.samples) == 8
     assert after.path.parent == run.folder / "evals"
     assert "accuracy" in str(base)
-    result = egpo.compare(base, run)
+    result = egpo.compare(base, run, metric="accuracy", out="runs")
+    assert Path("runs/compare.json").is_file()
     assert len(result.to_pandas()) == len(result.verdicts) == 1
-    assert "egpo-tiny and first are not distinguishable" in str(result)
+    assert "egpo-tiny and first are not distinguishable" in str(result) == repr(result)
     assert "<html" in egpo.report(run).read_text(encoding="utf-8")
 
 
@@ -147,7 +165,7 @@ def test_sft_returns_its_run():
 
 
 def test_plots_are_axes():
-    pytest.importorskip("matplotlib").use("agg")
+    matplotlib.use("agg")
     run = trained()
     assert run.plot().get_xlabel() == "step"
     with pytest.raises(InputError, match="no metric `rewrd`"):
@@ -175,10 +193,56 @@ def test_a_task_object_without_gold_and_a_class_are_refused():
     assert not Path("runs").exists()
 
 
+def test_a_task_object_that_raises_is_named_with_its_line():
+    class Broken(Sums):
+        def prompt(self, problem):
+            raise LookupError("no prompt")
+
+    with pytest.raises(
+        InputError, match=r"Broken: the task's `prompt` raised LookupError: no prompt \(test_api.py, li"
+    ):
+        egpo.train(SMALL, task=Broken(), quiet=True)
+    task = Sums()
+    egpo.evaluate("egpo-tiny", task, problems=1, n=1, max_tokens=2)
+    assert vars(task) == {}
+
+
+def test_a_task_object_replaces_the_settings_of_a_recipe_and_takes_none():
+    recipe = {**SMALL, "task": {"name": "countdown", "settings": {"max_numbers": 3}}, "steps": 1}
+    run = egpo.train(recipe, task=Sums(), name="own", quiet=True)
+    assert "max_numbers" not in run.run.folder.config.read_text()
+    with pytest.raises(InputError, match="task_settings: a task object has its settings"):
+        egpo.evaluate("egpo-tiny", Sums(), task_settings={"size": 3})
+    with pytest.raises(InputError, match="unknown setting `max_numberz`; did you mean `max_number"):
+        egpo.probe(model="egpo-tiny", task="countdown", task_settings={"max_numberz": 3})
+
+
+WRONG = {
+    "recipe: Sums is not a recipe; give the name of a recipe": lambda: egpo.train(Sums()),
+    "settings: list is not a mapping; give a mapping": lambda: egpo.train(SMALL, ["rollout.n=8"]),
+    "compare: list is not a run or a model; give each as an argument": lambda: egpo.compare(["runs/a", "runs/b"]),
+    "report: NoneType is not a run or a model; give a folder": lambda: egpo.report(None),
+    "report: no run is given": lambda: egpo.report(),
+    "evaluate: `n` is 0; give a whole number from 1 on": lambda: egpo.evaluate("egpo-tiny", Sums(), n=0),
+    "evaluate: `problems` is 'all'": lambda: egpo.evaluate("egpo-tiny", Sums(), problems="all"),
+    "probe: `problems` is -1": lambda: egpo.probe(model="egpo-tiny", task=Sums(), problems=-1),
+    "pass@": lambda: egpo.evaluate("egpo-tiny", Sums(), n=2, ks=[4]),
+    "split": lambda: egpo.evaluate("egpo-tiny", "countdown", split="tset"),
+    "temperature": lambda: egpo.evaluate("egpo-tiny", Sums(), temperature=-1.0),
+    "checkpoint `7`": lambda: egpo.evaluate(trained(), checkpoint=7),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_arguments_of_the_wrong_form_are_named(message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        WRONG[message]()
+
+
 def test_verl_refuses_objects_that_its_processes_do_not_have():
     with pytest.raises(InputError, match="task: verl judges in other processes"):
         egpo.train(SMALL, task=Sums(), engine="verl")
-    with pytest.raises(InputError, match="on_step: verl trains in other processes"):
+    with pytest.raises(InputError, match="on_step: the engine `verl` trains in other processes"):
         egpo.train(SMALL, task="countdown", engine="verl", on_step=print)
 
 
@@ -188,3 +252,20 @@ def test_no_task_and_no_checkpoint_are_named():
     Path("empty").mkdir()
     with pytest.raises(InputError, match="no checkpoint yet"):
         _ = RunResult(Path("empty")).model
+
+
+def test_a_run_may_be_given_as_text_and_may_be_empty():
+    Path("empty").mkdir()
+    run = RunResult("empty")
+    assert run.folder == Path("empty")
+    assert run.to_pandas().empty
+    with pytest.raises(InputError, match="empty: the run has no metrics yet; let it train"):
+        run.plot()
+    with pytest.raises(InputError, match="nowhere: no such run folder"):
+        _ = RunResult("nowhere").metrics
+
+
+def test_advice_on_data_that_is_not_prepared_names_a_file():
+    Path("rows.jsonl").write_text('{"nums": [1, 2], "target": 3}\n')
+    with pytest.raises(InputError, match=r"is not prepared yet; egpo run recipe\.yaml --only prepare"):
+        egpo.train(SMALL, {"prepare.source": "rows.jsonl"}, task="countdown")

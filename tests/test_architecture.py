@@ -49,8 +49,21 @@ MAY_IMPORT = {
     "tool_calls": {"call_bounds", "errors"},
     "__main__": {"cli"},
     "api_results": LEAVES | {"runs", "comparisons", "evals", "probes"},
+    "api_inputs": LEAVES | {"api_results", "config", "runs", "tasks"},
     "api": LEAVES
-    | {"api_results", "config", "tasks", "runs", "engines", "cold_starts", "local", "evals", "probes", "comparisons"}
+    | {
+        "api_inputs",
+        "api_results",
+        "config",
+        "tasks",
+        "runs",
+        "engines",
+        "cold_starts",
+        "local",
+        "evals",
+        "probes",
+        "comparisons",
+    }
     | {"reports"},
     "config": LEAVES | {"advantages"},
     "rewards": LEAVES,
@@ -59,7 +72,7 @@ MAY_IMPORT = {
     "token_stats": LEAVES,
     "data": LEAVES,
     "runs": LEAVES,
-    "reports": LEAVES | {"runs"},
+    "reports": LEAVES | {"runs", "evals", "comparisons"},
     "tasks": LEAVES | {"rewards", "data"},
     "machine_checks": LEAVES | {"rewards"},
     "audits": LEAVES | {"config", "tasks", "rewards", "data"},

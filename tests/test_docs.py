@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import egpo
 from egpo.rewards.sandbox import sandbox_status
 
 ROOT = Path(__file__).parents[1]
@@ -24,7 +25,11 @@ def prose(page):
     return re.sub(r"^(```|~~~).*?^\1$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
-PYTHON_BLOCKS = [(page, i, code) for page in PAGES for i, code in enumerate(blocks(page, "python"))]
+PYTHON_PAGE = ROOT / "docs" / "python.md"
+"""Its blocks form one script; those of the other pages run on their own."""
+PYTHON_BLOCKS = [
+    (page, i, code) for page in PAGES if page != PYTHON_PAGE for i, code in enumerate(blocks(page, "python"))
+]
 COMMANDS = [
     line for block in blocks(ROOT / "README.md", "bash") for line in block.splitlines() if line.startswith("egpo ")
 ]
@@ -36,6 +41,27 @@ def test_python_blocks_run(page, number, code, tmp_path):
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=ROOT / "examples", check=False
     )
     assert done.returncode == 0, f"{page.name}, block {number}:\n{done.stderr}"
+
+
+@pytest.mark.timeout(900)
+def test_the_python_page_runs_from_top_to_bottom_in_an_empty_folder(tmp_path):
+    environment = os.environ | {"MPLBACKEND": "agg"}
+    code = "".join(blocks(PYTHON_PAGE, "python"))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "did you mean `n`?" in done.stdout
+
+
+def test_every_public_name_has_an_example_on_the_python_page():
+    code = "".join(blocks(PYTHON_PAGE, "python"))
+    assert [name for name in egpo.__all__ if not re.search(rf"\begpo\.{name}\b", code)] == []
 
 
 @pytest.mark.timeout(900)

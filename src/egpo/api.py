@@ -5,30 +5,41 @@ notebook, in a thread, and any number of times in one process; two threads take 
 ConfigError with the same text as the command line prints.
 """
 
-import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from egpo.api_inputs import (
+    Model,
+    Recipe,
+    SftRecipe,
+    as_words,
+    config_of,
+    recipe_word,
+    refuse_on_verl,
+    refuse_settings_of_object,
+    require_callable,
+    require_counts,
+    run_word,
+    task_name,
+    task_overrides,
+)
 from egpo.api_results import ComparisonResult, EvaluationResult, ProbeResult, RunResult
-from egpo.config import Config, SftConfig, load_config
+from egpo.config import Config, SftConfig
 from egpo.errors import InputError
 from egpo.runs.ledger import OnStep
-from egpo.sections import Section
-from egpo.tasks.loading import given_task
 from egpo.tasks.protocol import Task
 
-Recipe = str | os.PathLike[str] | Mapping[str, Any] | Config | None
-SftRecipe = str | os.PathLike[str] | Mapping[str, Any] | SftConfig | None
-Model = str | os.PathLike[str] | RunResult
-Root = TypeVar("Root", bound=Section)
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+# Of tqdm, in a notebook without ipywidgets, when transformers is imported: no bars are shown anyway.
+warnings.filterwarnings("ignore", message="IProgress not found")
+
 _models = threading.RLock()
 """Held while a function has a model in memory: transformers cannot load two at a time, and random seeds are global."""
 
@@ -69,16 +80,21 @@ def train(
     `recipe` is the name of a shipped recipe, a YAML file, a mapping or a Config. `settings` and further keywords
     override it: `train("countdown_tiny", {"rollout.n": 8}, name="first", steps=3)`. `task` is a task object or the name
     of a task. `on_step` is called after every step with a StepReport; it stops the run by returning True. A run that
-    was stopped or killed continues with `resume=True`. `quiet` prints nothing.
+    was stopped or killed continues with `resume=True`, or with `resume_from=10` from the checkpoint of step 10. `quiet`
+    prints nothing.
+
+    >>> run = train("recipe.yaml", {"rollout.n": 4}, task="countdown", steps=3, name="first")  # doctest: +SKIP
+    >>> run.metrics[-1]["critic/score/mean"]  # doctest: +SKIP
     """
     from egpo import engines
     from egpo.cold_starts import require_inputs
 
-    with _task_name(task) as name:
-        config = _config(recipe, settings, {**more, **({} if name is None else {"task.name": name})}, Config)
+    require_callable(on_step)
+    with task_name(task) as name:
+        config = config_of(recipe, settings, {**more, **task_overrides(task, name)}, Config)
         if config.engine == "verl":
-            _refuse_on_verl(task, on_step)
-        config = require_inputs(config, str(recipe))
+            refuse_on_verl(task, on_step)
+        config = require_inputs(config, recipe_word(recipe))
         engines.train(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=quiet)
     return RunResult(Path(config.runs) / config.name)
 
@@ -94,13 +110,14 @@ def sft(
     quiet: bool = False,
     **more: Any,
 ) -> RunResult:
-    """Fine-tune on conversations, as `egpo sft` does, and return the finished run.
+    """Fine-tune on conversations, as `egpo sft` does, and return the finished run. The options are those of `train`.
 
     >>> sft({"model": {"path": "egpo-tiny"}, "data": {"path": "chats.jsonl"}}, name="cold-start")  # doctest: +SKIP
     """
     from egpo.local.sft.session import sft as train_in_process
 
-    config = _config(recipe, settings, more, SftConfig)
+    require_callable(on_step)
+    config = config_of(recipe, settings, more, SftConfig)
     train_in_process(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=quiet)
     return RunResult(Path(config.runs) / config.name)
 
@@ -111,7 +128,7 @@ def evaluate(
     task: Task | str | None = None,
     *,
     like: Model | None = None,
-    settings: Mapping[str, Any] | None = None,
+    task_settings: Mapping[str, Any] | None = None,
     split: str = "test",
     problems: int | None = None,
     n: int = 8,
@@ -121,8 +138,9 @@ def evaluate(
     min_p: float = 0.0,
     greedy: bool = False,
     max_tokens: int | None = None,
+    ks: Iterable[int] | None = None,
     seed: int = 0,
-    checkpoint: str = "latest",
+    checkpoint: str | int = "latest",
     device: Literal["auto", "cpu", "cuda"] = "auto",
     out: str | os.PathLike[str] | None = None,
 ) -> EvaluationResult:
@@ -131,27 +149,35 @@ def evaluate(
     `model` is a model folder, a run (folder or result of `train`), or a name on the hub. If it is a run, the task, the
     variables of the chat template, the thinking tags and the maximum response length are those of the run. `like` is a
     run from which these are taken if `model` is not a run, so that a base model is evaluated like the trained model.
-    `settings` are settings of the task. The other options are those of `egpo eval`. Figures and responses are also
-    written to the folder `out`; default: `evals` in the run's folder, or `evals` in the working directory.
+    `task_settings` are the arguments of a task that is given by its name. `n` responses are sampled to each of the
+    first `problems` problems; `greedy` takes the likeliest tokens instead. `ks` are the k of pass@k. `checkpoint` of a
+    run is "latest", "best" or a step. Figures and responses are also written to `evals` in the run's folder, to `evals`
+    here for other models, or to `out`. `egpo eval --url` evaluates a model on a server.
+
+    >>> base = evaluate("egpo-tiny", "countdown", problems=64, n=4, max_tokens=128)  # doctest: +SKIP
+    >>> base.accuracy.value, base.accuracy.low, base.accuracy.high  # doctest: +SKIP
     """
     from egpo.evals.evaluate import Exam, load_exam, write_evaluation
     from egpo.evals.evaluate import evaluate as evaluate_model
-    from egpo.evals.intervals import default_ks
+    from egpo.evals.intervals import default_ks, require_ks
     from egpo.evals.responses import Sampling
     from egpo.evals.targets import local_targets
 
-    words = [_run_word(one) for one in (model, like) if one is not None]
-    target = local_targets(words, checkpoint, None if out is None else Path(out), device)[0]
+    words = [run_word(model, "evaluate"), *([] if like is None else [run_word(like, "evaluate")])]
+    require_counts("evaluate", problems=problems, n=n, max_tokens=max_tokens)
+    target = local_targets(words, str(checkpoint), None if out is None else Path(out), device)[0]
     recipe = target.recipe
     longest = max_tokens or (recipe.rollout.max_response_tokens if recipe else None)
     sampling = Sampling(1 if greedy else n, 0.0 if greedy else temperature, top_p, longest, seed, top_k, min_p)
-    with _task_name(task) as name:
+    with task_name(task) as name:
         known = recipe.task if recipe and name in (None, recipe.task.name) else None
         name = known.name if known else name
         if name is None:
             raise InputError("no task", where="evaluate", fix='name one, as in task="countdown"')
+        refuse_settings_of_object(task, task_settings)
         own = known.settings if known else {}
-        exam = Exam(name, {**own, **(settings or {})}, split, problems, sampling, default_ks(sampling.n))
+        chosen_ks = default_ks(sampling.n) if ks is None else require_ks(list(ks), sampling.n)
+        exam = Exam(name, {**own, **(task_settings or {})}, split, problems, sampling, chosen_ks)
         paper = load_exam(exam)
     with target.opened() as loaded:
         evaluation = evaluate_model(loaded, paper)
@@ -171,6 +197,8 @@ def probe(
     temperature: float | None = None,
     max_tokens: int | None = None,
     seed: int | None = None,
+    task_settings: Mapping[str, Any] | None = None,
+    device: Literal["auto", "cpu", "cuda"] | None = None,
     out: str | os.PathLike[str] | None = None,
     **more: Any,
 ) -> ProbeResult:
@@ -178,6 +206,10 @@ def probe(
 
     Give a recipe with overrides as for `train`, or `model` and `task`. `problems` is the number of problems, `n` the
     number of responses to each. The sampling settings are those of the training, unless an option sets another value.
+    `task_settings` are the arguments of a task that is given by its name. `egpo probe --keep` also writes the suitable
+    problems as data.
+
+    >>> print(probe(model="egpo-tiny", task="countdown", problems=32, n=8, max_tokens=128))  # doctest: +SKIP
     """
     from egpo.cold_starts import require_inputs
     from egpo.evals.evaluate import Exam
@@ -187,12 +219,20 @@ def probe(
     from egpo.probes.store import write_probe
     from egpo.probes.subject import find_subject
 
-    with _task_name(task) as name:
+    with task_name(task) as name:
         known = None
         if recipe is not None or settings or more:
-            known = require_inputs(_config(recipe, settings, more, Config), str(recipe))
-        word = None if model is None else _run_word(model)
-        subject = find_subject(known, model=word, task=name, out=None if out is None else Path(out))
+            known = require_inputs(config_of(recipe, settings, more, Config), recipe_word(recipe))
+        refuse_settings_of_object(task, task_settings)
+        require_counts("probe", problems=problems, n=n, max_tokens=max_tokens)
+        subject = find_subject(
+            known,
+            model=None if model is None else run_word(model, "probe"),
+            task=name,
+            settings=task_settings,
+            device=device,
+            out=None if out is None else Path(out),
+        )
         chosen = subject.config.task
         sampling = subject.sampling(n, temperature=temperature, max_tokens=max_tokens, seed=seed)
         given = task is not None and not isinstance(task, str)
@@ -203,88 +243,43 @@ def probe(
 
 def compare(
     *runs: Model | EvaluationResult,
-    factor: Iterable[str] | None = None,
+    factor: str | Iterable[str] | None = None,
     exam: str | None = None,
-    metric: Iterable[str] | None = None,
+    metric: str | Iterable[str] | None = None,
     allow: bool = False,
     seed: int = 0,
+    out: str | os.PathLike[str] | None = None,
 ) -> ComparisonResult:
     """Compare runs and evaluated models as `egpo compare` does: differences, intervals, p-values and verdicts.
 
     Each argument is a run folder, a result of `train`, or a result of `evaluate`. Runs that differ only in their seed
-    are one condition. The options are those of the command.
+    are one condition. `factor` names the settings in which conditions may differ (default: `algorithm`), `allow`
+    compares whatever differs, `exam` is one of several evaluations, and `metric` is accuracy, score or pass@K, or a
+    list of them. `out` is a folder for compare.json, which `report` shows if it is the folder that holds the runs.
+
+    >>> compare("runs/grpo-0", "runs/grpo-1", "runs/egpo-0", "runs/egpo-1").verdicts  # doctest: +SKIP
     """
     from egpo.comparisons.comparison import ComparisonOptions, compare_runs
+    from egpo.comparisons.outputs import write_json
 
-    paths = [one.path if isinstance(one, EvaluationResult) else Path(_run_word(one)) for one in runs]
+    paths = [one.path if isinstance(one, EvaluationResult) else Path(run_word(one, "compare")) for one in runs]
     usual = ComparisonOptions()
     options = ComparisonOptions(
-        tuple(factor or usual.factors), exam, tuple(metric or usual.metrics), allow=allow, seed=seed
+        as_words(factor) or usual.factors, exam, as_words(metric) or usual.metrics, allow=allow, seed=seed
     )
-    return ComparisonResult(compare_runs(paths, options))
+    found = compare_runs(paths, options)
+    if out is not None:
+        write_json(found, Path(out))
+    return ComparisonResult(found)
 
 
 def report(*runs: Model, out: str | os.PathLike[str] | None = None) -> Path:
-    """Write runs as one HTML page, as `egpo report` does, and return its path."""
+    """Write runs as one HTML page, as `egpo report` does, and return its path.
+
+    >>> report("runs/grpo", "runs/egpo", out="comparison.html")  # doctest: +SKIP
+    """
     from egpo.reports import write_report
 
-    return write_report([Path(_run_word(one)) for one in runs], None if out is None else Path(out))
-
-
-def _run_word(run: Model) -> str:
-    return str(run.folder if isinstance(run, RunResult) else os.fspath(run))
-
-
-def _config(
-    recipe: Recipe | SftRecipe, settings: Mapping[str, Any] | None, more: Mapping[str, Any], root: type[Root]
-) -> Root:
-    """Return the checked config of a recipe and its overrides."""
-    overrides = list(_overrides({**(settings or {}), **more}, ""))
-    if isinstance(recipe, Section):
-        return load_config(recipe.model_dump(mode="json"), overrides, root)
-    if isinstance(recipe, Mapping):
-        return load_config(None, [*_overrides(recipe, ""), *overrides], root)
-    return load_config(None if recipe is None else Path(recipe), overrides, root)
-
-
-def _overrides(settings: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    """Yield `section.key=value` for each setting. Keys may be dotted, and sections may be mappings."""
-    for key, value in settings.items():
-        if not isinstance(key, str):
-            raise InputError(f"the key {key!r} is not text", where="settings", fix='write "section.key"')
-        name = f"{prefix}{key}"
-        # The settings of a task are its own: a mapping there is a value.
-        if isinstance(value, Mapping) and value and not f"{name}.".startswith("task.settings."):
-            yield from _overrides(value, f"{name}.")
-            continue
-        try:
-            yield f"{name}={json.dumps(_plain(value))}"
-        except (TypeError, ValueError) as error:
-            what = f"`{name}` is {type(value).__name__}, which a recipe cannot hold"
-            raise InputError(
-                what, where="settings", fix="give text, a number, true or false, a list or None"
-            ) from error
-
-
-def _plain(value: Any) -> Any:
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-@contextmanager
-def _task_name(task: Task | str | None) -> Iterator[str | None]:
-    """Yield the name of a task. A task object is registered under that name until the `with` block ends."""
-    if task is None or isinstance(task, str):
-        yield task
-    else:
-        with given_task(task) as name:
-            yield name
-
-
-def _refuse_on_verl(task: Task | str | None, on_step: OnStep | None) -> None:
-    fix = "leave it out, or train with engine=local"
-    if on_step is not None:
-        what = "the engine `verl` trains in other processes, which cannot call this function"
-        raise InputError(what, where="on_step", fix=fix)
-    if task is not None and not isinstance(task, str):
-        what = "verl judges in other processes, which do not have this object"
-        raise InputError(what, where="task", fix='give the name of its class, as in task="my_tasks:Sums"')
+    if not runs:
+        raise InputError("no run is given", where="report", fix='give run folders, as in report("runs/first")')
+    return write_report([Path(run_word(one, "report")) for one in runs], None if out is None else Path(out))

@@ -25,13 +25,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A run on disk, finished or not: `RunResult(Path("runs/first"))` also reads a run of the command line."""
+    """A run on disk, finished or not: `RunResult("runs/first")` also reads a run of the command line."""
 
     folder: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder))  # text is accepted too
 
     @property
     def run(self) -> StoredRun:
         """Everything that the run has written, as it is now."""
+        if not self.folder.is_dir():
+            raise InputError("no such run folder", where=str(self.folder), fix="check the path")
         return StoredRun.at(self.folder)
 
     @property
@@ -55,11 +60,15 @@ class RunResult:
 
     def to_pandas(self) -> Any:
         """Return the metrics as a DataFrame with one row per step."""
-        return _imported("pandas").DataFrame(list(self.metrics)).set_index("step")
+        pandas = _imported("pandas")
+        lines = list(self.metrics)
+        return pandas.DataFrame(lines, columns=None if lines else ["step"]).set_index("step")
 
     def plot(self, *names: str) -> Any:
         """Draw metrics over the steps, by default reward and accuracy. Return the matplotlib axes."""
         known = sorted({name for line in self.metrics for name in line} - {"step"})
+        if not known:
+            raise InputError("the run has no metrics yet", where=str(self.folder), fix="let it train")
         chosen = names or tuple(name for name in (REWARD, ACCURACY) if name in known)
         for name in chosen:
             if name not in known:
@@ -76,7 +85,7 @@ class RunResult:
         return f"run {self.folder}, {self.steps} steps"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EvaluationResult:
     """One evaluated model. `path` is the file with the figures; the responses are beside it."""
 
@@ -109,13 +118,16 @@ class EvaluationResult:
         axes.set(xlabel="right responses to a problem", ylabel="problems", title=self.evaluation.label)
         return axes
 
+    def __repr__(self) -> str:
+        return str(self)  # the fields are thousands of characters long
+
     def __str__(self) -> str:
         exam, accuracy = self.evaluation.exam, self.accuracy
         shown = "unknown" if accuracy is None else _percent(accuracy)
         return f"{self.evaluation.label} on {exam.task} ({exam.split}): accuracy {shown}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ProbeResult:
     """The results of a probe: how a model performs on training problems before training. Notebooks display a plot."""
 
@@ -148,6 +160,9 @@ class ProbeResult:
 
         return picture(self.probe)
 
+    def __repr__(self) -> str:
+        return str(self)  # the fields are thousands of characters long
+
     def __str__(self) -> str:
         size = self.group_size
         advice = "no group size gives enough signal" if size is None else f"use rollout.n={size}"
@@ -156,7 +171,7 @@ class ProbeResult:
         return "\n".join([f"accuracy {shown}; {advice}", *self.findings])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ComparisonResult:
     """The comparison of runs or models. `print` shows it as Markdown, as does a notebook."""
 
@@ -195,6 +210,9 @@ class ComparisonResult:
 
     def _repr_markdown_(self) -> str:
         return self._markdown
+
+    def __repr__(self) -> str:
+        return str(self)  # the fields are thousands of characters long
 
     def __str__(self) -> str:
         return self._markdown

@@ -35,6 +35,10 @@ class EgpoError(Exception):
         self.faults = [Fault(what, where, fix)]
         super().__init__(str(self.faults[0]))
 
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that IPython and Jupyter show for this exception: the message, without a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the exception with its faults: process pools and Ray send exceptions between processes."""
         return _revived, (type(self), self.faults)

@@ -1,11 +1,14 @@
-"""The import of a user's own code by module name: a task as `module:Class`, a reward as `module:function`."""
+"""A user's own code: its import by module name (a task as `module:Class`, a reward as `module:function`), and the line
+at which it raised an exception."""
 
 import importlib
 import importlib.util
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from egpo.errors import InputError
 
@@ -34,6 +37,11 @@ def import_user_code(module_name: str, where: str) -> ModuleType:
         raise InputError(what, where=where, fix="fix the module, then retry") from error
 
 
+def raised_at(error: BaseException, function: Callable[..., Any]) -> str:
+    """Return the place at which the file of a user's function raised the error, as `place_of` does."""
+    return place_of(error, getattr(getattr(function, "__code__", None), "co_filename", ""))
+
+
 def _load_file(path: Path) -> ModuleType:
     found = importlib.util.spec_from_file_location(path.stem, path)
     assert found is not None
@@ -44,10 +52,15 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def place_of(error: BaseException, file: str) -> str:
-    """Return the file and line at which the user's `file` raised the error.
+    """Return the file and line at which the user's `file` raised the error; for a notebook `the cell, line N`.
 
     If the traceback does not contain this file, return the last file and line of the traceback.
     """
     frames = traceback.extract_tb(error.__traceback__)
     last = [frame for frame in frames if frame.filename == file][-1:] or frames[-1:]
-    return ", ".join(f"{Path(frame.filename).name}, line {frame.lineno}" for frame in last)
+    return ", ".join(f"{_shown(frame.filename)}, line {frame.lineno}" for frame in last)
+
+
+def _shown(file: str) -> str:
+    # Jupyter compiles each cell as a temporary file whose name means nothing to its author.
+    return "the cell" if "ipykernel" in file else Path(file).name

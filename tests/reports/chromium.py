@@ -95,7 +95,7 @@ class Browser:
 
     @contextmanager
     def opened(self, path, *, width=1280, height=900, dark=False):
-        """A page in a tab of its own, loaded."""
+        """A page in a tab of its own, loaded. `path` is a file, or an address."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         tab = Tab(self, session)
@@ -106,7 +106,7 @@ class Browser:
         )
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         tab.call("Emulation.setEmulatedMedia", features=features)
-        tab.call("Page.navigate", url=path.resolve().as_uri())
+        tab.call("Page.navigate", url=path if isinstance(path, str) else path.resolve().as_uri())
         self.wait_for("Page.loadEventFired", session)
         try:
             yield tab
@@ -163,7 +163,7 @@ class Tab:
             " e.dispatchEvent(new Event('change')); })()"
         )
 
-    def complaints(self):
+    def complaints(self, own="file:"):
         """Errors and warnings of the console, exceptions, dialogs, and requests to anything but the page itself."""
         self.evaluate("1")  # what happened before this has been told
         found = []
@@ -177,7 +177,7 @@ class Tab:
                 found.append(json.dumps(details["args"])[:500])
             elif method == "Log.entryAdded" and details["entry"]["level"] in ("error", "warning"):
                 found.append(details["entry"]["text"])
-            elif method == "Network.requestWillBeSent" and not details["request"]["url"].startswith("file:"):
+            elif method == "Network.requestWillBeSent" and not details["request"]["url"].startswith((own, "data:")):
                 found.append(f"asked for {details['request']['url']}")
         return found
 

@@ -1,6 +1,6 @@
 """Run folders for reports, written by what writes them in a run."""
 
-from egpo.runs.dump import RolloutRecord, token_spans, write_dump
+from egpo.runs.dump import RolloutRecord, TokenAlternatives, token_spans, write_dump
 from egpo.runs.folder import RunFolder
 from egpo.runs.health import Note, NoteStream
 from egpo.runs.metrics import MetricStream
@@ -86,6 +86,9 @@ def record(step, text, sample, problem="problem 1"):
         tokens=tokens,
         token_entropy=[None, *(0.25 * place for place in range(1, len(tokens)))],
         token_segment=token_spans(["thinking"] * half + ["answer"] * (len(tokens) - half)),
+        token_alternatives=[TokenAlternatives(1, 1, ((HOSTILE[2], 0.75), (tokens[1], 0.125)))]
+        if len(tokens) > 2
+        else (),
     )
 
 

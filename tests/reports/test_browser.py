@@ -1,6 +1,7 @@
 """The page in a real browser: curves, the browser of rollouts by clicks and keys, hostile text, sizes and colours."""
 
 import json
+import struct
 
 import pytest
 
@@ -130,7 +131,7 @@ def test_steps_by_key_and_by_button_stop_at_the_ends(tab):
 
 def test_another_run_is_opened_at_the_same_step_or_at_its_last(tab):
     tab.press("[")  # step 5, which the second run has not
-    tab.choose("[aria-label=Run]", "1")
+    tab.choose("[aria-label=Source]", "1")
     assert tab.evaluate("document.querySelector('[aria-label=Step]').value") == "12"
     assert tab.count(".option") == 1 + len(HOSTILE)
 
@@ -140,7 +141,7 @@ def test_filters_by_verdict_and_reason(tab):
     assert tab.count(".option") == 1
     assert "✓ right" in tab.text(".reader-head")
     tab.choose("[aria-label=Reason]", "wrong_value")
-    assert tab.text(".reader") == "No responses of this step match the filters."
+    assert tab.text(".reader") == "No responses match the filters."
     tab.press("j")
     tab.choose("[aria-label=Verdict]", "wrong")
     assert tab.count(".option") == len(HOSTILE) / 2
@@ -199,10 +200,19 @@ def test_even_markup_that_got_in_could_not_run(browser, page):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [360, 768, 1280])
-def test_it_fits_any_width_in_both_colours(browser, page, width, dark):
+@pytest.mark.parametrize("width", [360, 390, 768, 1400])
+def test_it_fits_any_width_in_both_colours(browser, page, tmp_path, width, dark):
+    """With one problem side by side, a zoomed chart and an open tooltip, too. The screenshot has all of the page."""
     with browser.opened(page, width=width, dark=dark) as tab:
+        tab.evaluate("document.querySelector('#charts .plot').focus()")
+        tab.press("+")
+        tab.click(".reader .controls button")
+        tab.evaluate("document.querySelector('.reader .response').focus()")
+        tab.press("ArrowDown")
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        tab.screenshot(tmp_path / "page.png")
+        size = struct.unpack(">II", (tmp_path / "page.png").read_bytes()[16:24])
+        assert size == (width, tab.evaluate("document.documentElement.scrollHeight"))
         red = tab.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]")
         assert (int(red) < 60) == dark
         assert tab.complaints() == []
@@ -250,7 +260,7 @@ def test_a_run_that_has_only_begun(browser, tmp_path):
     (run / "timings.jsonl").unlink()
     with browser.opened(write_report([run])) as tab:
         assert "No steps recorded yet" in tab.text("#curves")
-        assert "No rollouts saved yet" in tab.text("#rollouts")
+        assert "No rollouts saved yet" in tab.text("#responses")
         assert tab.complaints() == []
 
 

@@ -5,7 +5,7 @@ from statistics import fmean
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.reports.charts import POINTS, chart_data
+from egpo.reports.charts import chart_data
 from egpo.reports.curves import Curve, curves_of, read_runs, rounded, thinned
 from tests.reports.folders import write_run
 
@@ -33,7 +33,8 @@ def test_figures_keep_five_digits():
 
 def test_long_runs_are_thinned_within_the_bound(tmp_path):
     runs = read_runs([write_run(tmp_path / "a", steps=3000, dumps=())])
-    data = chart_data(runs)
+    data = chart_data(runs, 5.0)
     assert data["thinned"] == 1000
-    assert sum(len(curve["x"]) for curve in data["runs"][0]["curves"].values()) <= POINTS
+    assert sum(len(curve["x"]) for curve in data["runs"][0]["curves"].values()) <= 120_000
     assert data["runs"][0]["curves"]["critic/score/mean"]["x"][-1] == 3000
+    assert chart_data(runs, 0.5)["thinned"] < 1000

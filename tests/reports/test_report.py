@@ -32,7 +32,7 @@ def test_hostile_text_stands_in_no_markup(tmp_path):
     for text in HOSTILE[:4]:
         assert text not in page
     # What the page's script reads is what the model wrote.
-    groups = embedded(page, "rollouts-0-12")
+    groups = embedded(page, "responses-0-2")
     assert [response["text"] for response in groups[0]["responses"]] == [r.output for r in group_records(12)]
 
 
@@ -138,3 +138,40 @@ def test_neither_torch_nor_numpy_is_imported(tmp_path):
         "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("budget_mb", [0.3, 1.0, 5.0])
+def test_the_file_keeps_its_budget_and_says_what_is_left_out(tmp_path, budget_mb):
+    """The rollouts of forty steps take more than twice the largest of these budgets."""
+    records = [r for number in range(6) for r in group_records(1, ("wörd " * 2000,) * 3, problem=f"p{number}")]
+    run = write_run(tmp_path / "long", steps=40, dumps=range(1, 41), records=records)
+    page = write_report([run], budget_mb=budget_mb)
+    assert page.stat().st_size <= 1e6 * budget_mb
+    assert page.stat().st_size > 0.3e6 * budget_mb
+    text = page.read_text()
+    assert f"Not included in this page, which may take {budget_mb:g} MB" in text
+    assert re.search(r"<li>long: \d+ of 40 recorded steps", text)
+    assert bool(re.search(r"\d+ of the \d+ problems of the kept steps", text)) == (budget_mb < 5)
+
+
+def test_a_page_that_holds_everything_says_nothing_of_it(tmp_path):
+    assert "Not included in this page" not in render_report([write_run(tmp_path / "a")]).decode()
+
+
+def test_responses_that_are_too_large_are_left_out_and_named(tmp_path):
+    run = write_run(tmp_path / "a", dumps=(1,), records=group_records(1, ("x" * 400_000,)))
+    page = render_report([run], 0.3).decode()
+    assert len(page.encode()) <= 300_000
+    assert "do not fit into 0.3 MB" in page
+
+
+def test_a_budget_that_is_too_small(tmp_path):
+    run = write_run(tmp_path / "a")
+    with pytest.raises(InputError, match="larger --budget"):
+        render_report([run], 0.01)
+
+
+def test_the_budget_is_an_option(tmp_path):
+    run = write_run(tmp_path / "a")
+    assert CliRunner().invoke(app, ["report", str(run), "--budget", "0.2"]).exit_code == 0
+    assert CliRunner().invoke(app, ["report", str(run), "--budget", "0"]).exit_code == 2

@@ -1,4 +1,4 @@
-"""`egpo report`: write an HTML page about one or several runs."""
+"""`egpo report`: write an HTML page about runs, or serve a page that follows them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,16 +22,48 @@ Out = Annotated[
         show_default=False,
     ),
 ]
+Budget = Annotated[
+    float,
+    typer.Option(
+        "--budget",
+        metavar="MB",
+        min=0.2,
+        max=500,
+        help="Largest size of the page in megabytes. It includes as many responses as fit, and says what is left out.",
+    ),
+]
+Live = Annotated[
+    bool,
+    typer.Option("--live", help="Serve a page that follows the runs instead of writing a file. Ctrl-C ends it."),
+]
+Host = Annotated[str, typer.Option(help="With --live: address to listen on. 0.0.0.0: all interfaces.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="With --live: port to listen on. 0: any free port.")]
 
 
-def report(runs: Runs, out: Out = None) -> None:
-    """Write an HTML page about runs: curves, evaluations, health warnings, settings that differ, and responses.
+def report(
+    runs: Runs,
+    out: Out = None,
+    budget: Budget = 5.0,
+    live: Live = False,
+    host: Host = "127.0.0.1",
+    port: Port = 8765,
+) -> None:
+    """Write an HTML page about runs: verdict, curves, evaluations, health warnings, settings that differ, responses.
 
     The page is a single file that loads nothing from the network. A run that is still training is shown up to its
-    latest step. A compare.json that `egpo compare --out` wrote to the folder that holds the runs is included.
+    latest step; with --live the page updates itself. A compare.json that `egpo compare --out` wrote to the folder that
+    holds the runs is included.
 
     Example: [cyan]egpo report runs/grpo runs/egpo --out comparison.html[/]
     """
+    if live:
+        from egpo.errors import InputError
+        from egpo.reports.live import serve_live
+
+        if out is not None:
+            raise InputError("--live writes no file", where="--out", fix="leave out --live or --out")
+        serve_live(runs, typer.echo, host=host, port=port, budget_mb=budget)
+        return
     from egpo.reports import write_report
 
-    typer.echo(write_report(runs, out))
+    typer.echo(write_report(runs, out, budget))

@@ -93,6 +93,11 @@ class Config(Section):
     verl: Verl = Verl()
     """Settings of the verl engine, used with `engine: verl`."""
 
+    def writes_rollouts(self, step: int) -> bool:
+        """Return whether the rollouts of a step, counted from 1, are written to `rollouts/`."""
+        every = self.watch.rollouts_every
+        return step in (1, self.steps) or bool(every and step % every == 0)
+
 
 class SftData(Section):
     path: PathText

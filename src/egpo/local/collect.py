@@ -84,7 +84,9 @@ def is_constant(reward_B: Tensor, group_B: Tensor) -> Tensor:
 def _round(run: Run, step: int, number: int, num_problems: int) -> Batch:
     draws = Draws(run.config.seed, step, f"train {number}")
     with run.stages.enter("sample"):
-        rollouts = sample(run.policy, run.task, run.stream.take(num_problems), run.config.rollout, draws)
+        alternatives = run.config.rollout.alternatives if run.config.writes_rollouts(step + 1) else 0
+        problems = run.stream.take(num_problems)
+        rollouts = sample(run.policy, run.task, problems, run.config.rollout, draws, alternatives=alternatives)
     with run.stages.enter("judge"):
         verdicts = judge(run.task, rollouts, run.config.task.judge_timeout_s)
     kl_B = _kl(run, rollouts)

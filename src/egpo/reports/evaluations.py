@@ -5,12 +5,15 @@ An exam is a task, its problems and how responses were sampled. Only figures of 
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from egpo.reports.curves import ReportedRun
 from egpo.runs.formatting import format_number
 from egpo.runs.stored import EvaluationFile
+
+ACCURACY = "Accuracy"
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,45 @@ class ExamKey:
 class ShownEvaluation:
     """One evaluation file: the model's label, the exam, and the figures by name.
 
-    `place` is the position of the run whose checkpoint was evaluated; None for other models, such as the base.
+    `place` is the position of the run whose checkpoint was evaluated; None for other models, such as the base. Copies
+    of one evaluation in several run folders are equal: `file` is not compared.
     """
 
     label: str
     place: int | None
     exam: ExamKey
     figures: Mapping[str, Interval]
+    file: EvaluationFile = field(compare=False)
+
+    @property
+    def step(self) -> int | None:
+        return self.file.step
+
+    @property
+    def responses(self) -> Path:
+        """The file with the judged responses; it may be missing."""
+        return self.file.path.with_suffix(".jsonl")
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """All settings of the sampling but its seed."""
+        return {name: value for name, value in self.file.section("sampling").items() if name != "seed"}
+
+    @property
+    def model(self) -> str:
+        """The path or name of the model, as it was given to `egpo eval`."""
+        return str(self.file.header.get("model", ""))
+
+    @property
+    def accuracy_text(self) -> str:
+        """The accuracy with its interval, such as `40.6 % [33.1, 48.0]`; a dash if it is missing."""
+        found = self.figures.get(ACCURACY)
+        if found is None:
+            return "–"
+        text = f"{100 * found.value:.1f} %"
+        if found.low is None or found.high is None:
+            return text
+        return f"{text} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 
 def read_evaluations(runs: Sequence[ReportedRun]) -> list[ShownEvaluation]:
@@ -56,7 +91,7 @@ def read_evaluations(runs: Sequence[ReportedRun]) -> list[ShownEvaluation]:
 def _evaluations(run: ReportedRun) -> Iterator[ShownEvaluation]:
     for file in run.stored.evaluations:
         place = None if file.header.get("step") is None else run.place
-        yield ShownEvaluation(file.label, place, _exam(file), dict(_figures(file.header)))
+        yield ShownEvaluation(file.label, place, _exam(file), dict(_figures(file.header)), file)
 
 
 def _exam(file: EvaluationFile) -> ExamKey:
@@ -73,7 +108,7 @@ def _exam(file: EvaluationFile) -> ExamKey:
 
 def _figures(value: Mapping[str, Any]) -> Iterator[tuple[str, Interval]]:
     by_k = value.get("pass_at_k")
-    estimates = {"Accuracy": value.get("accuracy"), "Mean score": value.get("mean_score")}
+    estimates = {ACCURACY: value.get("accuracy"), "Mean score": value.get("mean_score")}
     estimates |= {f"pass@{k}": found for k, found in by_k.items() if str(k) != "1"} if isinstance(by_k, dict) else {}
     for name, estimate in estimates.items():
         if interval := _interval(estimate):

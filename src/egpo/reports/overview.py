@@ -62,12 +62,17 @@ _FIGURES = {
 
 def overview(runs: Sequence[ReportedRun]) -> Overview:
     """Return the table of runs."""
-    columns = {"Validation accuracy": [_validation(run) for run in runs]}
-    for head, shown in _FIGURES.items():
-        columns[head] = [_windows(run.curves.get(shown.metric), shown.percent) for run in runs]
-    columns = {head: changes for head, changes in columns.items() if any(changes)}
-    rows = [_row(run, [changes[run.place] for changes in columns.values()]) for run in runs]
-    return Overview(list(columns), rows)
+    changes = [training_changes(run) for run in runs]
+    heads = [head for head in ("Validation accuracy", *_FIGURES) if any(head in found for found in changes)]
+    rows = [_row(run, [found.get(head) for head in heads]) for run, found in zip(runs, changes, strict=True)]
+    return Overview(heads, rows)
+
+
+def training_changes(run: ReportedRun) -> dict[str, Change]:
+    """Return the figures of one run at its beginning and its end, by the names of the overview's columns."""
+    found = {"Validation accuracy": _validation(run)}
+    found |= {head: _windows(run.curves.get(shown.metric), shown.percent) for head, shown in _FIGURES.items()}
+    return {head: change for head, change in found.items() if change}
 
 
 def _row(run: ReportedRun, changes: Sequence[Change | None]) -> OverviewRow:

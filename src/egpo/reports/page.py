@@ -3,7 +3,7 @@
 import re
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.resources import files
@@ -16,19 +16,39 @@ from egpo.reports.comparison import ComparisonSection
 from egpo.reports.evaluations import EvaluationTable
 from egpo.reports.overview import Overview, RuleNotes, SettingRow
 from egpo.reports.pass_rates import ProbeHistogram
-from egpo.reports.rollouts import Rollouts, as_json
+from egpo.reports.response_json import as_json
+from egpo.reports.responses import Responses
+from egpo.reports.verdict import ExamVerdict
 from egpo.version import __version__
 
-SCRIPTS = ("elements.js", "figures.js", "chart.js", "charts.js", "tokens.js", "reader.js", "rollouts.js", "start.js")
+SCRIPTS = (
+    "elements.js",
+    "figures.js",
+    "chart.js",
+    "export.js",
+    "charts.js",
+    "tokens.js",
+    "responses.js",
+    "reader.js",
+    "side_by_side.js",
+    "browser.js",
+    "live.js",
+    "start.js",
+)
 """Joined in this order into one script: each file may use what is defined in those before it."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a report. `charts` and `rollouts` are drawn by the script; the rest is plain HTML."""
+    """The content of a report. `charts` and `responses` are drawn by the script; the rest is plain HTML.
+
+    `budget_mb` is the largest size of the file. `live`: the page is served by `egpo report --live` and reloads itself.
+    """
 
     title: str
     time: str
+    budget_mb: float
+    verdicts: Sequence[ExamVerdict]
     overview: Overview
     evaluations: Sequence[EvaluationTable]
     comparisons: Sequence[ComparisonSection]
@@ -37,7 +57,8 @@ class Page:
     settings: Sequence[SettingRow]
     origin: Sequence[SettingRow]
     charts: dict[str, Any]
-    rollouts: Rollouts
+    responses: Responses = field(default_factory=Responses)
+    live: bool = False
 
 
 def render_page(page: Page) -> str:
@@ -47,18 +68,23 @@ def render_page(page: Page) -> str:
     return ENVIRONMENT.get_template("report.html.jinja").render(
         page=page,
         version=__version__,
-        policy=content_policy(style, script),
+        policy=content_policy(style, script, live=page.live),
         style=Markup(style),
         script=Markup(script),
         charts_json=Markup(as_json(page.charts)),
-        index_json=Markup(as_json(page.rollouts.index)),
+        index_json=Markup(as_json(page.responses.index)),
     )
 
 
-def content_policy(style: str, script: str | None = None) -> str:
-    """Allow only our own script and style, by their digests: injected markup could neither run nor load anything."""
-    scripts = "" if script is None else f"script-src {_digest(script)}; "
-    return f"default-src 'none'; style-src {_digest(style)}; {scripts}base-uri 'none'"
+def content_policy(style: str, script: str | None = None, *, live: bool = False) -> str:
+    """Return the content security policy: only our own script and style, by their digests.
+
+    Injected markup could neither run nor load anything. A live page may also ask the server that it came from. `blob:`
+    and `data:` images are made by the page itself, for the export as PNG.
+    """
+    scripts = "" if script is None else f"script-src {_digest(script)}; img-src blob: data:; "
+    asks = "connect-src 'self'; " if live else ""
+    return f"default-src 'none'; style-src {_digest(style)}; {scripts}{asks}base-uri 'none'; form-action 'none'"
 
 
 def _digest(text: str) -> str:

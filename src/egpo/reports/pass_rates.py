@@ -45,7 +45,10 @@ def read_probes(runs: Sequence[ReportedRun]) -> list[ProbeHistogram]:
 
 
 def histogram(rates: Sequence[float]) -> list[Bar]:
-    """Return twelve bars: never solved, ten bins between, always solved. The first and the last have no gradient."""
+    """Return twelve bars: never solved, ten bins between, always solved.
+
+    Prompts in the first and the last bar give no gradient.
+    """
     never = sum(rate <= 0 for rate in rates)
     always = sum(rate >= 1 or isclose(rate, 1) for rate in rates)
     counts = [0] * _BINS

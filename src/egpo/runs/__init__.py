@@ -17,7 +17,7 @@ stored.py        reads a finished or running run folder back
 """
 
 from egpo.runs.differences import Difference, config_differences
-from egpo.runs.dump import RolloutRecord, TokenSpan, read_dump, token_spans, write_dump
+from egpo.runs.dump import RolloutRecord, TokenAlternatives, TokenSpan, read_dump, token_spans, write_dump
 from egpo.runs.folder import RunFolder
 from egpo.runs.health import RULES, Health, Note, NoteStream, Rule, read_notes
 from egpo.runs.live import LiveView
@@ -47,6 +47,7 @@ __all__ = [
     "Rule",
     "RunFolder",
     "StoredRun",
+    "TokenAlternatives",
     "TokenSpan",
     "Trackers",
     "config_differences",

@@ -10,7 +10,7 @@ from egpo.errors import ConfigError, Fault, InputError
 
 FREE = (
     *("name", "runs", "checkpoints", "watch", "prepare", "probe", "eval"),
-    *("task.judge_timeout_s", "verl.python", "verl.patience_minutes"),
+    *("rollout.alternatives", "task.judge_timeout_s", "verl.python", "verl.patience_minutes"),
 )
 """Config keys and sections that may differ between a run and its resumption, because they do not change the training:
 where the run is stored, what is kept and displayed, and the stages before and after training. (The data itself is

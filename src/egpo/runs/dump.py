@@ -28,6 +28,20 @@ class TokenSpan:
 
 
 @dataclass(frozen=True)
+class TokenAlternatives:
+    """The likeliest tokens at one position, as (text, probability) in descending order; written as
+    `[token, sampled, [[text, probability], ...]]`.
+
+    `token` is the position in the response, from 0; `sampled` the place of the sampled token among the likeliest, -1 if
+    it is not one of them. Probabilities are those of the distribution that was sampled from.
+    """
+
+    token: int
+    sampled: int
+    likeliest: Sequence[tuple[str, float]]
+
+
+@dataclass(frozen=True)
 class RolloutRecord:
     """One sampled response with its prompt, reward and entropies. Unknown values are None or empty."""
 
@@ -63,6 +77,8 @@ class RolloutRecord:
     token_entropy: Sequence[float | None] = ()
     """Entropy at each token in nats, rounded to four decimals; None if it is not finite."""
     token_segment: Sequence[TokenSpan] = ()
+    token_alternatives: Sequence[TokenAlternatives] = ()
+    """The likeliest tokens at some positions of high entropy; empty unless the recipe sets `rollout.alternatives`."""
 
     @property
     def num_tokens(self) -> int:
@@ -94,7 +110,8 @@ def read_dump(path: Path) -> list[RolloutRecord]:
 
 
 def _as_line(record: RolloutRecord) -> dict[str, Any]:
-    return {item.name: getattr(record, item.name) for item in fields(record)} | {
+    """Return the object of a record. Alternatives are left out if there are none, as in most runs."""
+    line = {item.name: getattr(record, item.name) for item in fields(record)} | {
         "score": _finite(record.score),
         "advantage": _finite(record.advantage),
         "num_tokens": record.num_tokens,
@@ -103,6 +120,12 @@ def _as_line(record: RolloutRecord) -> dict[str, Any]:
         "token_entropy": [_finite(entropy, ENTROPY_DIGITS) for entropy in record.token_entropy],
         "token_segment": [[span.name, span.start, span.end] for span in record.token_segment],
     }
+    alternatives = [_alternatives_as_json(found) for found in line.pop("token_alternatives")]
+    return line | {"token_alternatives": alternatives} if alternatives else line
+
+
+def _alternatives_as_json(found: TokenAlternatives) -> list[Any]:
+    return [found.token, found.sampled, [[text, round(share, ENTROPY_DIGITS)] for text, share in found.likeliest]]
 
 
 def _finite(value: float | None, digits: int | None = None) -> float | None:
@@ -116,7 +139,11 @@ def _as_record(value: Mapping[str, Any], where: str) -> RolloutRecord:
     try:
         spans = tuple(TokenSpan(*span) for span in known.get("token_segment", ()))
         tuples = {name: tuple(known.get(name, ())) for name in ("tokens", "token_entropy")}
-        return RolloutRecord(**(known | tuples | {"token_segment": spans}))
-    except TypeError as error:
+        alternatives = tuple(
+            TokenAlternatives(token, sampled, tuple((text, share) for text, share in likeliest))
+            for token, sampled, likeliest in known.get("token_alternatives", ())
+        )
+        return RolloutRecord(**(known | tuples | {"token_segment": spans, "token_alternatives": alternatives}))
+    except (TypeError, ValueError) as error:
         what = f"the line is not a rollout record ({error})"
         raise InputError(what, where=where, fix="give a file from the `rollouts/` of a run") from error

@@ -97,6 +97,10 @@ class TokenTexts:
             parts[-1] += decoder.decode(b"", final=True)
         return parts if "".join(parts) == text else self._parts_by_decoding(ids, text)
 
+    def text_of(self, token: int) -> str:
+        """Return one token by itself: its name if it is special, and U+FFFD for a part of a character."""
+        return str(self._tokenizer.decode([token]))
+
     def _spelling(self, token: int) -> bytes:
         """Return the bytes of a token; b"" for an id that the tokenizer does not have."""
         return self._spellings[token] if token < len(self._spellings) else b""

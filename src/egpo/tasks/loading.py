@@ -23,7 +23,7 @@ from egpo.tasks.gsm8k import Gsm8k
 from egpo.tasks.mixed import Mixed
 from egpo.tasks.protocol import METHODS, Task
 from egpo.tasks.sourced import SourcedTask
-from egpo.user_code import import_user_code, place_of
+from egpo.user_code import import_user_code, raised_at
 
 SOURCED_TASKS: dict[str, type[SourcedTask]] = {
     "countdown": Countdown,
@@ -49,7 +49,8 @@ def given_task(task: Task) -> Iterator[str]:
         fix = f"give an object, as in {task.__name__}()"
         raise InputError(f"`{task.__name__}` is a class", where="task", fix=fix)
     _require_methods(task, kind.__qualname__, "task")
-    token = _given.set({**_given.get(), name: task})
+    guarded = task if isinstance(task, SourcedTask | Dataset) else _guarded_object(task, name)
+    token = _given.set({**_given.get(), name: guarded})
     try:
         yield name
     finally:
@@ -112,28 +113,51 @@ def _require_methods(task: object, name: str, where: str) -> None:
         raise InputError(f"the class `{name}` has no method `{'`, `'.join(missing)}`", where=where, fix=fix)
 
 
-def _guarded(found: type, name: str) -> type:
-    """Return a subclass of a user's task whose methods raise InputError in place of any other exception.
+_GUARDED = ("problems", "prompt", "gold")
+"""Methods in which an exception is the user's mistake. `judge_texts` handles the exceptions of `judge`."""
 
-    The InputError names the task, the method, the exception and its line. `judge` is not wrapped, because `judge_texts`
-    handles its exceptions.
+
+def _guarded_method(inner: Callable[..., Any], method: str, name: str) -> Callable[..., Any]:
+    """Return a method of a user's task that raises InputError in place of any other exception.
+
+    The InputError names the task, the method, the exception and its line.
     """
 
-    def guarded(method: str) -> Callable[..., Any]:
-        inner = getattr(found, method)
+    @wraps(inner)
+    def call(*args: Any, **settings: Any) -> Any:
+        try:
+            return inner(*args, **settings)
+        except EgpoError:
+            raise
+        except (Exception, SystemExit) as error:  # boundary: a user's class may raise anything
+            what = f"the task's `{method}` raised {type(error).__name__}: {error} ({raised_at(error, inner)})"
+            raise InputError(what, where=f"task {name}", fix=f"correct `{method}` of the task") from error
 
-        @wraps(inner)
-        def call(self: Any, *args: Any, **settings: Any) -> Any:
-            try:
-                return inner(self, *args, **settings)
-            except EgpoError:
-                raise
-            except (Exception, SystemExit) as error:  # boundary: a user's class may raise anything
-                place = place_of(error, inspect.getfile(found))
-                what = f"the task's `{method}` raised {type(error).__name__}: {error} ({place})"
-                raise InputError(what, where=f"task {name}", fix=f"correct `{method}` of the task") from error
+    return call
 
-        return call
+
+class _GuardedTask:
+    """A user's task object with guarded methods. The object itself is not changed."""
+
+    def __init__(self, task: Task, name: str) -> None:
+        self._task = task
+        for method in _GUARDED:
+            setattr(self, method, _guarded_method(getattr(task, method), method, name))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+
+def _guarded_object(task: Task, name: str) -> Task:
+    """Return the task with guarded methods. Its class has the name of the user's class, for messages."""
+    kind = type(task)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    made: Task = type(kind.__name__, (_GuardedTask,), names)(task, name)
+    return made
+
+
+def _guarded(found: type, name: str) -> type:
+    """Return a subclass of a user's task with guarded methods."""
 
     def reduced(self: Any, protocol: SupportsIndex) -> Any:
         """Pickle the task as an instance of the user's own class: worker processes cannot import the subclass."""
@@ -142,7 +166,7 @@ def _guarded(found: type, name: str) -> type:
         return (object.__new__, (found,), *whole[2:]) if is_usual else whole
 
     names = {"__module__": found.__module__, "__qualname__": found.__qualname__, "__doc__": found.__doc__}
-    methods = {method: guarded(method) for method in ("__init__", "problems", "prompt", "gold")}
+    methods = {method: _guarded_method(getattr(found, method), method, name) for method in ("__init__", *_GUARDED)}
     made: type = type(found)(found.__name__, (found,), {**names, **methods, "__reduce_ex__": reduced})
     return made
 

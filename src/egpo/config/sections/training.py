@@ -94,6 +94,10 @@ class Rollout(Section):
     """Strings that end a response. The response includes the string. Default: none."""
     stop_tokens: Annotated[tuple[CountOrZero, ...], Field(strict=False)] = ()
     """Token ids that end a response, in addition to the model's end-of-sequence tokens. Default: none."""
+    alternatives: Annotated[int, Field(ge=0, le=20)] = 0
+    """Number of likeliest tokens to record, with their probabilities, at the 32 tokens of highest entropy of each
+    response, in the steps whose rollouts are written (`watch.rollouts_every`). The report shows them; training does not
+    depend on them. 0: none. At most 20."""
     rows_at_once: Count | None = None
     """Number of responses that are sampled in one batch. It is halved automatically if memory runs out. Default: all
     responses of a step."""

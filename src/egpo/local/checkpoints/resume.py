@@ -95,7 +95,11 @@ def config_identity(config: Config | SftConfig) -> str:
     digest stays the same when a later version adds a setting.
     """
     values = config.model_dump(mode="json", exclude={*FREE, "verl"}, exclude_defaults=True)
-    values.get("task", {}).pop("judge_timeout_s", None)
+    for section, _, key in (name.partition(".") for name in FREE):
+        if key in values.get(section, {}):  # `exclude` takes whole sections only
+            del values[section][key]
+            if not values[section]:
+                del values[section]
     if config.update.schedule == "constant":
         values.pop("steps", None)
     return CHANGED_SETTINGS + hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -2,6 +2,7 @@
 
     sample.py     `sample`: prompts once, then one token per row until all rows have ended; splits rows between cores
     choose.py     from logits to a token, its log-probability and the entropy; stop tokens and strings; result tables
+    alternatives.py  the likeliest tokens at positions of high entropy, for the report (`rollout.alternatives`)
     cuda/         the same on a GPU by captured graphs, for models with the engine's own layers
 
 A policy's CUDA decoder is created and owned by `sample.cuda_decoder`. This package imports `local/models`, and nothing

@@ -12,10 +12,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from egpo.local.models.policy import Policy
+from egpo.local.rollouts import Alternatives
 from egpo.native.library import address, kernels, suits
 
 WHOLE = 2**61
 """Probability 1 as a fixed-point integer. A sum that exceeds it a little by rounding still fits into 64 bits."""
+NUM_POSITIONS = 32
+"""Positions per response at which alternatives are kept: those of highest entropy."""
 
 
 @dataclass(frozen=True)
@@ -165,16 +168,20 @@ class Stops:
 
 @dataclass(frozen=True, eq=False)
 class ResponseTables:
-    """Tables that sampling fills: token ids, log-probabilities and entropies (B, T), lengths and finished flags (B)."""
+    """Tables that sampling fills: token ids, log-probabilities and entropies (B, T), lengths and finished flags (B).
+
+    `alternatives` is None unless they were asked for.
+    """
 
     response_BT: Tensor
     logp_BT: Tensor
     entropy_BT: Tensor
     length_B: Tensor
     finished_B: Tensor
+    alternatives: Alternatives | None = None
 
     @classmethod
-    def empty(cls, size: tuple[int, int], policy: Policy) -> "ResponseTables":
+    def empty(cls, size: tuple[int, int], policy: Policy, num_alternatives: int = 0) -> "ResponseTables":
         device = policy.device
         return cls(
             response_BT=torch.full(size, policy.pad_id, dtype=torch.long, device=device),
@@ -182,7 +189,14 @@ class ResponseTables:
             entropy_BT=torch.zeros(size, device=device),
             length_B=torch.zeros(size[0], dtype=torch.long, device=device),
             finished_B=torch.zeros(size[0], dtype=torch.bool, device=device),
+            alternatives=Alternatives.empty(size[0], NUM_POSITIONS, num_alternatives, device)
+            if num_alternatives
+            else None,
         )
+
+    @property
+    def num_alternatives(self) -> int:
+        return 0 if self.alternatives is None else self.alternatives.token_BSK.shape[2]
 
     def write(self, row_R: Tensor, step: int, choice: Choice) -> None:
         """Store the choice as token `step` of these rows."""

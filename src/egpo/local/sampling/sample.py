@@ -22,6 +22,7 @@ from egpo.local.models.caches import compacted
 from egpo.local.models.packs import Sequences, pack_groups
 from egpo.local.models.policy import AnySlots, Policy, prompt_tokens, require_room
 from egpo.local.rollouts import Rollouts
+from egpo.local.sampling.alternatives import record_alternatives
 from egpo.local.sampling.choose import ResponseTables, Sampling, Stops, choose
 from egpo.local.threads import num_worker_threads, parallel_map, raise_if_cancelled
 from egpo.tasks import Problem, Task
@@ -36,15 +37,21 @@ _DECODERS: "WeakKeyDictionary[Policy, Decoder]" = WeakKeyDictionary()
 
 
 @torch.no_grad()
-def sample(policy: Policy, task: Task, problems: Sequence[Problem], settings: Rollout, draws: Draws) -> Rollouts:
-    """Sample `settings.n` responses to each problem. A response depends only on its problem and its random numbers."""
+def sample(
+    policy: Policy, task: Task, problems: Sequence[Problem], settings: Rollout, draws: Draws, *, alternatives: int = 0
+) -> Rollouts:
+    """Sample `settings.n` responses to each problem. A response depends only on its problem and its random numbers.
+
+    `alternatives`: number of likeliest tokens to record at positions of high entropy; it does not change a response.
+    """
     prompts = prompt_tokens(policy, task, problems)
     for problem, prompt in zip(problems, prompts, strict=True):
         require_room(policy, problem, len(prompt), settings.max_response_tokens)
     keys = [problem.key for problem in problems]
     uniform_BT = draws.uniforms(keys, settings.n, settings.max_response_tokens).to(policy.device)
     size = (len(problems) * settings.n, settings.max_response_tokens)
-    request = _SampleRequest(policy, prompts, settings, uniform_BT, ResponseTables.empty(size, policy))
+    tables = ResponseTables.empty(size, policy, alternatives)
+    request = _SampleRequest(policy, prompts, settings, uniform_BT, tables)
     decoder = cuda_decoder(policy)
     if decoder is not None:
         _fill_by_graphs(decoder, request)
@@ -117,6 +124,7 @@ def _fill_by_graphs(decoder: "Decoder", request: _SampleRequest) -> None:
         stops=request.stops,
         at_once=request.settings.rows_at_once or num_rows,
         new_tokens=request.settings.max_response_tokens,
+        alternatives=request.tables.num_alternatives,
     )
     decoder.fill(request.tables, job, request.policy.pad_id)
 
@@ -157,10 +165,15 @@ def _sample_rows(request: _SampleRequest, rows: list[int]) -> None:
     policy, tables, sampling, stops = request.policy, request.tables, request.sampling, request.stops
     slots, hidden_RD = _prefill(request, rows)
     row_R = torch.tensor(rows, device=policy.device)
+    if tables.alternatives is not None:
+        tables.alternatives.clear(row_R)  # rows that are started again after memory ran out
     for step in range(request.settings.max_response_tokens):
         raise_if_cancelled()
-        choice = choose(policy.logits(hidden_RD), request.uniform_BT[row_R, step], sampling)
+        logits_RV = policy.logits(hidden_RD)
+        choice = choose(logits_RV, request.uniform_BT[row_R, step], sampling)
         tables.write(row_R, step, choice)
+        if tables.alternatives is not None:
+            record_alternatives(tables.alternatives, row_R, step, logits_RV, choice.entropy_R, sampling)
         over_R = stops.over(choice.token_R, tables.written(row_R, step) if stops.strings else (), policy.tokenizer)
         tables.finished_B[row_R] = over_R
         token_R = choice.token_R
@@ -204,4 +217,5 @@ def _rollouts(request: _SampleRequest, problems: Sequence[Problem]) -> Rollouts:
         entropy_BT=tables.entropy_BT[:, :longest] * mask_BT,
         finished_B=tables.finished_B,
         texts=tuple(texts),
+        alternatives=None if tables.alternatives is None else tables.alternatives.on_cpu(),
     )

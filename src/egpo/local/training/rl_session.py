@@ -5,7 +5,7 @@ Tensor suffixes: B rows, T tokens.
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -16,13 +16,14 @@ from egpo.local.checkpoints.checkpoint import Snapshot
 from egpo.local.checkpoints.resume import random_states, restore, restore_random_states, seed_everything, snapshot
 from egpo.local.measure import Measures
 from egpo.local.progress_bars import without_progress_bars
+from egpo.local.rollouts import Alternatives
 from egpo.local.run import Run, open_run
 from egpo.local.step import StepOutcome, step
 from egpo.local.training.interrupts import Interrupts
 from egpo.local.training.preflight import check_before_training, data_digests, data_files, require_disk_room
 from egpo.local.training.session import EngineOpening, Session, SessionContext, engine_launch
 from egpo.local.validate import source_name, validate
-from egpo.runs.dump import RolloutRecord, TokenSpan, token_spans, write_dump
+from egpo.runs.dump import RolloutRecord, TokenAlternatives, TokenSpan, token_spans, write_dump
 from egpo.runs.ledger import Ledger, OnStep
 from egpo.runs.live import LiveView
 from egpo.runs.metric_table import REWARD, validation_accuracy
@@ -103,7 +104,7 @@ class TrainSession(Session):
             raise
         self.done += 1
         self.record(outcome.metrics | self._validation(), start)
-        if self.done == 1 or self.is_due(self.run.config.watch.rollouts_every):
+        if self.run.config.writes_rollouts(self.done):
             self._dump(outcome)
         if self.is_due(self.run.config.checkpoints.every):
             self.save()
@@ -158,8 +159,19 @@ def rollout_records(run: Run, outcome: StepOutcome, step: int, texts: TokenTexts
             tokens=texts.parts(tokens, rollouts.texts[row]),
             token_entropy=entropy_BT[row, : len(tokens)].tolist(),
             token_segment=_spans(outcome.measures, row, len(tokens)),
+            token_alternatives=tuple(_alternatives(rollouts.alternatives, row, tokens, texts)),
         )
         seen[place] += 1
+
+
+def _alternatives(
+    found: Alternatives | None, row: int, tokens: Sequence[int], texts: TokenTexts
+) -> Iterator[TokenAlternatives]:
+    for position, likeliest in (found.of_row(row, len(tokens)) if found else {}).items():
+        ids = [token for token, _ in likeliest]
+        sampled = ids.index(tokens[position]) if tokens[position] in ids else -1
+        shown = tuple((texts.text_of(token), probability) for token, probability in likeliest)
+        yield TokenAlternatives(position, sampled, shown)
 
 
 def _spans(measures: Measures, row: int, length: int) -> tuple[TokenSpan, ...]:

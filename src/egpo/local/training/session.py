@@ -18,7 +18,7 @@ import torch
 
 from egpo.advantages.signals import Metrics
 from egpo.config import Config, SftConfig, config_to_yaml
-from egpo.errors import EgpoError
+from egpo.errors import EgpoError, InputError
 from egpo.local.checkpoints.checkpoint import Checkpoints, SaveError, Snapshot
 from egpo.local.checkpoints.resume import config_identity, export_policy, random_states, restore_random_states
 from egpo.local.models.policy import Policy
@@ -31,6 +31,7 @@ from egpo.runs.live import LiveView
 from egpo.runs.metric_table import STEP_S, TOKENS_PER_S
 from egpo.runs.opening import OpenedRun, RunOpening, opened
 from egpo.runs.provenance import Launch, describe_launch
+from egpo.user_code import raised_at
 
 
 def run_folder(config: Config | SftConfig) -> RunFolder:
@@ -249,14 +250,25 @@ def _call_on_step(session: Session) -> bool:
         return False
     random = random_states()
     try:
-        return on_step(reported) is True
+        return _asks_to_stop(on_step(reported))
     except EgpoError:
         raise
     except Exception as error:  # boundary: a user's callback may raise anything
-        what = f"it raised {type(error).__name__}: {error} after step {session.done}; the run is saved"
+        place = raised_at(error, on_step)
+        what = f"it raised {type(error).__name__}: {error} ({place}) after step {session.done}; the run is saved"
         raise EgpoError(what, where="on_step", fix="correct it, then continue with resume=True") from error
     finally:
         restore_random_states(random)  # a task may draw from the global generators in the next step
+
+
+def _asks_to_stop(answer: object) -> bool:
+    """Return the answer of a callback. None is no; a comparison of numpy or torch numbers is not Python's own bool."""
+    if str(getattr(answer, "dtype", "")) in ("bool", "torch.bool"):
+        answer = answer.item()  # type: ignore[attr-defined]
+    if answer is None or isinstance(answer, bool):
+        return answer is True
+    what = f"it returned {type(answer).__name__}; the run is saved"
+    raise InputError(what, where="on_step", fix="return True to stop the run, and nothing otherwise")
 
 
 def _require_screen(session: Session) -> None:

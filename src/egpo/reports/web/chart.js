@@ -1,8 +1,9 @@
-// Draws one metric of all runs by step. All charts share the step axis and the cursor.
+// Draws one metric of all runs by step. All charts share the step axis, the zoom and the cursor.
 
-const HEIGHT = 190;
-const MARGIN = { top: 10, right: 12, bottom: 22 };
+const HEIGHT = 214;
+const MARGIN = { top: 16, right: 12, bottom: 38, left: 18 };
 const DOTTED = 40; // curves of at most this many points show each point
+const DRAG = 6; // pixels; a shorter movement is a click
 
 // There are six colours: the seventh run has the first colour again, dashed.
 const lineClass = (place) => (place >= 6 ? "line dashed" : "line");
@@ -12,65 +13,124 @@ class Chart {
     this.settings = settings;
     this.shared = shared;
     this.svg = drawn("svg", { tabindex: "0", role: "img", "aria-roledescription": "chart", class: "plot" });
-    this.svg.addEventListener("pointermove", (event) => this.point(event));
-    this.svg.addEventListener("pointerdown", (event) => this.point(event));
-    this.svg.addEventListener("pointerleave", () => shared.moveCursor(null));
-    this.svg.addEventListener("blur", () => shared.moveCursor(null));
-    this.svg.addEventListener("keydown", (event) => this.walk(event));
+    const listen = (name, act) => this.svg.addEventListener(name, act);
+    listen("pointermove", (event) => this.point(event));
+    listen("pointerdown", (event) => this.press(event));
+    listen("pointerup", (event) => this.release(event));
+    listen("pointercancel", () => this.drop());
+    listen("pointerleave", () => shared.moveCursor(null));
+    listen("dblclick", () => shared.zoomTo(null));
+    listen("blur", () => shared.moveCursor(null));
+    listen("keydown", (event) => this.key(event));
     this.figure = element(
       "figure",
       { class: "chart" },
-      element("figcaption", {}, element("h3", {}, settings.title), element("p", { class: "soft small" }, settings.note)),
+      element("figcaption", {},
+        element("div", { class: "chart-head" }, element("h3", {}, settings.title), exportButtons(this)),
+        element("p", { class: "soft small" }, settings.note)),
       this.svg,
     );
   }
 
-  // The curves of the runs that are shown.
+  // The curves that are shown: values, or differences from the base.
   curves() {
-    return this.shared.runs
+    const { runs, base } = this.shared;
+    const from = base === null ? null : runs[base].curves[this.settings.metric];
+    return runs
       .map((run, place) => ({ place, name: run.name, raw: run.curves[this.settings.metric], shown: run.shown }))
-      .filter((curve) => curve.shown && curve.raw && curve.raw.x.length);
+      .filter(({ shown, raw, place }) => shown && raw && (base === null || (from && place !== base)))
+      .map((curve) => this.prepared(curve, from))
+      .filter((curve) => curve.raw.x.length);
+  }
+
+  // The curve within the zoom, raw and smoothed. On a logarithmic axis, its positive values only.
+  prepared(curve, from) {
+    let raw = from ? difference(curve.raw, from) : curve.raw;
+    const [low, high] = this.shared.stepRange();
+    const inside = (whole) => (this.shared.zoom ? points(whole, (step) => step >= low && step <= high) : whole);
+    const numAll = inside(raw).x.length;
+    if (this.isLog) raw = points(raw, (_, value) => value > 0);
+    const smooth = smoothed(raw, this.shared.window);
+    const shown = inside(raw);
+    return { ...curve, raw: shown, smooth: smooth === raw ? shown : inside(smooth), numHidden: numAll - shown.x.length };
+  }
+
+  get isDifference() {
+    return this.shared.base !== null;
+  }
+
+  get isLog() {
+    return this.shared.log && !this.isDifference;
+  }
+
+  get unit() {
+    if (!this.isDifference) return this.settings.unit;
+    return `difference in ${this.settings.share ? "points" : this.settings.unit}`;
   }
 
   format(value) {
-    return this.settings.share ? percent(value) : figure(value);
+    if (!this.isDifference) return this.settings.share ? percent(value) : figure(value);
+    return signed(this.settings.share ? `${(100 * value).toFixed(1)} points` : figure(value), value);
   }
 
   draw() {
     this.width = Math.max(240, this.svg.parentNode.clientWidth - 24);
-    this.found = this.curves().map((curve) => ({ ...curve, smooth: smoothed(curve.raw, this.shared.window) }));
+    this.found = this.curves();
     this.steps = [...new Set(this.found.flatMap((curve) => curve.raw.x))].sort((a, b) => a - b);
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${HEIGHT}`);
     this.svg.setAttribute("aria-label", this.described());
     this.svg.replaceChildren();
+    this.cursor = null;
     if (!this.found.length) {
-      this.svg.append(drawn("text", { x: this.width / 2, y: HEIGHT / 2, class: "none" }, "no visible run has this metric"));
+      this.svg.append(drawn("text", { x: this.width / 2, y: HEIGHT / 2, class: "none" }, this.emptyReason()));
       return;
     }
     this.drawAxes();
     for (const curve of this.found) this.drawCurve(curve);
+    this.band = drawn("rect", { class: "band", y: MARGIN.top, height: HEIGHT - MARGIN.top - MARGIN.bottom, visibility: "hidden" });
     this.cursor = drawn("g", { class: "cursor" });
-    this.svg.append(this.cursor);
+    this.svg.append(this.band, this.cursor);
+  }
+
+  emptyReason() {
+    if (this.isDifference) return "no other visible run shares steps with it";
+    return this.isLog ? "no positive values to show" : "no visible run has this metric";
   }
 
   drawAxes() {
-    this.range = valueRange(this.found.flatMap((curve) => curve.raw.y));
-    const rows = ticks(this.range.low, this.range.high, 4);
-    const labels = rows.values.map((value) => tickLabel(value, rows.step, this.settings.share));
-    this.left = 12 + 7 * Math.max(...labels.map((label) => label.length));
-    const columns = ticks(...this.shared.stepRange, Math.max(3, Math.min(6, this.width / 70)));
-    rows.values.forEach((value, i) => {
+    const values = this.found.flatMap((curve) => curve.raw.y);
+    this.range = this.isLog ? logRange(values) : valueRange(values);
+    const { values: rows, labels } = this.valueTicks();
+    this.left = MARGIN.left + 10 + 7 * Math.max(...labels.map((label) => label.length));
+    const right = this.width - MARGIN.right;
+    const bottom = HEIGHT - MARGIN.bottom;
+    const text = (attributes, content) => this.svg.append(drawn("text", { class: "tick", ...attributes }, content));
+    rows.forEach((value, i) => {
       const y = this.y(value);
-      this.svg.append(drawn("line", { class: "grid", x1: this.left, x2: this.width - MARGIN.right, y1: y, y2: y }));
-      this.svg.append(drawn("text", { class: "tick", x: this.left - 6, y: y + 4, "text-anchor": "end" }, labels[i]));
+      this.svg.append(drawn("line", { class: value === 0 ? "grid zero" : "grid", x1: this.left, x2: right, y1: y, y2: y }));
+      text({ x: this.left - 6, y: y + 4, "text-anchor": "end" }, labels[i]);
     });
+    const columns = ticks(...this.shared.stepRange(), Math.max(3, Math.min(6, this.width / 70)));
     for (const step of columns.values.filter(Number.isInteger)) {
-      this.svg.append(drawn("text", { class: "tick", x: this.x(step), y: HEIGHT - 5, "text-anchor": "middle" }, `${step}`));
+      text({ x: this.x(step), y: bottom + 15, "text-anchor": "middle" }, `${step}`);
     }
-    if (this.range.above) {
-      const text = `${this.range.above} above`;
-      this.svg.append(drawn("text", { class: "tick", x: this.width - MARGIN.right, y: 18, "text-anchor": "end" }, text));
+    text({ x: (this.left + right) / 2, y: HEIGHT - 6, "text-anchor": "middle", class: "tick axis-label" }, "step");
+    const middle = (MARGIN.top + bottom) / 2;
+    text({ x: 11, y: middle, "text-anchor": "middle", transform: `rotate(-90 11 ${middle})`, class: "tick axis-label" }, this.unit);
+    const numHidden = this.found.reduce((sum, curve) => sum + curve.numHidden, 0);
+    const cut = this.range.above ? `${this.range.above} above` : numHidden ? `${numHidden} values of 0 or less` : "";
+    if (cut) text({ x: right, y: 10, "text-anchor": "end" }, cut);
+  }
+
+  valueTicks() {
+    const { low, high } = this.range;
+    if (!this.isLog) {
+      const { values, step } = ticks(low, high, 4);
+      const label = (value) => tickLabel(value, step, this.settings.share);
+      return { values, labels: values.map((value) => (this.isDifference ? label(value).replace(" %", "") : label(value))) };
     }
+    const values = logTicks(low, high);
+    return { values, labels: values.length ? values.map((value) => logLabel(value, this.settings.share)) : [""] };
   }
 
   drawCurve({ place, raw, smooth }) {
@@ -89,37 +149,86 @@ class Chart {
   }
 
   x(step) {
-    const [low, high] = this.shared.stepRange;
+    const [low, high] = this.shared.stepRange();
     return this.left + ((step - low) / (high - low)) * (this.width - this.left - MARGIN.right);
   }
 
   y(value) {
-    const part = (value - this.range.low) / (this.range.high - this.range.low);
-    const inner = HEIGHT - MARGIN.top - MARGIN.bottom;
-    return Math.max(2, MARGIN.top + (1 - part) * inner);
+    const place = this.isLog ? Math.log10 : (v) => v;
+    const { low, high } = this.range;
+    const part = (place(value) - place(low)) / (place(high) - place(low));
+    return Math.max(2, MARGIN.top + (1 - part) * (HEIGHT - MARGIN.top - MARGIN.bottom));
   }
 
-  // All charts show the step of this chart that is nearest to the pointer.
+  // The horizontal place of the pointer in the drawing.
+  at(event) {
+    const box = this.svg.getBoundingClientRect();
+    return ((event.clientX - box.left) / box.width) * this.width;
+  }
+
+  nearest(x) {
+    return this.steps.reduce((a, b) => (Math.abs(this.x(b) - x) < Math.abs(this.x(a) - x) ? b : a));
+  }
+
+  // All charts show the step of this chart that is nearest to the pointer. While dragging, the chosen steps are marked.
   point(event) {
     if (!this.found.length) return;
-    const box = this.svg.getBoundingClientRect();
-    const x = ((event.clientX - box.left) / box.width) * this.width;
-    const nearest = this.steps.reduce((a, b) => (Math.abs(this.x(b) - x) < Math.abs(this.x(a) - x) ? b : a));
-    this.shared.moveCursor(nearest);
-    tooltip.show(event.clientX, event.clientY, ...this.reading(nearest));
+    const x = this.at(event);
+    const step = this.nearest(x);
+    this.shared.moveCursor(step);
+    tooltip.show(event.clientX, event.clientY, ...this.reading(step));
+    if (this.start === undefined) return;
+    this.band.setAttribute("x", Math.min(x, this.start));
+    this.band.setAttribute("width", Math.abs(x - this.start));
+    this.band.setAttribute("visibility", Math.abs(x - this.start) > DRAG ? "visible" : "hidden");
+  }
+
+  press(event) {
+    if (this.found.length && event.button === 0) this.start = this.at(event);
+    this.point(event);
+  }
+
+  release(event) {
+    const [from, to] = [this.start, this.at(event)];
+    this.drop();
+    if (from === undefined || Math.abs(to - from) <= DRAG) return;
+    const [low, high] = [this.nearest(Math.min(from, to)), this.nearest(Math.max(from, to))];
+    if (high > low) this.shared.zoomTo([low, high]);
+  }
+
+  drop() {
+    this.start = undefined;
+    this.band?.setAttribute("visibility", "hidden");
+  }
+
+  key(event) {
+    const zooms = { "+": () => this.zoomBy(0.5), "=": () => this.zoomBy(0.5), "-": () => this.zoomBy(2), 0: () => this.shared.zoomTo(null) };
+    if (event.key === "Escape") this.shared.moveCursor(null);
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (Object.hasOwn(zooms, event.key)) {
+      event.preventDefault();
+      zooms[event.key]();
+    } else this.walk(event);
   }
 
   walk(event) {
     const last = this.steps.length - 1;
     const at = this.steps.indexOf(this.shared.step);
     const next = { ArrowLeft: at < 0 ? last : at - 1, ArrowRight: at + 1, Home: 0, End: last }[event.key];
-    if (event.key === "Escape") this.shared.moveCursor(null);
     if (next === undefined || last < 0) return;
     event.preventDefault();
     const step = this.steps[Math.max(0, Math.min(last, next))];
     this.shared.moveCursor(step);
     const box = this.svg.getBoundingClientRect();
     tooltip.show(box.left + (this.x(step) / this.width) * box.width, box.top + 20, ...this.reading(step));
+  }
+
+  // Keeps the step under the cursor, or the middle, in view.
+  zoomBy(factor) {
+    const [low, high] = this.shared.stepRange();
+    const centre = this.shared.step ?? (low + high) / 2;
+    const half = ((high - low) * factor) / 2;
+    this.shared.zoomTo([Math.round(centre - half), Math.round(centre + half)]);
   }
 
   reading(step) {
@@ -135,7 +244,7 @@ class Chart {
   showCursor(step) {
     if (!this.cursor) return;
     this.cursor.replaceChildren();
-    if (step === null || !this.found.length) return;
+    if (step === null) return;
     const x = this.x(step);
     this.cursor.append(drawn("line", { x1: x, x2: x, y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }));
     for (const curve of this.found) {
@@ -151,6 +260,7 @@ class Chart {
       const last = raw.x.length - 1;
       return `${name} from ${this.format(raw.y[0])} at step ${raw.x[0]} to ${this.format(raw.y[last])} at step ${raw.x[last]}`;
     });
-    return `${this.settings.title}: ${ends.join("; ") || "no values"}`;
+    const what = this.isDifference ? `, difference from ${this.shared.runs[this.shared.base].name}` : "";
+    return `${this.settings.title}${what}: ${ends.join("; ") || "no values"}`;
   }
 }

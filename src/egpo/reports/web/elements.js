@@ -15,8 +15,12 @@ function fill(node, attributes, children) {
 const element = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
 const drawn = (name, attributes = {}, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 const byId = (id) => document.getElementById(id);
-const readJson = (id) => JSON.parse(byId(id).textContent);
-const swatch = (place) => element("span", { class: `swatch run-${place % 6}`, "aria-hidden": "true" });
+
+// The document that holds the data: this one, or a newer one that a live page has fetched.
+let dataDocument = document;
+const readJson = (id) => JSON.parse(dataDocument.getElementById(id).textContent);
+const runClass = (place) => (place === null ? "run-none" : `run-${place % 6}`);
+const swatch = (place) => element("span", { class: `swatch ${runClass(place)}`, "aria-hidden": "true" });
 
 // Makes invisible characters visible: control characters as their symbols, others (such as direction marks) as ⟨code⟩.
 const visible = (text) =>
@@ -40,3 +44,10 @@ const tooltip = {
     this.box.hidden = true;
   },
 };
+
+function setOptions(select, options, chosen) {
+  select.replaceChildren(...options.map(([value, name]) => element("option", { value }, name)));
+  select.value = `${chosen}`;
+}
+
+const button = (text, onclick, attributes = {}) => element("button", { type: "button", onclick, ...attributes }, text);

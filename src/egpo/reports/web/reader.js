@@ -1,13 +1,12 @@
 // One response in full: verdict, prompt, ground truth, text.
 
-const verdictName = (response) => (response.failed ? "check failed" : response.correct ? "right" : "wrong");
-const verdictMark = (response) => (response.failed ? "!" : response.correct ? "✓" : "✗");
-const verdictClass = (response) => (response.failed ? "failed" : response.correct ? "right" : "wrong");
+const TOKEN_HELP = "Point at a token, or press Tab to reach the text: ← and → read tokens, ↓ and ↑ those of high entropy.";
+const ALTERNATIVES_HELP = " A dotted line marks tokens for which the likeliest tokens were recorded.";
 
 function facts(response) {
   const pairs = [
-    ["score", figure(response.score)],
-    ["advantage", figure(response.advantage)],
+    ["reward", figure(response.score)],
+    ["advantage", response.advantage === undefined ? null : figure(response.advantage)],
     ["reason", response.reason],
     ["tokens", response.tokens || null],
     ["end", response.finished ? "stopped" : "cut off"],
@@ -17,25 +16,36 @@ function facts(response) {
     element("div", {}, element("dt", {}, name), element("dd", {}, `${value}`))));
 }
 
-function readResponse({ group, response }, scale) {
-  const title = element("h3", {}, `${group.problem} · sample ${response.sample + 1}`);
-  const badge = element("span", { class: `badge ${verdictClass(response)}` }, `${verdictMark(response)} ${verdictName(response)}`);
+const badge = (response) =>
+  element("span", { class: `badge ${verdictClass(response)}` }, `${verdictMark(response)} ${verdictName(response)}`);
+
+// The text of a response, token by token where tokens are known.
+function responseText(response, scale) {
   const tokens = tokensOf(response);
-  const text = element("div", { class: "response", "aria-label": "Response" }, ...responseBlocks(response, scale));
-  const describe = (event) => {
-    const token = event.target.closest("[data-token]");
-    if (token) tooltip.show(event.clientX, event.clientY, ...describeToken(tokens, Number(token.dataset.token)));
-    else tooltip.hide();
-  };
-  text.addEventListener("pointermove", describe);
-  text.addEventListener("click", describe);
-  text.addEventListener("pointerleave", () => tooltip.hide());
+  const text = element(
+    "div",
+    { class: "response", role: "group", tabindex: tokens.length ? "0" : null, "aria-label": tokens.length ? "Response: arrow keys read its tokens" : "Response" },
+    ...responseBlocks(response, tokens, scale),
+  );
+  readTokens(text, tokens, scale);
+  return text;
+}
+
+function readResponse(entry, store, compare) {
+  const { group, response } = entry;
+  const scale = store.index.scale;
+  const hasTokens = (response.lengths ?? []).length > 0;
   return [
-    element("div", { class: "reader-head" }, title, badge),
+    element("div", { class: "reader-head" }, element("h3", {}, `${group.problem} · sample ${response.sample + 1}`), badge(response)),
+    element("p", { class: "soft small" }, swatch(store.sources[entry.source].place), store.title(entry)),
     facts(response),
+    element("div", { class: "controls" },
+      button("This problem in all steps and runs", compare),
+      element("a", { class: "permalink", href: store.address(entry) }, "Link to this response")),
     element("details", { open: true }, element("summary", {}, "Prompt"), element("div", { class: "text prompt" }, visible(group.prompt))),
     element("details", {}, element("summary", {}, "Ground truth"), element("div", { class: "text prompt" }, visible(group.truth))),
-    element("div", { class: "response-head" }, element("h4", {}, "Response"), tokens.length ? entropyScale(scale) : null),
-    text,
-  ];
+    element("div", { class: "response-head" }, element("h4", {}, "Response"), hasTokens ? entropyScale(scale) : null),
+    responseText(response, scale),
+    hasTokens ? element("p", { class: "soft small help" }, TOKEN_HELP + (response.alternatives.length ? ALTERNATIVES_HELP : "")) : null,
+  ].filter((part) => part !== null);
 }

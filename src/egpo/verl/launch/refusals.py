@@ -57,6 +57,8 @@ def _unheeded(config: Config) -> Iterator[tuple[str, str]]:
         yield "model.dtype=bfloat16", "verl keeps float32 weights and computes in bfloat16 anyway"
     if algorithm.constant_groups == "replace" and "max_refills" in algorithm.model_fields_set:
         yield "algorithm.max_refills", "verl samples until the step is full"
+    if config.rollout.alternatives:
+        yield "rollout.alternatives", "verl's sampling does not return the likeliest tokens"
     for key in raw:
         if key.startswith("critic.") and raw.get("critic.enable") is not True:
             yield f"verl.{key}", f"`{algorithm.estimator}` trains no critic"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from egpo.config.schema import Update
+from egpo.config.schema import Rollout, Update
 from egpo.errors import EgpoWarning
 from egpo.local.draws import Draws
 from egpo.local.models.attention import ATTENTION_NAME
@@ -224,3 +224,21 @@ def test_in_bfloat16_the_recorded_statistics_are_near_the_packed_ones(load_on_gp
     packed = packed_logp(policy, rollouts, 1.0, TokenBudget(4096))
     difference = (packed - rollouts.logp_BT)[rollouts.mask_BT].abs()
     assert float(difference.mean()) < 0.05
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_graphs_record_the_alternatives_that_a_cpu_records(load_on_cpu, load_on_gpu, limits):
+    """And a job with alternatives changes neither its responses nor those of a later job without them."""
+    settings = Rollout(n=5, max_response_tokens=24, stop_tokens=ENDS, **limits)
+    gpu, cpu = load_on_gpu(), load_on_cpu()
+    plain = drawn(gpu, n=5, stop_tokens=ENDS, **limits)
+    here, there = (
+        sample(policy, TASK, TASK.problems("train"), settings, Draws(1), alternatives=4) for policy in (gpu, cpu)
+    )
+    assert here.texts == there.texts == plain.texts == drawn(gpu, n=5, stop_tokens=ENDS, **limits).texts
+    for row, length in enumerate(here.length_B.tolist()):
+        ours, theirs = here.alternatives.of_row(row, length), there.alternatives.of_row(row, length)
+        assert list(ours) == list(theirs)
+        for position, found in ours.items():
+            probabilities = [probability for _, probability in found]
+            assert probabilities == pytest.approx([p for _, p in theirs[position]][: len(found)], abs=2e-4)

@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 from egpo.local.models.architectures import layers_of
 from egpo.local.models.cuda.packed import head_shape, packed_hidden, rotation_tables
 from egpo.local.models.packs import Sequences, pack_groups
-from egpo.local.sampling.choose import ResponseTables
+from egpo.local.rollouts import Alternatives
+from egpo.local.sampling.choose import NUM_POSITIONS, ResponseTables
 from egpo.local.sampling.cuda.kernels.attention import LayerCache, RowPlaces, rows_in_a_tile
 from egpo.local.sampling.cuda.kernels.draw_tokens import RowState
 from egpo.local.sampling.cuda.row_scheduler import Prompt, chunk_prompts
@@ -22,7 +23,8 @@ from egpo.local.sampling.cuda.row_scheduler import Prompt, chunk_prompts
 
 @dataclass(frozen=True)
 class BufferSize:
-    """The size of the buffers: rows at once, prompts and their tokens, new tokens, rows of the tables, stop tokens."""
+    """The size of the buffers: rows at once, prompts and their tokens, new tokens, rows of the tables, stop tokens,
+    tokens of each recorded alternative."""
 
     rows: int
     prompts: int
@@ -30,6 +32,7 @@ class BufferSize:
     new_tokens: int
     table_rows: int
     stops: int
+    alternatives: int = 0
 
     def holds(self, other: "BufferSize") -> bool:
         return self.joined(other) == self
@@ -92,12 +95,16 @@ _STATE = ("row", "prompt", "tile", "slot", "own", "place", "position", "live")
 
 def _tables(size: BufferSize, device: torch.device) -> ResponseTables:
     shape = (size.table_rows, size.new_tokens)
+    alternatives = None
+    if size.alternatives:  # one more row, for what `record_in_graph` discards
+        alternatives = Alternatives.empty(size.table_rows + 1, NUM_POSITIONS, size.alternatives, device)
     return ResponseTables(
         response_BT=torch.zeros(shape, dtype=torch.long, device=device),
         logp_BT=torch.zeros(shape, device=device),
         entropy_BT=torch.zeros(shape, device=device),
         length_B=torch.zeros(size.table_rows, dtype=torch.long, device=device),
         finished_B=torch.zeros(size.table_rows, dtype=torch.bool, device=device),
+        alternatives=alternatives,
     )
 
 

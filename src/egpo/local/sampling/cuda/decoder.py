@@ -35,7 +35,8 @@ _PROMPTS_AT_ONCE = 256
 class DecodeJob:
     """The rows to sample: row `rows[i]` of the tables is a response to `prompts[prompt_of[i]]`.
 
-    A response has at most `new_tokens` tokens, and at most `at_once` rows are sampled at once.
+    A response has at most `new_tokens` tokens, and at most `at_once` rows are sampled at once. `alternatives` is the
+    number of likeliest tokens to record at positions of high entropy; 0: none.
     """
 
     prompts: Sequence[Sequence[int]]
@@ -46,6 +47,7 @@ class DecodeJob:
     stops: Stops
     at_once: int
     new_tokens: int
+    alternatives: int = 0
 
     @property
     def size(self) -> BufferSize:
@@ -56,6 +58,7 @@ class DecodeJob:
             new_tokens=self.new_tokens,
             table_rows=len(self.uniform_BT),
             stops=max(1, len(self.stops.ids)),
+            alternatives=self.alternatives,
         )
 
 
@@ -109,6 +112,8 @@ class Decoder:
         buffers.limit_1.fill_(job.new_tokens)
         buffers.stop_ids.fill_(-1)
         buffers.stop_ids[: len(job.stops.ids)] = torch.tensor(sorted(job.stops.ids), device=buffers.stop_ids.device)
+        if buffers.tables.alternatives is not None:
+            buffers.tables.alternatives.clear(torch.arange(buffers.size.table_rows, device=buffers.stop_ids.device))
         _sample(self._tokenizer, buffers, graphs, job)
         return buffers.tables
 
@@ -161,7 +166,7 @@ def _sample(tokenizer: PreTrainedTokenizerBase, buffers: DecodeBuffers, graphs: 
         if changed:
             _place(buffers, scheduler, lengths, rows)
         steps = min(_CHECK_EVERY, scheduler.steps_left(job.new_tokens))
-        graphs.replay(rows, job.sampling, steps)
+        graphs.replay(rows, job.sampling, steps, records=job.alternatives > 0)
         scheduler.advance(steps)
         live = buffers.of_state("live", len(scheduler.active)).tolist()
         over = [not alive for alive in live]
@@ -213,6 +218,13 @@ def _copy(filled: ResponseTables, tables: ResponseTables, job: DecodeJob, pad_id
     for name, value in (("response_BT", pad_id), ("logp_BT", 0.0), ("entropy_BT", 0.0)):
         getattr(tables, name)[row_R] = getattr(filled, name)[row_R, : job.new_tokens].masked_fill(past_RT, value)
     tables.length_B[row_R], tables.finished_B[row_R] = length_R, filled.finished_B[row_R]
+    if tables.alternatives is not None and filled.alternatives is not None:
+        position_BS, entropy_BS, token_BSK, probability_BSK = filled.alternatives.tables()
+        tables.alternatives.position_BS[row_R] = position_BS[row_R]
+        tables.alternatives.entropy_BS[row_R] = entropy_BS[row_R]
+        # The buffers may be those of an earlier job with more alternatives.
+        tables.alternatives.token_BSK[row_R] = token_BSK[row_R, :, : job.alternatives]
+        tables.alternatives.probability_BSK[row_R] = probability_BSK[row_R, :, : job.alternatives]
 
 
 def _parts(job: DecodeJob) -> Iterator[DecodeJob]:

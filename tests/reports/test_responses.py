@@ -1,4 +1,4 @@
-"""Which rollouts are in the page, and that they come back whole."""
+"""Which responses are in the page, and that they come back whole."""
 
 import json
 from dataclasses import replace
@@ -7,16 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from egpo.errors import InputError
 from egpo.reports.curves import read_runs
-from egpo.reports.rollouts import (
-    UNKNOWN,
-    as_json,
-    embed_rollouts,
-    encode_groups,
-    spread_evenly,
-    utf16_length,
-)
+from egpo.reports.evaluations import read_evaluations
+from egpo.reports.response_json import UNKNOWN, as_json, encode_groups, utf16_length
+from egpo.reports.responses import embed_responses, spread_evenly
+from egpo.runs.dump import TokenAlternatives, read_dump, write_dump
 from tests.reports.folders import group_records, record, write_run
+from tests.reports.test_evaluations import write_evaluation
 
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(codec=None)),
@@ -88,18 +86,19 @@ def long_run(tmp_path):
 
 @pytest.mark.parametrize("most_bytes", [20_000, 60_000, 300_000, 10_000_000])
 def test_bytes_are_bounded_and_what_is_left_out_is_counted(long_run, most_bytes):
-    found = embed_rollouts(long_run, most_bytes)
-    (run,) = found.runs
-    assert sum(len(step.json.encode()) for step in run.steps) <= most_bytes
-    assert [run.steps[0].step, run.steps[-1].step] == [1, 40]
-    assert run.num_all_steps == 40
-    assert 3 <= len(run.steps) <= 24
-    for step in run.steps:
+    found = embed_responses(long_run, [], most_bytes)
+    (run,) = found.sources
+    assert sum(step.size for step in run.sets) <= most_bytes
+    assert [run.sets[0].label, run.sets[-1].label] == ["1", "40"]
+    assert run.num_all_sets == 40
+    assert 3 <= len(run.sets) <= 24
+    for step in run.sets:
         assert 1 <= step.num_groups <= step.num_all_groups == 6
+    assert found.left_out[0].startswith(f"long: {40 - len(run.sets)} of 40 recorded steps")
 
 
 def test_a_group_too_large_keeps_one_response_at_least(long_run):
-    for step in embed_rollouts(long_run, 100).runs[0].steps:
+    for step in embed_responses(long_run, [], 100).sources[0].sets:
         (group,) = json.loads(step.json)
         assert len(group["responses"]) == 1
         assert group["of"] == 3
@@ -114,4 +113,46 @@ def test_files_that_are_no_steps_are_passed_over(long_run):
 def test_a_shade_is_full_at_the_rare_entropies(tmp_path):
     """Tokens of 0, 0.25 ... 16.5 nats: the 99th percentile is among the last, rounded up to half a nat."""
     runs = read_runs([write_run(tmp_path / "a", dumps=(1,), records=[record(1, "abc" * 66, 0)])])
-    assert embed_rollouts(runs).scale == 16.5
+    assert embed_responses(runs, [], 1_000_000).scale == 16.5
+
+
+def test_evaluations_have_a_quarter_and_what_rollouts_leave(long_run):
+    path = long_run[0].stored.folder.path
+    for name, label, step in (("base", "the base", None), ("final", "long step 40", 40)):
+        write_evaluation(path, name, label, step, 0.5, n=1, temperature=0.0)
+    runs = read_runs([path])
+    evaluations = read_evaluations(runs)
+    tight = embed_responses(runs, evaluations, 60_000)
+    rollouts = sum(found.size for source in tight.sources if source.kind == "rollouts" for found in source.sets)
+    assert rollouts <= 45_000
+    assert [source.name for source in tight.sources] == ["long", "the base", "long step 40"]
+    assert all(source.sets[0].num_groups == 20 for source in tight.sources[1:])
+    least = embed_responses(runs, evaluations, 12_000)
+    assert "the base: " in " ".join(least.left_out)
+    assert "of the 20 problems of the evaluation" in " ".join(least.left_out)
+
+
+def test_evaluations_without_stored_responses_are_passed_over(long_run):
+    path = long_run[0].stored.folder.path
+    write_evaluation(path, "final", "long step 40", 40, 0.5, n=1, temperature=0.0)
+    (path / "evals" / "final.jsonl").unlink()
+    runs = read_runs([path])
+    assert [source.kind for source in embed_responses(runs, read_evaluations(runs), 10**6).sources] == ["rollouts"]
+
+
+def test_alternatives_come_back_from_a_dump(tmp_path):
+    """Through the file, and into the page with probabilities in tenths of a percent."""
+    kept = replace(record(1, "abcdef", 0), token_alternatives=(TokenAlternatives(1, -1, (("x", 0.6), ("<y>", 0.25))),))
+    write_dump(tmp_path / "step_1.jsonl", [kept])
+    (read,) = read_dump(tmp_path / "step_1.jsonl")
+    assert read.token_alternatives == kept.token_alternatives
+    (response,) = encode_groups([read])[0]["responses"]
+    assert response["alternatives"] == [[1, -1, ["x", 600, "<y>", 250]]]
+
+
+def test_damaged_alternatives_are_an_error_with_a_line(tmp_path):
+    path = tmp_path / "step_1.jsonl"
+    write_dump(path, [record(1, "abcdef", 0)])
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"token_alternatives": [[1, "x"]]}) + "\n")
+    with pytest.raises(InputError, match="line 1: the line is not a rollout record"):
+        read_dump(path)
