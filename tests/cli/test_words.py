@@ -74,7 +74,7 @@ def commands(command, words=()):
         yield from commands(inner, (*words, name))
 
 
-@pytest.mark.parametrize("words", commands(get_command(app)), ids=" ".join)
+@pytest.mark.parametrize("words", list(commands(get_command(app))), ids=" ".join)
 def test_every_verb_has_a_short_option_for_help(words):
     done = RUNNER.invoke(app, [*words, "-h"])
     assert done.exit_code == 0
