@@ -4,10 +4,11 @@
 #   make bench    side-by-side measurements            make test-gpu the engine's tests on a GPU
 #   make verl     verl, vLLM and Ray on a CPU          make lock     resolve the dependencies afresh
 #   make docs     the documentation, as a local server make pages    the pages generated from the source
-#   make site     the documentation, built strictly
+#   make site     the documentation, built strictly    make matrix   core tests on several Pythons and torches
+#   make wheel    the wheel, in dist/
 # With TORCH_INDEX=URL torch comes from that index, and everything else from pip's own.
 
-# The first of these that is Python 3.11 or 3.12; or say: make test PYTHON=/path/to/python3.12
+# The first of these that is Python 3.11 or 3.12, which verl's environment needs; or say: make test PYTHON=/path/to/it
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
@@ -22,7 +23,7 @@ BFCL_READY := .env-bfcl/.ready
 VERL_READY := .env-verl/.ready
 DOCS_READY := .env-docs/.ready
 
-.PHONY: env verl system demo test test-main test-verl fuzz check format bench test-gpu lock docs pages site clean
+.PHONY: env verl system demo test test-main test-verl matrix wheel fuzz check format bench test-gpu lock docs pages site clean
 
 env: $(READY)
 
@@ -31,7 +32,7 @@ env: $(READY)
 torch_from_index = $(if $(TORCH_INDEX),$(1)/bin/$(PIP_INSTALL) --no-deps --index-url $(TORCH_INDEX) "$$(grep '^torch==' $(2))")
 
 $(READY): requirements.lock pyproject.toml
-	@test -n "$(PYTHON)" || { echo "egpo needs Python 3.11 or 3.12: make env PYTHON=/path/to/python3.12"; exit 2; }
+	@test -n "$(PYTHON)" || { echo "make needs Python 3.11 or 3.12, for verl: make env PYTHON=/path/to/python3.12"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(call torch_from_index,$(VENV),requirements.lock)
 	$(BIN)/$(PIP_INSTALL) -r requirements.lock
@@ -72,6 +73,34 @@ test-verl: $(VERL_READY) $(BFCL_READY) system
 	@.env-verl/bin/pytest -m verl --timeout=600 --durations=15 --disable-warnings > .env-verl/tests.log 2>&1 & \
 		tests=$$!; trap "kill -INT $$tests" INT TERM HUP; \
 		wait $$tests; status=$$?; trap - INT TERM HUP; wait $$tests; cat .env-verl/tests.log; exit $$status
+
+# The core tests: those that need nothing but the package and its dependencies. Left out are verl, BFCL, the browser, the
+# sandbox, GPUs, and the tests of this file.
+CORE := tests -m "not verl and not cuda" --ignore=tests/verl --ignore=tests/bfcl --ignore=tests/evals/bfcl \
+	--ignore=tests/experiments/test_bfcl.py --ignore=tests/reports/test_browser.py --ignore=tests/rewards/sandbox \
+	--ignore=tests/rewards/test_code.py --ignore=tests/test_environments.py
+
+# The core tests in an environment for each word PYTHON:VERSIONS, where VERSIONS is lowest, locked or highest: the torch
+# and transformers that are installed. Or say: make matrix MATRIX=python3.13:highest CORE=tests/config
+# docs/installation.md records what was run.
+MATRIX ?= python3.11:lowest python3.11:highest python3.12:locked python3.13:locked
+LOWEST := "torch==2.11.*" "transformers==5.9.*"
+LOCKED := "torch==2.13.0" "transformers==5.10.4"
+HIGHEST := torch "transformers<6"
+
+matrix:
+	@failed=""; for pair in $(MATRIX); do \
+		python=$${pair%:*}; versions=$${pair#*:}; env=.env-matrix-$$(basename $$python)-$$versions; \
+		case $$versions in lowest) wanted='$(LOWEST)';; locked) wanted='$(LOCKED)';; *) wanted='$(HIGHEST)';; esac; \
+		echo "== $$python, $$versions torch and transformers"; \
+		$$python -m venv $$env && eval $$env/bin/$(PIP_INSTALL) $$wanted -e "'.[dev]'" \
+			&& $$env/bin/pip list 2>/dev/null | grep -iE "^(torch|transformers|numpy) " \
+			&& $$env/bin/pytest -n auto $(CORE) || failed="$$failed $$pair"; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+# A wheel and an sdist in dist/. tests/test_wheel.py installs the wheel outside the clone and runs the fast demo.
+wheel: $(READY)
+	$(BIN)/python -m build --no-isolation
 
 # The laws on examples that nobody has seen yet; `make test` always tries the same ones.
 fuzz: $(READY) system

@@ -2,7 +2,7 @@
 
     python benchmarks/alternatives.py [--device cuda] [--model egpo-tiny] [--alternatives 5] [--rounds 9]
 
-The job is one step of recipes/countdown_tiny.yaml: the same problems and draws in every round. It prints the sampling
+The job is one step of the recipe countdown_tiny: the same problems and draws in every round. It prints the sampling
 and the whole step in seconds, the added time as a fraction of each (median and quartiles of the ratios within a
 round), and the bytes of the dump. On a CPU the time is that of the process on all cores, not of the clock: other
 processes then do not count. A training records alternatives only in the steps whose rollouts it writes.
@@ -28,7 +28,7 @@ from egpo.runs.dump import write_dump
 from egpo.segments.tags import TokenTexts
 from interleaved import Timing
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "countdown_tiny.yaml"
+RECIPE = "countdown_tiny"
 
 
 def main() -> None:

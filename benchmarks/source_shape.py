@@ -132,7 +132,7 @@ def traced(root: Path, python: str, file: str, name: str, code: str, *words: str
 
 
 def hops(root: Path, verl_python: str | None) -> dict[str, list[str]]:
-    recipe = str(root / "recipes" / "countdown_tiny.yaml")
+    recipe = "countdown_tiny"
     on_verl = ["train", recipe, "engine=verl", "verl.device=cpu", *SMALL, *([] if verl_python else ["--dry-run"])]
     return {
         "training step": traced(root, sys.executable, "local/step.py", "step", COMMAND, "train", recipe, *SMALL),

@@ -96,7 +96,8 @@ def test_no_message_advises_to_install_egpo_from_the_index():
 
 
 def test_no_page_advises_to_install_egpo_from_the_index():
-    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("recipes/**/*.yaml"), *ROOT.glob("examples/*")]
+    shown = ("docs/**/*.md", "src/egpo/recipes/**/*.yaml", "examples/*.*")
+    pages = [ROOT / "README.md", *(path for pattern in shown for path in ROOT.glob(pattern))]
     found = [
         f"{page.relative_to(ROOT)}: {command}"
         for page in pages

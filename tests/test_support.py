@@ -19,7 +19,12 @@ def test_the_pins_of_the_package_are_the_supported_versions():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f"torch{support.TORCH}" in project["dependencies"]
     assert f"transformers{support.TRANSFORMERS}" in project["dependencies"]
-    assert f"verl=={support.VERL_VERSION}" in project["optional-dependencies"]["verl"]
+    marker = f"python_version < '3.{support.VERL_PYTHON_VERSIONS[-1][1] + 1}'"
+    assert f"verl=={support.VERL_VERSION}; {marker}" in project["optional-dependencies"]["verl"]
+    named = {
+        tuple(map(int, found.split("."))) for found in re.findall(r"Python :: (3\.\d+)", str(project["classifiers"]))
+    }
+    assert named == set(support.PYTHON_VERSIONS)
     allowed = SpecifierSet(project["requires-python"])
     assert [minor for minor in range(8, 20) if allowed.contains(f"3.{minor}.0")] == [
         minor for _, minor in support.PYTHON_VERSIONS

@@ -8,7 +8,6 @@ rendering has a time limit and a maximum size.
 
 import ctypes
 import os
-import resource
 import select
 import signal
 import threading
@@ -19,6 +18,11 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from egpo.errors import InputError
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 TIME_LIMIT_S = 60.0
 """Time limit of one rendering in seconds. Usual templates take less than a millisecond."""
@@ -129,6 +133,8 @@ def _try_out(work: Callable[[], bytes], where: str) -> None:
 
     An exception in the child is ignored, because the same call raises it again in this process.
     """
+    if resource is None or not hasattr(os, "fork"):  # Windows: only the time limit applies
+        return
     ours, theirs = os.pipe()
     with warnings.catch_warnings():
         # Safe with threads: the child renders the template and exits, and needs no lock of another thread.

@@ -17,12 +17,13 @@ def train(
 ) -> None:
     """Train until `config.steps` steps are done, from the beginning or from a checkpoint of the run.
 
-    Only the engine `local` uses `on_step` and `quiet`; `verl` ignores them, because it trains in other processes.
+    `on_step` is called after each step; with the embedded engine it can stop the run by returning True. `quiet` prints
+    nothing.
     """
     if config.engine == "verl":
         from egpo.verl.launch.train import train as train_with_verl
 
-        train_with_verl(config, resume=resume, resume_from=resume_from)
+        train_with_verl(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=quiet)
         return
     from egpo.local.train import train as train_in_process
 

@@ -1,7 +1,7 @@
 """The exceptions and warnings of egpo, and the signals that stop a run.
 
 Every message has the format "where: what is wrong; what to do", as in
-``recipes/countdown.yaml [update]: unknown key `clp`; did you mean `clip`?``
+``mine.yaml [update]: unknown key `clp`; did you mean `clip`?``
 """
 
 import signal
@@ -123,17 +123,23 @@ def forget_warnings() -> None:
     _shown_topics.clear()
 
 
-USER_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
+def _known_signals(*names: str) -> tuple[signal.Signals, ...]:
+    """Return those of the signals that this system has: Windows has only some."""
+    return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
+USER_STOPS = _known_signals("SIGINT", "SIGTERM", "SIGQUIT")
 """Signals from a user. The first one stops a run after saving a checkpoint, a second one stops it at once."""
-NOTICES = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+NOTICES = _known_signals("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 """Signals from a terminal that is closed, or from a scheduler shortly before its time limit. They stop a run after
 saving a checkpoint. A second one does nothing, because the terminal and its shell may both send one."""
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
     """Return the signals that stop a run, without those that this process ignores, such as SIGHUP under `nohup`."""
-    free = (signum for signum in (signal.SIGQUIT, *NOTICES) if signal.getsignal(signum) != signal.SIG_IGN)
-    return (signal.SIGINT, signal.SIGTERM, *free)
+    first = (signal.SIGINT, signal.SIGTERM)
+    others = (signum for signum in (*USER_STOPS, *NOTICES) if signum not in first)
+    return (*first, *(signum for signum in others if signal.getsignal(signum) != signal.SIG_IGN))
 
 
 class RunInterruptedError(EgpoError):

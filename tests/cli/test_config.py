@@ -10,7 +10,7 @@ from egpo.config import includes
 from egpo.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
-RECIPE = str(ROOT / "recipes" / "countdown_tiny.yaml")
+RECIPE = "countdown_tiny"
 LONG = "x" * 5_000
 
 

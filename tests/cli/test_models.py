@@ -24,7 +24,7 @@ def words_of(verb, model, tmp_path):
         "probe": ["probe", "--model", model, *task, "--n", "2", "--problems", "2", "--max-tokens", "8"],
         "train": ["train", str(EXAMPLES / "recipe.yaml"), f"model.path={model}", "steps=1"],
         "dry run": ["train", str(EXAMPLES / "recipe.yaml"), f"model.path={model}", "--dry-run"],
-        "sft": ["sft", str(EXAMPLES / "sft.yaml"), f"model.path={model}"],
+        "sft": ["sft", "cold_start", f"model.path={model}"],
         "serve": ["serve", model, "--port", "0"],
         "bfcl": ["eval", "bfcl", model, "--cases", "1", "--categories", "simple_python", "--offline"],
     }[verb]
@@ -130,5 +130,6 @@ def test_too_little_address_space_is_one_line(tmp_path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
     )
     assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    first, line = done.stderr.splitlines()
+    assert first == "loading egpo-tiny ..."
     assert line.startswith("egpo: not enough memory (")

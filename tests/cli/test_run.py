@@ -1,5 +1,6 @@
 """`egpo run` and `egpo new` as a user meets them."""
 
+import json
 import subprocess
 import sys
 from typing import NamedTuple
@@ -119,3 +120,15 @@ def test_a_dry_run_imports_neither_torch_nor_transformers(here):
         "assert not {'torch', 'transformers', 'ray', 'verl'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=here, capture_output=True)
+
+
+SMALLEST = ["steps=1", "rollout.prompts=2", "rollout.n=2", "validation.problems=2", "task.settings.train=8",
+            "task.settings.test=4", "rollout.max_response_tokens=64"]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
+def test_json_prints_one_object_a_step_and_messages_go_to_stderr(egpo):
+    done = egpo("run", "recipe.yaml", *SMALLEST, "--only", "prepare,train", "--json")
+    assert done.code == 0, done.err
+    assert [json.loads(line)["step"] for line in done.out.splitlines()] == [0, 1]
+    assert "train: at step 1" in done.err

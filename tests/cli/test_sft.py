@@ -41,3 +41,11 @@ def test_a_run_and_its_resumption(recipe, tmp_path):
     again = run(f"{tmp_path}/runs/a/config.yaml", "--resume")
     assert again.exit_code == 0
     assert "all 2 steps were done before" in again.output
+
+
+def test_json_prints_one_object_a_step_and_nothing_else(recipe):
+    done = run(recipe, "name=as-json", "epochs=2", "--json")
+    assert done.exit_code == 0
+    steps = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["step"] for one in steps if one["step"]] == [1, 2]
+    assert "train/loss" in steps[-1]["metrics"]

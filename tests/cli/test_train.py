@@ -1,5 +1,7 @@
 """`egpo train` as a user meets it."""
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
@@ -73,3 +75,21 @@ def test_a_mistake_ends_with_a_message_and_code_2(egpo_train, tmp_path, capsys, 
     assert egpo_train(*words) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
+def test_json_prints_one_object_a_step_and_nothing_else(egpo_train, tmp_path, capsys):
+    assert egpo_train("--json", "steps=2", "name=as-json") == 0
+    shown = capsys.readouterr().out
+    steps = [json.loads(line) for line in shown.splitlines()]
+    assert [one["step"] for one in steps if one["step"]] == [1, 2]
+    assert {one["num_steps"] for one in steps} == {2}
+    assert "critic/score/mean" in steps[-1]["metrics"]
+    assert "timing_s/step" in steps[-1]["timings"]
+    written = [json.loads(line) for line in (tmp_path / "runs" / "as-json" / "metrics.jsonl").read_text().splitlines()]
+    assert written[-1]["critic/score/mean"] == steps[-1]["metrics"]["critic/score/mean"]
+
+
+def test_json_of_a_dry_run_is_refused(egpo_train, capsys):
+    assert egpo_train("--json", "--dry-run") == 2
+    assert "a dry run has no steps" in capsys.readouterr().err

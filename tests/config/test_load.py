@@ -98,7 +98,7 @@ rollout: 5
         ("algorithm.egpo_calibrated.lambda_max=0.9", "`lambda_max` is 0.9; it must be greater than or equal to 1"),
         ("algorithm.egpo_calibrated.sides=all", "`sides` is `all`"),
         ("algorithm.estimator=ppo", "`estimator` is `ppo`"),
-        ("algorithm.adv_estimator=egpo", "unknown key `adv_estimator`; did you mean `estimator`?"),
+        ("algorithm.adv_estimator=egpo", "unknown key `adv_estimator`; did you mean `algorithm.estimator`?"),
         ("rollout.temperature=0", "`temperature` is 0; it must be greater than 0"),
         ("rollout.top_p=1.5", "`top_p` is 1.5; it must be less than or equal to 1"),
         ("rollout.n=0", "`n` is 0; it must be greater than or equal to 1"),

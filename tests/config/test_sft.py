@@ -1,7 +1,6 @@
 """A recipe for `egpo sft` is told from one for `egpo train`, and checked as exactly."""
 
 import json
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -74,6 +73,6 @@ def test_the_schema_describes_every_knob():
             assert knob.get("description"), f"`{name}` has no docstring under it"
 
 
-def test_the_example_loads():
-    config = load_recipe(Path(__file__).parents[2] / "examples" / "sft.yaml")
+def test_the_shipped_recipe_loads():
+    config = load_recipe("cold_start")
     assert isinstance(config, SftConfig)

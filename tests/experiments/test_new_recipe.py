@@ -45,7 +45,7 @@ def test_nothing_is_written_over_and_nothing_wrong_is_written(base, tmp_path):
     for nothing in (Path(""), Path("."), Path("/")):
         with pytest.raises(InputError, match="has no file name"):
             write_recipe(nothing, base)
-    with pytest.raises(ConfigError, match=r"`include` cannot be an override; write it into the recipe"):
+    with pytest.raises(ConfigError, match=r"`include` cannot be an override; write `include` into the recipe"):
         write_recipe(tmp_path / "mine", base, ["include=other.yaml"])
     assert not list(tmp_path.glob("*.yaml"))
 

@@ -96,9 +96,6 @@ def test_a_source_that_is_nowhere_is_named(run_recipe):
         run_recipe("prepare.source=nowhere.jsonl", only=["prepare"])
 
 
-RECIPES = Path(__file__).parents[2] / "recipes"
-
-
 @pytest.fixture
 def hardgen_prompts(tmp_path, monkeypatch):
     """The system turns of a shipped recipe's training data, converted from a file of conversations or drawn."""
@@ -109,7 +106,7 @@ def hardgen_prompts(tmp_path, monkeypatch):
 
     def prompts(recipe, *overrides):
         words = ["prepare.convert.max_samples=40", *overrides]
-        (experiment,) = load_experiments([str(RECIPES / recipe)], words)
+        (experiment,) = load_experiments([recipe], words)
         run_stages(experiment, Selection.of(["prepare"]), plain_screen(lambda line: None))
         config = with_prepared_data(experiment.config)
         problems = load_task(config.task.name, **config.task.settings).problems("train")
@@ -123,24 +120,24 @@ DRAWN = ("prepare.convert=null", "prepare.source=null", "task.settings.train=20"
 
 @pytest.mark.parametrize("words", [(), DRAWN], ids=["converted", "drawn"])
 def test_the_instruct_recipe_asks_for_no_thought(hardgen_prompts, words):
-    found = hardgen_prompts("hardgen_instruct_grpo.yaml", *words)
+    found = hardgen_prompts("hardgen_instruct_grpo", *words)
     assert len(found) >= 20
     assert all("# Tools" in text and "think" not in text.lower() for text in found)
-    assert all("<think>" in text for text in hardgen_prompts("hardgen_thinking_grpo.yaml", *words))
+    assert all("<think>" in text for text in hardgen_prompts("hardgen_thinking_grpo", *words))
 
 
 @pytest.mark.parametrize("words", [(), DRAWN], ids=["converted", "drawn"])
 def test_an_empty_instruction_leaves_the_tools_alone(hardgen_prompts, words):
     """As a shell hands it on: `task.settings.instruction=""` arrives without its quotes."""
     for empty in ("task.settings.instruction=", 'task.settings.instruction=""'):
-        found = hardgen_prompts("hardgen_thinking_grpo.yaml", *words, empty)
+        found = hardgen_prompts("hardgen_thinking_grpo", *words, empty)
         assert all(text.startswith("# Tools") for text in found)
-    (other, *_) = hardgen_prompts("hardgen_thinking_grpo.yaml", *words, "task.settings.instruction=Be brief.")
+    (other, *_) = hardgen_prompts("hardgen_thinking_grpo", *words, "task.settings.instruction=Be brief.")
     assert other.startswith("Be brief.\n\n# Tools")
 
 
 def test_an_instruction_that_prepared_prompts_do_not_have_is_refused(hardgen_prompts):
-    hardgen_prompts("hardgen_thinking_grpo.yaml")
+    hardgen_prompts("hardgen_thinking_grpo")
     (source,) = Path("data").iterdir()
     for instruction in ("", "Be brief."):
         with pytest.raises(

@@ -10,10 +10,10 @@ import yaml
 
 from egpo.rewards.sandbox import sandbox_status
 from egpo.tasks import Problem
-from recipes.egpo_tiny import corpus, countdown
-from recipes.egpo_tiny.audit import judge_habits
-from recipes.egpo_tiny.corpus import draw_example, examples, write_corpus
-from recipes.egpo_tiny.lessons import LESSONS
+from examples.egpo_tiny import corpus, countdown
+from examples.egpo_tiny.audit import judge_habits
+from examples.egpo_tiny.corpus import draw_example, examples, write_corpus
+from examples.egpo_tiny.lessons import LESSONS
 
 BY_TASK = {lesson.task: lesson for lesson in LESSONS}
 ALWAYS_RIGHT = {

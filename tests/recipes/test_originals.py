@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from egpo.config import load_config
+from egpo.recipes import RECIPES
 from egpo.runs.folder import RunFolder
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import planned_files
 from egpo.verl.launch.refusals import refuse_what_verl_lacks
 from egpo.verl.launch.translation import translate
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 HARDGEN = {
     f"{ROLLOUT}.n": 4,
@@ -108,7 +108,7 @@ def test_an_original_and_the_improved_recipe_are_two_runs_of_one_model_and_task(
 def test_a_published_figure_stands_over_its_own_settings_alone(name):
     original, improved = ((path / f"{name}.yaml").read_text() for path in (RECIPES / "originals", RECIPES))
     assert FIGURES[name] in original
-    assert f"recipes/originals/{name}.yaml" in improved
+    assert f"originals/{name}" in improved
     others = [path for path in RECIPES.rglob("*.yaml") if path != RECIPES / "originals" / f"{name}.yaml"]
     assert [path.name for path in others if FIGURES[name] in path.read_text()] == []
 

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 from egpo.data.tool_prompt import qwen3_system_text, template_system_text
-from recipes.egpo_tiny.corpus import examples
-from recipes.egpo_tiny.make import make, rendered_texts
-from recipes.egpo_tiny.model import CONTEXT, model_config
-from recipes.egpo_tiny.tokenizer import CONTROL, TAGS, VOCAB_SIZE, save_tokenizer, train_tokenizer
+from examples.egpo_tiny.corpus import examples
+from examples.egpo_tiny.make import make, rendered_texts
+from examples.egpo_tiny.model import CONTEXT, model_config
+from examples.egpo_tiny.tokenizer import CONTROL, TAGS, VOCAB_SIZE, save_tokenizer, train_tokenizer
 
 TOOLS = [{"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}, {"name": "g"}]
 

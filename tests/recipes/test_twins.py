@@ -10,7 +10,7 @@ from egpo.experiments.screen import plain_screen
 from egpo.experiments.stages import Selection
 from egpo.experiments.validate import load_experiments
 from egpo.rewards.sandbox import sandbox_status
-from tests.recipes.test_recipes import REPOSITORY, TWINS
+from tests.recipes.test_recipes import TWINS
 
 SMALLEST = ["steps=1", "rollout.prompts=2", "rollout.n=2", "validation.problems=2", "probe={problems: 2, n: 2}",
             "eval={problems: 4, n: 2}", "task.settings.train=16", "task.settings.test=6"]  # fmt: skip
@@ -22,7 +22,7 @@ def test_a_twin_runs_from_data_to_report(twin, tmp_path, monkeypatch):
     if twin.startswith("mixed") and not sandbox_status().ok:
         pytest.skip("programs need a sandbox")
     monkeypatch.chdir(tmp_path)
-    experiments = load_experiments([str(REPOSITORY / "recipes" / f"{twin}.yaml")], SMALLEST)
+    experiments = load_experiments([twin], SMALLEST)
     run_experiments(experiments, Selection(), plain_screen(lambda line: None))
     run = experiments[0].run
     assert run.report.is_file()

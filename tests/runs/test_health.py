@@ -85,7 +85,7 @@ SICK = {
     "entropy_falling": [*steady("actor/entropy", 0.9, 5), *steady("actor/entropy", 0.29, 3)],
     "kl_high": [{"actor/kl": 0.51}],
     "kl_rising": [*steady("actor/kl", 0.02, 15), *steady("actor/kl", 0.21, 5)],
-    "groups_agree": steady("groups/zero_variance_frac", 0.81, 5),
+    "equal_rewards": steady("groups/zero_variance_frac", 0.81, 5),
     "responses_truncated": steady("response_length/clip_ratio", 0.31, 3),
     "segment_missing": [{"egpo/segment/coverage": 0.09}],
     "reward_failing": [{"reward/error_frac": 0.06}],

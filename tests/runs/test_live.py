@@ -55,7 +55,7 @@ def test_the_panel_says_everything_in_80_columns():
     for part in (
         "a-run", "step 37 of 100", "4:12 left", "sample 3 s", "reward    0.431  ▄", "train 0.250",
         "validation 0.390 (step 30)", "thinking 1.203", "answer 0.310", "response 0.951", "KL 0.0012",
-        "gradient 0.123", "no signal 25%", "mean 87", "truncated 3%", "tokens/s 12,346",
+        "gradient 0.123", "zero variance 25%", "mean 87", "truncated 3%", "tokens/s 12,346",
         "! step 2: KL from the starting policy is 0.7 nats a token. Try: lower ", "\n  `update.lr`.",
     ):  # fmt: skip
         assert part in text, part

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from egpo.cli.words import complete_word
+
 if TYPE_CHECKING:
     from egpo.config import Config, SftConfig
     from egpo.config.load import Values
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 config_app = typer.Typer(
     no_args_is_help=True,
-    help="Show, check and import recipes.\n\nExample: [cyan]egpo config check examples/recipe.yaml[/]",
+    help="Show, check and import recipes.\n\nExample: [cyan]egpo config check mine.yaml[/]",
     rich_markup_mode="rich",
 )
 
@@ -22,9 +24,10 @@ Recipe = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RECIPE] [KEY=VALUE]...",
-        help="A recipe (YAML file of settings), then settings that override it, such as update.lr=2e-6. "
-        "Default: the default settings.",
+        help="A recipe (a name that `egpo recipes` lists, or a YAML file), then settings that override it, such as "
+        "update.lr=2e-6. Default: the default settings.",
         show_default=False,
+        autocompletion=complete_word,
     ),
 ]
 IMPORT_HELP = "Shell script that runs verl.trainer.main_ppo, text file of verl overrides, or YAML config of verl."
@@ -41,7 +44,7 @@ def show(
 ) -> None:
     """Print every setting of a recipe, including those that come from included recipes, overrides and defaults.
 
-    Example: [cyan]egpo config show examples/recipe.yaml update.lr=2e-6[/]
+    Example: [cyan]egpo config show countdown_tiny update.lr=2e-6[/]
     """
     from egpo.config import config_to_yaml, load_recipe
     from egpo.config.load import settings_with_origins
@@ -60,7 +63,7 @@ def show(
 def check(recipe: Recipe = None, as_json: AsJson = False) -> None:
     """Check a recipe and print all its faults. The exit code is 2 if there are any.
 
-    Example: [cyan]egpo config check examples/recipe.yaml algorithm.estimator=egpo_calibrated[/]
+    Example: [cyan]egpo config check countdown_tiny algorithm.estimator=egpo_calibrated[/]
     """
     from egpo.errors import ConfigError
 
@@ -87,7 +90,7 @@ def import_recipe(
 
     The list is printed to stderr, and also written into the recipe as comments.
 
-    Example: [cyan]egpo config import run_grpo.sh --out recipes/mine.yaml[/]
+    Example: [cyan]egpo config import run_grpo.sh --out mine.yaml[/]
     """
     from egpo.config.yaml_text import dump_yaml
     from egpo.errors import InputError

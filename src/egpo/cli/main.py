@@ -22,17 +22,18 @@ from egpo.cli.doctor import doctor
 from egpo.cli.eval import eval_models
 from egpo.cli.eval_bfcl import bfcl
 from egpo.cli.merge import merge
-from egpo.cli.new import new
 from egpo.cli.plan import plan
 from egpo.cli.prepare import prepare_app
 from egpo.cli.probe import probe
 from egpo.cli.push import push
+from egpo.cli.recipes import new, recipes
 from egpo.cli.report import report
 from egpo.cli.results import results
 from egpo.cli.run import run
 from egpo.cli.serve import serve
 from egpo.cli.sft import sft
 from egpo.cli.train import train
+from egpo.cli.words import Verbs, print_first_line
 from egpo.errors import EgpoError
 from egpo.version import __version__
 
@@ -64,26 +65,32 @@ Train with GRPO or EGPO, evaluate models, compare runs and write reports. For th
 --help
 """
 
-app = typer.Typer(help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
+app = typer.Typer(
+    cls=Verbs,
+    help=HELP,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 app.command(rich_help_panel="Set-up", short_help="Try a small training in minutes.  [cyan]egpo demo --fast[/]")(demo)
 app.command(rich_help_panel="Set-up", short_help="Check this machine for egpo.  [cyan]egpo doctor[/]")(doctor)
-app.command(rich_help_panel="Experiments", short_help="Run recipes from data to report.  [cyan]egpo run RECIPE...[/]")(
-    run
-)
 app.command(
-    rich_help_panel="Experiments", short_help="Write a recipe from another.  [cyan]egpo new mine --from RECIPE[/]"
-)(new)
+    rich_help_panel="Experiments", short_help="Run recipes from data to report.  [cyan]egpo run countdown_tiny[/]"
+)(run)
+app.command(rich_help_panel="Recipes", short_help="List the recipes of the package.  [cyan]egpo recipes[/]")(recipes)
+app.command(rich_help_panel="Recipes", short_help="Write a recipe from another.  [cyan]egpo new mine --from RECIPE[/]")(
+    new
+)
 app.command(
     rich_help_panel="Training",
     short_help="Probe a model before training.  [cyan]egpo probe --model M --task countdown[/]",
 )(probe)
-app.command(
-    rich_help_panel="Training", short_help="Estimate memory and time.  [cyan]egpo plan examples/recipe.yaml[/]"
-)(plan)
-app.command(
-    rich_help_panel="Training", short_help="Train with GRPO or EGPO.  [cyan]egpo train examples/recipe.yaml[/]"
-)(train)
-app.command(rich_help_panel="Training", short_help="Supervised fine-tuning.  [cyan]egpo sft examples/sft.yaml[/]")(sft)
+app.command(rich_help_panel="Training", short_help="Estimate memory and time.  [cyan]egpo plan countdown_tiny[/]")(plan)
+app.command(rich_help_panel="Training", short_help="Train with GRPO or EGPO.  [cyan]egpo train countdown_tiny[/]")(
+    train
+)
+app.command(rich_help_panel="Training", short_help="Supervised fine-tuning.  [cyan]egpo sft cold_start[/]")(sft)
 app.command(
     rich_help_panel="Results", short_help="Write a checkpoint as a model.  [cyan]egpo merge runs/first --out M[/]"
 )(merge)
@@ -99,7 +106,7 @@ eval_app.command("bfcl")(bfcl)
 # Panel, app, name, summary, example.
 GROUPS = [
     ("Results", eval_app, "eval", "Evaluate models.", "egpo eval MODEL --task countdown"),
-    ("Recipes", config_app, "config", "Show, check and import recipes.", "egpo config check examples/recipe.yaml"),
+    ("Recipes", config_app, "config", "Show, check and import recipes.", "egpo config check mine.yaml"),
     ("Data", prepare_app, "prepare", "Write a task's data.", "egpo prepare countdown --out data/countdown"),
     ("Data", convert_app, "convert", "Convert conversations.", "egpo convert messages chats.jsonl --out data/chats"),
     ("Rewards", audit_app, "audit", "Check rewards and sandbox.", "egpo audit rewards rollouts.jsonl"),
@@ -131,6 +138,7 @@ def main() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
+        print_first_line(sys.argv[1:])
         try:
             app()
         finally:

@@ -6,22 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from egpo.cli.config import Recipe
+
 if TYPE_CHECKING:
     from egpo.plans.step_plan import StepPlan
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[RECIPE] [KEY=VALUE]...",
-        help="A recipe (YAML file of settings), then settings that override it, such as rollout.n=16. "
-        "Default: the default settings.",
-        show_default=False,
-    ),
-]
-
 
 def plan(
-    recipe: Words = None,
+    recipe: Recipe = None,
     card: Annotated[str, typer.Option(help="Type of GPU: h200, h100, a100 or rtx4090.")] = "h200",
     prompt_tokens: Annotated[
         int | None, typer.Option(min=1, help="Expected prompt length, in tokens. Default: the recipe's limit.")
@@ -39,7 +31,7 @@ def plan(
     The memory of each part and the time of each stage are printed. The exit code is 1 if the step does not fit into
     the GPU's memory.
 
-    Example: [cyan]egpo plan examples/recipe.yaml rollout.n=16 --card a100[/]
+    Example: [cyan]egpo plan countdown_tiny rollout.n=16 --card a100[/]
     """
     from egpo.cli.config import split_words
     from egpo.config import load_config

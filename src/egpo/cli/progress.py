@@ -1,9 +1,12 @@
-"""Progress bars on stderr. They are shown only if stderr is a terminal, so that log files do not contain them."""
+"""Progress on stderr: bars if stderr is a terminal; elsewhere a line after some seconds without output."""
 
+import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -18,8 +21,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from egpo.runs.heartbeat import Heartbeat
+
 if TYPE_CHECKING:
     from egpo.experiments.screen import Screen
+    from egpo.runs.ledger import OnStep, StepReport
 
 
 @dataclass(frozen=True)
@@ -41,12 +47,17 @@ def shown_progress(label: str) -> Iterator[ProgressView]:
         TimeRemainingColumn(),
     )
     console = Console(stderr=True, highlight=False)
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
+    with (
+        heartbeat(label) as beat,
+        Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress,
+    ):
         bar = progress.add_task(escape(label), total=None)
-        yield ProgressView(
-            watch=lambda done, total: progress.update(bar, completed=done, total=total),
-            say=lambda line: console.print(line, markup=False, soft_wrap=True),
-        )
+
+        def watch(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total)
+            beat.doing = f"{label}: {done:,} of {total:,}"
+
+        yield ProgressView(watch, say=lambda line: console.print(line, markup=False, soft_wrap=True))
 
 
 @contextmanager
@@ -57,9 +68,17 @@ def staged_progress(label: str) -> Iterator[Callable[[str, int, int], None]]:
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True, highlight=False)
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
+    with (
+        heartbeat(label) as beat,
+        Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress,
+    ):
         bar = progress.add_task(label, total=None)
-        yield lambda stage, done, total: progress.update(bar, description=stage, completed=done, total=total)
+
+        def watch(stage: str, done: int, total: int) -> None:
+            progress.update(bar, description=stage, completed=done, total=total)
+            beat.doing = f"{stage}: {done:,} of {total:,}"
+
+        yield watch
 
 
 def counted(what: str) -> Callable[[Iterable[Any]], Iterable[Any]]:
@@ -67,17 +86,70 @@ def counted(what: str) -> Callable[[Iterable[Any]], Iterable[Any]]:
 
     def watch(stream: Iterable[Any]) -> Iterable[Any]:
         columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} {task.description}"), TimeElapsedColumn())
-        with Progress(
-            *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
-        ) as progress:
+        with (
+            heartbeat(f"reading {what}"),
+            Progress(
+                *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+            ) as progress,
+        ):
             yield from progress.track(stream, description=what, total=None)
 
     return watch
 
 
-def terminal_screen() -> "Screen":
-    """Return an object through which an experiment prints messages to stdout and progress bars to stderr."""
+def terminal_screen(*, as_json: bool = False) -> "Screen":
+    """Return an object through which an experiment prints messages to stdout and progress bars to stderr.
+
+    With `as_json`, stdout has one JSON object per training step and nothing else, and messages go to stderr.
+    """
     from egpo.experiments.screen import Screen
 
-    console = Console(highlight=False)
-    return Screen(say=lambda line: console.print(line, markup=False, soft_wrap=True), watched=shown_progress)
+    console = Console(highlight=False, stderr=as_json)
+    on_step = print_step if as_json else None
+    return Screen(lambda line: console.print(line, markup=False, soft_wrap=True), shown_progress, on_step)
+
+
+def heartbeat(doing: str) -> "Heartbeat | _Silence":
+    """Return a context that prints a line to stderr after some seconds without output; on a terminal, none."""
+    return _Silence() if sys.stderr.isatty() else Heartbeat(partial(print, file=sys.stderr, flush=True), doing)
+
+
+@contextmanager
+def steps_as_json(label: str) -> "Iterator[OnStep]":
+    """Yield a function that prints a finished step as JSON. Lines about slow steps are printed to stderr meanwhile."""
+    with heartbeat(label) as beat:
+
+        def show(report: "StepReport") -> None:
+            print_step(report)
+            beat.doing = f"{label}: step {report.step} of {report.num_steps} is done"
+            beat.spoke()
+
+        yield show
+
+
+def print_step(report: "StepReport") -> None:
+    """Print a finished step as one line of JSON. What is not a finite number is null, which JSON can express."""
+    figures = {
+        "metrics": {name: _number(value) for name, value in report.metrics.items()},
+        "timings": {name: _number(value) for name, value in report.timings.items()},
+    }
+    print(json.dumps({"step": report.step, "num_steps": report.num_steps, **figures}), flush=True)
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+class _Silence:
+    """A heartbeat that prints nothing."""
+
+    doing = ""
+
+    def __enter__(self) -> "_Silence":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def spoke(self) -> None:
+        return None

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from egpo.cli.train import AsJson
+from egpo.cli.words import complete_word
 from egpo.experiments.stages import STAGES
 
 if TYPE_CHECKING:
@@ -22,9 +24,17 @@ SEEDS_HELP = (
     "Run each recipe once per seed, as in 0,1,2. The runs are named NAME-s0, NAME-s1, ... Default: the recipe's seed."
 )
 DRY_RUN_HELP = "Print what would be done, without doing it."
-WORDS_HELP = "Recipes (YAML files of settings), then settings that override all of them, such as update.lr=2e-6."
+WORDS_HELP = (
+    "Recipes (names that `egpo recipes` lists, or YAML files), then settings that override all of them, such as "
+    "update.lr=2e-6."
+)
 
-Words = Annotated[list[str], typer.Argument(metavar="RECIPE... [KEY=VALUE]...", help=WORDS_HELP, show_default=False)]
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RECIPE... [KEY=VALUE]...", help=WORDS_HELP, show_default=False, autocompletion=complete_word
+    ),
+]
 
 
 def run(
@@ -33,17 +43,21 @@ def run(
     start: Annotated[str | None, typer.Option("--from", metavar="STAGE", help=FROM_HELP, show_default=False)] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", help=SEEDS_HELP, show_default=False)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN_HELP)] = False,
+    as_json: AsJson = False,
 ) -> None:
+    from egpo.errors import InputError
     from egpo.experiments.stages import Selection
     from egpo.experiments.validate import load_experiments
 
     recipes, overrides = _recipes_and_overrides(words)
     selection = Selection.of([] if only is None else [name.strip() for name in only.split(",")], start)
     experiments = load_experiments(recipes, overrides, _numbers(seeds))
+    if dry_run and as_json:
+        raise InputError("a dry run has no steps", where="--json", fix="leave out --dry-run or --json")
     if dry_run:
         _show(experiments, selection)
     else:
-        _run(experiments, selection)
+        _run(experiments, selection, as_json)
 
 
 run.__doc__ = f"""Run whole experiments: {"; ".join(f"{stage.summary} ({stage.name})" for stage in STAGES.values())}.
@@ -51,15 +65,15 @@ run.__doc__ = f"""Run whole experiments: {"; ".join(f"{stage.summary} ({stage.na
     A stage is skipped if its inputs and outputs have not changed since it last ran. An interrupted experiment continues
     when the same command is given again. If several recipes are given, their runs are compared at the end.
 
-    Example: [cyan]egpo run recipes/countdown_tiny.yaml name=first steps=10[/]
+    Example: [cyan]egpo run countdown_tiny name=first steps=10[/]
     """
 
 
-def _run(experiments: "Sequence[Experiment]", selection: "Selection") -> None:
+def _run(experiments: "Sequence[Experiment]", selection: "Selection", as_json: bool) -> None:
     from egpo.cli.progress import terminal_screen
     from egpo.experiments.pipeline import run_experiments
 
-    run_experiments(experiments, selection, terminal_screen())
+    run_experiments(experiments, selection, terminal_screen(as_json=as_json))
 
 
 def _show(experiments: "Sequence[Experiment]", selection: "Selection") -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from egpo.cli.config import Recipe
-from egpo.cli.train import Resume, ResumeFrom
+from egpo.cli.train import AsJson, Resume, ResumeFrom
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -23,24 +23,38 @@ DryRun = Annotated[
 ]
 
 
-def sft(recipe: Recipe = None, resume: Resume = False, resume_from: ResumeFrom = None, dry_run: DryRun = False) -> None:
+def sft(
+    recipe: Recipe = None,
+    resume: Resume = False,
+    resume_from: ResumeFrom = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
     """Fine-tune a model on the assistant's messages of conversations, usually before reinforcement learning.
 
     Metrics and checkpoints are written to a folder named after the recipe's settings `runs` and `name`. To train the
     result with `egpo train`, set model.path to the folder `actor/huggingface` of a checkpoint. An interrupted run
     continues with --resume.
 
-    Example: [cyan]egpo sft examples/sft.yaml data.path=chats.jsonl name=cold-start[/]
+    Example: [cyan]egpo sft cold_start data.path=chats.jsonl name=cold-start[/]
     """
     from egpo.cli.config import split_words
     from egpo.config import SftConfig, load_config
+    from egpo.errors import InputError
 
     config = load_config(*split_words(recipe), SftConfig)
     if not dry_run:
+        from egpo.cli.progress import steps_as_json
         from egpo.local.sft.session import sft as train
 
-        train(config, resume=resume, resume_from=resume_from)
+        if as_json:
+            with steps_as_json(config.name) as on_step:
+                train(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=True)
+        else:
+            train(config, resume=resume, resume_from=resume_from)
         return
+    if as_json:
+        raise InputError("a dry run has no steps", where="--json", fix="leave out --dry-run or --json")
     from rich.console import Console
 
     from egpo.local.sft.preview import passages, preview

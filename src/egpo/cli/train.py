@@ -25,6 +25,8 @@ DRY_RUN_HELP = (
 )
 DryRun = Annotated[bool, typer.Option("--dry-run", help=DRY_RUN_HELP)]
 ADDRESS_HELP = "With engine=verl: join the Ray cluster at this address. Default: start Ray on this machine."
+JSON_HELP = "Print one JSON object per step (step, metrics, timings) to stdout, and nothing else there."
+AsJson = Annotated[bool, typer.Option("--json", help=JSON_HELP)]
 Address = Annotated[str | None, typer.Option("--address", metavar="HOST:PORT", help=ADDRESS_HELP, show_default=False)]
 
 
@@ -34,6 +36,7 @@ def train(
     resume_from: ResumeFrom = None,
     dry_run: DryRun = False,
     address: Address = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model by reinforcement learning with GRPO or EGPO, as a recipe says.
 
@@ -41,10 +44,11 @@ def train(
     rollouts and checkpoints are written to a folder named after the recipe's settings `runs` and `name`. An interrupted
     run continues with --resume; on a CPU its result is identical to that of an uninterrupted run.
 
-    Example: [cyan]egpo train examples/recipe.yaml rollout.n=8 name=first[/]
+    Example: [cyan]egpo train countdown_tiny rollout.n=8 name=first[/]
     """
     from egpo import engines
     from egpo.cli.config import split_words
+    from egpo.cli.progress import steps_as_json
     from egpo.cold_starts import require_inputs, with_cold_start
     from egpo.config import load_config
     from egpo.errors import InputError
@@ -57,8 +61,15 @@ def train(
         fix = "leave out --address, or set engine=verl"
         raise InputError("the engine `local` cannot join a Ray cluster", where="--address", fix=fix)
     if not dry_run:
-        engines.train(require_inputs(config, str(path)), resume=resume, resume_from=resume_from)
+        config = require_inputs(config, str(path))
+        if as_json:
+            with steps_as_json(config.name) as on_step:
+                engines.train(config, resume=resume, resume_from=resume_from, on_step=on_step, quiet=True)
+        else:
+            engines.train(config, resume=resume, resume_from=resume_from)
         return
+    if as_json:
+        raise InputError("a dry run has no steps", where="--json", fix="leave out --dry-run or --json")
     if config.engine == "verl" and config.prepare.source is not None:
         # verl's dry run reads no data: it prints the paths that training would read, whether they exist or not.
         require_source(config)

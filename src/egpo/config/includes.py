@@ -1,6 +1,7 @@
 """The reader of a recipe and the files that it includes: merged values, each with the file and line that set it.
 
     include: parts/tiny.yaml            # or a list; relative to the file that contains the key
+    include: countdown_tiny             # a recipe of the package, by its name
 
 Included files are merged in their order, and the including file last. Sections are merged key by key; any other value
 replaces the earlier one.
@@ -14,6 +15,7 @@ from egpo.config.old_spellings import current_document
 from egpo.config.yaml_text import Document, parse_yaml
 from egpo.errors import ConfigError, Fault, nearest, shortened
 from egpo.files import path_fault
+from egpo.recipes import advice_for_missing, recipe_path
 from egpo.sections import KeyPath
 
 INCLUDE = "include"
@@ -63,7 +65,7 @@ def _included(document: Document, path: FilePath) -> list[str]:
 def _base(path: FilePath, name: str, place: str) -> FilePath:
     if fault := path_fault(name):
         raise ConfigError([Fault(f"`include` has the invalid path {shortened(name)}", place, f"it must be {fault}")])
-    base = path.parent / FilePath(name).expanduser()
+    base = path.parent / recipe_path(FilePath(name).expanduser())
     if base.is_file():
         return base
     if base.is_dir():
@@ -111,7 +113,8 @@ def _read(path: FilePath, kind: str) -> Document:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ConfigError([Fault("no such file", str(path), "check the path")]) from error
+        fix = advice_for_missing(path) if kind == "recipe" else "check the path"
+        raise ConfigError([Fault("no such file", str(path), fix)]) from error
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
         if fault := path_fault(str(path)):
             what = f"the {kind} cannot be read"

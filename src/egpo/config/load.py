@@ -15,14 +15,16 @@ from pydantic import ValidationError
 
 from egpo.config.includes import INCLUDE, Layers, read_layers
 from egpo.config.machine import machine_file, this_machine
-from egpo.config.old_spellings import current_override
+from egpo.config.old_spellings import OTHER_TOOLS, current_override
 from egpo.config.schema import Config, SftConfig
 from egpo.config.yaml_text import dump_yaml, parse_yaml
 from egpo.errors import ConfigError, Fault
+from egpo.recipes import recipe_path
 from egpo.sections import KeyPath, PlaceOf, Section, faults_of
 
 Recipe = str | FilePath | Mapping[str, Any] | None
-"""A YAML file, values by section as a YAML file would hold them, or None for the defaults."""
+"""The name of a recipe of the package, a YAML file, values by section as a YAML file would hold them, or None for the
+defaults."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def read_values(recipe: Recipe, overrides: Iterable[str]) -> Values:
     if recipe is None or isinstance(recipe, Mapping):
         where, layers = "defaults" if recipe is None else "settings", Layers(deepcopy(dict(recipe or {})), {})
     else:
-        where, layers = str(recipe), read_layers(FilePath(recipe))
+        where, layers = str(recipe), read_layers(recipe_path(recipe))
     applied, faults = apply_overrides(layers.value, [overrides] if isinstance(overrides, str) else list(overrides))
     _fill_from_machine(layers)
     return Values(layers.value, PlaceOf(where, layers.set_at, applied), faults)
@@ -102,6 +104,8 @@ def _parsed(overrides: Sequence[str], faults: list[Fault]) -> Iterator[_Override
         path = tuple(key.strip().split("."))
         if not equals or not all(path):
             fix = "write section.key=value, as in update.lr=2e-6"
+            if text.startswith("-"):
+                fix = f"write {text.lstrip('-')}=VALUE, without dashes"
             faults.append(Fault("this is not an override", f"`{text}`", fix))
             continue
         if path == (INCLUDE,):
@@ -166,7 +170,7 @@ def _checked(values: Values, root: type[Root]) -> Root:
     try:
         config = root.model_validate(values.value)
     except ValidationError as error:
-        raise ConfigError(values.faults + faults_of(error, root, values.place_of)) from error
+        raise ConfigError(values.faults + faults_of(error, root, values.place_of, OTHER_TOOLS)) from error
     if values.faults:
         raise ConfigError(values.faults)
     return config

@@ -1,8 +1,11 @@
-"""The translation of config keys and values of earlier EGPO repositories to the current ones.
+"""Config keys of other systems: those of earlier EGPO repositories are translated, those of other tools are suggested.
 
 `algorithm.egpo_lambda: 0.4` in a recipe, as an override, or on verl's command line is read as
 `algorithm.egpo.lam: 0.4`, and a notice is printed once on stderr. All old keys are below `algorithm`. To add one, add a
 row to OLD_KEYS or OLD_VALUES; recipes and the verl plug-in both read these tables.
+
+`learning_rate: 1e-6`, a key of TRL, is an error whose message names `update.lr`. To add a key, add it to OTHER_TOOLS;
+docs/coming_from.md shows the same pairs, and a test compares the two.
 """
 
 from collections.abc import Mapping
@@ -38,6 +41,110 @@ OLD_KEYS = (
 
 OLD_VALUES = {"entropy_mode": {"joint": "response"}}
 """The table of old values: last part of the key -> {old value: current value}."""
+
+_ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+OTHER_TOOLS = {
+    # TRL and transformers
+    "model_name_or_path": "model.path",
+    "reward_funcs": "task.name",
+    "num_generations": "rollout.n",
+    "per_device_train_batch_size": "rollout.prompts",
+    "gradient_accumulation_steps": "update.mini_batch",
+    "max_prompt_length": "rollout.max_prompt_tokens",
+    "max_completion_length": "rollout.max_response_tokens",
+    "learning_rate": "update.lr",
+    "lr_scheduler_type": "update.schedule",
+    "beta": "update.kl",
+    "epsilon": "update.clip",
+    "epsilon_high": "update.clip_high",
+    "delta": "update.dual_clip",
+    "num_iterations": "update.epochs",
+    "loss_type": "update.aggregation",
+    "scale_rewards": "algorithm.normalize",
+    "max_steps": "steps",
+    "save_steps": "checkpoints.every",
+    "save_total_limit": "checkpoints.keep_last",
+    "eval_steps": "validation.every",
+    "report_to": "watch.trackers",
+    "log_completions": "watch.rollouts_every",
+    "peft_config": "model.lora.rank",
+    "chat_template_kwargs": "model.template",
+    "output_dir": "runs",
+    "use_vllm": "engine",
+    # Other libraries
+    "max_new_tokens": "rollout.max_response_tokens",
+    "max_tokens": "rollout.max_response_tokens",
+    "num_train_epochs": "epochs",
+    "batch_size": "rollout.prompts",
+    "train_batch_size": "rollout.prompts",
+    "group_size": "rollout.n",
+    "num_samples": "rollout.n",
+    "kl_coef": "update.kl",
+    "clip_range": "update.clip",
+    "clip_ratio": "update.clip",
+    "gradient_clipping": "update.max_grad_norm",
+    "num_steps": "steps",
+    "total_steps": "steps",
+    "run_name": "name",
+    "model_name": "model.path",
+    "lora_r": "model.lora.rank",
+    "lora_alpha": "model.lora.alpha",
+    # verl
+    f"{_MODEL}.path": "model.path",
+    f"{_MODEL}.enable_gradient_checkpointing": "model.gradient_checkpointing",
+    f"{_MODEL}.lora_rank": "model.lora.rank",
+    f"{_MODEL}.lora_alpha": "model.lora.alpha",
+    f"{_MODEL}.target_modules": "model.lora.layers",
+    "data.train_batch_size": "rollout.prompts",
+    "data.max_prompt_length": "rollout.max_prompt_tokens",
+    "data.max_response_length": "rollout.max_response_tokens",
+    "data.seed": "seed",
+    "reward.custom_reward_function.path": "task.name",
+    f"{_ROLLOUT}.n": "rollout.n",
+    f"{_ROLLOUT}.temperature": "rollout.temperature",
+    f"{_ROLLOUT}.top_p": "rollout.top_p",
+    f"{_ROLLOUT}.top_k": "rollout.top_k",
+    f"{_ROLLOUT}.max_num_seqs": "rollout.rows_at_once",
+    f"{_ROLLOUT}.tensor_model_parallel_size": "verl.tensor_parallel",
+    f"{_ROLLOUT}.val_kwargs.n": "validation.n",
+    f"{_ROLLOUT}.val_kwargs.temperature": "validation.temperature",
+    "algorithm.adv_estimator": "algorithm.estimator",
+    "algorithm.norm_adv_by_std_in_grpo": "algorithm.normalize",
+    "algorithm.egpo.tags": "segments.tags",
+    "algorithm.filter_groups.enable": "algorithm.constant_groups",
+    "algorithm.use_kl_in_reward": "update.kl_in",
+    "algorithm.kl_ctrl.kl_coef": "update.kl",
+    "algorithm.kl_penalty": "update.kl_estimator",
+    f"{_ACTOR}.use_kl_loss": "update.kl_in",
+    f"{_ACTOR}.kl_loss_coef": "update.kl",
+    f"{_ACTOR}.kl_loss_type": "update.kl_estimator",
+    f"{_ACTOR}.optim.lr": "update.lr",
+    f"{_ACTOR}.optim.lr_scheduler_type": "update.schedule",
+    f"{_ACTOR}.optim.lr_warmup_steps": "update.warmup_steps",
+    f"{_ACTOR}.optim.weight_decay": "update.weight_decay",
+    f"{_ACTOR}.optim.betas": "update.betas",
+    f"{_ACTOR}.optim.clip_grad": "update.max_grad_norm",
+    f"{_ACTOR}.ppo_mini_batch_size": "update.mini_batch",
+    f"{_ACTOR}.ppo_epochs": "update.epochs",
+    f"{_ACTOR}.ppo_max_token_len_per_gpu": "update.micro_tokens",
+    f"{_ACTOR}.clip_ratio_low": "update.clip",
+    f"{_ACTOR}.clip_ratio_high": "update.clip_high",
+    f"{_ACTOR}.clip_ratio_c": "update.dual_clip",
+    f"{_ACTOR}.loss_agg_mode": "update.aggregation",
+    "trainer.total_training_steps": "steps",
+    "trainer.total_epochs": "steps",
+    "trainer.save_freq": "checkpoints.every",
+    "trainer.max_actor_ckpt_to_keep": "checkpoints.keep_last",
+    "trainer.test_freq": "validation.every",
+    "trainer.logger": "watch.trackers",
+    "trainer.experiment_name": "name",
+    "trainer.default_local_dir": "runs",
+    "trainer.device": "verl.device",
+    "trainer.n_gpus_per_node": "verl.gpus",
+    "trainer.nnodes": "verl.nodes",
+    "ray_kwargs.ray_init.address": "verl.address",
+}
+"""The table of other tools' words: their key -> the key here. A key is looked up whole, and by its last part."""
 
 _IN_RECIPES: dict[KeyPath, KeyPath] = {
     (SECTION, *row.old.split(".")): (SECTION, *row.recipe.split(".")) for row in OLD_KEYS

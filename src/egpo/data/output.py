@@ -4,7 +4,6 @@ Each temporary folder is locked by its process. The lock ends with the process, 
 folders can be recognised and removed.
 """
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -13,7 +12,9 @@ from pathlib import Path
 from types import TracebackType
 
 from egpo.errors import InputError
-from egpo.files import UNFINISHED, fsync_path
+from egpo.files import UNFINISHED, fsync_path, lock_file
+
+_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)  # Windows has neither
 
 
 class StagingFolder:
@@ -25,7 +26,7 @@ class StagingFolder:
             # Before the folder is locked, another process may remove it as abandoned: then a new one is created.
             with suppress(FileNotFoundError):
                 self._handle = os.open(self.path, os.O_RDONLY)
-                _lock(self._handle, fcntl.LOCK_EX)
+                _lock(self._handle, wait=True)
                 if self.path.exists():
                     return
                 os.close(self._handle)
@@ -42,17 +43,17 @@ def remove_abandoned(directory: Path) -> None:
     """
     for path in directory.glob(f"{UNFINISHED}*"):
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            handle = os.open(path, _FOLDER)
         except OSError:
             continue
-        if _lock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        if _lock(handle):
             shutil.rmtree(path, ignore_errors=True)
         os.close(handle)
 
 
-def _lock(handle: int, operation: int) -> bool:
+def _lock(handle: int, *, wait: bool = False) -> bool:
     try:
-        fcntl.flock(handle, operation)
+        lock_file(handle, wait=wait)
     except OSError:
         return False
     return True

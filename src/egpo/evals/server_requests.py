@@ -5,7 +5,6 @@ each answer to a file of JSON lines, with a digest of its question as the key, s
 """
 
 import asyncio
-import fcntl
 import hashlib
 import json
 import random
@@ -17,7 +16,8 @@ from typing import Any, BinaryIO
 
 import httpx
 
-from egpo.errors import InputError
+from egpo.errors import InputError, warn_once
+from egpo.files import lock_file
 from egpo.runs.json_lines import Line, LineStream, read_lines
 from egpo.tags import THINK_TAGS
 
@@ -89,10 +89,12 @@ def _known(line: Line, path: Path) -> tuple[str, Answer]:
 
 def _lock(handle: int, path: Path) -> None:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(handle)
     except BlockingIOError as error:
         fix = "wait for that process or end it, or choose another folder with --out"
         raise InputError("another process is writing its answers to this file", where=str(path), fix=fix) from error
+    except OSError as error:
+        warn_once("answers lock", f"{path}: it cannot be locked ({error.strerror}); do not start a second process here")
 
 
 class InvalidReplyError(Exception):

@@ -10,14 +10,16 @@ from egpo.config import Config, load_recipe
 from egpo.config.includes import INCLUDE
 from egpo.config.load import apply_overrides
 from egpo.config.yaml_text import dump_yaml
-from egpo.errors import InputError, nearest
+from egpo.errors import InputError
 from egpo.files import write_atomically
+from egpo.recipes import DEFAULT, advice_for_missing, recipe_name, recipe_path
 
 
-def write_recipe(path: Path, base: Path, overrides: Sequence[str] = ()) -> Path:
+def write_recipe(path: Path, base: str | Path = DEFAULT, overrides: Sequence[str] = ()) -> Path:
     """Write a recipe that includes `base`, and return its path. `.yaml` is added to `path` if it has no suffix.
 
-    The recipe is checked before it is written. An existing file is never replaced.
+    `base` is the name of a recipe of the package, or the path of a file. The recipe is checked before it is written.
+    An existing file is never replaced.
     """
     if not path.name:
         raise InputError(
@@ -39,14 +41,14 @@ def write_recipe(path: Path, base: Path, overrides: Sequence[str] = ()) -> Path:
     return target
 
 
-def _text(target: Path, base: Path, overrides: Sequence[str]) -> str:
-    values: dict[str, Any] = {INCLUDE: os.path.relpath(base, target.parent), "name": target.stem}
+def _text(target: Path, base: str | Path, overrides: Sequence[str]) -> str:
+    included = recipe_name(base) or os.path.relpath(base, target.parent)
+    values: dict[str, Any] = {INCLUDE: included, "name": target.stem}
     apply_overrides(values, overrides)
     return dump_yaml(values)
 
 
-def _require_base(base: Path) -> None:
-    if not base.is_file():
-        there = [str(path) for path in base.parent.glob("*.yaml")] if base.parent.is_dir() else []
-        fix = nearest(str(base), there) if there else "give the path of a recipe"
-        raise InputError("the recipe does not exist", where=str(base), fix=fix)
+def _require_base(base: str | Path) -> None:
+    path = recipe_path(base)
+    if not path.is_file():
+        raise InputError("the recipe does not exist", where=str(base), fix=advice_for_missing(path))

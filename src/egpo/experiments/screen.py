@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from egpo.evals.responses import ProgressCallback, ignore_progress
+from egpo.runs.ledger import OnStep
 
 
 class ProgressBar(Protocol):
@@ -19,10 +20,14 @@ class ProgressBar(Protocol):
 
 @dataclass(frozen=True)
 class Screen:
-    """An output: `say` prints a line; `watched(label)` shows a progress bar with that label during a `with` block."""
+    """An output: `say` prints a line; `watched(label)` shows a progress bar with that label during a `with` block.
+
+    With `on_step`, each training step is passed to it, and the training prints nothing itself.
+    """
 
     say: Callable[[str], None]
     watched: Callable[[str], AbstractContextManager[ProgressBar]]
+    on_step: OnStep | None = None
 
 
 @dataclass(frozen=True)

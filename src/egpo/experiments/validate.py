@@ -21,7 +21,7 @@ def load_experiments(
 ) -> list[Experiment]:
     """Load every recipe with the overrides, once for each seed: `name-s1` is the run of seed 1. All are checked."""
     if not recipes:
-        fix = "name at least one: egpo run recipes/countdown_tiny.yaml"
+        fix = "name at least one: egpo run countdown_tiny"
         raise InputError("no recipe is given", where="egpo run", fix=fix)
     found = [Experiment(recipe, load_config(recipe, overrides)) for recipe in recipes]
     if seeds:

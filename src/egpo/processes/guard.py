@@ -9,7 +9,6 @@ nothing of egpo: it is started by its path.
 
 import ctypes
 import os
-import resource
 import select
 import shutil
 import signal
@@ -77,6 +76,8 @@ def _ended(child: "subprocess.Popen[bytes]", grace_s: float) -> int:
 def _exit_like(code: int) -> None:
     if code >= 0:
         sys.exit(code)
+    import resource  # here, so that the module can be imported on Windows, where it cannot run
+
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):  # SIGKILL has no handler to reset
         signal.signal(-code, signal.SIG_DFL)

@@ -3,7 +3,6 @@
 The operating system releases the lock when the process ends, even if it is killed.
 """
 
-import fcntl
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from egpo.errors import EgpoError, InputError, warn_once
-from egpo.files import UNFINISHED, write_atomically
+from egpo.files import UNFINISHED, lock_file, write_atomically
 from egpo.runs.differences import refuse_other_training
 
 LOCK_NAME = ".lock"
@@ -61,7 +60,7 @@ def locked(folder: Path, name: str = LOCK_NAME) -> Iterator[None]:
 
 def _take(handle: int, folder: Path) -> None:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(handle)
     except BlockingIOError as error:
         holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "(unknown)"
         fix = "wait for that process or end it, or choose another name=..."
@@ -69,7 +68,7 @@ def _take(handle: int, folder: Path) -> None:
     except OSError as error:
         warn_once(
             "run lock",
-            f"{folder}: this file system has no locks ({error.strerror}); do not start a second process here",
+            f"{folder}: it cannot be locked ({error.strerror}); do not start a second process here",
         )
         return
     os.ftruncate(handle, 0)

@@ -121,7 +121,7 @@ def kl_rising(history: History) -> str | None:
     return f"KL from the starting policy rose from {before:.2g} to {now:.2g} within {len(values) - 5} steps"
 
 
-def groups_agree(history: History) -> str | None:
+def equal_rewards(history: History) -> str | None:
     share = history.mean_of_last(NO_SIGNAL, 5)
     if share is None or share <= 0.8:
         return None
@@ -238,7 +238,7 @@ RULES = (
         "lower `update.lr` or `update.epochs`, or raise `update.kl`",
     ),
     Rule(
-        "groups_agree", "warning", groups_agree,
+        "equal_rewards", "warning", equal_rewards,
         "the mean of `groups/zero_variance_frac` over 5 steps is above 0.8",
         "the problems are too easy or too hard: see the [probe](probing.md)",
         "`algorithm.constant_groups=drop` or `replace`; larger `rollout.n`, higher `rollout.temperature`, or problems "

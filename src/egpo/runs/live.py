@@ -27,6 +27,7 @@ from rich.text import Text
 from egpo.errors import EgpoWarning
 from egpo.runs.formatting import format_duration, format_value, log_line, sparkline
 from egpo.runs.health import Note
+from egpo.runs.heartbeat import Heartbeat
 from egpo.runs.metric_table import (
     METRICS,
     REWARD,
@@ -50,7 +51,8 @@ _BOUND = 1e100  # sums of larger values overflow
 class LiveView:
     """The display of a run while it trains, for any engine.
 
-    Redraws a panel on a terminal. In a pipe, with `CI` set or on a dumb terminal it prints one line per step.
+    Redraws a panel on a terminal. In a pipe, with `CI` set or on a dumb terminal it prints one line per step, and one
+    about every 15 seconds while a step takes longer.
     `NO_COLOR` is honoured. With `quiet` it shows nothing.
     """
 
@@ -71,6 +73,7 @@ class LiveView:
         self._step_s: deque[float] = deque(maxlen=_STEPS_FOR_ESTIMATE)
         self._between_s, self._num_timed = 0.0, 0
         self._live = self._new_live() if _is_live(self._console) and not quiet else None
+        self._heartbeat = None if self._live or quiet else Heartbeat(self._say_alive, "training")
         self.failure: str | None = None
         """The reason why writing to the screen failed (a closed pipe, a full device); None while it works."""
 
@@ -80,12 +83,16 @@ class LiveView:
             self._draw(self._live.start)
         else:
             self.say(self._progress.title)
+        if self._heartbeat is not None:
+            self._heartbeat.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stage = ""
+        if self._heartbeat is not None:
+            self._heartbeat.__exit__(kind, error, trace)
         if self._live is not None:
             self._draw(self._live.stop)
 
@@ -109,7 +116,14 @@ class LiveView:
 
     def say(self, text: str) -> None:
         """Print a line of text: above the panel, or after the log lines so far."""
+        if self._heartbeat is not None:
+            self._heartbeat.spoke()
         self._draw(lambda: self._console.print(Text(text), soft_wrap=True))
+
+    def _say_alive(self, text: str) -> None:
+        """Print a line about a slow step, or about the time before the first one."""
+        stage = f", {self._stage} for {self._clock() - self._stage_start:.0f} s" if self._stage else ""
+        self.say(f"{text}: {self._progress.step} of {self._progress.total_steps} steps are done{stage}")
 
     def _draw(self, draw: Callable[[], object]) -> None:
         """Call `draw`, unless the output has failed before. If it fails now, store the reason in `failure`."""

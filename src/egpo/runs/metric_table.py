@@ -244,7 +244,7 @@ GROUPS = (
         NO_SIGNAL, FRACTION, "groups whose rewards are all equal: their advantage is exactly 0",
         "above 0.8 most of the step is wasted; `groups/all_right_frac` and `groups/none_right_frac` show whether the "
         "problems are too easy or too hard", "lower",
-        panel=PanelCell("groups", "no signal", ".0%"), log=LogField("no_signal", ".0%"),
+        panel=PanelCell("groups", "zero variance", ".0%"), log=LogField("zero_variance", ".0%"),
     ),
     Metric(
         INFORMATIVE, FRACTION, "1 - `groups/zero_variance_frac`, computed by `egpo report`", better="higher",

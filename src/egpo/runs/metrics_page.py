@@ -22,8 +22,8 @@ _INTRODUCTION = """\
 1. `reward/error_frac` is 0. Otherwise the checker failed, and no other metric can be trusted.
 2. `egpo/segment/coverage` is near 1, under EGPO. At 0, EGPO equals GRPO, without a warning.
 3. `response_length/clip_ratio` is small. Truncated responses are judged wrong because of their length.
-4. `groups/zero_variance_frac` (`no_signal` in the log) is well below 1. Groups whose rewards are all equal have no \
-gradient.
+4. `groups/zero_variance_frac` (`zero_variance` in the log) is well below 1. Groups whose rewards are all equal have \
+no gradient.
 5. `critic/score/mean` and `critic/acc/mean` rise, and `val-core/...` rises with them.
 6. `actor/entropy`, `actor/kl` and `actor/grad_norm` stay within the bounds of the health rules below.
 

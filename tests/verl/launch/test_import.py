@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from egpo.config import Config, load_config, load_recipe
 from egpo.errors import InputError
+from egpo.recipes import RECIPES as SHIPPED
 from egpo.verl.launch.dry_run import planned_command, planned_settings
 from egpo.verl.launch.hydra_overrides import format_value, parse_value
 from egpo.verl.launch.override_files import VerlSettings, read_verl_file
@@ -18,10 +19,9 @@ from egpo.verl.launch.schema.known import schema
 from egpo.verl.launch.shell_script import simple_commands
 from tests.verl.launch.recipes import small
 
-REPOSITORY = Path(__file__).parents[3]
 RECIPES = [
     path
-    for path in sorted((REPOSITORY / "recipes").rglob("*.yaml"))
+    for path in sorted(SHIPPED.rglob("*.yaml"))
     if path.parent.name != "parts" and isinstance(load_recipe(path), Config)
 ]
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -84,7 +84,7 @@ def told(config):
     return dump
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: str(path.relative_to(REPOSITORY / "recipes")))
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: str(path.relative_to(SHIPPED)))
 @pytest.mark.parametrize("words", [["verl.gpus=8"], ["verl.device=cpu"]], ids=["gpus", "cpu"])
 def test_what_a_recipe_tells_verl_is_imported_as_the_same_settings(recipe, words, tmp_path):
     """The law: import(translate(recipe)) is the recipe, as far as verl is told of it; through the printed command."""

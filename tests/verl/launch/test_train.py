@@ -203,7 +203,7 @@ def test_another_config_is_refused_and_its_differences_shown(overrides, monkeypa
 @pytest.mark.parametrize(
     ("versions", "said"),
     [
-        ({}, r"verl is not installed; `make verl` builds such an environment"),
+        ({}, r"verl is not installed; to get such an environment: make verl"),
         ({"verl": "0.8.0"}, r"verl 0\.8\.0 is not supported; 0\.9\.1 is"),
         ({"verl": "0.9.1", "egpo": "1"}, "`ray` is not installed beside verl"),
     ],

@@ -1,6 +1,5 @@
 """Finds the Python environment of BFCL, and creates it when it is first needed."""
 
-import fcntl
 import hashlib
 import os
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from egpo.config.machine import this_machine
 from egpo.errors import EgpoError, InputError, how_it_ended
-from egpo.files import write_atomically
+from egpo.files import lock_file, write_atomically
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 VARIABLE = "EGPO_BFCL_PYTHON"
@@ -112,7 +111,7 @@ def _alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
         raise EgpoError(f"this lock file cannot be written ({error.strerror})", where=str(lock), fix=fix) from error
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(handle)
         except BlockingIOError:
             say(f"waiting for another process that creates BFCL's environment in {folder}")
             _lock_within(handle, lock)
@@ -125,7 +124,7 @@ def _lock_within(handle: int, lock: Path) -> None:
     deadline = time.monotonic() + 2 * _MAKING_S  # the other process runs two commands
     while True:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(handle)
             return
         except BlockingIOError as error:
             if time.monotonic() > deadline:

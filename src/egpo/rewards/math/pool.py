@@ -179,4 +179,5 @@ def _renew_lock() -> None:
 
 atexit.register(use_pool, None)
 # A fork may happen while another thread holds the lock; the child would wait for that thread for ever.
-os.register_at_fork(after_in_child=_renew_lock)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_renew_lock)

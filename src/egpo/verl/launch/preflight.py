@@ -15,7 +15,7 @@ from typing import Any
 
 from egpo.config import Config
 from egpo.errors import EgpoError, InputError
-from egpo.support import VERL_VERSION
+from egpo.support import BUILD_VERL, VERL_VERSION
 from egpo.verl.launch.command import cluster_access, verl_python
 from egpo.verl.launch.translation import Setting
 
@@ -114,7 +114,7 @@ def _refuse_code(folder: Path) -> None:
 INSTALL = {
     "cuda": f"pip install 'verl[vllm]=={VERL_VERSION}' TransferQueue in an environment of its own, then in a clone of "
     "egpo: pip install --no-deps .",
-    "cpu": "`make verl` builds such an environment, .env-verl",
+    "cpu": f"to get such an environment: {BUILD_VERL}",
 }
 _PORTS = ("port", "dashboard_port")
 

@@ -2,11 +2,14 @@
 
 import secrets
 import shlex
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 from egpo.config import Config
 from egpo.errors import EgpoError, RunInterruptedError, how_it_ended
 from egpo.model_sources import display_name
+from egpo.runs.ledger import OnStep, StepReport
 from egpo.runs.live import LiveView, warnings_printed_by
 from egpo.verl.launch.command import command
 from egpo.verl.launch.mirror import VerlCheckpoints
@@ -18,16 +21,38 @@ from egpo.verl.launch.watch import Ending, LaunchMonitor, StopSignals, root_caus
 USUAL_PATIENCE_MINUTES = {"cuda": 120.0, "cpu": 10.0}
 
 
-def train(config: Config, *, resume: bool = False, resume_from: int | None = None) -> Path:
+class _ReportingView(LiveView):
+    """A live view that also passes each finished step to a function."""
+
+    def __init__(self, total_steps: int, title: str, on_step: OnStep | None, *, quiet: bool) -> None:
+        super().__init__(total_steps, title, quiet=quiet)
+        self._on_step, self._num_steps = on_step, total_steps
+
+    def show(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
+        super().show(step, metrics, timings)
+        if self._on_step is not None:
+            self._on_step(StepReport(step, self._num_steps, dict(metrics), dict(timings)))
+
+
+def train(
+    config: Config,
+    *,
+    resume: bool = False,
+    resume_from: int | None = None,
+    on_step: OnStep | None = None,
+    quiet: bool = False,
+) -> Path:
     """Train for `config.steps` steps, and return the folder of the last checkpoint, for `egpo merge`.
 
     `resume` continues from the newest checkpoint, or from the start if there is none; `resume_from` continues from the
-    checkpoint of that step. RunInterruptedError after a signal; EgpoError with the reason if verl fails or hangs.
+    checkpoint of that step. `on_step` is called after each step and cannot stop the run. `quiet` prints nothing.
+    RunInterruptedError after a signal; EgpoError with the reason if verl fails or hangs.
     """
     refuse_what_verl_lacks(config)
     method, model = config.algorithm.estimator, display_name(config.model.path)
     title = f"{config.name}: {method} on {config.task.name}, from {model}, with verl"
-    with StopSignals() as stops, LiveView(config.steps, title) as view, warnings_printed_by(view.say):
+    shown = _ReportingView(config.steps, title, on_step, quiet=quiet)
+    with StopSignals() as stops, shown as view, nullcontext() if quiet else warnings_printed_by(view.say):
         for line in ineffective_settings(config):
             view.say(line)
         with open_launch(config, view, resume=resume, resume_from=resume_from) as launch:
