@@ -88,7 +88,7 @@ def test_shards_of_two_saves(actor, tmp_path):
 def test_whole_tensors_that_the_ranks_disagree_on(actor, tmp_path):
     for rank in (0, 1):
         rewrite(shard(actor, rank), lambda state, rank=rank: {**state, "model.norm.weight": torch.full((192,), rank)})
-    assert "[model.norm.weight]: the ranks hold different values" in fault(actor, tmp_path / "out")
+    assert "[model.norm.weight]: a tensor that all ranks share has different values" in fault(actor, tmp_path / "out")
 
 
 def test_weights_that_are_not_the_config_s(actor, tmp_path):

@@ -157,7 +157,7 @@ def test_a_row_that_lacks_something_is_named(row, what):
 
 def test_no_rows_and_wrong_counts():
     assert score_many([]) == []
-    with pytest.raises(InputError, match="the number of workers is -1"):
+    with pytest.raises(InputError, match="the number of workers is negative"):
         score_many([], workers=-1)
 
 

@@ -77,7 +77,7 @@ class _ProxyRequest(BaseHTTPRequestHandler):
 
     server: _KeyProxy
     timeout = 60
-    """Timeout, in seconds, of a single read or write on the connection to BFCL. The time of an answer is not limited."""
+    """Timeout, in seconds, of a single read or write on the connection to BFCL. An answer may take longer."""
 
     def handle(self) -> None:
         with suppress(ConnectionError):  # BFCL may have been stopped meanwhile
