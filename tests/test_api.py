@@ -4,7 +4,6 @@ import re
 import threading
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -13,6 +12,7 @@ import egpo
 from egpo import EgpoError, InputError, Problem, RunResult, StepReport, Verdict
 from egpo.errors import ConfigError
 
+matplotlib = pytest.importorskip("matplotlib", reason="plots are drawn in .venv")
 SMALL = {
     "model": {"path": "egpo-tiny"},
     "rollout": {"prompts": 2, "n": 2, "max_response_tokens": 12},

@@ -3,10 +3,11 @@
 import os
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+
+nbformat = pytest.importorskip("nbformat", reason="notebooks are executed in .venv")
+NotebookClient = pytest.importorskip("nbclient").NotebookClient
+CellExecutionError = pytest.importorskip("nbclient.exceptions").CellExecutionError
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples" / "notebooks").glob("*.ipynb"))
 

@@ -62,7 +62,7 @@ def test_its_settings_are_checked_by_its_own_class():
         _ = recipe(f"algorithm.estimator={DAMPED}", "algorithm.estimator_settings.strenght=1").settings
     with pytest.raises(ConfigError, match="`estimator` is `nope`"):
         recipe("algorithm.estimator=nope")
-    with pytest.raises(ConfigError, match="settings of `egpo` stand under"):
+    with pytest.raises(ConfigError, match="not used by the built-in estimator `egpo`"):
         recipe("algorithm.estimator=egpo", "algorithm.estimator_settings.lam=1")
 
 

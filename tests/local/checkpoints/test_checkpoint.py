@@ -166,7 +166,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="other settings"):
         checkpoints(tmp_path).read(10)
     (tmp_path / "global_step_10").rename(tmp_path / "global_step_11")
-    with pytest.raises(InputError, match="contains step 10"):
+    with pytest.raises(InputError, match="contains a checkpoint of step 10"):
         checkpoints(tmp_path, identity=f"{CHANGED_SETTINGS}other").read(11)
 
 
