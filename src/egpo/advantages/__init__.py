@@ -55,9 +55,10 @@ class Estimator:
     function: Callable[..., Tensor]
     """The function that computes the advantages: `f(signals, *, normalize, metrics, **settings) -> advantage_B`."""
     settings: type[Section] | None = None
-    """The class of its settings, with bounds.
+    """The class of the estimator's settings, which also checks their values.
 
-    A field `entropy_mode` chooses the segment. None: settings are not checked.
+    If it has a field `entropy_mode`, that setting chooses the segment whose entropy is used. None: the settings are not
+    checked.
     """
     segment: Segment | None = None
     """The segment whose entropy the estimator uses by default (see `entropy_mode`). None: it uses no entropy."""

@@ -49,7 +49,7 @@ class ModelOrigin:
 
     @property
     def described(self) -> str:
-        """The line of `provenance.json`."""
+        """The model's origin as one line, for `provenance.json`."""
         package = f"; {self.package}, sha256 {self.package_sha256}" if self.package else ""
         return f"{self.name}; GGUF sha256 {self.gguf_sha256}{package}"
 

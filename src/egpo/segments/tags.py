@@ -142,7 +142,7 @@ class TagTables:
 
 @dataclass(frozen=True)
 class PairTables:
-    """The tables of both tags, and a mask `ends_V` of the tokens in which either tag can end."""
+    """The lookup tables of the opening and the closing tag, and a mask `ends_V` of the tokens in which a tag can end."""
 
     ends_V: Tensor
     opening: TagTables

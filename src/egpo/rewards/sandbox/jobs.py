@@ -60,7 +60,7 @@ _SCRIPT_SUPERVISOR_BYTES = 48 * MEGABYTE
 
 
 def whole_memory(limits: Limits) -> MemoryShares:
-    """Return the memory of each part with a cgroup: every process may use all of it, and the kernel counts the sum."""
+    """Return the limits of process memory and /tmp if a cgroup limits the sum: each process may then use all memory."""
     return MemoryShares(int(limits.memory_mb * MEGABYTE), 0, int(limits.tmp_mb * MEGABYTE))
 
 

