@@ -211,7 +211,7 @@ def test_a_task_object_replaces_the_settings_of_a_recipe_and_takes_none():
     recipe = {**SMALL, "task": {"name": "countdown", "settings": {"max_numbers": 3}}, "steps": 1}
     run = egpo.train(recipe, task=Sums(), name="own", quiet=True)
     assert "max_numbers" not in run.run.folder.config.read_text()
-    with pytest.raises(InputError, match="task_settings: a task object has its settings"):
+    with pytest.raises(InputError, match="task_settings: they cannot be given with a task object"):
         egpo.evaluate("egpo-tiny", Sums(), task_settings={"size": 3})
     with pytest.raises(InputError, match="unknown setting `max_numberz`; did you mean `max_number"):
         egpo.probe(model="egpo-tiny", task="countdown", task_settings={"max_numberz": 3})

@@ -62,7 +62,8 @@ def task_overrides(task: Task | str | None, name: str | None) -> dict[str, Any]:
 
 def refuse_settings_of_object(task: Task | str | None, settings: Mapping[str, Any] | None) -> None:
     if settings and task is not None and not isinstance(task, str):
-        raise InputError("a task object has its settings", where="task_settings", fix="set them in its constructor")
+        what, fix = "they cannot be given with a task object", "pass them to the constructor of its class"
+        raise InputError(what, where="task_settings", fix=fix)
 
 
 def config_of(

@@ -105,8 +105,11 @@ class Discordance:
     num_problems: int
 
     def detectable(self, alpha: float) -> float | None:
-        """Return the smallest detectable difference. None if the models agree on every problem, so that the share is
-        unknown, or if no difference can be found with 80 % power."""
+        """Return the smallest difference in accuracy that the test detects with 80 % power.
+
+        None if the models agree on every problem, because the share of problems that only one of them solves is then
+        unknown, or if no difference reaches that power.
+        """
         if self.share == 0 or self.power(1.0, alpha) < POWER:
             return None
         return rising_root(lambda effect: self.power(effect, alpha) - POWER, 0.0, 1.0, tolerance=1e-5)

@@ -64,11 +64,12 @@ class Spread:
 
     @property
     def whole_freedom(self) -> float:
-        """The degrees of freedom of the whole variance, where R is the share of the term for seeds:
+        """The degrees of freedom of the difference's variance, which is the sum of a variance between problems and one
+        between seeds. With nu degrees of freedom of the latter, and R its share of the sum:
 
             nu * (1 + c * (1/R^2 - 1)),    c = (nu - 1) / (nu + 2).
 
-        Satterthwaite's formula has c = 1; its rate of false positives reaches 7.8 % with nu = 2. With this c it is
+        Satterthwaite's formula has c = 1; a test at 5 % then has up to 7.8 % false positives with nu = 2. With this c it is
         between 4.1 and 5.2 % for nu = 2 at any true R, and closer to 5 % for larger nu. For nu = 1 it is between 2.7
         and 5.0 %, and no c is better.
         """

@@ -38,7 +38,7 @@ class ModelPlace:
 
     @property
     def recipe(self) -> Config | None:
-        """The recipe of the model's run; None if the model is not of a run, or of a run of `egpo sft`."""
+        """The recipe of the RL run that trained the model; None if no run did, or one of `egpo sft`."""
         if self.run is None:
             return None
         recipe = load_recipe(self.run.config)

@@ -142,7 +142,7 @@ class TagTables:
 
 @dataclass(frozen=True)
 class PairTables:
-    """The lookup tables of the opening and the closing tag, and a mask `ends_V` of the tokens in which a tag can end."""
+    """The lookup tables of the opening and the closing tag, and the mask `ends_V` of tokens in which a tag can end."""
 
     ends_V: Tensor
     opening: TagTables

@@ -21,8 +21,10 @@ LEAST_ENTROPY = 0.5
 def record_alternatives(
     tables: Alternatives, row_R: Tensor, position: int, logits_RV: Tensor, entropy_R: Tensor, sampling: Sampling
 ) -> None:
-    """Record one position of each row whose entropy is high enough. Only such rows are computed, which needs a
-    synchronisation: for sampling without captured graphs."""
+    """Record the most probable tokens at one position of each row whose entropy is at least `LEAST_ENTROPY`.
+
+    Only these rows are processed. Selecting them makes the host wait for a GPU, so captured CUDA graphs do not call it.
+    """
     high = (entropy_R >= LEAST_ENTROPY).nonzero()[:, 0]
     if not len(high):
         return
