@@ -69,9 +69,9 @@ class Spread:
 
             nu * (1 + c * (1/R^2 - 1)),    c = (nu - 1) / (nu + 2).
 
-        Satterthwaite's formula has c = 1; a test at 5 % then has up to 7.8 % false positives with nu = 2. With this c it is
-        between 4.1 and 5.2 % for nu = 2 at any true R, and closer to 5 % for larger nu. For nu = 1 it is between 2.7
-        and 5.0 %, and no c is better.
+        Satterthwaite's formula has c = 1: a test at 5 % then has up to 7.8 % false positives with nu = 2. With this c
+        it has between 4.1 and 5.2 % for nu = 2 at any true R, and closer to 5 % for larger nu. For nu = 1 it has
+        between 2.7 and 5.0 %, and no c is better.
         """
         share = max(self.seeds / (self.problems + self.seeds), _LEAST_SHARE)
         slope = max(_LEAST_SLOPE, (self.freedom - 1) / (self.freedom + 2))

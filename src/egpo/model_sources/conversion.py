@@ -65,8 +65,8 @@ def origin_of(folder: Path) -> ModelOrigin | None:
 def converted_folder(path: Path, origin: ModelOrigin | None = None) -> Path:
     """Return the model folder of a GGUF file; convert the file if that has not been done.
 
-    `origin` is where the file comes from, if that is known; without it, the model is identified by the file's digest and
-    has the file's name.
+    `origin` is where the file comes from, if that is known; without it, the model is identified by the digest
+    and the name of the file.
     """
     digest = origin.gguf_sha256 if origin else _remembered_digest(path)
     folder = _place(path.stem, digest, path.parent)

@@ -70,7 +70,7 @@ def _defaults(data_source: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def reason_names(data_sources: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of all verdict reasons that the rewards of these data sources give; of every reward for "all"."""
+    """Return the names of the verdict reasons that the rewards of these data sources give; "all": of every reward."""
     if data_sources == "all":
         found: Iterable[Mapping[str, str]] = (kind.reasons for kind in REWARDS.values())
     else:
