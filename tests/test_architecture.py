@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "chat_templates": {"errors"},
     "model_sources": {"assets", "chat_templates", "errors", "files", "fingerprints"},
     "sections": {"errors", "files"},
-    "user_code": {"errors"},
+    "user_code": {"errors", "files"},
     "native": {"errors", "files"},
     "processes": {"errors", "files"},
     "tool_calls": {"call_bounds", "errors"},

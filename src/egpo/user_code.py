@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from egpo.errors import InputError
+from egpo.files import path_fault
 
 
 def import_user_code(module_name: str, where: str) -> ModuleType:
@@ -22,7 +23,7 @@ def import_user_code(module_name: str, where: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    if module_name.endswith(".py") and not Path(module_name).is_file():
+    if module_name.endswith(".py") and (path_fault(module_name) or not Path(module_name).is_file()):
         raise InputError(f"there is no file `{module_name}`", where=where, fix=f"check the path (in {here})")
     try:
         return _load_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)

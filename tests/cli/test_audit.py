@@ -113,4 +113,4 @@ def test_an_untouched_run_agrees_with_its_own_rollouts(tmp_path):
     assert named["differ"] == 0
     shaped = run("rewards", file, "--reward", "countdown@shaped", "--against", "stored", "--json")
     assert json.loads(shaped.stdout)["differ"] > 0
-    assert "mode `binary`, from" in run("rewards", file).output
+    assert "reward mode: `binary`, as in" in run("rewards", file).output

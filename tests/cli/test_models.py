@@ -76,8 +76,8 @@ LOADING = tuple(verb for verb in VERBS if verb not in ("serve", "bfcl"))
 @pytest.mark.parametrize(
     ("config", "what"),
     [
-        ([], "its config.json holds a list, not an object"),
-        ({"num_hidden_layers": 0}, "`num_hidden_layers` of its config.json is 0"),
+        ([], "the model's config.json contains a list, not an object"),
+        ({"num_hidden_layers": 0}, "`num_hidden_layers` in the model's config.json is 0"),
     ],
 )
 def test_a_broken_config_is_one_line(egpo, model, tmp_path, verb, config, what):

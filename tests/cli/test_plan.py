@@ -16,7 +16,7 @@ def run(*words):
 def test_the_parts_and_the_seconds_are_shown():
     done = run("--card", "a100", "--lengths")
     assert done.exit_code == 0, done.output
-    for word in ("A100, 80 GB", "activations", "peak", "It fits.", "s per step", "longest"):
+    for word in ("A100, 80 GB", "activations", "peak", "The step fits.", "s per step", "longest"):
         assert word in done.output
 
 

@@ -20,7 +20,7 @@ def egpo(*words):
 def test_serve_says_where_it_answers_and_ends_on_ctrl_c():
     with egpo("--port", "0", "--name", "mine") as server:
         assert "mine is served at http://127.0.0.1:" in server.stdout.readline()
-        assert server.stdout.readline().startswith("egpo eval mine --url http://127.0.0.1:")
+        assert server.stdout.readline().startswith("to evaluate it: egpo eval mine --url http://127.0.0.1:")
         server.send_signal(signal.SIGINT)
         said = server.stderr.read()
     assert server.returncode == 0, said

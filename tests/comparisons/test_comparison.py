@@ -195,7 +195,7 @@ def test_several_evaluations_must_be_chosen_from(tmp_path):
     for run in runs:
         write_run_evaluation(run, drawn(0.5, 3, n=1), name="countdown-greedy-step10")
     with pytest.raises(
-        InputError, match="choose one with --eval before you look at results: countdown-greedy, countdown-n4-t1"
+        InputError, match="choose one with --eval, before you look at any results: countdown-greedy, countdown-n4-t1"
     ):
         compare_runs(runs)
     assert compare_runs(runs, ComparisonOptions(exam="*-greedy")).contrasts[0].method == MCNEMAR

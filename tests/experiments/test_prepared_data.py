@@ -145,5 +145,5 @@ def test_an_instruction_that_prepared_prompts_do_not_have_is_refused(hardgen_pro
         ):
             load_task("function_calling", source=source, instruction=instruction).problems("train")
     assert load_task("function_calling", source=source, instruction=INSTRUCTION).problems("train")
-    with pytest.raises(InputError, match="instruction=5; give text, or null"):
+    with pytest.raises(InputError, match="instruction=5 is not text; give text, or null"):
         load_task("function_calling", instruction=5)

@@ -62,7 +62,7 @@ def test_manifests_say_what_was_kept_and_the_same_probe_gives_the_same_bytes(pro
 
 
 def test_none_in_the_range_writes_nothing(probed, tmp_path):
-    with pytest.raises(InputError, match=r"--keep 0.96:1: none of 20 problems .* multiples of 1/20"):
+    with pytest.raises(InputError, match=r"--keep 0.96:1: none of the 20 probed problems .* multiples of 1/20"):
         write_kept(*probed, PassRange(0.96, 1), tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -19,15 +19,23 @@ _FIRST_LINES = {
 }
 """The line that a verb prints to stderr before it imports anything slow. `{}` stands for the first argument."""
 _TAKES_SETTINGS = ("train", "sft", "probe", "run", "plan", "config", "new")
+_SUB_VERBS = ("bfcl", "rewards", "sandbox", "hardgen", "messages", "xlam", "parquet")
+"""Second words of verbs that have several commands."""
 _NO_FIRST_LINE = ("-h", "--help", "--install-completion", "--show-completion")
 
 
 def print_first_line(words: list[str]) -> None:
     """Print what a verb begins with, to stderr, so that no command is silent while it imports torch."""
     if words and words[0] in _FIRST_LINES and not any(word in _NO_FIRST_LINE for word in words):
-        given = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-        line = _FIRST_LINES[words[0]].format(given[0] if given else "")
+        given = [word for word in words[1:] if not word.startswith("-") and "=" not in word and word not in _SUB_VERBS]
+        line = _FIRST_LINES[words[0]].format(_shown(given[0]) if given else "")
         print(" ".join(line.split()), file=sys.stderr, flush=True)
+
+
+def _shown(word: str) -> str:
+    """Return a word of the command line as one short, printable text."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in word)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def complete_recipe(incomplete: str) -> list[str]:

@@ -8,7 +8,6 @@ under a temporary name and renamed when it is complete; shards of weights that a
 Processes that convert the same file at the same time wait for each other.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from egpo.errors import EgpoError, notify_once, warn_once
-from egpo.files import UNFINISHED, cache_folder, fsync_path, write_atomically
+from egpo.files import UNFINISHED, cache_folder, fsync_path, lock_file, write_atomically
 from egpo.fingerprints import digest_of
 from egpo.model_sources.container import GgufFile, read_gguf
 from egpo.model_sources.gguf_tokenizer import TOKENIZER_FILES, stop_tokens, write_tokenizer
@@ -178,7 +177,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder. The system releases it when the process ends, however it ends."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{UNFINISHED}{folder.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock_file(file.fileno(), wait=True)
         yield
 
 

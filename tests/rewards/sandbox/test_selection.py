@@ -112,7 +112,7 @@ def test_a_url_names_a_service(given: str, url: str) -> None:
     ("tier", "advice"),
     [
         ("bubblewarp", "`bubblewrap`"),
-        ("http", "URL, `http://HOST:PORT/run_code`"),
+        ("http", "give the URL of the service, `http://HOST:PORT/run_code`"),
         ("https", "`http://HOST:PORT/run_code`"),
         ("none", "choose from `bubblewrap`, `http://HOST:PORT/run_code`, `limits`"),
     ],

@@ -74,7 +74,9 @@ def test_no_prompt_is_longer_than_verl_is_told(tmp_path, tokenizer):
 
 def test_a_limit_that_leaves_too_few_prompts_for_a_step(tmp_path, tokenizer):
     """verl divides by its steps per epoch, which would be 0."""
-    with pytest.raises(InputError, match=r"0 of 32 train prompts have 3 tokens or fewer, and 4 are needed; raise it"):
+    with pytest.raises(
+        InputError, match=r"0 of 32 train prompts have 3 tokens or fewer, and 4 are needed; raise the limit"
+    ):
         written(small("rollout.max_prompt_tokens=3"), tmp_path, tokenizer)
 
 

@@ -182,7 +182,7 @@ def test_what_is_refused_because_the_launcher_sets_it_is_set_by_the_launcher():
     [
         ("verl.ray_init_kwargs.num_cpus=3", "verl would ignore it: write `ray_kwargs.ray_init`"),
         ("verl.gpu=3", "unknown key `gpu`; did you mean `gpus`?"),
-        ("verl.trainer=3", "it must be a section of keys and values"),
+        ("verl.trainer=3", "not a section"),
     ],
 )
 def test_a_wrong_section_is_a_fault_of_the_recipe(override, said):
