@@ -151,8 +151,8 @@ def evaluate(
     run from which these are taken if `model` is not a run, so that a base model is evaluated like the trained model.
     `task_settings` are the arguments of a task that is given by its name. `n` responses are sampled to each of the
     first `problems` problems; `greedy` takes the likeliest tokens instead. `ks` are the k of pass@k. `checkpoint` of a
-    run is "latest", "best" or a step. Figures and responses are also written to `evals` in the run's folder, to `evals`
-    here for other models, or to `out`. `egpo eval --url` evaluates a model on a server.
+    run is "latest", "best" or a step. Figures and responses are also written to `evals` of the run, or of the run
+    `like`, to `evals` here without a run, or to `out`. `egpo eval --url` evaluates a model on a server.
 
     >>> base = evaluate("egpo-tiny", "countdown", problems=64, n=4, max_tokens=128)  # doctest: +SKIP
     >>> base.accuracy.value, base.accuracy.low, base.accuracy.high  # doctest: +SKIP

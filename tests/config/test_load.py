@@ -311,3 +311,14 @@ def test_the_schema_accepts_what_we_accept_and_describes_every_knob(tmp_path):
     for section in [schema, *schema["$defs"].values()]:
         for name, knob in section["properties"].items():
             assert knob.get("description"), f"`{name}` has no docstring under it"
+
+
+def test_an_override_with_signs_of_yaml_says_how_to_quote_it():
+    with pytest.raises(
+        ConfigError, match=r"not YAML: .*put a text with `:`, `,` or other signs of YAML between quotes"
+    ):
+        load_config(overrides=["model.path=m", "task.name=dataset", "task.settings.prompt=Count: {number}, then"])
+    quoted = load_config(
+        overrides=["model.path=m", "task.name=dataset", 'task.settings.prompt="Count: {number}, then"']
+    )
+    assert quoted.task.settings["prompt"] == "Count: {number}, then"

@@ -67,13 +67,23 @@ def test_evaluations_lie_with_their_run_or_where_they_are_wanted(run, tmp_path):
     words = [str(tmp_path / "base"), str(run)]
     base, trained = local_targets(words)
     exam = Exam("countdown", sampling=Sampling(n=4, temperature=0.7))
-    assert (str(base.folder), base.file_name(exam)) == ("evals", "base-countdown-n4-t0.7")
+    assert (base.folder, base.file_name(exam)) == (run / "evals", "base-countdown-n4-t0.7")
     assert (trained.folder, trained.file_name(exam)) == (run / "evals", "countdown-n4-t0.7-step10")
     few = Exam("countdown", num_problems=8, sampling=Sampling(n=4, temperature=0.7))
     assert trained.file_name(few) == "countdown-first8-n4-t0.7-step10", "a trial does not replace the whole"
     assert base.recipe == trained.recipe
     _, elsewhere = local_targets(words, out=tmp_path)
     assert (elsewhere.folder, elsewhere.file_name(exam)) == (tmp_path, "first_step_10-countdown-n4-t0.7")
+
+
+def test_a_base_model_s_evaluation_lies_with_the_run_it_is_evaluated_with(run, tmp_path):
+    """The report of the run reads it there, and can then say what the training has changed."""
+    base, trained = local_targets(["egpo-tiny", str(run)])
+    assert base.folder == trained.folder == run / "evals"
+    exam = Exam("countdown", sampling=Sampling())
+    assert base.file_name(exam) != trained.file_name(exam)
+    assert local_targets(["egpo-tiny", str(run)], out=tmp_path)[0].folder == tmp_path
+    assert local_targets(["egpo-tiny"])[0].folder == Path("evals")
 
 
 def test_models_of_one_name_are_told_apart(tmp_path):

@@ -22,8 +22,8 @@ MODEL_HELP = (
 TASK_HELP = "Task to evaluate on: a name such as countdown, or module:Class. Default: the task of the first run."
 SET_HELP = "Setting of the task, as in max_numbers=3. May be repeated."
 OUT_HELP = (
-    "Folder for figures and responses. Default: `evals` in the run folder; for other models, `evals` in the current "
-    "folder."
+    "Folder for figures and responses. Default: `evals` in the run folder; for other models, that of the first run "
+    "among the models, or `evals` in the current folder."
 )
 K_HELP = "Values of k for pass@k, as in 1,2,4. Default: the powers of two up to n."
 URL_HELP = (

@@ -114,7 +114,8 @@ def _parsed(overrides: Sequence[str], faults: list[Fault]) -> Iterator[_Override
             continue
         try:
             # A shell passes `key=""` as `key=`: that is the empty string, as in Hydra. `key=null` is null.
-            parsed = parse_yaml(value, f"override `{text}`").value if value.strip() else ""
+            fix = "put a text with `:`, `,` or other signs of YAML between quotes: key='\"...\"'"
+            parsed = parse_yaml(value, f"override `{text}`", fix).value if value.strip() else ""
             yield _Override(text, *current_override(path, parsed))
         except ConfigError as error:
             faults.extend(error.faults)

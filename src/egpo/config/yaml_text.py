@@ -30,8 +30,11 @@ class Document:
     line_of: dict[KeyPath, int] = field(default_factory=dict)
 
 
-def parse_yaml(text: str, where: str) -> Document:
-    """Parse one YAML document into plain values. Raise ConfigError if it is not YAML; keys are not checked."""
+def parse_yaml(text: str, where: str, fix: str = "check the indentation and the quotes") -> Document:
+    """Parse one YAML document into plain values. Raise ConfigError if it is not YAML; keys are not checked.
+
+    `fix` is the advice of the error.
+    """
     reader = _Reader(where)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -43,7 +46,6 @@ def parse_yaml(text: str, where: str) -> Document:
         mark = getattr(error, "problem_mark", None)
         place = f"{where}:{mark.line + 1}" if mark else where
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        fix = "check the indentation and the quotes"
         raise ConfigError([Fault(f"the text is not YAML: {problem}", place, fix)]) from error
     return Document(value, reader.line_of)
 

@@ -224,7 +224,9 @@ def local_targets(
         replace(place, label=model) if labels.count(place.label) > 1 else place
         for model, place in zip(models, places, strict=True)
     ]
-    return [LocalTarget(place, out, recipe, device) for place in named]
+    run = next((place.run for place in named if place.run), None)
+    beside = out or (run.evals if run else None)  # a base model's evaluation is read with those of the run
+    return [LocalTarget(place, out if place.run else beside, recipe, device) for place in named]
 
 
 def served_targets(server: Server, names: Sequence[str], out: Path | None = None) -> list[ServedTarget]:
