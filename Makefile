@@ -85,7 +85,7 @@ CORE := tests -m "not verl and not cuda" --ignore=tests/verl --ignore=tests/bfcl
 # docs/installation.md records what was run.
 MATRIX ?= python3.11:lowest python3.11:highest python3.12:locked python3.13:locked
 LOWEST := "torch==2.11.*" "transformers==5.9.*"
-LOCKED := "torch==2.13.0" "transformers==5.10.4"
+LOCKED := $(shell grep -E '^(torch|transformers)==' requirements.lock)
 HIGHEST := torch "transformers<6"
 
 matrix:

@@ -242,7 +242,7 @@ def test_arguments_of_the_wrong_form_are_named(message):
 def test_verl_refuses_objects_that_its_processes_do_not_have():
     with pytest.raises(InputError, match="task: verl judges in other processes"):
         egpo.train(SMALL, task=Sums(), engine="verl")
-    with pytest.raises(InputError, match="on_step: the engine `verl` trains in other processes"):
+    with pytest.raises(InputError, match="on_step: callbacks are for the engine `local`"):
         egpo.train(SMALL, task="countdown", engine="verl", on_step=print)
 
 

@@ -120,7 +120,7 @@ def task_name(task: Task | str | None) -> Iterator[str | None]:
 def refuse_on_verl(task: Task | str | None, on_step: OnStep | None) -> None:
     fix = "leave it out, or train with engine=local"
     if on_step is not None:
-        what = "the engine `verl` trains in other processes, which cannot call this function"
+        what = "callbacks are for the engine `local`: they cannot stop a run of verl"
         raise InputError(what, where="on_step", fix=fix)
     if task is not None and not isinstance(task, str):
         what = "verl judges in other processes, which do not have this object"

@@ -3,7 +3,7 @@
 `to_pandas` needs pandas and `plot` needs matplotlib (`pip install pandas matplotlib`); nothing else does.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import import_module
@@ -113,8 +113,10 @@ class EvaluationResult:
 
     def plot(self) -> Any:
         """Draw the fraction of right responses per problem as a histogram. Return the matplotlib axes."""
+        from egpo.evals.figures import pass_at_k_by_problem, tally_problems
+
         axes = _imported("matplotlib.pyplot").subplots()[1]
-        axes.hist(list(_pass_rates(self.samples).values()), bins=10, range=(0, 1))
+        axes.hist(list(pass_at_k_by_problem(tally_problems(self.samples), 1).values()), bins=10, range=(0, 1))
         axes.set(xlabel="right responses to a problem", ylabel="problems", title=self.evaluation.label)
         return axes
 
@@ -216,13 +218,6 @@ class ComparisonResult:
 
     def __str__(self) -> str:
         return self._markdown
-
-
-def _pass_rates(samples: "Iterable[SampleRecord]") -> dict[str, float]:
-    from egpo.evals.figures import tally_problems
-
-    tallies = tally_problems(samples).items()
-    return {key: tally.num_correct / tally.num_judged for key, tally in tallies if tally.num_judged}
 
 
 def _percent(estimate: "Estimate") -> str:

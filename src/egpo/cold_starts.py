@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from egpo.config import Config, SftConfig
-from egpo.config.machine import model_folder
+from egpo.config.machine import model_identity
 from egpo.config.schema import Checkpoints, ColdStart, SftData, SftUpdate, Trackers
 from egpo.errors import EgpoError, InputError
 from egpo.files import write_atomically
-from egpo.fingerprints import digest_of, folder_digest
+from egpo.fingerprints import digest_of
 from egpo.prepared_data import data_plan, require_prepared_data, with_prepared_data
 from egpo.rewards.answers import split_thinking
 from egpo.tasks import Problem, Task, load_task
@@ -42,10 +42,9 @@ class ColdStartPlan:
     def inputs(self) -> dict[str, str]:
         """Digests of everything that determines the weights."""
         config, data = self.config, data_plan(self.config)
-        folder = Path(model_folder(config.model.path)).expanduser()
         task = [config.task.name, config.task.settings] if data is None else data.inputs
         return {
-            "model": folder_digest(folder) if folder.is_dir() else config.model.path,
+            "model": model_identity(config.model.path),
             "loading": digest_of(config.model.model_dump(mode="json", exclude={"path", "device", "lora"})),
             "data": digest_of([task, config.task.settings.get("mode")]),
             "cold_start": digest_of([_FORMAT, self.settings.model_dump(mode="json"), self.is_thinking]),

@@ -137,3 +137,12 @@ def test_the_dry_run_names_it(recipe):
     text = planned(experiment, Selection.of())
     assert "cold_start 1 epochs over all gold answers" in " ".join(text.split())
     assert "base and cold_start and trained" in " ".join(text.split())
+
+
+def test_the_plan_of_a_model_from_the_index_fetches_nothing(recipe, monkeypatch):
+    def fetched(name):
+        raise AssertionError(f"{name} was fetched")
+
+    monkeypatch.setattr("egpo.model_sources.indexed_folder", fetched)
+    plan = plan_of(recipe, "model.path=smollm2-135m")
+    assert plan.name.startswith("smollm2-135m-countdown-")

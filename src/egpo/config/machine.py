@@ -18,7 +18,9 @@ from pydantic import Field, ValidationError
 from egpo.config.includes import read_layers
 from egpo.errors import ConfigError, Fault, InputError
 from egpo.files import path_fault
+from egpo.fingerprints import folder_digest
 from egpo.model_sources import NAMES, gguf_file, local_folder
+from egpo.model_sources.named_models import INDEXED_MODELS
 from egpo.sections import Count, PathText, PlaceOf, Section, faults_of
 
 VARIABLE = "EGPO_MACHINE"
@@ -92,6 +94,17 @@ def model_folder(name: str) -> str:
     tried = [Path(root, part) for root in this_machine().models for part in (name, name.rpartition("/")[2])]
     found = next((path for path in tried if (path / "config.json").is_file() or gguf_file(path)), None)
     return name if found is None else local_folder(str(found))
+
+
+def model_identity(name: str) -> str:
+    """Return a digest of the model's files if it is on this machine; otherwise its name on the hub.
+
+    A model of the package index is identified by its recorded digest, so that nothing is fetched for a dry run.
+    """
+    if name in INDEXED_MODELS and not Path(name).exists():
+        return INDEXED_MODELS[name].gguf_sha256
+    folder = Path(model_folder(name)).expanduser()
+    return folder_digest(folder) if folder.is_dir() else name
 
 
 def require_model_place(name: str, where: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from egpo.config import Config
-from egpo.config.machine import model_folder
+from egpo.config.machine import model_folder, model_identity
 from egpo.config.schema import Bfcl
 from egpo.errors import InputError
 from egpo.evals.bfcl.categories import parse_categories
@@ -16,7 +16,7 @@ from egpo.evals.bfcl.targets import BfclTarget
 from egpo.experiments.evaluations import find_evaluated
 from egpo.experiments.experiment import Experiment, Which
 from egpo.experiments.screen import Screen
-from egpo.experiments.stage_record import StageJob, model_identity
+from egpo.experiments.stage_record import StageJob
 from egpo.fingerprints import digest_of
 from egpo.tasks import load_task
 

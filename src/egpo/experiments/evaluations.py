@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from egpo.config import Config
-from egpo.config.machine import model_folder, this_machine
+from egpo.config.machine import model_folder, model_identity, this_machine
 from egpo.errors import InputError
 from egpo.evals.evaluate import Exam, evaluate, file_name, load_exam, write_evaluation
 from egpo.evals.responses import Respondent
@@ -21,7 +21,7 @@ from egpo.evals.targets import LocalTarget, ModelPlace, find_model
 from egpo.experiments.exams import THINKING, exams_of, require_servable
 from egpo.experiments.experiment import Experiment, Which
 from egpo.experiments.screen import Screen
-from egpo.experiments.stage_record import StageJob, model_identity
+from egpo.experiments.stage_record import StageJob
 from egpo.fingerprints import digest_of
 from egpo.prepared_data import data_digest
 from egpo.runs.live import warnings_printed_by

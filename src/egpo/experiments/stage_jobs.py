@@ -7,7 +7,7 @@ from typing import Any
 
 from egpo.cold_starts import make_cold_start
 from egpo.config import Config
-from egpo.config.machine import model_folder
+from egpo.config.machine import model_folder, model_identity
 from egpo.engines import require_engine, train
 from egpo.evals.evaluate import Exam
 from egpo.evals.intervals import default_ks
@@ -15,7 +15,7 @@ from egpo.experiments.bfcl import bfcl_jobs
 from egpo.experiments.evaluations import evaluation_jobs
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.screen import Screen
-from egpo.experiments.stage_record import StageJob, model_identity
+from egpo.experiments.stage_record import StageJob
 from egpo.fingerprints import digest_of, files_in, fingerprint, folder_digest
 from egpo.prepared_data import FILES, data_digest, make_data, require_source
 from egpo.probes.probe import draw_exam, probe

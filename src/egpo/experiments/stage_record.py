@@ -11,10 +11,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from egpo.config.machine import model_folder
 from egpo.errors import EgpoError, InputError
 from egpo.files import write_atomically
-from egpo.fingerprints import fingerprints, folder_digest
+from egpo.fingerprints import fingerprints
 from egpo.version import __version__
 
 FORMAT = 1
@@ -98,12 +97,6 @@ class StageRecord:
     def _relative(self, found: Mapping[Path, str | None]) -> dict[str, str | None]:
         home = self._path.parent
         return {os.path.normpath(os.path.relpath(path, home)): value for path, value in found.items()}
-
-
-def model_identity(name: str) -> str:
-    """Return a digest of the model's files if it is on this machine; otherwise its name on the hub."""
-    folder = Path(model_folder(name)).expanduser()
-    return folder_digest(folder) if folder.is_dir() else name
 
 
 def _read(path: Path) -> dict[str, RecordedJob]:
