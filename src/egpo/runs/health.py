@@ -4,7 +4,7 @@ Each rule is a small function of the metrics so far that returns a message with 
 that the run does not have (KL without a KL term, entropy of a segment with grpo) never fires. A rule fires at most once
 per run.
 
-To add a rule: write its function, and add one row to `RULES`. docs/metrics.md lists the rows (`make docs`).
+To add a rule: write its function, and add one row to `RULES`. docs/metrics.md lists the rows (`make pages`).
 """
 
 import math

@@ -4,7 +4,7 @@ Both engines write these names to `metrics.jsonl` and `timings.jsonl`. The healt
 the charts of `egpo report` and docs/metrics.md read this table.
 
 To add a metric: add one `Metric` row to the tuple of its section below and compute it in the engine. Then write the
-page again with `make docs`. The order of the rows is the order in the log line, in the panel and in the report.
+page again with `make pages`. The order of the rows is the order in the log line, in the panel and in the report.
 """
 
 import re
