@@ -25,9 +25,10 @@ class EnvironmentHost:
     """A host of one environment's sessions. Any thread may use it. Close it, or use it in a `with` statement.
 
     `environment`: a name in ENVIRONMENTS, `module:Class`, or a class. A class given as an object, for example of a
-    notebook, runs in this process, where the seconds of a call have no limit. `settings`: arguments of the class's constructor. `reward`: a
-    reward function in TRL's form, `module:function`, which gets the instance as `environments`; needed if the class has
-    neither `verdict` nor `get_reward`. `num_workers`: the most worker processes (None: the number of cores).
+    notebook, runs in this process, where the seconds of a call have no limit. `settings`: arguments of the class's
+    constructor. `reward`: a reward function in TRL's form, `module:function`, which gets the instance as
+    `environments`; needed if the class has neither `verdict` nor `get_reward`. `num_workers`: the most worker processes
+    (None: the number of cores).
     """
 
     def __init__(

@@ -27,7 +27,9 @@ class EnvironmentRow:
     place: Place
 
 
-ENVIRONMENTS: Mapping[str, EnvironmentRow] = {}
+ENVIRONMENTS: Mapping[str, EnvironmentRow] = {
+    "toolbox": EnvironmentRow("egpo.environments.toolbox.checking:ToolboxEnvironment", "here"),
+}
 
 
 def load_environment(name: str) -> type:

@@ -23,6 +23,7 @@ from egpo.tasks.gsm8k import Gsm8k
 from egpo.tasks.mixed import Mixed
 from egpo.tasks.protocol import METHODS, Task
 from egpo.tasks.sourced import SourcedTask
+from egpo.tasks.toolbox import Toolbox
 from egpo.user_code import import_user_code, raised_at
 
 SOURCED_TASKS: dict[str, type[SourcedTask]] = {
@@ -33,7 +34,9 @@ SOURCED_TASKS: dict[str, type[SourcedTask]] = {
     "mixed": Mixed,
 }
 """The built-in tasks with a generator and prepared data (`egpo prepare`)."""
-TASKS: dict[str, type[SourcedTask] | type[Dataset]] = {**SOURCED_TASKS, NAME: Dataset}
+EPISODE_TASKS: dict[str, type[SourcedTask]] = {"toolbox": Toolbox}
+"""The built-in tasks of several turns: each names its `environment`. Their worlds are generated, not prepared."""
+TASKS: dict[str, type[SourcedTask] | type[Dataset]] = {**SOURCED_TASKS, **EPISODE_TASKS, NAME: Dataset}
 
 
 _given: ContextVar[Mapping[str, Task]] = ContextVar("given_tasks", default=MappingProxyType({}))
