@@ -39,10 +39,10 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
-$(BFCL_READY): src/egpo/evals/bfcl/requirements.txt $(READY)
+$(BFCL_READY): src/egpo/environments/bfcl/requirements.txt $(READY)
 	$(BIN)/python -m venv .env-bfcl
-	.env-bfcl/bin/$(PIP_INSTALL) --no-deps -r src/egpo/evals/bfcl/requirements.txt
-	@$(BIN)/python -c "from egpo.evals.bfcl.environment import digest; print(digest())" > $(BFCL_READY)
+	.env-bfcl/bin/$(PIP_INSTALL) --no-deps -r src/egpo/environments/bfcl/requirements.txt
+	@$(BIN)/python -c "from egpo.environments.bfcl.interpreter import digest; print(digest())" > $(BFCL_READY)
 
 # What a package registry does not have: the sandbox for code rewards, and a browser in which the tests open reports.
 # Without them the tests of that tier are skipped, and say so.

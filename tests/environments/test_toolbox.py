@@ -16,8 +16,7 @@ from egpo.environments.toolbox.worlds import WorldKnobs, draw_world, read_world
 from egpo.errors import InputError
 from egpo.rewards.answers import split_thinking
 from egpo.tasks import check_gold, load_task
-from egpo.tasks.protocol import environment_of, environment_row
-from egpo.tasks.toolbox import TURN_BREAK
+from egpo.tasks.episodes import TURN_BREAK, environment_of, environment_row
 from tests.environments.playing import call, play
 
 HARD = {"max_requests": 3, "chains": 0.3, "missing": 0.25, "errors": 0.2, "distractors": 3}

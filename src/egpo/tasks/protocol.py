@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
 from egpo.data.rows import Message
-from egpo.errors import EgpoError, Fault, InputError, nearest, warn_once
+from egpo.errors import EgpoError, Fault, InputError, warn_once
 from egpo.rewards.named import FOREIGN_REASONS
 from egpo.rewards.user_functions import REWARD_RAISED, RewardError
 from egpo.rewards.verdict import Verdict
@@ -72,30 +72,6 @@ class Task(Protocol):
     def gold(self, problem: Problem) -> str:
         """Return a response to the problem that earns the full reward."""
         ...
-
-
-def environment_of(task: Task, problem: Problem) -> str | None:
-    """Return the name of the environment of a problem; None for a task of single responses.
-
-    InputError if the task has several and the problem does not name one of them.
-    """
-    named = getattr(task, "environment", None)
-    if not isinstance(named, Mapping):
-        return named
-    chosen = problem.extra.get("environment")
-    if chosen not in named:
-        what = f"the problem has `environment={chosen!r}`, which is not an environment of the task"
-        raise InputError(what, where=f"problem {problem.key}", fix=nearest(str(chosen), [str(name) for name in named]))
-    return str(named[chosen])
-
-
-def environment_row(problem: Problem) -> dict[str, Any]:
-    """Return the row that an environment's `reset` gets: `prompt`, `ground_truth`, and the problem's extra values.
-
-    As in TRL, the column `environment`, which chooses among several, is not passed on.
-    """
-    extra = {name: value for name, value in problem.extra.items() if name != "environment"}
-    return {**extra, "prompt": [dict(message) for message in problem.messages], "ground_truth": problem.ground_truth}
 
 
 def user_message(text: str) -> tuple[Message, ...]:

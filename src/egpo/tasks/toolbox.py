@@ -12,18 +12,17 @@ from typing import Any, ClassVar, Literal, get_args
 from egpo.data import Dropped, Record, Row
 from egpo.data.rows import Message
 from egpo.data.tool_prompt import qwen3_system_text
-from egpo.environments import EnvironmentHost, Episode, EpisodeLimits
+from egpo.environments import EnvironmentHost
 from egpo.environments.toolbox.world_tools import DOMAINS, TOOLS
 from egpo.environments.toolbox.worlds import World, WorldKnobs, draw_world, read_world
 from egpo.errors import InputError
 from egpo.rewards.verdict import Verdict
-from egpo.tasks.protocol import Problem, environment_row
+from egpo.tasks.episodes import TURN_BREAK, judge_episode
+from egpo.tasks.protocol import Problem
 from egpo.tasks.sourced import Sizes, SourcedTask, require_at_least, require_choice, require_whole
 
 Mode = Literal["binary", "shaped"]
 ToolsText = Literal["template", "signatures", "qwen3"]
-TURN_BREAK = "\n\n[next turn]\n\n"
-"""Stands between the assistant's texts where a whole episode is one text."""
 _TEST_SHARE = 5
 """One problem in five belongs to the test split, by the digest of its key, whatever the seed and the sizes."""
 
@@ -130,13 +129,5 @@ class Toolbox(SourcedTask):
 
     def judge(self, problem: Problem, text: str) -> Verdict:
         """Play an episode that is written as one text, and return its verdict."""
-        texts = text.split(TURN_BREAK)
         self._host = self._host or EnvironmentHost(self.environment)
-        episode = Episode(self._host, environment_row(problem), EpisodeLimits(turns=len(texts) + 1))
-        episode.start()
-        for said in texts:
-            if episode.ending:
-                break
-            episode.assistant(said)
-        episode.stop()
-        return episode.record().verdict
+        return judge_episode(self._host, problem, text)
