@@ -34,6 +34,8 @@ def verdict(case, truth, attempt, model):
     return "" if checked["valid"] else checked["error_type"]
 
 
+# It evaluates what the model wrote, which may print.
+replies, sys.stdout = sys.stdout, sys.stderr
 loaded = {}
 number = 0
 for line in sys.stdin:
@@ -47,4 +49,4 @@ for line in sys.stdin:
         number += 1
         truth = truths[row["case"]]["ground_truth"]
         found.append(verdict(cases[row["case"]], truth, attempt, f"m{number}"))
-    sys.stdout.write(json.dumps(found) + "\n")
+    replies.write(json.dumps(found) + "\n")

@@ -30,6 +30,7 @@ class EnvironmentRow:
 ENVIRONMENTS: Mapping[str, EnvironmentRow] = {
     "toolbox": EnvironmentRow("egpo.environments.toolbox.checking:ToolboxEnvironment", "here"),
     "bfcl_multi_turn": EnvironmentRow("egpo.environments.bfcl.multi_turn:BfclMultiTurn", "worker"),
+    "openenv": EnvironmentRow("egpo.environments.openenv:OpenEnv", "waits"),
 }
 
 
