@@ -129,7 +129,7 @@ class EnvironmentHost:
 
 
 def _require_settings(kind: type, name: str, settings: Mapping[str, Any]) -> None:
-    """Raise InputError unless the class's constructor takes these settings. An outside class is not constructed here."""
+    """Raise InputError unless the constructor takes these settings. An outside class is not constructed here."""
     where = f"environment {name}"
     try:
         inspect.signature(kind).bind(**settings)
