@@ -75,7 +75,9 @@ class EpisodeRecord:
     fault: str = ""
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False, default=str)
+        text = json.dumps(asdict(self), ensure_ascii=False, default=str)
+        # A lone surrogate in a text could not be written to a file: it stays an escape.
+        return text if text.isascii() or _is_writable(text) else json.dumps(asdict(self), default=str)
 
     @classmethod
     def from_json(cls, text: str) -> "EpisodeRecord":
@@ -92,6 +94,14 @@ class EpisodeRecord:
     def transcript(self) -> list[Message]:
         """Return the whole conversation as chat messages; the content of the assistant's is the text as sampled."""
         return [*self.messages, *transcript_of(self.turns)]
+
+
+def _is_writable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def transcript_of(turns: Sequence[TurnRecord]) -> list[Message]:
