@@ -383,6 +383,16 @@ def test_a_record_replays_to_the_same_verdict(guess):
     assert [line.split(":")[0] for line in different] == ["verdict", "turn 0"]
 
 
+def test_a_record_keeps_the_thinking_tags(guess):
+    episode = Episode(guess, {**ROW, "word": "tea"}, tags=("<reason>", "</reason>"))
+    episode.start()
+    episode.assistant(f"<reason>{call('guess', word='a')}</reason>{call('guess', word='tea')}")
+    episode.assistant("done")
+    record = EpisodeRecord.from_json(episode.record().to_json())
+    assert len(record.turns[0].calls) == 1
+    assert replay(record, guess).is_same
+
+
 def test_an_environment_with_randomness_of_its_own_is_not_replayed():
     with EnvironmentHost(f"{HERE}:OwnRandomness") as host:
         assert not host.deterministic

@@ -11,6 +11,7 @@ from typing import Any
 
 from egpo.errors import InputError
 from egpo.rewards.verdict import Verdict
+from egpo.tags import THINK_TAGS
 
 Message = dict[str, Any]
 MOST_CHANGES, MOST_CHANGE_CHARS = 64, 400
@@ -73,6 +74,7 @@ class EpisodeRecord:
     deterministic: bool = True
     reward: str | None = None
     fault: str = ""
+    tags: tuple[str, str] = THINK_TAGS
 
     def to_json(self) -> str:
         text = json.dumps(asdict(self), ensure_ascii=False, default=str)
@@ -85,7 +87,7 @@ class EpisodeRecord:
         try:
             value = json.loads(text)
             turns = tuple(_turn(turn) for turn in value.pop("turns"))
-            lists = {name: tuple(value.pop(name)) for name in ("messages", "tools")}
+            lists = {name: tuple(value.pop(name)) for name in ("messages", "tools", "tags")}
             return cls(**value | lists | {"turns": turns, "verdict": Verdict(**value["verdict"])})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             what = f"this is not the record of an episode ({type(error).__name__}: {error})"
