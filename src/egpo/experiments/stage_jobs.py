@@ -43,7 +43,7 @@ def prepare_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
         return []
     require_source(experiment.config)
     outputs = [plan.folder / name for name in FILES]
-    return [StageJob("prepare", plan.inputs, lambda: outputs, partial(make_data, plan))]
+    return [StageJob("prepare", plan.inputs, lambda: outputs, partial(make_data, plan), shared=True)]
 
 
 def cold_start_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
@@ -51,7 +51,8 @@ def cold_start_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
     plan = experiment.cold_start
     if plan is None:
         return []
-    return [StageJob("cold_start", plan.inputs, lambda: files_in(plan.model), partial(make_cold_start, plan))]
+    work = partial(make_cold_start, plan)
+    return [StageJob("cold_start", plan.inputs, lambda: files_in(plan.model), work, shared=True)]
 
 
 def probe_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
