@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from egpo.cold_starts import cold_start_plan
 from egpo.config import Config, load_config, load_recipe
 from egpo.demos.demo import RECIPE
 from egpo.experiments.plan_text import planned
@@ -32,7 +33,20 @@ def recipe_of(name, *overrides):
 
 
 def test_every_experiment_has_its_twin():
-    assert {path.stem for path in TRAINED} == {*TWINS, *TWINS.values()}
+    assert {path.stem for path in TRAINED if "smollm2" not in path.stem} == {*TWINS, *TWINS.values()}
+
+
+def test_the_three_recipes_of_a_real_model_differ_in_their_estimator_alone():
+    stems = {path.stem for path in TRAINED if path.stem.endswith("_smollm2")}
+    assert {path.stem for path in TRAINED if "smollm2" in path.stem} == {
+        f"{stem}{end}" for stem in stems for end in ("", "_egpo", "_calibrated")
+    }
+    for stem in stems:
+        configs = [recipe_of(f"{stem}{end}") for end in ("", "_egpo", "_calibrated")]
+        assert [config.algorithm.estimator for config in configs] == ["grpo", "egpo", "egpo_calibrated"]
+        assert len({cold_start_plan(config).folder for config in configs}) == 1
+        without = [config.model_dump(exclude={"name", "algorithm"}) for config in configs]
+        assert without[0] == without[1] == without[2]
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
@@ -90,7 +104,9 @@ def test_a_dry_run_needs_neither_gpu_nor_ray_nor_weights(recipe, words, tmp_path
     (experiment,) = load_experiments([str(recipe)], words)
     shown = planned(experiment, Selection())
     assert all(f"\n  {stage} " in shown for stage in STAGES)
-    if words[0] == "engine=verl":
+    if words[0] == "engine=verl" and experiment.cold_start is not None:
+        assert "cold start, which is not trained yet" in shown
+    elif words[0] == "engine=verl":
         assert "verl.trainer.main_ppo" in dry_run(experiment.training)
     assert list(tmp_path.iterdir()) == []
 

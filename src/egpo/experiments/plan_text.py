@@ -59,6 +59,8 @@ def train_details(experiment: Experiment) -> str:
     """Return verl's command line; an empty text for the embedded engine, whose dry run would load the model."""
     if experiment.config.engine != "verl":
         return ""
+    if experiment.cold_start is not None and not experiment.cold_start.model.is_dir():
+        return "verl's settings depend on the model of the cold start, which is not trained yet"
     return dry_run(experiment.training, resume=experiment.run.config.is_file())
 
 
