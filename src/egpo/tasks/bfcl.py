@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from egpo.chat_templates import render
 from egpo.data import Dropped, Record, Row
-from egpo.data.bfcl import BFCL_WHEEL, open_cases, shown_tool
+from egpo.data.bfcl_cases import BFCL_WHEEL, open_cases, shown_tool
 from egpo.data.calls import CallsError, hermes_text
 from egpo.data.conversations import INSTRUCTION
 from egpo.data.sources import Source
@@ -50,7 +50,9 @@ class Bfcl(SourcedTask):
     generated_data_source: ClassVar[str] = "bfcl"
     ability: ClassVar[str] = "function_calling"
     generated_sizes: ClassVar[Sizes] = Sizes(train=735, test=380)
-    default_source: ClassVar[str] = f"{BFCL_WHEEL.requirement} {BFCL_WHEEL.wheel_sha256}"
+    default_source: ClassVar[str] = f"{BFCL_WHEEL.requirement} (sha256 {BFCL_WHEEL.wheel_sha256[:12]})"
+    benchmark: ClassVar[str] = "bfcl"
+    """The benchmark of which the problems are cases; the key of a problem is the id of its case."""
     test_file: ClassVar[str] = "test"
     """The file of prepared data with the test problems, without its suffix."""
 
@@ -110,7 +112,7 @@ class Bfcl(SourcedTask):
 
     def benchmark_cases(self) -> dict[str, list[str]]:
         """Return the ids of the training cases by benchmark, which an evaluation on it must leave out."""
-        return {"bfcl": [problem.key for problem in self.problems("train")]}
+        return {self.benchmark: [problem.key for problem in self.problems("train")]}
 
     def _problem(self, case: Mapping[str, Any], answer: str) -> Problem:
         own = "\n\n".join(message["content"] for message in case["question"][0] if message["role"] == "system")
@@ -290,5 +292,8 @@ def is_in(value: Any, request: str) -> bool:
         return bool(value) and all(is_in(item, request) for item in value)
     if isinstance(value, bool) or value is None or value == "":
         return False
-    texts = {str(value)} | ({f"{value:g}", f"{value:,}"} if isinstance(value, int | float) else set())
-    return any(re.search(rf"(?<!\w){re.escape(text)}(?!\w)", request, re.IGNORECASE) for text in texts)
+    if isinstance(value, str):
+        return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", request, re.IGNORECASE) is not None
+    texts = (str(value), f"{value:g}", f"{value:,}")
+    # 5 is not in 5.5, in 1,005 or in 3.5.
+    return any(re.search(rf"(?<![\w.])(?<!\d,){re.escape(text)}(?!\w|[.,]\d)", request) for text in texts)

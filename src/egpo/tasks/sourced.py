@@ -18,6 +18,7 @@ from egpo.tasks.protocol import Problem
 
 RecordReader = Callable[[Record, int], Problem | Dropped]
 
+GENERATOR = "generator"
 _MAX_REPEATS = 2_000
 """Number of consecutive draws of known problems after which generating fails: there are hardly any new ones."""
 
@@ -74,7 +75,7 @@ class SourcedTask(ABC):
     """Default number of rows for training and testing, taken in this order from a source that is not split."""
     hub_config: ClassVar[str | None] = None
     """Configuration name of the dataset on the hub, if the source does not give one."""
-    default_source: ClassVar[str] = "generator"
+    default_source: ClassVar[str] = GENERATOR
     """Identity of the data without a source: the generator, or a download of this version."""
     data_of: ClassVar[str | None] = None
     """Name of the task whose prepared data this task reads, if it is another one."""
