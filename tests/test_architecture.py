@@ -14,6 +14,7 @@ import egpo
 SOURCE = Path(egpo.__file__).parent
 LEAVES = {
     "assets",
+    "benchmark_cases",
     "call_bounds",
     "chat_templates",
     "errors",
@@ -40,6 +41,7 @@ MAY_IMPORT = {
     "call_bounds": set(),
     "files": set(),
     "fingerprints": set(),
+    "benchmark_cases": {"errors", "files"},
     "chat_templates": {"errors"},
     "model_sources": {"assets", "chat_templates", "errors", "files", "fingerprints"},
     "sections": {"errors", "files"},

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from egpo.cli.tables import cell, excerpt, safe_table
 from egpo.evals.bfcl.evaluate_bfcl import BfclOutcome, PromptMismatch
-from egpo.evals.bfcl.verdicts import VERSION, CategoryFigures, figures_by_category
+from egpo.evals.bfcl.verdicts import LEFT_OUT, VERSION, CategoryFigures, figures_by_category
 from egpo.evals.evaluate import Evaluation
 from egpo.evals.figures import Figures
 from egpo.evals.intervals import Estimate
@@ -148,6 +148,8 @@ def print_bfcl(outcome: BfclOutcome) -> None:
     print_table(console, "reasons", ("reason", "meaning", "answers", "share"), reason_rows(evaluation), 2)
     if evaluation.figures.num_failed:
         console.print(f"{evaluation.figures.num_failed} generations failed and are left out of the accuracy.")
+    if trained := evaluation.exam.settings.get(LEFT_OUT):
+        console.print(f"{trained:,} cases are left out, because a model was trained on them.")
     _print_parity(console, outcome.mismatches)
     console.print(f"written to {escape(str(outcome.path))}; BFCL's own files in {escape(str(outcome.raw))}\n")
 
@@ -160,7 +162,11 @@ def as_json_value(outcomes: Sequence[BfclOutcome], comparisons: Sequence[Compari
             asdict(part) | {"spread": part.spread} for part in figures_by_category(outcome.evaluation.samples)
         ]
         label = outcome.evaluation.label
-        told.append({"label": label, "file": str(outcome.path), "categories": categories, "prompt_mismatches": found})
+        left_out = outcome.evaluation.exam.settings.get(LEFT_OUT, 0)
+        told.append(
+            {"label": label, "file": str(outcome.path), "categories": categories, "prompt_mismatches": found}
+            | {LEFT_OUT: left_out}
+        )
     return {"evaluations": told, "comparisons": [asdict(comparison) for comparison in comparisons]}
 
 

@@ -39,6 +39,13 @@ VERBS = {
 
     Example: [cyan]egpo prepare mixed --out data/mixed --train 48 --test 16[/]
     """,
+    "bfcl": """Write single-turn cases of the BFCL benchmark: of the package bfcl-eval, or of a source.
+
+    The source is the folder bfcl_eval/data, or a wheel of bfcl-eval. Without one, the wheel is fetched from the package
+    index, once. unseen.parquet contains the cases of the categories that are never trained on.
+
+    Example: [cyan]egpo prepare bfcl --out data/bfcl[/]
+    """,
 }
 
 SOURCE_HELP = (

@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from egpo.benchmark_cases import Cases, joined_cases
 from egpo.errors import InputError, warn_once
 from egpo.files import ROWS, write_atomically
 
@@ -113,13 +114,15 @@ class Provenance:
     """The origin of a run. `start` is the first launch, `resumptions` are the later ones.
 
     `data` has a digest for each file, split or model. A digest that begins with `rows:` is of the rows; any other is of
-    generated problems or, in runs of earlier versions, of the bytes of a file.
+    generated problems or, in runs of earlier versions, of the bytes of a file. `benchmark_cases` are the ids of the
+    cases of public benchmarks that the model was trained on, in this run or before, by benchmark.
     """
 
     seed: int
     data: Mapping[str, str]
     start: Launch
     resumptions: tuple[Launch, ...] = field(default=())
+    benchmark_cases: Cases = field(default_factory=dict)
 
 
 def describe_launch(
@@ -138,7 +141,10 @@ def describe_launch(
 
 
 def write_provenance(path: Path, provenance: Provenance) -> None:
-    write_atomically(path, json.dumps(asdict(provenance), indent=2, ensure_ascii=False) + "\n")
+    value = asdict(provenance)
+    if not provenance.benchmark_cases:
+        del value["benchmark_cases"]
+    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_provenance(path: Path) -> Provenance:
@@ -149,6 +155,7 @@ def read_provenance(path: Path) -> Provenance:
             data=value["data"],
             start=_launch(value["start"]),
             resumptions=tuple(_launch(launch) for launch in value["resumptions"]),
+            benchmark_cases=joined_cases(value.get("benchmark_cases") or {}),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"the provenance cannot be read ({type(error).__name__}: {error})"

@@ -15,6 +15,7 @@ from typing import Any, SupportsIndex
 
 from egpo.errors import EgpoError, InputError, nearest
 from egpo.rewards.sandbox import require_sandbox
+from egpo.tasks.bfcl import Bfcl, BfclUnseen
 from egpo.tasks.code import Code
 from egpo.tasks.countdown import Countdown
 from egpo.tasks.dataset import NAME, Dataset, located
@@ -31,9 +32,10 @@ SOURCED_TASKS: dict[str, type[SourcedTask]] = {
     "function_calling": FunctionCalling,
     "code": Code,
     "mixed": Mixed,
+    "bfcl": Bfcl,
 }
-"""The built-in tasks with a generator and prepared data (`egpo prepare`)."""
-TASKS: dict[str, type[SourcedTask] | type[Dataset]] = {**SOURCED_TASKS, NAME: Dataset}
+"""The built-in tasks with prepared data (`egpo prepare`)."""
+TASKS: dict[str, type[SourcedTask] | type[Dataset]] = {**SOURCED_TASKS, "bfcl_unseen": BfclUnseen, NAME: Dataset}
 
 
 _given: ContextVar[Mapping[str, Task]] = ContextVar("given_tasks", default=MappingProxyType({}))
