@@ -128,9 +128,9 @@ def training_minutes(run: StoredRun) -> float:
     return sum(line.get("timing_s/step", 0.0) for line in run.timings) / 60
 
 
-def code_at(commit: str) -> str | None:
-    """Return the digest of egpo's source at a commit of this repository; None if the commit is not there."""
-    command = ["git", "-C", str(ROOT), "archive", "--format=tar", commit, "src/egpo"]
+def code_at(commit: str, root: Path = ROOT) -> str | None:
+    """Return the digest of egpo's source at a commit of a repository; None if the commit is not there."""
+    command = ["git", "-C", str(root), "archive", "--format=tar", commit, "src/egpo"]
     done = subprocess.run(command, capture_output=True)
     if done.returncode != 0:
         return None
