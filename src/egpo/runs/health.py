@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import Any, Literal
 
 from egpo.errors import InputError
-from egpo.runs.json_lines import Line, LineStream, read_lines
+from egpo.runs.json_lines import Line, LineStream, lines_file, read_lines
 from egpo.runs.metric_table import (
     CHECKER_FAILED,
     COVERAGE,
@@ -342,7 +342,7 @@ class NoteStream:
 
 def read_notes(path: Path) -> list[Note]:
     """Return all notes of a `health.jsonl`; an empty list if the file does not exist, because no rule has fired."""
-    return [_as_note(line, path) for line in read_lines(path)] if path.exists() else []
+    return [_as_note(line, path) for line in read_lines(path)] if lines_file(path) else []
 
 
 def _as_note(line: Line, path: Path) -> Note:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,12 @@ from typing import Any
 from egpo.benchmark_cases import Cases, joined_cases
 from egpo.errors import InputError, warn_once
 from egpo.files import ROWS, write_atomically
+from egpo.fingerprints import code_digest
 
 PACKAGES = ("egpo", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic", "peft", "triton", "verl")
 """Packages whose version can change a result. Packages that are not installed are left out."""
+CODE_VERSION = "egpo code"
+"""The name, among the versions, of the digest of egpo's own source: the commit is unknown outside of a repository."""
 _GIT_LIMIT_S = 10
 
 
@@ -46,8 +50,13 @@ class Hardware:
     gpu: str | None = None
 
 
+_PACKAGE = Path(__file__).resolve().parents[1]
+_code_digest = lru_cache(maxsize=1)(code_digest)
+
+
 def installed_versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of `PACKAGES`, and as `egpo code` a digest of the source of egpo."""
+    found = {"python": platform.python_version(), CODE_VERSION: _code_digest(_PACKAGE)}
     for package in PACKAGES:
         try:
             found[package] = metadata.version(package)
