@@ -61,9 +61,11 @@ def train_details(experiment: Experiment) -> str:
     """Return verl's command line; an empty text for the embedded engine, whose dry run would load the model."""
     if experiment.config.engine != "verl":
         return ""
-    if experiment.cold_start is not None and not experiment.cold_start.model.is_dir():
-        return "verl's settings depend on the model of the cold start, which is not trained yet"
-    return dry_run(experiment.training, resume=experiment.run.config.is_file())
+    config, cold_start, note = experiment.training, experiment.cold_start, ""
+    if cold_start is not None and not cold_start.model.is_dir():
+        note = f"The cold start is not trained yet: below, the base model has the place of {cold_start.model}.\n"
+        config = config.model_copy(update={"model": experiment.config.model})
+    return note + dry_run(config, resume=experiment.run.config.is_file())
 
 
 def merge_line(experiment: Experiment) -> str:

@@ -49,7 +49,7 @@ class Bfcl(SourcedTask):
     data_source: ClassVar[str] = "bfcl"
     generated_data_source: ClassVar[str] = "bfcl"
     ability: ClassVar[str] = "function_calling"
-    generated_sizes: ClassVar[Sizes] = Sizes(train=735, test=380)
+    generated_sizes: ClassVar[Sizes] = Sizes(train=823, test=374)
     default_source: ClassVar[str] = f"{BFCL_WHEEL.requirement} (sha256 {BFCL_WHEEL.wheel_sha256[:12]})"
     benchmark: ClassVar[str] = "bfcl"
     """The benchmark of which the problems are cases; the key of a problem is the id of its case."""
@@ -145,7 +145,8 @@ class Bfcl(SourcedTask):
         return None
 
     def _num_tokens(self, text: str) -> int:
-        return len(self._tokenizer.encode(text, add_special_tokens=False))
+        # Not verbose: transformers would warn of texts that are longer than the context, which are then left out.
+        return len(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
     def _drawn(self) -> dict[str, list[Problem]]:
         source = self.open(None, self.seed)
