@@ -7,8 +7,9 @@ differ, and InputError is raised.
 The bound is measured. Three passes compute the logits of the same text: the engine's and transformers' own in the
 model's precision, and an exact one in the next higher precision (float32 for 16 bits, float64 for float32). The error
 of a token is the root mean square over the vocabulary of its distance from the exact logits. The engine's errors may
-be at most FACTOR times those of transformers, at the mean and at the 99th percentile over the tokens. A trained model
-has a few channels far larger than the others, and rounds far worse than random weights do, so no fixed bound serves.
+be at most FACTOR times those of transformers at the mean over the tokens, and TAIL_FACTOR times at the 99th percentile.
+A trained model has a few channels far larger than the others, and rounds far worse than random weights do, so no fixed
+bound serves.
 """
 
 import copy
@@ -28,7 +29,10 @@ from egpo.local.models.packs import Sequences, pack_groups
 from egpo.local.models.policy import Policy
 from egpo.local.models.verdicts import record_verdict, recorded_verdict, verdict_key
 
-FACTOR = 2.0
+FACTOR, TAIL_FACTOR = 2.0, 6.0
+"""The tail has a larger factor: with outliers as in trained models, single tokens have errors of ten times the mean,
+and they are others in each pass. Between two correct passes the 99th percentiles differed by up to 3 times (models of
+tests/local/models/outlier_models.py with their outliers tripled), and the means by 1.5 times."""
 FLOORS = {torch.float32: 2.0**-16, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 """Smallest error that is held against the engine, as a fraction of the size of the logits (their root mean square). For
 16 bits it is the rounding of the logits alone, and transformers' own error is larger. In float32, errors are a few
@@ -79,8 +83,8 @@ class PathErrors:
     @property
     def ratio(self) -> float:
         """The engine's error in units of the largest one allowed. Above 1 the model is refused."""
-        pairs = ((self.ours.mean, self.theirs.mean), (self.ours.p99, self.theirs.p99))
-        ratios = [ours / (FACTOR * max(theirs, self.floor)) for ours, theirs in pairs]
+        pairs = ((self.ours.mean, self.theirs.mean, FACTOR), (self.ours.p99, self.theirs.p99, TAIL_FACTOR))
+        ratios = [ours / (factor * max(theirs, self.floor)) for ours, theirs, factor in pairs]
         # NaN compares as false with everything.
         return max(ratio if ratio <= ratio else torch.inf for ratio in ratios)
 
@@ -114,7 +118,7 @@ def _refusal(policy: Policy, path: PathErrors) -> str:
         f"the engine computes {type(policy.model).__name__} wrongly: {path.path} logits differ from {exact} by "
         f"{path.ours.mean:.2g} on average and {path.ours.p99:.2g} at the 99th percentile of {path.num_tokens} tokens, "
         f"transformers' own in {precision} by {path.theirs.mean:.2g} and {path.theirs.p99:.2g}; allowed is "
-        f"{FACTOR:g} times that, and no less than {FACTOR * path.floor:.2g}"
+        f"{FACTOR:g} and {TAIL_FACTOR:g} times that, and no less than {FACTOR * path.floor:.2g}"
     )
 
 
