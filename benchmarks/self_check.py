@@ -2,7 +2,9 @@
 what it costs:
 
     python benchmarks/self_check.py --model smollm2-135m --device cuda --dtype bfloat16
+    python benchmarks/self_check.py --model qwen2.5 --model qwen3 --model llama3
 
+The second form checks small models of these shapes with the outliers of trained ones (outlier_models.py in the tests).
 For every path: both error distributions over the tokens of the fixed text, and the ratio that must not exceed 1. For
 every fault: the same ratio, which must exceed 1 (its margin). Cost in seconds and in memory beyond the model's own.
 """
@@ -10,6 +12,7 @@ every fault: the same ratio, which must exceed 1 (its margin). Cost in seconds a
 import argparse
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,22 +24,36 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from egpo.config.schema import Model
 from egpo.local.models import loading, self_check
 from egpo.local.models.verdicts import verdict_key
+from tests.local.conftest import build_tokenizer
 from tests.local.models.mutations import CACHE_SEES, MUTATIONS, mutations_of
+from tests.local.models.outlier_models import FAMILIES, build_outlier_model, outlier_figures
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 
 
 def main() -> None:
     words = argparse.ArgumentParser(description="Measure the self-check of a model.")
-    words.add_argument("--model", default="smollm2-135m", help="Folder, GGUF file, short name or name on the hub.")
+    words.add_argument(
+        "--model",
+        action="append",
+        help=f"Folder, GGUF file, short name, name on the hub, or one of {', '.join(FAMILIES)}. May be repeated.",
+    )
     words.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     words.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
     given = words.parse_args()
-    policy, load_s = load(given)
-    print(f"{given.model} on {policy.device}, {policy.head_VD.dtype}, path {policy.path}, torch {torch.__version__}")
+    for name in given.model or ["smollm2-135m"]:
+        with tempfile.TemporaryDirectory() as scratch:
+            show(name, _written(name, scratch), given)
+
+
+def show(name: str, path: str, given: argparse.Namespace) -> None:
+    policy, load_s = load(path, given)
+    print(f"\n== {name} on {policy.device}, {policy.head_VD.dtype}, path {policy.path}, torch {torch.__version__}")
     show_cost(policy, load_s)
     with torch.no_grad():
-        checks = [Checked("", policy, self_check.text_tokens(policy))]
+        group = self_check.text_tokens(policy)
+        show_outliers(policy, group)
+        checks = [Checked("", policy, group)]
         if policy.path != "transformers" and policy.head_VD.dtype != torch.float32:
             checks.append(Checked(", first layers in float32", *self_check.shallow_policy(policy)))
         for check in checks:
@@ -44,14 +61,32 @@ def main() -> None:
         show_margins(checks)
 
 
-def load(given: argparse.Namespace) -> tuple[loading.Policy, float]:
+def _written(name: str, folder: str) -> str:
+    """Return the path of a model; one with outliers by construction is written to the folder first."""
+    if name not in FAMILIES:
+        return name
+    build_outlier_model(name, build_tokenizer()).save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def load(path: str, given: argparse.Namespace) -> tuple[loading.Policy, float]:
     """Load the model without its check, which is measured afterwards."""
     loading.require_agreement = lambda policy, where: None
-    settings = Model(path=given.model, device=given.device, dtype=given.dtype)
+    settings = Model(path=path, device=given.device, dtype=given.dtype)
     loading.load_policy(settings)  # the first one fetches, converts and fills the file cache
     start = time.perf_counter()
     policy = loading.load_policy(settings)
     return policy, time.perf_counter() - start
+
+
+def show_outliers(policy: loading.Policy, group: self_check.Sequences) -> None:
+    found = outlier_figures(policy.model, [*group.prompt, *group.responses[0]])
+    print(
+        f"residual stream, largest channel over the median one: {found.usual_ratio:.0f} usually (kurtosis "
+        f"{found.usual_kurtosis:.0f}), {found.peak_ratio:.0f} at its peak of {found.peak_size:,.0f} (kurtosis "
+        f"{found.peak_kurtosis:.0f})"
+    )
 
 
 @torch.no_grad()

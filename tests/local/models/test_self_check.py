@@ -70,7 +70,8 @@ def test_a_trained_model_passes_with_room(policy):
 def test_every_fault_is_caught_on_each_path(policy, name):
     ratios = ratios_with(policy, name)
     for path in ("packed", "cached") if name in CACHE_SEES else ("packed",):
-        assert max(ratio for found, ratio in ratios.items() if found.startswith(path)) > 2, ratios
+        # The smallest: an epsilon that is too small, in float32, by 1.7. It changes the logits by a 20,000th.
+        assert max(ratio for found, ratio in ratios.items() if found.startswith(path)) > 1.5, ratios
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -95,7 +96,7 @@ def test_a_refusal_says_by_how_much_and_against_what(policy):
         pytest.raises(InputError, match=r"packed logits differ from float\d+ by .* transformers' own in") as caught,
     ):
         self_check.require_agreement(policy, "model x")
-    assert "allowed is 2 and 6 times that" in str(caught.value)
+    assert "allowed is 3 and 8 times that" in str(caught.value)
 
 
 def test_a_verdict_is_kept_for_these_weights_and_no_others(policy, cache, monkeypatch):

@@ -61,7 +61,9 @@ class TrainOpening(EngineOpening[Run]):
 
     @contextmanager
     def session(self, opened: OpenedRun[Run]) -> Iterator["TrainSession"]:
-        ledger = Ledger(self.folder, self._view, opened.trackers, self._config.watch.samples)
+        rollout = self._config.rollout
+        ends_at = opened.loaded.policy.ends_at(rollout.stop, rollout.stop_tokens)
+        ledger = Ledger(self.folder, self._view, opened.trackers, self._config.watch.samples, ends_at)
         context = SessionContext(self.folder, self.checkpoints, self._view, ledger, self.interrupts, self.on_step)
         yield TrainSession(opened.loaded, context, opened.start, self.saved.score if self.saved else None)
 
