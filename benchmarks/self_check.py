@@ -153,7 +153,8 @@ def show_margins(checks: list[Checked]) -> None:
             with MUTATIONS[name](check.policy):
                 ratios |= check.ratios()
         shown = {path: ratio for path, ratio in ratios.items() if name in CACHE_SEES or "cached" not in path}
-        largest[name] = max(shown.values())
+        paths = [kind for kind in ("packed", "cached") if any(path.startswith(kind) for path in shown)]
+        largest[name] = min(max(ratio for path, ratio in shown.items() if path.startswith(kind)) for kind in paths)
         print(f"  {name:<30} " + ", ".join(f"{path} {ratio:.2f}" for path, ratio in shown.items()))
     least = min(largest, key=lambda name: largest[name])
     print(f"smallest margin: {largest[least]:.2f} ({least})")

@@ -2,14 +2,28 @@
 
 SmolLM2-135M, which is real, has the figures of REAL (benchmarks/self_check.py prints them for any model)."""
 
+import copy
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    Gemma3TextConfig,
+    MambaConfig,
+    MistralConfig,
+    Qwen3MoeConfig,
+)
 
+from egpo.config.schema import Model
+from egpo.errors import InputError
 from egpo.local.models import self_check
 from egpo.local.models.attention import ATTENTION_NAME
+from egpo.local.models.loading import load_policy
 from egpo.local.models.policy import Policy
+from egpo.support import FAST_ARCHITECTURES
 from tests.local.conftest import build_model, build_tokenizer
 from tests.local.models import outlier_models
 from tests.local.models.mutations import CACHE_SEES, MUTATIONS, mutations_of
@@ -17,6 +31,7 @@ from tests.local.models.outlier_models import FAMILIES, OutlierFigures, build_ou
 from tests.local.models.test_self_check import ratios_with
 
 REAL = OutlierFigures(usual_ratio=44.3, usual_kurtosis=88.1, peak_ratio=501.0, peak_kurtosis=557.9, peak_size=24494.1)
+PAGE = Path(__file__).resolve().parents[3] / "docs/models.md"
 MAIN = ("qwen2.5", "qwen3", "llama3")
 CASES = [
     (family, name)
@@ -103,3 +118,61 @@ def test_no_fault_is_left_out():
     for family in MAIN:
         assert {name for found, name in CASES if found == family} == set(mutations_of(policy(family)))
     assert {name for _, name in CASES} == set(MUTATIONS)
+
+
+_TINY = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "vocab_size": 300,
+    "initializer_range": 0.25,
+    "bos_token_id": None,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_WINDOW = "has a sliding window of 8 tokens; use engine=verl"
+_OTHERS = {
+    "mistral": (MistralConfig(sliding_window=None, **_TINY), None),
+    "mistral, wide window": (MistralConfig(sliding_window=4096, **_TINY), None),
+    "mistral, narrow window": (MistralConfig(sliding_window=8, **_TINY), _WINDOW),
+    "gemma3": (Gemma3TextConfig(sliding_window=8, head_dim=16, **_TINY), _WINDOW),
+    "experts": (Qwen3MoeConfig(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, **_TINY), None),
+    "alibi": (
+        BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=300, eos_token_id=2, initializer_range=0.25),
+        "the engine computes BloomForCausalLM wrongly",
+    ),
+    "no attention": (
+        MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=300, eos_token_id=2),
+        "MambaForCausalLM cannot be checked",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
+@pytest.mark.parametrize("which", _OTHERS)
+def test_other_architectures_are_computed_by_transformers_or_refused_in_one_line(which, tmp_path):
+    config, refusal = _OTHERS[which]
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(copy.deepcopy(config)).save_pretrained(tmp_path)
+    build_tokenizer().save_pretrained(tmp_path)
+    settings = Model(path=str(tmp_path), device="cpu")
+    if refusal is None:
+        assert load_policy(settings).path == "transformers"
+        return
+    with pytest.raises(InputError, match=refusal) as caught:
+        load_policy(settings)
+    assert len(str(caught.value).splitlines()) == 1
+    assert "engine=verl" in str(caught.value)
+
+
+def test_the_page_has_one_row_per_architecture():
+    """With the kind of weights on which each was run, and, of the engine's own, its smallest margin."""
+    table = PAGE.read_text().split("## Architectures", 1)[1].split("\n|---", 1)[1].splitlines()[1:]
+    rows = {cells[1].strip(): cells[2].strip() for cells in (line.split("|") for line in table if line.startswith("|"))}
+    kinds = ("real:", "trained here:", "outliers by construction", "random only", "unsupported")
+    assert all(kind.startswith(kinds) for kind in rows.values()), rows
+    for name in FAST_ARCHITECTURES.values():
+        assert [row for row in rows if row.startswith(name)], name

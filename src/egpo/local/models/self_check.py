@@ -102,7 +102,13 @@ def require_agreement(policy: Policy, where: str) -> None:
              for row in recorded_verdict(key)]  # fmt: skip
     if not paths:
         start = time.perf_counter()
-        paths = measure_paths(policy)
+        try:
+            paths = measure_paths(policy)
+        except RuntimeError as error:  # of torch: an operation of the model that has no higher precision
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            what = f"{type(policy.model).__name__} cannot be checked: {str(error).splitlines()[0]:.160}"
+            raise InputError(what, where=where, fix="use engine=verl for this model") from error
         record_verdict(key, [asdict(path) for path in paths], time.perf_counter() - start)
     for path in paths:
         if not path.ratio <= 1:
