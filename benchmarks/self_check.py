@@ -6,7 +6,9 @@ what it costs:
 
 The second form checks small models of these shapes with the outliers of trained ones (outlier_models.py in the tests).
 For every path: both error distributions over the tokens of the fixed text, and the ratio that must not exceed 1. For
-every fault: the same ratio, which must exceed 1 (its margin). Cost in seconds and in memory beyond the model's own.
+every fault: the same ratio, which must exceed 1 (its margin). How large the outliers of the residual stream are. Cost
+in seconds and in memory beyond the model's own; with `--fresh load`, `digest` or `check` only the cost of this part, in
+a process that has done nothing else.
 """
 
 import argparse
@@ -29,6 +31,7 @@ from tests.local.models.mutations import CACHE_SEES, MUTATIONS, mutations_of
 from tests.local.models.outlier_models import FAMILIES, build_outlier_model, outlier_figures
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
+PARTS = ("load", "digest", "check")
 
 
 def main() -> None:
@@ -40,7 +43,13 @@ def main() -> None:
     )
     words.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     words.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+    words.add_argument(
+        "--fresh", choices=PARTS, help="Measure only the cost of this part: run it in a new process each."
+    )
     given = words.parse_args()
+    if given.fresh:
+        show_fresh_cost(given)
+        return
     for name in given.model or ["smollm2-135m"]:
         with tempfile.TemporaryDirectory() as scratch:
             show(name, _written(name, scratch), given)
@@ -87,6 +96,21 @@ def show_outliers(policy: loading.Policy, group: self_check.Sequences) -> None:
         f"{found.usual_kurtosis:.0f}), {found.peak_ratio:.0f} at its peak of {found.peak_size:,.0f} (kurtosis "
         f"{found.peak_kurtosis:.0f})"
     )
+
+
+def show_fresh_cost(given: argparse.Namespace) -> None:
+    """Load the model in this process, with nothing, the digest or the whole check after it."""
+    torch.set_num_threads(1)
+    work = {"load": lambda policy: None, "digest": verdict_key, "check": self_check.measure_paths}[given.fresh]
+    loading.require_agreement = lambda policy, where: None
+    (name,) = given.model or ["smollm2-135m"]
+    loaded = []
+    settings = Model(path=name, device=given.device, dtype=given.dtype)
+    load_s = timed(lambda: loaded.append(loading.load_policy(settings)))
+    with torch.no_grad():
+        work_s = timed(lambda: work(loaded[0]))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"loading {load_s}; {given.fresh} {work_s}; peak of the process {peak:,.0f} MiB")
 
 
 @torch.no_grad()
