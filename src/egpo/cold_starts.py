@@ -127,6 +127,16 @@ def require_inputs(config: Config, recipe: str) -> Config:
     return require_prepared_data(with_cold_start(config), recipe)
 
 
+def require_gold_answer(plan: ColdStartPlan) -> None:
+    """Raise InputError if the first training problem has no gold answer. Data that must be prepared first are not
+    looked at: their examples are checked when they are written, before anything is trained."""
+    config = plan.config
+    if data_plan(config) is None:
+        task = load_task(config.task.name, **config.task.settings)
+        for problem in islice(task.problems("train"), 1):
+            _gold(task, problem)
+
+
 def make_cold_start(plan: ColdStartPlan) -> str:
     """Train the cold start, or resume it. Return one line: the number of examples and the folder of the model."""
     from egpo.local.sft.session import sft

@@ -17,6 +17,7 @@ from egpo.evals.intervals import Estimate
 from egpo.evals.paired import SCORE, Comparison, PairedDifference
 from egpo.evals.server_requests import FAILURES
 from egpo.rewards.batch import meaning_of
+from egpo.runs.health import NEARLY_ALL
 
 _NUM_EXAMPLES = 3
 _EXAMPLE_LENGTH = 400
@@ -107,6 +108,12 @@ def notes_on(evaluation: Evaluation) -> Iterator[str]:
         yield f"{figures.num_failed:,} of {figures.num_responses:,} responses failed and are left out of all figures."
     if evaluation.num_left_out:
         yield f"{evaluation.num_left_out:,} problems were left out: their prompts are too long for the model."
+    if figures.truncated_frac is not None and figures.truncated_frac >= NEARLY_ALL:
+        ends = f" A response ends at {evaluation.ends_at}." if evaluation.ends_at else ""
+        yield (
+            f"{figures.truncated_frac:.0%} of the responses were cut off at the length limit.{ends} If the model ends "
+            "its answers otherwise, name that in rollout.stop of a recipe; or raise --max-tokens."
+        )
 
 
 def print_unreadable(console: Console, evaluation: Evaluation, title: str) -> None:

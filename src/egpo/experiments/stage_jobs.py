@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from egpo.cold_starts import make_cold_start
+from egpo.cold_starts import make_cold_start, require_gold_answer
 from egpo.config import Config
-from egpo.config.machine import model_folder, model_identity
+from egpo.config.machine import model_folder, model_identity, require_model_place
 from egpo.engines import require_engine, train
 from egpo.evals.evaluate import Exam
 from egpo.evals.intervals import default_ks
@@ -44,6 +44,19 @@ def prepare_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
     require_source(experiment.config)
     outputs = [plan.folder / name for name in FILES]
     return [StageJob("prepare", plan.inputs, lambda: outputs, partial(make_data, plan), shared=True)]
+
+
+def require_model(experiment: Experiment) -> None:
+    """Raise InputError if the base model is not there or cannot be read. A GGUF file is converted for this."""
+    path = experiment.config.model.path
+    require_model_place(path, f"model {path}")
+
+
+def require_cold_start(experiment: Experiment) -> None:
+    """Raise InputError if the model or the task is not fit for the recipe's cold start."""
+    if experiment.cold_start is not None and not experiment.cold_start.model.is_dir():
+        require_model(experiment)
+        require_gold_answer(experiment.cold_start)
 
 
 def cold_start_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
@@ -90,8 +103,9 @@ def _probe_result(found: Mapping[str, Any]) -> str:
 
 
 def require_trainable(experiment: Experiment) -> None:
-    """Raise InputError if training steps are left to do and the recipe's engine cannot run on this machine."""
+    """Raise InputError if training steps are left to do, and the model or the recipe's engine cannot be used here."""
     if not experiment.run.checkpoint_of(experiment.config.steps).is_dir():
+        require_model(experiment)
         require_engine(experiment.training)
 
 

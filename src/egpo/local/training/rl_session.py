@@ -65,7 +65,9 @@ class TrainOpening(EngineOpening[Run]):
 
     @contextmanager
     def session(self, opened: OpenedRun[Run]) -> Iterator["TrainSession"]:
-        ledger = Ledger(self.folder, self._view, opened.trackers, self._config.watch.samples)
+        rollout = self._config.rollout
+        ends_at = opened.loaded.policy.ends_at(rollout.stop, rollout.stop_tokens)
+        ledger = Ledger(self.folder, self._view, opened.trackers, self._config.watch.samples, ends_at)
         cases = self._benchmark_cases(opened.loaded)
         context = SessionContext(
             self.folder, self.checkpoints, self._view, ledger, self.interrupts, self.on_step, cases
