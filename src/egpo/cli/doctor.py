@@ -15,9 +15,13 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the check
 
     Example: [cyan]egpo doctor[/]
     """
+    from egpo.cli.silence import now_doing
     from egpo.machine_checks import run_checks
 
-    checks = list(run_checks())
+    checks = []
+    for check in run_checks():
+        checks.append(check)
+        now_doing(f"checking this machine; the last check that is done is `{check.name}`")
     if as_json:
         typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:

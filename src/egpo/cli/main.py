@@ -32,6 +32,7 @@ from egpo.cli.results import results
 from egpo.cli.run import run
 from egpo.cli.serve import serve
 from egpo.cli.sft import sft
+from egpo.cli.silence import watched_verb
 from egpo.cli.train import train
 from egpo.cli.words import Verbs, print_first_line
 from egpo.errors import EgpoError
@@ -140,7 +141,8 @@ def main() -> None:
     try:
         print_first_line(sys.argv[1:])
         try:
-            app()
+            with watched_verb(sys.argv[1:]):
+                app()
         finally:
             sys.stdout.flush()  # flushed here, because a failure at the interpreter's exit could not be reported
     except EgpoError as error:

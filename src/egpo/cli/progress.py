@@ -21,7 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from egpo.runs.heartbeat import Heartbeat
+from egpo.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from egpo.experiments.screen import Screen

@@ -16,6 +16,7 @@ _FIRST_LINES = {
     "demo": "starting the demo ...",
     "doctor": "checking this machine ...",
     "prepare": "preparing {} ...",
+    "push": "reading {} ...",
 }
 """The line that a verb prints to stderr before it imports anything slow. `{}` stands for the first argument."""
 _TAKES_SETTINGS = ("train", "sft", "probe", "run", "plan", "config", "new")
