@@ -88,6 +88,8 @@ def test_every_verb_has_a_short_option_for_help(words):
         (["train", "--resume", "model.path=m"], "loading ...\n"),
         (["eval", "egpo-tiny", "--task", "countdown"], "loading egpo-tiny ...\n"),
         (["doctor"], "checking this machine ...\n"),
+        (["audit", "sandbox"], "testing the sandbox ...\n"),
+        (["push", "runs/a", "me/a"], "reading runs/a ...\n"),
         (["train", "-h"], ""),
         (["recipes"], ""),
         ([], ""),

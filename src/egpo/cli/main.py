@@ -62,8 +62,9 @@ def fill_paragraphs(app: typer.Typer) -> None:
 
 HELP = """Entropy-guided reinforcement learning for language models.
 
-Train with GRPO or EGPO, evaluate models, compare runs and write reports. For the options of a command: egpo COMMAND
---help
+Train with GRPO or EGPO, evaluate models, compare runs and write reports.
+
+For the options of a command: egpo COMMAND --help
 """
 
 app = typer.Typer(
