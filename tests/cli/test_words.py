@@ -113,3 +113,11 @@ def test_the_first_line_comes_before_torch_is_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("verb", ["train", "sft", "plan"])
+def test_a_verb_without_a_recipe_names_one_that_works(verb):
+    done = RUNNER.invoke(app, [verb])
+    assert isinstance(done.exception, InputError)
+    assert str(done.exception).startswith(f"egpo {verb}: no recipe is given; name one, as in `egpo {verb} c")
+    assert "egpo recipes" in str(done.exception)
