@@ -62,8 +62,10 @@ def compare(
 
     Example: [cyan]egpo compare runs/grpo-0 runs/grpo-1 runs/egpo-0 runs/egpo-1[/]
     """
+    from egpo.cli.silence import now_doing
     from egpo.comparisons.outputs import as_csv, write_json, write_text
 
+    now_doing("comparing")
     found = _of_scores(runs, scores, cases, effect) if scores else _of_runs(runs, factor, allow, exam, metric, seed)
     _show(found, as_json, markdown)
     if csv is not None:

@@ -73,11 +73,13 @@ def _verb(task_name: str) -> Callable[..., None]:
         json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     ) -> None:
         from egpo.cli.progress import counted
+        from egpo.cli.silence import now_doing
         from egpo.tasks.loading import SOURCED_TASKS
         from egpo.tasks.preparation import prepare
 
         task = SOURCED_TASKS[task_name.replace("-", "_")]()
         watch = counted("rows")
+        now_doing(f"preparing the data of {task_name}")
         _print(
             prepare(task, out, source=source, train=train, test=test, seed=seed, force=force, watch=watch), as_json=json
         )
