@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FAST_HELP = "Train for 6 steps only. This takes about a minute, but is too short to show clear differences."
 MODEL_HELP = (
     "Model to train. `egpo-tiny` is in the package. `smollm2-135m` is a real language model, fetched once (93 MB), and "
-    "learns sums. A model folder or a GGUF file of at most 400 million weights learns them too."
+    "learns sums. A model folder or a GGUF file of at most 400 million weights is trained on them too."
 )
 OUT_HELP = "Folder for data, runs and report. Default: runs/demo, with the model's name and -fast if they are given."
 
@@ -41,12 +41,10 @@ def demo(
     The demo prepares data, probes the model, trains three runs, evaluates them and writes a report, in
     about four minutes on two cores. An interrupted demo continues when the same command is given again.
 
-    With another model, it trains that model with GRPO on short sums, from its own weights without supervised
-    training, in about ten minutes on two cores for `smollm2-135m`.
+    With another model (`--model smollm2-135m`), it trains that model with GRPO on short sums: from the model as it is,
+    without supervised training first. It says after the first step how long the rest takes.
 
     Example: [cyan]egpo demo --fast[/]
-
-    Example: [cyan]egpo demo --model smollm2-135m[/]
     """
     from rich.console import Console
 

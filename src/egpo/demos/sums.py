@@ -45,7 +45,7 @@ class SumsSize(DemoSize):
 
 
 def full_size(model: str) -> SumsSize:
-    return SumsSize(steps=48, prompts=8, eval_problems=160, eval_n=8, probe_problems=32, probe_n=16, model=model)
+    return SumsSize(steps=32, prompts=8, eval_problems=160, eval_n=8, probe_problems=32, probe_n=16, model=model)
 
 
 def fast_size(model: str) -> SumsSize:

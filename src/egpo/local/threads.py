@@ -16,7 +16,7 @@ from egpo.local.models.policy import Policy
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
-_MOST_GRADIENT_BYTES = 5 << 28
+_MOST_GRADIENT_BYTES = 1 << 30
 """Limit for the sum of all threads' gradients: each thread has its own. Larger models have operations that are large
 enough for torch's own threads."""
 _thread_state = threading.local()
