@@ -24,7 +24,6 @@ from egpo.probes.subject import find_subject, training_sampling
 from egpo.reports import write_report
 from egpo.runs.differences import FREE
 from egpo.runs.folder import PROBE
-from egpo.runs.ledger import OnStep
 from egpo.runs.live import warnings_printed_by
 from egpo.runs.metric_table import ACCURACY, REWARD
 from egpo.runs.metrics import read_metrics
@@ -117,9 +116,7 @@ def train_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
         "data": data_digest(config),
         **{key: digest_of(value) for key, value in _settings_that_matter(config).items()},
     }
-    return [
-        StageJob("train", inputs, partial(_training_outputs, experiment), partial(_train, experiment, screen.on_step))
-    ]
+    return [StageJob("train", inputs, partial(_training_outputs, experiment), partial(_train, experiment, screen))]
 
 
 def _settings_that_matter(config: Config) -> dict[str, Any]:
@@ -136,9 +133,9 @@ def _training_outputs(experiment: Experiment) -> list[Path]:
     return [experiment.run.metrics, *files_in(actor / "huggingface"), *files_in(actor)]
 
 
-def _train(experiment: Experiment, on_step: OnStep | None) -> str:
-    resume, quiet = experiment.run.config.is_file(), on_step is not None
-    train(experiment.training, resume=resume, on_step=on_step, quiet=quiet)
+def _train(experiment: Experiment, screen: Screen) -> str:
+    resume, quiet = experiment.run.config.is_file(), screen.on_step is not None and not screen.shows_steps
+    train(experiment.training, resume=resume, on_step=screen.on_step, quiet=quiet)
     shown = {"score": REWARD, "accuracy": ACCURACY}
     lines = [line for line in read_metrics(experiment.run.metrics) if REWARD in line]
     figures = [f"{name} {lines[0][key]:.2f} -> {lines[-1][key]:.2f}" for name, key in shown.items() if key in lines[-1]]
