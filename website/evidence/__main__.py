@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from egpo.errors import EgpoError
@@ -33,14 +34,18 @@ def generated(docs: Path = DOCS) -> dict[Path, str]:
 
 def outdated(docs: Path = DOCS) -> list[Path]:
     """Return the files that differ from what the evidence gives, and figures of tasks that are not there."""
-    wanted = generated(docs)
+    return _differing(docs, generated(docs))
+
+
+def _differing(docs: Path, wanted: Mapping[Path, str]) -> list[Path]:
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     return [*stale, *(path for path in sorted((docs / "images").glob("evidence_*.svg")) if path not in wanted)]
 
 
 def write(docs: Path = DOCS) -> list[Path]:
     """Bring the page and the figures up to date. Return the files that changed."""
-    wanted, changed = generated(docs), outdated(docs)
+    wanted = generated(docs)
+    changed = _differing(docs, wanted)
     for path in changed:
         if path in wanted:
             path.write_text(wanted[path], encoding="utf-8")
