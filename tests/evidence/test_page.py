@@ -15,7 +15,7 @@ from egpo.errors import InputError
 from egpo.fingerprints import code_digest
 from website.evidence.__main__ import DOCS, LIMIT_MB, generated, outdated, write
 from website.evidence.groups import has_evidence, read_evidence
-from website.evidence.sittings import code_at, read_sittings
+from website.evidence.sittings import code_at, commit_of, read_sittings
 from website.evidence.stripping import absolute_paths, pack, strip_runs, unpack
 
 needs_evidence = pytest.mark.skipif(not has_evidence(DOCS / "evidence"), reason="no runs are committed yet")
@@ -158,10 +158,6 @@ def name_unknown_run(value):
     value["sittings"][0]["runs"].append("countdown/unknown")
 
 
-def shorten(value):
-    value["sittings"][0]["wall_minutes"] = 0.001
-
-
 def other_machine(value):
     value["sittings"][0]["hardware"] = "NVIDIA H200"
 
@@ -179,7 +175,6 @@ def misspell(value):
     [
         (drop_run, "is in 0 sittings"),
         (name_unknown_run, "countdown/unknown is in a sitting but has no folder"),
-        (shorten, r"took \d+\.\d minutes, and their sitting says 0.001"),
         (other_machine, "was made on .*, and its sitting says NVIDIA H200"),
         (other_code, "was made with the code [0-9a-f]{16}, and its sitting says ffff"),
         (misspell, "the file of sittings cannot be read"),
@@ -188,6 +183,13 @@ def misspell(value):
 def test_sittings_that_do_not_agree_with_the_runs_are_refused(docs, change, said):
     change_sittings(docs, change)
     with pytest.raises(InputError, match=said):
+        read_evidence(docs / "evidence")
+
+
+def test_a_sitting_cannot_be_shorter_than_its_runs(docs):
+    stages = docs / "evidence/countdown/mini_egpo-s0/stages.json"
+    edited(stages, lambda text: re.sub(r'"time": "\d{4}', '"time": "2100', text))
+    with pytest.raises(InputError, match=r"took \d+\.\d minutes, and their sitting says 60"):
         read_evidence(docs / "evidence")
 
 
@@ -223,5 +225,13 @@ def test_the_code_of_a_commit_is_known_from_the_repository(tmp_path):
     assert code_digest(package) == first
     (package / "a.py").write_text("x = 2\n")
     assert code_digest(package) != first
-    assert code_at("HEAD", tmp_path) == first
+    assert code_at(commit_of("HEAD", tmp_path), tmp_path) == first
     assert code_at("0" * 40, tmp_path) is None
+    with pytest.raises(InputError, match="there is no commit `elsewhere`"):
+        commit_of("elsewhere", tmp_path)
+
+
+def test_a_commit_with_other_code_is_refused(docs, monkeypatch):
+    monkeypatch.setattr("website.evidence.sittings.code_at", lambda commit: "e" * 16)
+    with pytest.raises(InputError, match=r"the code of commit 0{12} is e{16}, and that of the runs"):
+        read_evidence(docs / "evidence")

@@ -9,7 +9,7 @@ from egpo.errors import EgpoError
 from website.evidence.curves import figure
 from website.evidence.groups import has_evidence, read_evidence
 from website.evidence.page import image_name, page
-from website.evidence.sittings import add_sitting
+from website.evidence.sittings import add_sitting, commit_of
 from website.evidence.stripping import pack, strip_runs, unpack
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -78,9 +78,10 @@ def _parser() -> argparse.ArgumentParser:
     strip.add_argument("archive", type=Path)
     add = commands.add_parser("add", help="unpack an archive into docs/evidence, and record its sitting")
     add.add_argument("archive", type=Path)
-    add.add_argument("--commit", required=True, help="the commit at which the runs were made, all 40 digits")
+    add.add_argument("--commit", default="HEAD", help="the commit at which the runs were made (default: HEAD)")
     add.add_argument("--at-a-time", type=int, required=True, help="how many runs shared the GPU")
     add.add_argument("--wall-minutes", type=float, required=True, help="how long the machine was used for them")
+    add.add_argument("--rerun", default="", help="the command that makes all runs of the page again")
     return parser
 
 
@@ -99,9 +100,9 @@ def _add(options: argparse.Namespace) -> int:
     folder = DOCS / "evidence"
     folder.mkdir(exist_ok=True)
     names = unpack(options.archive, folder)
-    sitting = add_sitting(folder, names, options.commit, options.at_a_time, options.wall_minutes)
-    print(f"added {len(names)} runs on {sitting.hardware}; give `rerun` in docs/evidence/sittings.yaml, then:")
-    print("make evidence")
+    commit = commit_of(options.commit)
+    sitting = add_sitting(folder, names, commit, options.at_a_time, options.wall_minutes, options.rerun)
+    print(f"added {len(names)} runs of commit {commit[:12]} on {sitting.hardware}; next: make evidence")
     return 0
 
 
