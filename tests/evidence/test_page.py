@@ -13,7 +13,8 @@ from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.comparisons.result import holm
 from egpo.errors import InputError
 from egpo.fingerprints import code_digest
-from website.evidence.__main__ import DOCS, LIMIT_MB, generated, outdated, write
+from tests.evidence.conftest import COMMIT
+from website.evidence.__main__ import DOCS, LIMIT_MB, generated, main, outdated, write
 from website.evidence.groups import has_evidence, read_evidence
 from website.evidence.sittings import code_at, commit_of, read_sittings
 from website.evidence.stripping import absolute_paths, pack, strip_runs, unpack
@@ -141,6 +142,26 @@ def test_runs_from_other_weights_are_refused(docs):
     edited(stages, lambda text: re.sub(r'"weights": "\w+"', '"weights": "0"', text))
     with pytest.raises(InputError, match="the runs started from different weights"):
         read_evidence(docs / "evidence")
+
+
+def test_an_archive_is_added_whole_or_not_at_all(made, docs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("website.evidence.__main__.DOCS", docs)
+    monkeypatch.setattr("website.evidence.__main__.commit_of", lambda name: COMMIT)
+    shutil.rmtree(docs / "evidence")
+    archive = str(tmp_path / "mine.tar.gz")
+    assert main(["strip", str(made / "runs"), archive]) == 0
+    assert "6 runs" in capsys.readouterr().out
+    words = ["add", archive, "--at-a-time", "2", "--wall-minutes"]
+    with monkeypatch.context() as patch:
+        patch.setattr("website.evidence.sittings.code_at", lambda commit: "e" * 16)
+        assert main([*words, "60"]) == 2
+        assert "the code of commit 000000000000 is" in capsys.readouterr().err
+        assert not (docs / "evidence").exists()
+    assert main([*words, "60", "--rerun", "egpo run a b c"]) == 0
+    assert main(["--check"]) == 1
+    assert main([]) == 0
+    assert main(["--check"]) == 0
+    assert "egpo run a b c" in (docs / "results.md").read_text()
 
 
 def change_sittings(docs, change):

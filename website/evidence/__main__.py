@@ -4,12 +4,13 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from egpo.errors import EgpoError
 from website.evidence.curves import figure
 from website.evidence.groups import has_evidence, read_evidence
 from website.evidence.page import image_name, page
-from website.evidence.sittings import add_sitting, commit_of
+from website.evidence.sittings import append_sitting, commit_of, sitting_of
 from website.evidence.stripping import pack, strip_runs, unpack
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -98,23 +99,25 @@ def _strip(runs: Path, archive: Path) -> int:
 
 def _add(options: argparse.Namespace) -> int:
     folder = DOCS / "evidence"
-    folder.mkdir(exist_ok=True)
-    names = unpack(options.archive, folder)
-    commit = commit_of(options.commit)
-    sitting = add_sitting(folder, names, commit, options.at_a_time, options.wall_minutes, options.rerun)
-    print(f"added {len(names)} runs of commit {commit[:12]} on {sitting.hardware}; next: make evidence")
+    with TemporaryDirectory() as scratch:  # checked there first, so that nothing is left of an archive that is refused
+        names = unpack(options.archive, Path(scratch))
+        commit = commit_of(options.commit)
+        facts = sitting_of(Path(scratch), names, commit, options.at_a_time, options.wall_minutes)
+    unpack(options.archive, folder)
+    append_sitting(folder, facts, options.rerun)
+    print(f"added {len(names)} runs of commit {commit[:12]} on {facts['hardware']}; next: make evidence")
     return 0
 
 
 def _check() -> int:
-    stale = outdated()
+    stale = outdated(DOCS)
     for path in stale:
         print(f"docs/{path.relative_to(DOCS)} is not up to date; run: make evidence")
     return 1 if stale else 0
 
 
 def _write() -> int:
-    for path in write():
+    for path in write(DOCS):
         print(f"wrote docs/{path.relative_to(DOCS)}")
     return 0
 

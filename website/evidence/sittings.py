@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, ValidationError
@@ -69,10 +69,13 @@ def read_sittings(folder: Path) -> Sittings:
         raise InputError(f"the file of sittings cannot be read ({error})", where=str(path), fix=fix) from error
 
 
-def add_sitting(
-    folder: Path, names: Sequence[str], commit: str, runs_at_a_time: int, wall_minutes: float, rerun: str = ""
-) -> Sitting:
-    """Append a sitting of these runs to the file. Date, hardware and code come from their provenance."""
+def sitting_of(
+    folder: Path, names: Sequence[str], commit: str, runs_at_a_time: int, wall_minutes: float
+) -> dict[str, Any]:
+    """Return a sitting of these runs as it is stored. Date, hardware and code come from their provenance.
+
+    Raise InputError if the runs are of several machines or codes, or if the commit has other code.
+    """
     launches = [launch for name in names for launch in launches_of(StoredRun.at(folder / name))]
     facts = {
         "date": min(launch.time for launch in launches)[:10],
@@ -86,11 +89,16 @@ def add_sitting(
     }
     sitting = Sitting.model_validate(facts)
     _check_commit(folder, sitting)
+    _check_minutes(folder, sitting, [StoredRun.at(folder / name) for name in names])
+    return facts
+
+
+def append_sitting(folder: Path, facts: Mapping[str, Any], rerun: str = "") -> None:
+    """Add a sitting to the file, which is made if it is not there. `rerun` replaces the command if it is given."""
     path = folder / NAME
-    value = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {"rerun": ""}
-    value |= {"rerun": rerun or value.get("rerun", ""), "sittings": [*value.get("sittings", []), facts]}
+    value = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    value = {**value, "rerun": rerun or value.get("rerun", ""), "sittings": [*value.get("sittings", []), facts]}
     path.write_text(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
-    return sitting
 
 
 def check_sittings(folder: Path, runs: Mapping[str, StoredRun]) -> Sittings:
