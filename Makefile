@@ -5,7 +5,7 @@
 #   make verl     verl, vLLM and Ray on a CPU          make lock     resolve the dependencies afresh
 #   make docs     the documentation, as a local server make pages    the pages generated from the source
 #   make site     the documentation, built strictly    make matrix   core tests on several Pythons and torches
-#   make wheel    the wheel, in dist/
+#   make wheel    the wheel, in dist/                  make evidence tables and figures of docs/results.md
 # With TORCH_INDEX=URL torch comes from that index, and everything else from pip's own.
 
 # The first of these that is Python 3.11 or 3.12, which verl's environment needs; or say: make test PYTHON=/path/to/it
@@ -23,7 +23,7 @@ BFCL_READY := .env-bfcl/.ready
 VERL_READY := .env-verl/.ready
 DOCS_READY := .env-docs/.ready
 
-.PHONY: env verl system demo test test-main test-verl matrix wheel fuzz check format bench test-gpu lock docs pages site clean
+.PHONY: env verl system demo test test-main test-verl matrix wheel fuzz check format bench test-gpu lock docs pages evidence site clean
 
 env: $(READY)
 
@@ -120,6 +120,7 @@ check: $(READY) $(DOCS_READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m website.pages --check
+	$(BIN)/python -m website.evidence --check
 	$(MKDOCS) build --strict --quiet
 
 format: $(READY)
@@ -185,6 +186,11 @@ $(DOCS_READY): environments/docs/requirements.txt $(READY)
 
 pages: $(READY)
 	$(BIN)/python -m website.pages
+
+# The generated part of docs/results.md and its figures, from the runs in docs/evidence. website/evidence says how runs
+# are added to it.
+evidence: $(READY)
+	$(BIN)/python -m website.evidence
 
 site: $(DOCS_READY)
 	$(MKDOCS) build --strict --quiet

@@ -10,7 +10,7 @@ from egpo.experiments.screen import plain_screen
 from egpo.experiments.stages import Selection
 from egpo.experiments.validate import load_experiments
 from website.evidence.__main__ import BEGIN, END
-from website.evidence.sittings import add_sitting
+from website.evidence.sittings import append_sitting, sitting_of
 from website.evidence.stripping import pack, strip_runs, unpack
 
 RECIPE = """
@@ -63,6 +63,6 @@ def docs(made, tmp_path):
     (folder / "results.md").write_text(f"# Results\n\n{BEGIN}{END}\nThe rest.\n")
     pack(strip_runs(made / "runs").files, tmp_path / "runs.tar.gz")
     names = unpack(tmp_path / "runs.tar.gz", folder / "evidence")
-    add_sitting(folder / "evidence", names, COMMIT, 2, 60)
+    append_sitting(folder / "evidence", sitting_of(folder / "evidence", names, COMMIT, 2, 60))
     yield folder
     shutil.rmtree(folder)

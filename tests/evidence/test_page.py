@@ -13,9 +13,10 @@ from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.comparisons.result import holm
 from egpo.errors import InputError
 from egpo.fingerprints import code_digest
-from website.evidence.__main__ import DOCS, LIMIT_MB, generated, outdated, write
+from tests.evidence.conftest import COMMIT
+from website.evidence.__main__ import DOCS, LIMIT_MB, generated, main, outdated, write
 from website.evidence.groups import has_evidence, read_evidence
-from website.evidence.sittings import code_at, read_sittings
+from website.evidence.sittings import code_at, commit_of, read_sittings
 from website.evidence.stripping import absolute_paths, pack, strip_runs, unpack
 
 needs_evidence = pytest.mark.skipif(not has_evidence(DOCS / "evidence"), reason="no runs are committed yet")
@@ -143,6 +144,26 @@ def test_runs_from_other_weights_are_refused(docs):
         read_evidence(docs / "evidence")
 
 
+def test_an_archive_is_added_whole_or_not_at_all(made, docs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("website.evidence.__main__.DOCS", docs)
+    monkeypatch.setattr("website.evidence.__main__.commit_of", lambda name: COMMIT)
+    shutil.rmtree(docs / "evidence")
+    archive = str(tmp_path / "mine.tar.gz")
+    assert main(["strip", str(made / "runs"), archive]) == 0
+    assert "6 runs" in capsys.readouterr().out
+    words = ["add", archive, "--at-a-time", "2", "--wall-minutes"]
+    with monkeypatch.context() as patch:
+        patch.setattr("website.evidence.sittings.code_at", lambda commit: "e" * 16)
+        assert main([*words, "60"]) == 2
+        assert "the code of commit 000000000000 is" in capsys.readouterr().err
+        assert not (docs / "evidence").exists()
+    assert main([*words, "60", "--rerun", "egpo run a b c"]) == 0
+    assert main(["--check"]) == 1
+    assert main([]) == 0
+    assert main(["--check"]) == 0
+    assert "egpo run a b c" in (docs / "results.md").read_text()
+
+
 def change_sittings(docs, change):
     path = docs / "evidence" / "sittings.yaml"
     value = yaml.safe_load(path.read_text())
@@ -156,10 +177,6 @@ def drop_run(value):
 
 def name_unknown_run(value):
     value["sittings"][0]["runs"].append("countdown/unknown")
-
-
-def shorten(value):
-    value["sittings"][0]["wall_minutes"] = 0.001
 
 
 def other_machine(value):
@@ -179,7 +196,6 @@ def misspell(value):
     [
         (drop_run, "is in 0 sittings"),
         (name_unknown_run, "countdown/unknown is in a sitting but has no folder"),
-        (shorten, r"took \d+\.\d minutes, and their sitting says 0.001"),
         (other_machine, "was made on .*, and its sitting says NVIDIA H200"),
         (other_code, "was made with the code [0-9a-f]{16}, and its sitting says ffff"),
         (misspell, "the file of sittings cannot be read"),
@@ -188,6 +204,13 @@ def misspell(value):
 def test_sittings_that_do_not_agree_with_the_runs_are_refused(docs, change, said):
     change_sittings(docs, change)
     with pytest.raises(InputError, match=said):
+        read_evidence(docs / "evidence")
+
+
+def test_a_sitting_cannot_be_shorter_than_its_runs(docs):
+    stages = docs / "evidence/countdown/mini_egpo-s0/stages.json"
+    edited(stages, lambda text: re.sub(r'"time": "\d{4}', '"time": "2100', text))
+    with pytest.raises(InputError, match=r"took \d+\.\d minutes, and their sitting says 60"):
         read_evidence(docs / "evidence")
 
 
@@ -223,5 +246,13 @@ def test_the_code_of_a_commit_is_known_from_the_repository(tmp_path):
     assert code_digest(package) == first
     (package / "a.py").write_text("x = 2\n")
     assert code_digest(package) != first
-    assert code_at("HEAD", tmp_path) == first
+    assert code_at(commit_of("HEAD", tmp_path), tmp_path) == first
     assert code_at("0" * 40, tmp_path) is None
+    with pytest.raises(InputError, match="there is no commit `elsewhere`"):
+        commit_of("elsewhere", tmp_path)
+
+
+def test_a_commit_with_other_code_is_refused(docs, monkeypatch):
+    monkeypatch.setattr("website.evidence.sittings.code_at", lambda commit: "e" * 16)
+    with pytest.raises(InputError, match=r"the code of commit 0{12} is e{16}, and that of the runs"):
+        read_evidence(docs / "evidence")

@@ -2,13 +2,15 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from egpo.errors import EgpoError
 from website.evidence.curves import figure
 from website.evidence.groups import has_evidence, read_evidence
 from website.evidence.page import image_name, page
-from website.evidence.sittings import add_sitting
+from website.evidence.sittings import append_sitting, commit_of, sitting_of
 from website.evidence.stripping import pack, strip_runs, unpack
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -33,14 +35,18 @@ def generated(docs: Path = DOCS) -> dict[Path, str]:
 
 def outdated(docs: Path = DOCS) -> list[Path]:
     """Return the files that differ from what the evidence gives, and figures of tasks that are not there."""
-    wanted = generated(docs)
+    return _differing(docs, generated(docs))
+
+
+def _differing(docs: Path, wanted: Mapping[Path, str]) -> list[Path]:
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     return [*stale, *(path for path in sorted((docs / "images").glob("evidence_*.svg")) if path not in wanted)]
 
 
 def write(docs: Path = DOCS) -> list[Path]:
     """Bring the page and the figures up to date. Return the files that changed."""
-    wanted, changed = generated(docs), outdated(docs)
+    wanted = generated(docs)
+    changed = _differing(docs, wanted)
     for path in changed:
         if path in wanted:
             path.write_text(wanted[path], encoding="utf-8")
@@ -73,9 +79,10 @@ def _parser() -> argparse.ArgumentParser:
     strip.add_argument("archive", type=Path)
     add = commands.add_parser("add", help="unpack an archive into docs/evidence, and record its sitting")
     add.add_argument("archive", type=Path)
-    add.add_argument("--commit", required=True, help="the commit at which the runs were made, all 40 digits")
+    add.add_argument("--commit", default="HEAD", help="the commit at which the runs were made (default: HEAD)")
     add.add_argument("--at-a-time", type=int, required=True, help="how many runs shared the GPU")
     add.add_argument("--wall-minutes", type=float, required=True, help="how long the machine was used for them")
+    add.add_argument("--rerun", default="", help="the command that makes all runs of the page again")
     return parser
 
 
@@ -92,23 +99,25 @@ def _strip(runs: Path, archive: Path) -> int:
 
 def _add(options: argparse.Namespace) -> int:
     folder = DOCS / "evidence"
-    folder.mkdir(exist_ok=True)
-    names = unpack(options.archive, folder)
-    sitting = add_sitting(folder, names, options.commit, options.at_a_time, options.wall_minutes)
-    print(f"added {len(names)} runs on {sitting.hardware}; give `rerun` in docs/evidence/sittings.yaml, then:")
-    print("make evidence")
+    with TemporaryDirectory() as scratch:  # checked there first, so that nothing is left of an archive that is refused
+        names = unpack(options.archive, Path(scratch))
+        commit = commit_of(options.commit)
+        facts = sitting_of(Path(scratch), names, commit, options.at_a_time, options.wall_minutes)
+    unpack(options.archive, folder)
+    append_sitting(folder, facts, options.rerun)
+    print(f"added {len(names)} runs of commit {commit[:12]} on {facts['hardware']}; next: make evidence")
     return 0
 
 
 def _check() -> int:
-    stale = outdated()
+    stale = outdated(DOCS)
     for path in stale:
         print(f"docs/{path.relative_to(DOCS)} is not up to date; run: make evidence")
     return 1 if stale else 0
 
 
 def _write() -> int:
-    for path in write():
+    for path in write(DOCS):
         print(f"wrote docs/{path.relative_to(DOCS)}")
     return 0
 

@@ -13,7 +13,7 @@ from egpo.runs.stored import StoredRun, step_of
 from website.evidence.groups import Group
 from website.figures import COLOURS, scale
 
-WIDTH, HEIGHT = 760, 560
+WIDTH, HEIGHT = 760, 578
 PANEL_WIDTH, PANEL_HEIGHT, LEFT, TOP = 306, 176, 56, 50
 _COLUMN, _ROW = 374, 252
 _SMOOTH_FROM, _REACH = 30, 2
@@ -151,14 +151,14 @@ def _points(axes: _Axes, line: Sequence[tuple[int, float]]) -> str:
 
 
 def _legend(group: Group, reach: int) -> Iterator[str]:
-    x, y = LEFT, HEIGHT - 11
+    x, y = LEFT, HEIGHT - 30
     for name in group.by_estimator:
         yield f'<path d="M{x} {y - 4}h22" stroke="{_colour(name)}" stroke-width="2"/>'
         yield f'<text x="{x + 28}" y="{y}">{name}</text>'
         x += 48 + 7 * len(name)
     text = f"line: mean of {len(group.seeds)} seeds, band: lowest to highest"
-    text += f"; batches: mean of {2 * reach + 1} steps" if reach else ""
-    yield f'<text class="n" x="{x}" y="{y}">{text}</text>'
+    text += f"; training batches: mean of {2 * reach + 1} neighbouring steps" if reach else ""
+    yield f'<text class="n" x="{LEFT}" y="{y + 19}">{text}</text>'
 
 
 def _colour(estimator: str) -> str:

@@ -18,8 +18,7 @@ from egpo.comparisons.outcome import DifferenceTest
 from egpo.comparisons.result import Contrast, Pair, contrasts_of
 from egpo.comparisons.values import ACCURACY, ComparedMetric, RunFigures, figures_of_condition
 from egpo.errors import InputError
-from egpo.evals.figures import figures_of
-from egpo.evals.intervals import Estimate
+from egpo.evals.intervals import SHARES, Estimate, mean_with_interval
 from egpo.evals.responses import StoredEvaluation
 from egpo.runs.stored import StoredRun, read_json_object
 from website.evidence.sittings import Sittings, check_sittings
@@ -144,13 +143,17 @@ def estimator_of(run: StoredRun) -> str:
 
 
 def recomputed(evaluation: StoredEvaluation) -> Estimate:
-    """Return the accuracy of an evaluation from its outcomes. Raise InputError if its own header says otherwise."""
-    figures = figures_of(evaluation.samples, seed=int(evaluation.section("sampling").get("seed", 0)))
+    """Return the accuracy of an evaluation from its outcomes, with its interval over problems.
+
+    Raise InputError if the file's own accuracy is another one.
+    """
+    values = METRIC.by_problem(evaluation.samples).values()
+    found = mean_with_interval(values, seed=int(evaluation.section("sampling").get("seed", 0)), bounds=SHARES)
     said = evaluation.section("accuracy")
-    if figures.accuracy is None or abs(figures.accuracy.value - said.get("value", -1)) > 1e-9:
+    if found is None or abs(found.value - said.get("value", -1)) > 1e-9:
         what = f"the outcomes give another accuracy than the file says ({said.get('value')})"
         raise InputError(what, where=str(evaluation.path), fix="restore both files")
-    return figures.accuracy
+    return found
 
 
 def _group(folder: Path, task: str, runs: Sequence[StoredRun]) -> Group:

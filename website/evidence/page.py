@@ -36,7 +36,8 @@ def _question(evidence: Evidence) -> Iterator[str]:
     estimators = list(dict.fromkeys(name for group in groups for name in group.by_estimator))
     model = _model(groups[0])
     dates = sorted({sitting.date for sitting in evidence.sittings.sittings})
-    yield f"## {model}: {len(groups)} tasks, {len(estimators)} estimators ({' and '.join(dates)})"
+    tasks = f"{len(groups)} task{'s' * (len(groups) > 1)}"
+    yield f"## {model}: {tasks}, {len(estimators)} estimators ({' and '.join(dates)})"
     seeds = sorted({len(group.seeds) for group in groups})
     yield (
         f"The question: trained from one cold start on the same data with the same settings, do {_listed(estimators)} "
@@ -114,8 +115,7 @@ def image_name(group: Group) -> str:
 def _design(group: Group) -> str:
     config = group.runs[0].config
     rollout, update, settings = config["rollout"], config["update"], config["task"]["settings"]
-    counts = " and ".join(f"{settings[key]} {name}" for key, name in (("train", "to train on"),) if key in settings)
-    problems = f"{counts} problems; " if counts else ""
+    problems = f"{settings['train']:,} training problems; " if isinstance(settings.get("train"), int) else ""
     return (
         f"{problems}{group.runs[0].planned_steps} steps of {rollout['prompts']} problems with {rollout['n']} responses "
         f"of up to {rollout['max_response_tokens']} tokens, learning rate {float(update['lr']):g}. All settings are in "
@@ -181,14 +181,18 @@ def _cost(evidence: Evidence) -> Iterator[str]:
         f"{total:.0f} GPU-minutes in all for {runs} runs with their evaluations and the cold starts: "
         f"{total / runs:.1f} GPU-minutes for each."
     )
-    head = ["date", "machine", "commit", "code", "runs", "at a time", "minutes", "GPU-minutes"]
+    head = ["date", "machine", "commit", "code", "runs", "at a time", "minutes", "GPU-minutes", "for each run"]
     yield _table(head, map(_sitting_cells, sittings))
     for same in evidence.sittings.same_bits:
         yield f"The codes {_listed(same.codes)} give the same bits: {same.shown_by}"
-    head = ["task", *(f"training of one run, minutes: `{name}`" for name in evidence.groups[0].by_estimator)]
+    head = ["training of one run, minutes", *(f"`{name}`" for name in evidence.groups[0].by_estimator)]
     yield _table(head, [[group.task, *_minutes(group)] for group in evidence.groups])
-    yield "These are minutes of a clock while other runs used the same GPU, without the evaluations. All runs again:"
-    yield f"```\n{evidence.sittings.rerun.strip()}\n```"
+    yield (
+        "These are means over the seeds, by a clock, while other runs may have used the same machine, and without the "
+        "evaluations. All runs again, and this section from their folders:"
+    )
+    commands = [*evidence.sittings.rerun.strip().splitlines(), "python -m website.evidence strip runs runs.tar.gz"]
+    yield "```\n" + "\n".join(commands) + "\n```"
 
 
 def _sitting_cells(sitting: Sitting) -> list[str]:
@@ -201,6 +205,7 @@ def _sitting_cells(sitting: Sitting) -> list[str]:
         str(sitting.runs_at_a_time),
         f"{sitting.wall_minutes:.1f}",
         f"{sitting.gpu_minutes:.1f}",
+        f"{sitting.gpu_minutes / len(sitting.runs):.1f}",
     ]
 
 

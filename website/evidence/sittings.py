@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, ValidationError
@@ -69,8 +69,13 @@ def read_sittings(folder: Path) -> Sittings:
         raise InputError(f"the file of sittings cannot be read ({error})", where=str(path), fix=fix) from error
 
 
-def add_sitting(folder: Path, names: Sequence[str], commit: str, runs_at_a_time: int, wall_minutes: float) -> Sitting:
-    """Append a sitting of these runs to the file. Date, hardware and code come from their provenance."""
+def sitting_of(
+    folder: Path, names: Sequence[str], commit: str, runs_at_a_time: int, wall_minutes: float
+) -> dict[str, Any]:
+    """Return a sitting of these runs as it is stored. Date, hardware and code come from their provenance.
+
+    Raise InputError if the runs are of several machines or codes, or if the commit has other code.
+    """
     launches = [launch for name in names for launch in launches_of(StoredRun.at(folder / name))]
     facts = {
         "date": min(launch.time for launch in launches)[:10],
@@ -83,11 +88,17 @@ def add_sitting(folder: Path, names: Sequence[str], commit: str, runs_at_a_time:
         "runs": list(names),
     }
     sitting = Sitting.model_validate(facts)
+    _check_commit(folder, sitting)
+    _check_minutes(folder, sitting, [StoredRun.at(folder / name) for name in names])
+    return facts
+
+
+def append_sitting(folder: Path, facts: Mapping[str, Any], rerun: str = "") -> None:
+    """Add a sitting to the file, which is made if it is not there. `rerun` replaces the command if it is given."""
     path = folder / NAME
-    value = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {"rerun": ""}
-    value.setdefault("sittings", []).append(facts)
+    value = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    value = {**value, "rerun": rerun or value.get("rerun", ""), "sittings": [*value.get("sittings", []), facts]}
     path.write_text(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
-    return sitting
 
 
 def check_sittings(folder: Path, runs: Mapping[str, StoredRun]) -> Sittings:
@@ -102,10 +113,7 @@ def check_sittings(folder: Path, runs: Mapping[str, StoredRun]) -> Sittings:
         for name in sitting.runs:
             _check_run(folder, sitting, name, runs[name])
         _check_minutes(folder, sitting, [runs[name] for name in sitting.runs])
-        known = code_at(sitting.commit)
-        if known is not None and known != sitting.code:
-            what = f"the code of commit {sitting.commit[:12]} is {known}, and that of the runs {sitting.code}"
-            raise _refused(folder, what, "name the commit at which the runs were made, without changes")
+        _check_commit(folder, sitting)
     _check_codes(folder, found)
     return found
 
@@ -139,6 +147,14 @@ def code_at(commit: str, root: Path = ROOT) -> str | None:
         return code_digest(Path(folder) / "src" / "egpo")
 
 
+def commit_of(name: str, root: Path = ROOT) -> str:
+    """Return the 40 digits of a commit, given by them or by a name such as HEAD."""
+    done = subprocess.run(["git", "-C", str(root), "rev-parse", f"{name}^{{commit}}"], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise InputError(f"there is no commit `{name}`", where=str(root), fix="give the commit of the runs")
+    return done.stdout.strip()
+
+
 def _check_run(folder: Path, sitting: Sitting, name: str, run: StoredRun) -> None:
     for launch in launches_of(run):
         if code_of(launch) != sitting.code:
@@ -147,9 +163,14 @@ def _check_run(folder: Path, sitting: Sitting, name: str, run: StoredRun) -> Non
         if hardware_of(launch) != sitting.hardware:
             what = f"{name} was made on {hardware_of(launch)}, and its sitting says {sitting.hardware}"
             raise _refused(folder, what, "put runs of different machines into different sittings")
-        if launch.git is not None and (launch.git.dirty or launch.git.commit != sitting.commit):
-            state = f"{launch.git.commit[:12]}{' with changes' * launch.git.dirty}"
-            raise _refused(folder, f"{name} was made at the commit {state}", f"its sitting says {sitting.commit[:12]}")
+
+
+def _check_commit(folder: Path, sitting: Sitting) -> None:
+    """Raise InputError if the commit has other code than the runs. A shallow clone may not have the commit."""
+    known = code_at(sitting.commit)
+    if known is not None and known != sitting.code:
+        what = f"the code of commit {sitting.commit[:12]} is {known}, and that of the runs {sitting.code}"
+        raise _refused(folder, what, "name the commit at which the runs were made, without changes")
 
 
 def _check_minutes(folder: Path, sitting: Sitting, runs: Sequence[StoredRun]) -> None:

@@ -151,9 +151,12 @@ def _cold_start(run: StoredRun, folder: Path, scrub: "Scrubber") -> Files:
 
 
 def _stages(path: Path) -> bytes:
-    """Return when each stage was done, from which inputs. The outputs are files that are not committed."""
+    """Return when each stage was done, and the digests of what the training began with (weights, data, settings)."""
     value = read_json_object(path)
-    jobs = {name: {**job, "outputs": {}} for name, job in value["jobs"].items()}
+    jobs = {
+        name: {**job, "inputs": job["inputs"] if name == "train" else {}, "outputs": {}}
+        for name, job in value["jobs"].items()
+    }
     return _json({**value, "jobs": jobs})
 
 
