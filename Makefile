@@ -5,7 +5,7 @@
 #   make verl     verl, vLLM and Ray on a CPU          make lock     resolve the dependencies afresh
 #   make docs     the documentation, as a local server make pages    the pages generated from the source
 #   make site     the documentation, built strictly    make matrix   core tests on several Pythons and torches
-#   make wheel    the wheel, in dist/
+#   make wheel    the wheel, in dist/                  make evidence tables and figures of docs/results.md
 # With TORCH_INDEX=URL torch comes from that index, and everything else from pip's own.
 
 # The first of these that is Python 3.11 or 3.12, which verl's environment needs; or say: make test PYTHON=/path/to/it
@@ -23,7 +23,7 @@ BFCL_READY := .env-bfcl/.ready
 VERL_READY := .env-verl/.ready
 DOCS_READY := .env-docs/.ready
 
-.PHONY: env verl system demo test test-main test-verl matrix wheel fuzz check format bench test-gpu lock docs pages site clean
+.PHONY: env verl system demo test test-main test-verl matrix wheel fuzz check format bench test-gpu lock docs pages evidence site clean
 
 env: $(READY)
 
@@ -81,29 +81,38 @@ test-verl: $(VERL_READY) $(BFCL_READY) system
 		tests=$$!; trap "kill -INT $$tests" INT TERM HUP; \
 		wait $$tests; status=$$?; trap - INT TERM HUP; wait $$tests; cat .env-verl/tests.log; exit $$status
 
-# The core tests: those that need nothing but the package and its dependencies. Left out are verl, BFCL, the browser, the
-# sandbox, GPUs, and the tests of this file.
-CORE := tests -m "not verl and not cuda" --ignore=tests/verl --ignore=tests/bfcl --ignore=tests/evals/bfcl \
-	--ignore=tests/experiments/test_bfcl.py --ignore=tests/reports/test_browser.py --ignore=tests/rewards/sandbox \
-	--ignore=tests/rewards/test_code.py --ignore=tests/test_environments.py \
-	--ignore=tests/environments/test_bfcl_multi_turn.py --ignore=tests/environments/test_openenv.py
+# The core tests: what a version of Python, torch or transformers can break. They need nothing but the package and its
+# dependencies: no verl, BFCL, browser, sandbox or GPU; nothing that kills a run again and again.
+CORE := tests/config tests/advantages tests/segments/test_masks.py tests/test_token_stats.py tests/test_errors.py \
+	$(patsubst %,tests/rewards/test_%.py,math gsm8k countdown arithmetic answers) tests/tasks tests/data \
+	$(patsubst %,tests/environments/test_%.py,episodes toolbox own_environment) \
+	tests/model_sources tests/local/updates tests/local/sampling tests/local/test_step.py \
+	tests/local/models/test_loading.py tests/evals/test_evaluation.py tests/evals/test_local_model.py \
+	tests/evals/test_paired.py tests/evals/test_passk.py tests/comparisons/test_comparison.py \
+	tests/comparisons/test_against_scipy.py tests/comparisons/test_outputs.py tests/test_api.py
+# Left out of these: what kills processes, measures memory, or runs whole trainings and commands.
+CORE_OPTIONS ?= -n auto -m "not verl and not cuda" \
+	-k "not killed and not memory_does_not_grow and not commands_of_the_page and not training_is_the_same"
 
 # The core tests in an environment for each word PYTHON:VERSIONS, where VERSIONS is lowest, locked or highest: the torch
-# and transformers that are installed. Or say: make matrix MATRIX=python3.13:highest CORE=tests/config
-# docs/installation.md records what was run.
-MATRIX ?= python3.11:lowest python3.11:highest python3.12:locked python3.13:locked
+# and transformers that are installed. An environment (6 GB with PyPI's torch) is removed after its tests, unless they
+# fail. Or say: make matrix MATRIX=python3.13:highest CORE=tests/config. docs/installation.md records what was run.
+# With UV=uv the packages are installed by uv, which unpacks a package once for all environments.
+MATRIX ?= python3.11:lowest python3.11:highest python3.12:locked python3.13:locked python3.14:locked
 LOWEST := "torch==2.11.*" "transformers==5.9.*"
 LOCKED := $(shell grep -E '^(torch|transformers)==' requirements.lock)
 HIGHEST := torch "transformers<6"
+UV ?=
+MATRIX_INSTALL = $(if $(UV),$(UV) pip install --quiet --python $$env/bin/python,$$env/bin/$(PIP_INSTALL) --no-compile)
 
 matrix:
 	@failed=""; for pair in $(MATRIX); do \
 		python=$${pair%:*}; versions=$${pair#*:}; env=.env-matrix-$$(basename $$python)-$$versions; \
 		case $$versions in lowest) wanted='$(LOWEST)';; locked) wanted='$(LOCKED)';; *) wanted='$(HIGHEST)';; esac; \
 		echo "== $$python, $$versions torch and transformers"; \
-		$$python -m venv $$env && eval $$env/bin/$(PIP_INSTALL) $$wanted -e "'.[dev]'" \
-			&& $$env/bin/pip list 2>/dev/null | grep -iE "^(torch|transformers|numpy) " \
-			&& $$env/bin/pytest -n auto $(CORE) || failed="$$failed $$pair"; \
+		$$python -m venv $$env && eval $(MATRIX_INSTALL) $$wanted -e "'.[dev]'" \
+			&& $$env/bin/python --version && $$env/bin/pip list 2>/dev/null | grep -iE "^(torch|transformers|numpy) " \
+			&& $$env/bin/pytest $(CORE_OPTIONS) $(CORE) && rm -rf $$env || failed="$$failed $$pair"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 # A wheel and an sdist in dist/. tests/test_wheel.py installs the wheel outside the clone and runs the fast demo.
@@ -119,6 +128,7 @@ check: $(READY) $(DOCS_READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m website.pages --check
+	$(BIN)/python -m website.evidence --check
 	$(MKDOCS) build --strict --quiet
 
 format: $(READY)
@@ -184,6 +194,11 @@ $(DOCS_READY): environments/docs/requirements.txt $(READY)
 
 pages: $(READY)
 	$(BIN)/python -m website.pages
+
+# The generated part of docs/results.md and its figures, from the runs in docs/evidence. website/evidence says how runs
+# are added to it.
+evidence: $(READY)
+	$(BIN)/python -m website.evidence
 
 site: $(DOCS_READY)
 	$(MKDOCS) build --strict --quiet

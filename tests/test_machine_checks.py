@@ -140,6 +140,14 @@ def test_a_verl_without_the_plug_in_is_red(monkeypatch):
     assert "VERL_USE_EXTERNAL_PLUGINS" in check.fix
 
 
+def test_doctor_prints_the_same_advice_once(monkeypatch):
+    found = [checks.Check(name, "amber", "not installed", "build it") for name in ("verl", "ray")]
+    monkeypatch.setattr(checks, "run_checks", lambda: iter([*found, checks.Check("torch", "green", "2.13.0")]))
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.output.count("build it") == 1
+    assert done.output.count("as for verl") == 1
+
+
 def test_doctor_leaves_with_1_when_something_is_red(monkeypatch):
     monkeypatch.setattr(checks, "CHECKS", [lambda: checks.Check("torch", "red", "not installed", "pip install torch")])
     done = CliRunner().invoke(app, ["doctor"])

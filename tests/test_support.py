@@ -31,6 +31,18 @@ def test_the_pins_of_the_package_are_the_supported_versions():
     ]
 
 
+def test_every_supported_python_was_run_and_is_run_in_ci():
+    """The page's table of runs, `make matrix` and the workflow name the same combinations."""
+    page = (ROOT / "docs" / "installation.md").read_text()
+    recorded = set(re.findall(r"^\| (lowest|locked|highest) \| (3\.\d+)\.\d+ \|", page, re.M))
+    words = re.findall(r"^MATRIX \?= (.*)", (ROOT / "Makefile").read_text(), re.M)[0].split()
+    matrix = {(word.partition(":")[2], word.partition(":")[0].removeprefix("python")) for word in words}
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    in_ci = {(versions, python) for python, versions in re.findall(r'{python: "(.*?)", versions: (\w+)}', workflow)}
+    assert recorded == matrix == in_ci
+    assert {python for _, python in recorded} == {f"{major}.{minor}" for major, minor in support.PYTHON_VERSIONS}
+
+
 def test_the_environments_have_the_supported_versions():
     verl = pinned("environments/verl/requirements.txt")
     assert verl["verl"] == pinned("environments/verl-rewards/requirements.txt")["verl"] == support.VERL_VERSION

@@ -119,7 +119,7 @@ class _Axes:
 def _panel(panel: Panel, index: int, rows: Sequence[Row]) -> str:
     values = [float(row[panel.column]) for row in rows]
     last = max(int(row["step"]) for row in rows)
-    axes = _Axes(LEFT + index * (PANEL_WIDTH + 64), last, *_scale(min(values), max(values)))
+    axes = _Axes(LEFT + index * (PANEL_WIDTH + 64), last, *scale(min(values), max(values)))
     estimators = sorted({row["estimator"] for row in rows}, key=ESTIMATORS.index)
     lines = [line for one in estimators for line in _lines(axes, one, _curves(rows, one, panel.column))]
     return "\n".join([*_grid(axes, panel), *lines])
@@ -159,7 +159,7 @@ def _lines(axes: _Axes, estimator: str, curves: list[dict[int, float]]) -> Itera
         yield f'<polyline points="{points}" {style}/>'
 
 
-def _scale(low: float, high: float) -> tuple[float, float, float]:
+def scale(low: float, high: float) -> tuple[float, float, float]:
     """Return round limits around the values, and the distance of the ticks."""
     ticks = [base * 10.0**power for power in range(-4, 4) for base in (1, 2, 5)]
     tick = next(one for one in ticks if (high - low) / one <= 5)

@@ -49,6 +49,16 @@ _SANDBOX = (
 )
 _CODE = "```python\nprint(input().count('r'))\n```"
 
+_BFCL_COUNTS = (
+    "| part | categories | cases | left out | problems |\n|---|---|---|---|---|\n"
+    "| `train` | `simple_python` 261, `irrelevance` 165, `parallel_multiple` 145, `parallel` 130, `multiple` 122 "
+    "| 866 | 43 | 823 |\n"
+    "| `held_out` | `simple_python` 121, `parallel` 70, `irrelevance` 69, `multiple` 59, `parallel_multiple` 55 "
+    "| 374 | 0 | 374 |\n"
+    "| `unseen` | `live_multiple` 1,051, `live_irrelevance` 884, `live_simple` 256, `live_parallel_multiple` 24, "
+    "`live_parallel` 16 | 2,235 | 4 | 2,231 |"
+)
+
 TASK_NOTES: dict[str, TaskNotes] = {
     "countdown": TaskNotes(
         title="Countdown",
@@ -203,5 +213,79 @@ TASK_NOTES: dict[str, TaskNotes] = {
         pages="the rewards for [mathematics](../rewards/math.md), [code](../rewards/code.md) and both "
         "[together](../rewards/hybrid.md)",
         index=-1,
+    ),
+    "bfcl": TaskNotes(
+        title="BFCL",
+        about="Single-turn cases of the Berkeley Function-Calling Leaderboard: one request, one or more tools, and the "
+        "right calls, or none. They come from the package `bfcl-eval` 2026.3.23 (1.9 MB), which is fetched from the "
+        "package index once, by its digest; its code does not run. The reward honours every possible answer that BFCL "
+        "lists, as [its AST checker does](../rewards/tool_calls.md). Java and JavaScript cases are not used: their "
+        "arguments are not JSON values.\n\n"
+        "The cases are divided once and for all. Of five categories, about 70 % of the cases, by a hash of the case's "
+        "id, are for training; the others are the test split (`held_out`). Five more categories, with requests of real "
+        "users, are never trained on: they are the test split of a second task, `bfcl_unseen`, which is otherwise the "
+        "same and reads the same prepared folder. BFCL asks the same in `simple_python` and in `multiple`: a training "
+        "case whose request is also a test case is dropped (43 cases). Four cases have no right answer, for the "
+        f"official checker either, and are dropped too.\n\n{_BFCL_COUNTS}\n\n"
+        "The prompts need no chat template with tools: the tools are part of the system message. With SmolLM2's "
+        "tokenizer and descriptions of at most 120 characters, prompts have a median of 334 tokens in training (95 %: "
+        "705, longest: 1,032), 335 in `held_out` (667, 962) and 805 in `unseen` (1,756, 5,995); gold answers 85 (257, "
+        "383), 81 (252, 466) and 62 (125, 412). The recipes `tool_calls_smollm2*` leave out cases with more than 1,024 "
+        "tokens in the prompt or 192 in the gold answer: 697 training, 322 held-out and 1,521 unseen cases remain.\n\n"
+        "A gold answer has a short thinking text, which is made by rules: which tool fits, how often it is called, and "
+        "which arguments have a value that is in the request, that is the tool's default, or that is to be worked out. "
+        "Of the allowed values, one whose text is in the request is preferred; arguments that may be left out are left "
+        "out.\n\n"
+        "The ids of the training cases are kept in `provenance.json` of the run, and as `trained_cases.json` in every "
+        "model folder that it writes, also after `egpo merge` and `egpo push`. The cold start's are included. "
+        "[`egpo eval bfcl`](../bfcl.md) leaves these cases out, and says how many.",
+        settings={
+            "mode": "Mode of the reward, see above.",
+            "instruction": 'Text before the tools. `null`: one that asks for thinking. `""`: none.',
+            "description_chars": "Longest description of a tool or argument in the prompt, in characters. It is cut at "
+            "the end of a sentence or word. `null`: no limit; 0: no descriptions.",
+            "tokenizer": "Model whose tokens the next two settings count.",
+            "max_prompt_tokens": "Cases with longer prompts are left out, and counted by `egpo prepare`.",
+            "max_answer_tokens": "Cases with longer gold answers are left out, and counted by `egpo prepare`.",
+        },
+        modes={
+            "strict_think": "1 if a well-formed thinking block comes first and every call is right, else 0",
+            "plain": "1 if every call is right, else 0; thinking is not required",
+            "shaped": "0.1 for the form plus 1 for the calls",
+        },
+        examples=(
+            Example(
+                '<think>Search.</think><tool_call>{"name": "lawsuit_search", "arguments": '
+                '{"company": "Google", "start_date": "01-01-2021", "location": "California"}}</tool_call>',
+                1.0,
+                "correct",
+            ),
+            Example(
+                '<think>Search.</think><tool_call>{"name": "lawsuit_search", "arguments": {"company": "GOOG", '
+                '"start_date": "january 1 2021", "location": "California", "status": "ongoing"}}</tool_call>',
+                1.0,
+                "correct",
+            ),
+            Example(
+                '<think>Search.</think><tool_call>{"name": "lawsuit_search", "arguments": '
+                '{"company": "Google", "start_date": 2021, "location": "California"}}</tool_call>',
+                0.0,
+                "wrong_type",
+            ),
+            Example(
+                '<think>Search.</think><tool_call>{"name": "lawsuit_search", "arguments": '
+                '{"company": "Google", "location": "California"}}</tool_call>',
+                0.0,
+                "missing_argument",
+            ),
+            Example("<think>No tool fits.</think>I cannot search for lawsuits.", 0.0, "no_call"),
+        ),
+        index=6,
+        source="the folder `bfcl_eval/data` of an installed `bfcl-eval`, or its wheel; needed only on a machine "
+        "without the package index",
+        ground_truth="BFCL's possible answers as JSON: for each call, the allowed values of each argument, where an "
+        "empty text means that it may be left out",
+        rewards=("tool_calls",),
+        pages="[the reward in detail](../rewards/tool_calls.md), [evaluation on BFCL](../bfcl.md)",
     ),
 }

@@ -13,7 +13,7 @@ from typing import Any
 from egpo.rewards.scoring import KINDS
 from egpo.tasks import load_task
 from egpo.tasks.loading import SOURCED_TASKS
-from egpo.tasks.sourced import SourcedTask
+from egpo.tasks.sourced import GENERATOR, SourcedTask
 from website.markdown import table
 from website.task_notes import COMMON_SETTINGS, TASK_NOTES, Example, TaskNotes
 
@@ -140,9 +140,11 @@ def _default(value: Any) -> str:
 
 def _data(name: str, kind: type[SourcedTask], notes: TaskNotes) -> str:
     verb, sizes = name.replace("_", "-"), kind.generated_sizes
+    is_generated = kind.default_source == GENERATOR
+    sources = "a file, a folder or a dataset on the hub instead" if is_generated else "the cases from another place"
     return (
         f"```bash\negpo prepare {verb} --out data/{name}\n```\n\n"
         f"This writes {sizes.train:,} training and {sizes.test:,} test problems; `--train`, `--test` and `--seed` "
-        f"change this. `--source` reads a file, a folder or a dataset on the hub instead: {notes.source}.\n\n"
+        f"change this. `--source` reads {sources}: {notes.source}.\n\n"
         f"The ground truth of a row is {notes.ground_truth}. [Data](../data.md) has the columns of the files."
     )

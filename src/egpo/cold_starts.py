@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from egpo.benchmark_cases import ROW_KEY, case_name
 from egpo.config import Config, SftConfig
 from egpo.config.machine import model_identity
 from egpo.config.schema import Checkpoints, ColdStart, SftData, SftUpdate, Trackers
@@ -25,6 +26,7 @@ from egpo.fingerprints import digest_of
 from egpo.prepared_data import data_plan, require_prepared_data, with_prepared_data
 from egpo.rewards.answers import split_thinking
 from egpo.tasks import Problem, Task, load_task
+from egpo.tool_calls.calls import OPEN
 
 FOLDER = "cold_starts"
 _FORMAT = 1
@@ -125,6 +127,16 @@ def require_inputs(config: Config, recipe: str) -> Config:
     return require_prepared_data(with_cold_start(config), recipe)
 
 
+def require_gold_answer(plan: ColdStartPlan) -> None:
+    """Raise InputError if the first training problem has no gold answer. Data that must be prepared first are not
+    looked at: their examples are checked when they are written, before anything is trained."""
+    config = plan.config
+    if data_plan(config) is None:
+        task = load_task(config.task.name, **config.task.settings)
+        for problem in islice(task.problems("train"), 1):
+            _gold(task, problem)
+
+
 def make_cold_start(plan: ColdStartPlan) -> str:
     """Train the cold start, or resume it. Return one line: the number of examples and the folder of the model."""
     from egpo.local.sft.session import sft
@@ -159,7 +171,9 @@ def _example(plan: ColdStartPlan, task: Task, problem: Problem) -> Mapping[str, 
     answer = _gold(task, problem)
     if plan.is_thinking:
         answer = with_thinking(answer, plan.config.segments.tags)
-    return {"messages": [*task.prompt(problem), {"role": "assistant", "content": answer}]}
+    case = case_name(task, problem.key)
+    named = {} if case is None else {ROW_KEY: case}
+    return {"messages": [*task.prompt(problem), {"role": "assistant", "content": answer}], **named}
 
 
 def _gold(task: Task, problem: Problem) -> str:
@@ -178,11 +192,16 @@ def _gold(task: Task, problem: Problem) -> str:
 def with_thinking(answer: str, tags: tuple[str, str]) -> str:
     """Return the answer with its reasoning between the tags.
 
-    The reasoning is all but the last line. An answer that has closed thinking, or only one line, is returned as it is.
+    The reasoning is all but the last line, or what precedes the first tool call. An answer that has closed thinking,
+    or no reasoning, is returned as it is.
     """
     if split_thinking(answer, tags).closed:
         return answer
-    reasoning, _, final = answer.strip().rpartition("\n")
+    reasoning, opening, final = answer.strip().partition(OPEN)
+    if opening:
+        final = opening + final
+    else:
+        reasoning, _, final = answer.strip().rpartition("\n")
     return f"{tags[0]}\n{reasoning.strip()}\n{tags[1]}\n\n{final.strip()}" if reasoning.strip() else answer
 
 

@@ -36,6 +36,18 @@ def folder_digest(folder: Path) -> str:
     return digest_of({path.name: fingerprint(path) for path in files_in(folder)})
 
 
+CODE = (".py", ".c", ".h")
+
+
+def code_digest(package: Path) -> str:
+    """Return the first 16 hex digits of a digest of a package's source: names and contents of Python and C files.
+
+    Equal digests mean equal code, also where no git repository says so. Recipes and assets are left out.
+    """
+    files = sorted(path.relative_to(package).as_posix() for path in package.rglob("*") if path.suffix in CODE)
+    return digest_of({name: hashlib.sha256((package / name).read_bytes()).hexdigest() for name in files})[:16]
+
+
 def files_in(folder: Path) -> list[Path]:
     """Return the files directly in a folder, sorted by path. Hidden files are left out."""
     return sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith("."))

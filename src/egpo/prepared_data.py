@@ -10,7 +10,7 @@ from typing import Any
 
 from egpo.config import Config
 from egpo.config.machine import NAME, data_place, machine_file
-from egpo.config.schema import Convert
+from egpo.config.schema import Convert, Task
 from egpo.data import SplitRule, ToolStyle, convert
 from egpo.data.conversion import CONVERSION_VERSION
 from egpo.data.manifest import MANIFEST, read_manifest, verify
@@ -22,7 +22,7 @@ from egpo.errors import InputError
 from egpo.fingerprints import digest_of, files_in, fingerprint, folder_digest
 from egpo.tasks.dataset import NAME as DATASET
 from egpo.tasks.dataset import input_files
-from egpo.tasks.loading import SOURCED_TASKS
+from egpo.tasks.loading import SOURCED_TASKS, TASKS
 from egpo.tasks.preparation import prepare
 from egpo.tasks.sourced import SourcedTask
 
@@ -46,7 +46,7 @@ class DataPlan:
         return {
             "task": digest_of([self.task.__name__, version, self.row_settings]),
             "prepare": digest_of(chosen),
-            "source": _source_identity(self.source),
+            "source": _source_identity(self.source) if self.source else self.task.default_source,
         }
 
     @property
@@ -115,8 +115,21 @@ def with_prepared_data(config: Config) -> Config:
     plan = data_plan(config)
     if plan is None:
         return config
-    settings = {**config.task.settings, "source": str(plan.folder)}
-    return config.model_copy(update={"task": config.task.model_copy(update={"settings": settings})})
+    task = _reading(config.task, plan.folder)
+    exams = tuple(_reading(exam, plan.folder) if _shares_data(exam, plan) else exam for exam in config.eval.tasks)
+    evaluation = config.eval.model_copy(update={"tasks": exams})
+    return config.model_copy(update={"task": task, "eval": evaluation})
+
+
+def _reading(task: Task, folder: Path) -> Task:
+    return task.model_copy(update={"settings": {**task.settings, "source": str(folder)}})
+
+
+def _shares_data(task: Task, plan: DataPlan) -> bool:
+    """Return whether a task of `eval.tasks` reads the prepared data of the trained task."""
+    found = TASKS.get(task.name.replace("-", "_"))
+    shared = getattr(found, "data_of", None)
+    return shared is not None and SOURCED_TASKS[shared] is plan.task and "source" not in task.settings
 
 
 def require_prepared_data(config: Config, recipe: str) -> Config:
@@ -153,10 +166,8 @@ def data_digest(config: Config) -> str:
     return digest_of([config.task.name, config.task.settings])
 
 
-def _source_identity(source: str | None) -> str:
+def _source_identity(source: str) -> str:
     """Return a digest of the bytes of a file or folder; a name on the hub is returned unchanged."""
-    if source is None:
-        return "generator"
     path = Path(source)
     return folder_digest(path) if path.is_dir() else fingerprint(path) or source
 

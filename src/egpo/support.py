@@ -5,7 +5,7 @@ The pins in `pyproject.toml` and `environments/` must agree with the versions he
 
 from pathlib import Path
 
-PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13))
+PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 """The versions on which the core tests were run (`make matrix`; docs/installation.md)."""
 VERL_PYTHON_VERSIONS = ((3, 11), (3, 12))
 """The versions for which verl's packages exist."""

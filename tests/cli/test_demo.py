@@ -11,6 +11,7 @@ def test_help_says_how_long_it_takes_and_shows_an_example():
     assert "about four minutes on two cores" in " ".join(shown.split())
     assert "Example:" in shown
     assert "--fast" in shown
+    assert "--model smollm2-135m" in shown
 
 
 def test_a_folder_that_holds_something_else_ends_with_code_2(tmp_path, monkeypatch, capsys):

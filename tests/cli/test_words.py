@@ -88,6 +88,8 @@ def test_every_verb_has_a_short_option_for_help(words):
         (["train", "--resume", "model.path=m"], "loading ...\n"),
         (["eval", "egpo-tiny", "--task", "countdown"], "loading egpo-tiny ...\n"),
         (["doctor"], "checking this machine ...\n"),
+        (["audit", "sandbox"], "testing the sandbox ...\n"),
+        (["push", "runs/a", "me/a"], "reading runs/a ...\n"),
         (["train", "-h"], ""),
         (["recipes"], ""),
         ([], ""),
@@ -111,3 +113,11 @@ def test_the_first_line_comes_before_torch_is_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("verb", ["train", "sft", "plan"])
+def test_a_verb_without_a_recipe_names_one_that_works(verb):
+    done = RUNNER.invoke(app, [verb])
+    assert isinstance(done.exception, InputError)
+    assert str(done.exception).startswith(f"egpo {verb}: no recipe is given; name one, as in `egpo {verb} c")
+    assert "egpo recipes" in str(done.exception)

@@ -51,7 +51,7 @@ def test_many_degrees_of_freedom_are_the_normal_distribution(freedom):
         assert t_quantile(share, freedom) == pytest.approx(stats.t.ppf(share, freedom), rel=2e-6)
 
 
-@pytest.mark.parametrize(("freedom", "alpha"), product((1, 2, 3, 8, 38, 500), (0.05, 0.01, 0.0005)))
+@pytest.mark.parametrize(("freedom", "alpha"), list(product((1, 2, 3, 8, 38, 500), (0.05, 0.01, 0.0005))))
 def test_the_power_of_a_t_test_is_the_noncentral_t(freedom, alpha):
     """Up to the 200 quantiles of the standard error over which ours is averaged."""
     critical = stats.t.ppf(1 - alpha / 2, freedom)

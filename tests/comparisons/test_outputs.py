@@ -4,9 +4,12 @@ import csv
 import json
 
 import pytest
+from typer.testing import CliRunner
 
+from egpo.cli.main import app
 from egpo.comparisons.comparison import ComparisonOptions, compare_runs
-from egpo.comparisons.outputs import as_csv, as_json, as_markdown, csv_text, write_json
+from egpo.comparisons.fairness import together
+from egpo.comparisons.outputs import as_csv, as_json, as_markdown, csv_text, verdict_lines, write_json
 from tests.comparisons.folders import drawn, two_conditions, write_run, write_run_evaluation
 
 
@@ -60,3 +63,39 @@ def test_it_is_written_whole_into_a_folder_that_need_not_be_there(unfair, tmp_pa
     path = write_json(unfair, tmp_path / "new" / "place")
     assert path.name == "compare.json"
     assert json.loads(path.read_text())["format"] == 1
+
+
+def test_one_contrast_has_its_verdict_and_many_are_counted(tmp_path):
+    (single,) = compare_runs(two_conditions(tmp_path / "two", other=0.6)).contrasts
+    assert verdict_lines([single]) == [single.verdict, f"Test: {single.method}."]
+    runs = []
+    for place, (estimator, share) in enumerate(
+        (("grpo", 0.4), ("egpo", 0.4), ("egpo_calibrated", 0.7), ("other", 0.7))
+    ):
+        for seed in range(5):
+            run = write_run(tmp_path / f"{estimator}-s{seed}", estimator=estimator, seed=seed)
+            write_run_evaluation(run, drawn(share, [place, seed]))
+            runs.append(run)
+    found = compare_runs(runs)
+    rest = [one.detectable for one in found.contrasts if one.finding == "not distinguishable"]
+    assert len(rest) == 2
+    assert verdict_lines(found.contrasts)[:2] == [
+        "4 of 6 contrasts are different from zero",
+        "2 of 6 contrasts are not distinguishable from zero; smallest detectable difference: "
+        f"{100 * min(rest):.1f} to {100 * max(rest):.1f} points (80 % power)",
+    ]
+    three = compare_runs(runs[:15])
+    better = [one.verdict for one in three.contrasts if one.finding != "not distinguishable"]
+    assert len(better) == 2
+    assert verdict_lines(three.contrasts)[:2] == better
+    assert "Holm's correction for 3 contrasts" in verdict_lines(three.contrasts)[-1]
+    shown = CliRunner().invoke(app, ["compare", *map(str, runs[:15])], env={"COLUMNS": "100"}).stdout
+    assert max(map(len, shown.splitlines())) <= 100
+    assert len(shown.splitlines()) < 25, "fifteen runs fit on one screen"
+
+
+def test_runs_of_several_seeds_are_one_name():
+    assert together(["grpo", "egpo"]) == ["grpo", "egpo"]
+    assert together(["a-s0", "a-s1"]) == ["a-s0", "a-s1"]
+    assert together(["a-s0", "b", "a-s1", "a-s10"]) == ["a-s{0,1,10}", "b"]
+    assert together(["7b-s0", "7b-s1", "7b-s2"]) == ["7b-s{0,1,2}"]

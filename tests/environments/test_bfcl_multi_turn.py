@@ -11,31 +11,26 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from egpo.benchmark_cases import case_name, cases_of_task
 from egpo.environments import EnvironmentHost, Episode, EpisodeLimits, replay
 from egpo.environments.bfcl.cases import (
     NUM_SCENARIOS,
-    TRAINED_FILE,
     VARIANTS,
     read_cases,
-    read_trained_cases,
-    require_untrained,
     scenario_of,
     split_of,
     trained_scenarios,
-    write_trained_cases,
+    with_variants,
 )
 from egpo.environments.bfcl.interpreter import data_folder
 from egpo.environments.bfcl.multi_turn import REASONS
 from egpo.errors import InputError
-from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, _require_untrained, evaluate_bfcl
-from egpo.evals.bfcl.passes import BfclSettings
-from egpo.evals.bfcl.targets import BfclTarget
-from egpo.evals.targets import ModelPlace
 from egpo.rewards.verdict import Verdict
 from egpo.tasks import check_gold, load_task
 from egpo.tasks.episodes import environment_row
@@ -227,32 +222,30 @@ def test_the_split_is_by_scenario():
     assert not scenarios["train"] & scenarios["test"]
 
 
-def test_trained_cases_are_refused_as_an_evaluation(tmp_path):
-    require_untrained(["multi_turn_base_3"], tmp_path)
-    write_trained_cases(tmp_path, ["multi_turn_base_3", "multi_turn_base_5"])
-    write_trained_cases(tmp_path, ["multi_turn_base_5", "multi_turn_miss_func_9"])
-    assert read_trained_cases(tmp_path) == ["multi_turn_base_3", "multi_turn_base_5", "multi_turn_miss_func_9"]
-    require_untrained(["multi_turn_base_4", "simple_python_3"], tmp_path)
-    with pytest.raises(
-        InputError, match=r"trained on 1 of these cases, or on variants of them \(`multi_turn_miss_param_3`"
-    ):
-        require_untrained(["multi_turn_base_4", "multi_turn_miss_param_3"], tmp_path)
-    (tmp_path / TRAINED_FILE).write_text("{}")
-    with pytest.raises(InputError, match="not a list of cases"):
-        read_trained_cases(tmp_path)
+def test_training_cases_are_those_of_the_training_split_and_of_the_chosen_variants():
+    assert {split_of(case) for case in cases_of_task(load_task("bfcl_multi_turn"))["bfcl"]} == {"train"}
+    task = load_task("bfcl_multi_turn", variants=["miss_func"], train=3)
+    keys = [problem.key for problem in task.problems("train")]
+    assert len(keys) == 3
+    assert cases_of_task(task) == {"bfcl": sorted(keys)}
+    assert case_name(task, keys[0]) == f"bfcl/{keys[0]}"  # for the examples of a cold start
 
 
-def test_the_evaluation_with_bfcl_refuses_trained_cases(tmp_path):
-    """Before anything is started. Other categories, and models without a record, are evaluated as before."""
-    place = ModelPlace(str(tmp_path), "mine")
-    target = BfclTarget("mine", str(tmp_path), place=place)
-    asked = BfclSettings("", "mine", str(tmp_path), ("multi_turn_base", "simple_python"))
-    _require_untrained(target, asked)
-    write_trained_cases(tmp_path, ["multi_turn_miss_func_3"])
-    with pytest.raises(InputError, match="model mine: the model was trained on 1 of these cases"):
-        evaluate_bfcl(target, asked, BfclOptions(offline=True), lambda line: None)
-    _require_untrained(target, replace(asked, categories=("simple_python",)))
-    _require_untrained(target, replace(asked, cases={"multi_turn_base": ["multi_turn_base_4"]}))
+IDS = st.sampled_from([*(f"multi_turn_{variant}" for variant in VARIANTS), "simple_python", "multi_turn_other"])
+
+
+@given(st.lists(st.builds(lambda category, number: f"{category}_{number}", IDS, st.integers(0, 199))))
+def test_all_variants_of_a_trained_scenario_count_as_trained(trained):
+    whole = with_variants(trained)
+    assert {*trained} <= {*whole}
+    assert with_variants(whole) == whole == sorted({*whole})
+    scenarios = {number for case in trained if (number := case.rpartition("_")[2]) and is_multi_turn(case)}
+    assert Counter(case.rpartition("_")[2] for case in whole if is_multi_turn(case)) == dict.fromkeys(scenarios, 4)
+    assert {case for case in whole if not is_multi_turn(case)} == {case for case in trained if not is_multi_turn(case)}
+
+
+def is_multi_turn(case):
+    return case.removeprefix("multi_turn_").rpartition("_")[0] in VARIANTS
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from egpo.config.machine import model_folder, require_model_place
 from egpo.errors import InputError
 from egpo.machine_checks import check_small_models
-from egpo.model_sources import NAMES, display_name, local_folder, named_models, origin_facts, short_names
+from egpo.model_sources import NAMES, display_name, local_folder, origin_facts, short_names, wheels
 from egpo.model_sources.named_models import INDEXED_MODELS, is_here
 from tests.model_sources.gguf_files import write_model
 
@@ -38,7 +38,7 @@ def wheel(tmp_path, cache, monkeypatch):
 
 
 def test_a_wheel_that_was_brought_is_converted_without_a_network(wheel, monkeypatch):
-    monkeypatch.setattr(named_models, "_downloaded", None)
+    monkeypatch.setattr(wheels, "downloaded", None)
     assert is_here(NAME)
     folder = model_folder(NAME)
     wheel.unlink()

@@ -86,6 +86,7 @@ SICK = {
     "kl_high": [{"actor/kl": 0.51}],
     "kl_rising": [*steady("actor/kl", 0.02, 15), *steady("actor/kl", 0.21, 5)],
     "equal_rewards": steady("groups/zero_variance_frac", 0.81, 5),
+    "no_response_ends": steady("response_length/clip_ratio", 0.95, 2),
     "responses_truncated": steady("response_length/clip_ratio", 0.31, 3),
     "segment_missing": [{"egpo/segment/coverage": 0.09}],
     "reward_failing": [{"reward/error_frac": 0.06}],

@@ -4,12 +4,15 @@ import subprocess
 import sys
 from dataclasses import replace
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
+import egpo
 from egpo.errors import EgpoWarning, InputError
+from egpo.fingerprints import code_digest
 from egpo.runs import Provenance, describe_launch, read_provenance, record_resumption, write_provenance
-from egpo.runs.provenance import git_state
+from egpo.runs.provenance import CODE_VERSION, git_state
 
 DATA = {"train.parquet": "ab" * 32}
 
@@ -83,3 +86,8 @@ def test_git_is_told_where_there_is_one(tmp_path, monkeypatch):
 def test_a_machine_without_git_is_fine(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_state(tmp_path) is None
+
+
+def test_the_code_of_egpo_is_known_without_a_repository(tmp_path):
+    recorded = read_provenance(stored(tmp_path)).start.versions[CODE_VERSION]
+    assert recorded == code_digest(Path(egpo.__file__).parent)

@@ -1,5 +1,6 @@
 """A run folder is read as far as it was written; a missing file is empty, a damaged one an error that names it."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -110,3 +111,22 @@ def test_reading_a_run_needs_no_torch(run):
         f"StoredRun.at(Path({str(run.folder.path)!r})).probe; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_compressed_lines_are_read_like_plain_ones(tmp_path):
+    with RunFolder.create(tmp_path / "a", "name: a\nsteps: 2\n") as folder:
+        for stream in (MetricStream(folder.metrics), MetricStream(folder.timings)):
+            for step in (1, 2):
+                stream.append(step, {"critic/score/mean": step / 3})
+    before = StoredRun.at(folder.path)
+    metrics, timings = before.metrics, before.timings
+    for path in (folder.metrics, folder.timings):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    after = StoredRun.at(folder.path)
+    assert (after.metrics, after.timings, after.last_step) == (metrics, timings, 2)
+    packed = folder.metrics.with_name("metrics.jsonl.gz")
+    for broken in (packed.read_bytes()[:-9], b"no gzip", packed.read_bytes()[:12] + b"x" * 20):
+        packed.write_bytes(broken)
+        with pytest.raises(InputError, match=r"metrics\.jsonl\.gz: the file is not valid gzip"):
+            StoredRun.at(folder.path).metrics  # noqa: B018

@@ -7,7 +7,8 @@ imports what it needs inside its function, so that `egpo --help` is fast and loa
 - Recipes: `recipes` (and `egpo new`), `config`. Checks: `doctor`, `audit`.
 - Results: `merge`, `push`, `serve`, `eval`, `eval_bfcl`, `report`, `compare`, `results`.
 - `words`: completion of recipes and settings, advice for unknown options, the first line of a verb.
-- Output: `tables` (safe for text that a model wrote), `eval_tables`, `probe_tables`, `audit_tables`; `progress` bars.
+- Output: `tables` (safe for text that a model wrote), `eval_tables`, `probe_tables`, `audit_tables`; `progress` bars;
+  `silence`: a line when a verb has printed nothing for some seconds.
 
 To add a verb: write a function with an example in its docstring in a file of its own, and register it in `main`.
 """

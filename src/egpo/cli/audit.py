@@ -46,6 +46,7 @@ def audit_sandbox(
     from rich.console import Console
     from rich.table import Table
 
+    from egpo.cli.silence import now_doing
     from egpo.rewards.sandbox.audit import audit, measure_memory
 
     sandbox, detail = _sandbox(tier, cgroup)
@@ -54,6 +55,7 @@ def audit_sandbox(
         for finding in measure_memory(sandbox, programs) if memory else audit(sandbox):
             rows.append(asdict(finding))
             status.update(f"testing the sandbox: {finding.attempt}")
+            now_doing(f"testing the sandbox; {len(rows)} attacks are done")
     num_through = sum(not row["contained"] for row in rows)
     if as_json:
         answer = {"tier": sandbox.tier, "protection": detail, "got_through": num_through, "attempts": rows}
@@ -133,7 +135,9 @@ def rewards(
     from egpo.audits import audit_rewards
     from egpo.cli.audit_tables import as_json_value, print_audit
     from egpo.cli.progress import counted
+    from egpo.cli.silence import now_doing
 
+    now_doing(f"judging the rows of {file}")
     watch = counted("rows")
     done = audit_rewards(file, reward=reward, against=against, workers=workers, limit=limit, keep=rows, watch=watch)
     if as_json:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from egpo.comparisons.result import Comparison, ConditionRow
 
-CONDITION_COLUMNS = ("condition", "metric", "mean", "runs", "evaluations per run")
+CONDITION_COLUMNS = ("condition", "metric", "mean", "runs", "evaluations of a run")
 
 RUNS_HELP = (
     "Run folders. For a model without a run, such as the base model: the JSON file of its evaluation (evals/NAME.json)."
@@ -62,8 +62,10 @@ def compare(
 
     Example: [cyan]egpo compare runs/grpo-0 runs/grpo-1 runs/egpo-0 runs/egpo-1[/]
     """
+    from egpo.cli.silence import now_doing
     from egpo.comparisons.outputs import as_csv, write_json, write_text
 
+    now_doing("comparing")
     found = _of_scores(runs, scores, cases, effect) if scores else _of_runs(runs, factor, allow, exam, metric, seed)
     _show(found, as_json, markdown)
     if csv is not None:
@@ -114,18 +116,22 @@ def print_comparison(comparison: "Comparison") -> None:
     from rich.console import Console
 
     from egpo.cli.tables import cell
-    from egpo.comparisons.outputs import CONTRAST_COLUMNS, contrast_cells
+    from egpo.comparisons.outputs import CONTRAST_COLUMNS, contrast_cells, verdict_lines
 
     console = Console(highlight=False, emoji=False)
-    console.print(cell(comparison.title))
+    metrics = dict.fromkeys(row.metric for row in comparison.conditions)
+    console.print(cell(f"{comparison.title}: {', '.join(metrics)}"))
     if comparison.unfair:
         console.print("[bold red]Not a fair comparison:[/]")
         for found in comparison.unfair:
             console.print(f"  {cell(str(found))}")
-    _print_table(console, CONDITION_COLUMNS, map(_condition_cells, comparison.conditions))
-    _print_table(console, CONTRAST_COLUMNS, map(contrast_cells, comparison.contrasts))
-    for contrast in comparison.contrasts:
-        console.print(f"[bold]{cell(contrast.verdict)}[/] ({cell(contrast.metric)}; {cell(contrast.method)})")
+    several = len(metrics) > 1
+    _print_table(console, CONDITION_COLUMNS, map(_condition_cells, comparison.conditions), with_metric=several)
+    _print_table(console, CONTRAST_COLUMNS, map(contrast_cells, comparison.contrasts), with_metric=several)
+    *verdicts, test = verdict_lines(comparison.contrasts)
+    for verdict in verdicts:
+        console.print(f"[bold]{cell(verdict)}[/]")
+    console.print(cell(test))
     for note in comparison.notes:
         console.print(cell(note))
 
@@ -135,22 +141,20 @@ def _condition_cells(row: "ConditionRow") -> "Sequence[str]":
 
     --json, --markdown and --csv also list the names of the runs and their single evaluations.
     """
-    from egpo.comparisons.result import amount
+    from egpo.comparisons.outputs import figure, repeated, run_means
 
-    runs = ", ".join(_figure(run.mean, row.is_share) for run in row.runs) if len(row.runs) > 1 else "1"
-    counts = sorted({run.num_evaluations for run in row.runs})
-    again = " or ".join(map(str, counts))
-    spreads = [run.evaluation_sd for run in row.runs if run.evaluation_sd is not None]
-    if spreads:
-        again += f" (sd {amount(max(spreads), row.is_share)} or less)"
-    return row.label, row.metric, _figure(row.mean, row.is_share), runs, again
+    runs = run_means(row) if len(row.runs) > 1 else "1"
+    return row.label, row.metric, figure(row.mean, row.is_share), runs, repeated(row)
 
 
-def _figure(value: float, is_share: bool) -> str:
-    return f"{100 * value:.1f} %" if is_share else f"{value:.3f}"
-
-
-def _print_table(console: "Console", columns: "Sequence[str]", rows: "Iterable[Sequence[str]]") -> None:
+def _print_table(
+    console: "Console", columns: "Sequence[str]", rows: "Iterable[Sequence[str]]", *, with_metric: bool
+) -> None:
+    """Print a table. Its second column is the metric, which the title has if there is only one."""
     from egpo.cli.tables import safe_table
 
-    console.print(safe_table("", columns, rows, num_text=2))
+    if with_metric:
+        console.print(safe_table("", columns, rows, num_text=2))
+    else:
+        shorter = [(first, *rest) for first, _, *rest in rows]
+        console.print(safe_table("", (columns[0], *columns[2:]), shorter))

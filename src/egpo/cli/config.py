@@ -195,3 +195,13 @@ def split_words(words: list[str] | None) -> tuple[str | None, list[str]]:
     if words and ("=" not in words[0] or os.path.isfile(words[0])):
         return words[0], words[1:]
     return None, words
+
+
+def recipe_words(words: list[str] | None, example: str) -> tuple[str | None, list[str]]:
+    """Split the arguments of a verb that needs a recipe or settings. `example` is a command that works."""
+    from egpo.errors import InputError
+
+    if not words:
+        fix = f"name one, as in `{example}`; `egpo recipes` lists the recipes of the package"
+        raise InputError("no recipe is given", where=" ".join(example.split()[:2]), fix=fix)
+    return split_words(words)

@@ -72,6 +72,7 @@ def _verb(kind: str) -> Callable[..., None]:
         json: Json = False,
     ) -> None:
         from egpo.cli.progress import counted
+        from egpo.cli.silence import now_doing
         from egpo.data import SplitRule, ToolStyle, convert
         from egpo.data.tokens import load_tokenizer
         from egpo.data.tool_prompt import qwen3_system_text, template_system_text
@@ -81,6 +82,7 @@ def _verb(kind: str) -> Callable[..., None]:
         text = (template_system_text(loaded) if loaded else None) or qwen3_system_text
         style = ToolStyle(instruction, text, wrap_tools)
         watch = counted("records")
+        now_doing(f"converting {source}")
         _print(convert(kind, source, out, rule, style=style, tokenizer=loaded, force=force, watch=watch), as_json=json)
 
     return verb
@@ -104,10 +106,12 @@ def parquet(source: Source, out: Out, force: Force = False, json: Json = False) 
 
     from rich.console import Console
 
+    from egpo.cli.silence import now_doing
     from egpo.cli.tables import dropped_table, table
     from egpo.data import export_messages
     from egpo.tasks.gold import gold_answer
 
+    now_doing(f"converting {source}")
     done = export_messages(source, out, force=force, answer_of=gold_answer)
     if json:
         typer.echo(dumps(asdict(done), indent=2))

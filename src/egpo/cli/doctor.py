@@ -15,9 +15,13 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the check
 
     Example: [cyan]egpo doctor[/]
     """
+    from egpo.cli.silence import now_doing
     from egpo.machine_checks import run_checks
 
-    checks = list(run_checks())
+    checks = []
+    for check in run_checks():
+        checks.append(check)
+        now_doing(f"checking this machine; the last check that is done is `{check.name}`")
     if as_json:
         typer.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
@@ -28,9 +32,12 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the check
         table = Table(box=None, pad_edge=False)
         for heading in ("", "check", "found", "what to do"):
             table.add_column(heading, overflow="fold")
+        first_with: dict[str, str] = {}
         for check in checks:
+            first = first_with.setdefault(check.fix, check.name)
+            fix = check.fix if first == check.name or not check.fix else f"as for {first}"
             colour = {"green": "green", "amber": "yellow", "red": "red"}[check.state]
-            table.add_row(Text(check.state, style=colour), check.name, Text(check.found), Text(check.fix))
+            table.add_row(Text(check.state, style=colour), check.name, Text(check.found), Text(fix))
         Console().print(table)
     if any(check.state == "red" for check in checks):
         raise typer.Exit(1)

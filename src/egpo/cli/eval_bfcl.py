@@ -65,14 +65,15 @@ def bfcl(
 
     The accuracy of each category is printed with a 95 % interval and, with --runs, its standard deviation over passes.
     If several models are given, each is compared with the first one, paired by case. A local model is served by vLLM,
-    or by transformers if vLLM is not installed. Differences between BFCL's prompt and the training prompt are printed.
+    or by transformers if vLLM is not installed. Cases that a model was trained on are left out and counted. Differences
+    between BFCL's prompt and the training prompt are printed.
 
     Example: [cyan]egpo eval bfcl runs/first --categories multi_turn_base --runs 5[/]
     """
     from functools import partial
 
     from egpo.environments.bfcl.interpreter import bfcl_python
-    from egpo.evals.bfcl.categories import first_cases, parse_categories
+    from egpo.evals.bfcl.categories import first_cases, in_categories, parse_categories
     from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, evaluate_bfcl
     from egpo.evals.bfcl.passes import BfclSettings
     from egpo.evals.bfcl.targets import find_targets
@@ -81,7 +82,9 @@ def bfcl(
     found = find_targets(targets, model, tokenizer, checkpoint, key_in(api_key_env))
     say = partial(typer.echo, err=True)
     wanted = BfclOptions(runs, allow_failed, offline, max_model_len, out)
-    ids = first_cases(bfcl_python(offline=offline, say=say), chosen, cases) if cases else {}
+    # All models answer the same cases, so that they can be compared: those that none of them was trained on.
+    left_out = tuple(sorted({case for target in found for case in in_categories(target.trained_cases, chosen)}))
+    ids = first_cases(bfcl_python(offline=offline, say=say), chosen, cases, left_out) if cases else {}
     outcomes = []
     for target in found:
         asked = BfclSettings(
@@ -95,6 +98,7 @@ def bfcl(
             threads,
             max_tokens=max_tokens,
             timeout_s=timeout,
+            left_out=left_out,
         )
         outcomes.append(evaluate_bfcl(target, _as_trained(asked, target, instruction), wanted, say))
     _report(outcomes, as_json)

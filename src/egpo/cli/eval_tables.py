@@ -10,13 +10,14 @@ from rich.markup import escape
 
 from egpo.cli.tables import cell, excerpt, safe_table
 from egpo.evals.bfcl.evaluate_bfcl import BfclOutcome, PromptMismatch
-from egpo.evals.bfcl.verdicts import VERSION, CategoryFigures, figures_by_category
+from egpo.evals.bfcl.verdicts import LEFT_OUT, VERSION, CategoryFigures, figures_by_category
 from egpo.evals.evaluate import Evaluation
 from egpo.evals.figures import Figures
 from egpo.evals.intervals import Estimate
 from egpo.evals.paired import SCORE, Comparison, PairedDifference
 from egpo.evals.server_requests import FAILURES
 from egpo.rewards.batch import meaning_of
+from egpo.runs.health import NEARLY_ALL
 
 _NUM_EXAMPLES = 3
 _EXAMPLE_LENGTH = 400
@@ -107,6 +108,12 @@ def notes_on(evaluation: Evaluation) -> Iterator[str]:
         yield f"{figures.num_failed:,} of {figures.num_responses:,} responses failed and are left out of all figures."
     if evaluation.num_left_out:
         yield f"{evaluation.num_left_out:,} problems were left out: their prompts are too long for the model."
+    if figures.truncated_frac is not None and figures.truncated_frac >= NEARLY_ALL:
+        ends = f" A response ends at {evaluation.ends_at}." if evaluation.ends_at else ""
+        yield (
+            f"{figures.truncated_frac:.0%} of the responses were cut off at the length limit.{ends} If the model ends "
+            "its answers otherwise, name that in rollout.stop of a recipe; or raise --max-tokens."
+        )
 
 
 def print_unreadable(console: Console, evaluation: Evaluation, title: str) -> None:
@@ -148,6 +155,8 @@ def print_bfcl(outcome: BfclOutcome) -> None:
     print_table(console, "reasons", ("reason", "meaning", "answers", "share"), reason_rows(evaluation), 2)
     if evaluation.figures.num_failed:
         console.print(f"{evaluation.figures.num_failed} generations failed and are left out of the accuracy.")
+    if trained := evaluation.exam.settings.get(LEFT_OUT):
+        console.print(f"{trained:,} cases are left out, because a model was trained on them.")
     _print_parity(console, outcome.mismatches)
     console.print(f"written to {escape(str(outcome.path))}; BFCL's own files in {escape(str(outcome.raw))}\n")
 
@@ -160,7 +169,11 @@ def as_json_value(outcomes: Sequence[BfclOutcome], comparisons: Sequence[Compari
             asdict(part) | {"spread": part.spread} for part in figures_by_category(outcome.evaluation.samples)
         ]
         label = outcome.evaluation.label
-        told.append({"label": label, "file": str(outcome.path), "categories": categories, "prompt_mismatches": found})
+        left_out = outcome.evaluation.exam.settings.get(LEFT_OUT, 0)
+        told.append(
+            {"label": label, "file": str(outcome.path), "categories": categories, "prompt_mismatches": found}
+            | {LEFT_OUT: left_out}
+        )
     return {"evaluations": told, "comparisons": [asdict(comparison) for comparison in comparisons]}
 
 

@@ -32,6 +32,7 @@ from egpo.cli.results import results
 from egpo.cli.run import run
 from egpo.cli.serve import serve
 from egpo.cli.sft import sft
+from egpo.cli.silence import watched_verb
 from egpo.cli.train import train
 from egpo.cli.words import Verbs, print_first_line
 from egpo.errors import EgpoError
@@ -61,8 +62,9 @@ def fill_paragraphs(app: typer.Typer) -> None:
 
 HELP = """Entropy-guided reinforcement learning for language models.
 
-Train with GRPO or EGPO, evaluate models, compare runs and write reports. For the options of a command: egpo COMMAND
---help
+Train with GRPO or EGPO, evaluate models, compare runs and write reports.
+
+For the options of a command: egpo COMMAND --help
 """
 
 app = typer.Typer(
@@ -140,7 +142,8 @@ def main() -> None:
     try:
         print_first_line(sys.argv[1:])
         try:
-            app()
+            with watched_verb(sys.argv[1:]):
+                app()
         finally:
             sys.stdout.flush()  # flushed here, because a failure at the interpreter's exit could not be reported
     except EgpoError as error:

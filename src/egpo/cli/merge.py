@@ -37,8 +37,10 @@ def merge(
     Example: [cyan]egpo merge runs/first --step 40 --out models/first[/]
     """
     from egpo.cli.progress import staged_progress
+    from egpo.cli.silence import now_doing
     from egpo.merges.places import find_checkpoint
 
+    now_doing(f"reading {source}")
     find_checkpoint(source, step)  # a mistake is reported before torch is imported
     from egpo.merges.merge import merge as merged_by
 

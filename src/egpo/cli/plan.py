@@ -33,11 +33,15 @@ def plan(
 
     Example: [cyan]egpo plan countdown_tiny rollout.n=16 --card a100[/]
     """
-    from egpo.cli.config import split_words
+    from egpo.cli.config import recipe_words
+    from egpo.cli.silence import now_doing
     from egpo.config import load_config
     from egpo.plans.step_plan import plan_recipe
 
-    found = plan_recipe(load_config(*split_words(recipe)), card, prompt_tokens, response_tokens)
+    config = load_config(*recipe_words(recipe, "egpo plan countdown_tiny"))
+    now_doing("reading the model's settings")
+    found = plan_recipe(config, card, prompt_tokens, response_tokens)
+    now_doing("computing the longest responses")
     longest = _longest_by_group(found) if lengths else {}
     if as_json:
         more = {"longest_responses": longest} if lengths else {}

@@ -39,6 +39,13 @@ VERBS = {
 
     Example: [cyan]egpo prepare mixed --out data/mixed --train 48 --test 16[/]
     """,
+    "bfcl": """Write single-turn cases of the BFCL benchmark: of the package bfcl-eval, or of a source.
+
+    The source is the folder bfcl_eval/data, or a wheel of bfcl-eval. Without one, the wheel is fetched from the package
+    index, once. unseen.parquet contains the cases of the categories that are never trained on.
+
+    Example: [cyan]egpo prepare bfcl --out data/bfcl[/]
+    """,
 }
 
 SOURCE_HELP = (
@@ -66,11 +73,13 @@ def _verb(task_name: str) -> Callable[..., None]:
         json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     ) -> None:
         from egpo.cli.progress import counted
+        from egpo.cli.silence import now_doing
         from egpo.tasks.loading import SOURCED_TASKS
         from egpo.tasks.preparation import prepare
 
         task = SOURCED_TASKS[task_name.replace("-", "_")]()
         watch = counted("rows")
+        now_doing(f"preparing the data of {task_name}")
         _print(
             prepare(task, out, source=source, train=train, test=test, seed=seed, force=force, watch=watch), as_json=json
         )

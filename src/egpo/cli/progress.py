@@ -21,7 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from egpo.runs.heartbeat import Heartbeat
+from egpo.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from egpo.experiments.screen import Screen
@@ -48,7 +48,7 @@ def shown_progress(label: str) -> Iterator[ProgressView]:
     )
     console = Console(stderr=True, highlight=False)
     with (
-        heartbeat(label) as beat,
+        heartbeat(f"{label}: no result yet") as beat,
         Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress,
     ):
         bar = progress.add_task(escape(label), total=None)

@@ -72,17 +72,21 @@ def _write_card(model: "PushedModel", name: str) -> str:
 def _upload(model: "PushedModel", card: str, repo: str, public: bool, message: str | None, *, quiet: bool) -> "Pushed":
     import sys
 
+    from egpo.cli.silence import now_doing
     from egpo.pushes.hub import push as pushed_by
     from egpo.pushes.hub import require_token
     from egpo.pushes.pushed_model import verify
 
     token = require_token()  # before gigabytes are read
-    typer.echo(f"uploading {len(model.files)} files, {model.num_bytes / 1e6:,.1f} MB, to {repo}", err=True)
+    amount = f"{len(model.files)} files, {model.num_bytes / 1e6:,.1f} MB"
+    typer.echo(f"uploading {amount}, to {repo}", err=True)
+    now_doing(f"checking {amount}")
     if quiet or not sys.stderr.isatty():
         from huggingface_hub.utils.tqdm import disable_progress_bars
 
         disable_progress_bars()
     verify(model)
+    now_doing(f"uploading {amount}")
     said = message or f"Upload {model.run.name}, step {model.step}"
     return pushed_by(model, card, repo, token=token, public=public, message=said)
 

@@ -57,13 +57,21 @@ def report(
     Example: [cyan]egpo report runs/grpo runs/egpo --out comparison.html[/]
     """
     if live:
+        from egpo.cli.silence import ready
         from egpo.errors import InputError
         from egpo.reports.live import serve_live
 
         if out is not None:
             raise InputError("--live writes no file", where="--out", fix="leave out --live or --out")
-        serve_live(runs, typer.echo, host=host, port=port, budget_mb=budget)
+
+        def say(address: str) -> None:
+            typer.echo(address)
+            ready()
+
+        serve_live(runs, say, host=host, port=port, budget_mb=budget)
         return
+    from egpo.cli.silence import now_doing
     from egpo.reports import write_report
 
+    now_doing(f"writing a report about {len(runs)} run{'s' * (len(runs) > 1)}")
     typer.echo(write_report(runs, out, budget))

@@ -28,8 +28,10 @@ def results(
 
     Example: [cyan]egpo results runs[/]
     """
+    from egpo.cli.silence import now_doing
     from egpo.comparisons.results_table import read_results
 
+    now_doing(f"reading the runs in {runs}")
     entries = read_results(runs)
     _write(entries, runs, out or runs)
     if as_json:

@@ -23,6 +23,10 @@ FROM_HELP = (
 SEEDS_HELP = (
     "Run each recipe once per seed, as in 0,1,2. The runs are named NAME-s0, NAME-s1, ... Default: the recipe's seed."
 )
+PARALLEL_HELP = (
+    "Run this many experiments at the same time, each in its own process. They share the machine and its GPU. Default: "
+    "1, one after the other."
+)
 DRY_RUN_HELP = "Print what would be done, without doing it."
 WORDS_HELP = (
     "Recipes (names that `egpo recipes` lists, or YAML files), then settings that override all of them, such as "
@@ -42,6 +46,9 @@ def run(
     only: Annotated[str | None, typer.Option("--only", metavar="STAGES", help=ONLY_HELP, show_default=False)] = None,
     start: Annotated[str | None, typer.Option("--from", metavar="STAGE", help=FROM_HELP, show_default=False)] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", help=SEEDS_HELP, show_default=False)] = None,
+    parallel: Annotated[
+        int, typer.Option("--parallel", metavar="N", min=1, help=PARALLEL_HELP, show_default=False)
+    ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN_HELP)] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -54,10 +61,13 @@ def run(
     experiments = load_experiments(recipes, overrides, _numbers(seeds))
     if dry_run and as_json:
         raise InputError("a dry run has no steps", where="--json", fix="leave out --dry-run or --json")
+    if parallel > 1 and as_json:
+        fix = "leave one of them out: with --parallel the steps of each run are in its output.log"
+        raise InputError("--json and --parallel cannot be combined", where="egpo run", fix=fix)
     if dry_run:
         _show(experiments, selection)
     else:
-        _run(experiments, selection, as_json)
+        _run(experiments, selection, as_json, parallel)
 
 
 run.__doc__ = f"""Run whole experiments: {"; ".join(f"{stage.summary} ({stage.name})" for stage in STAGES.values())}.
@@ -66,14 +76,15 @@ run.__doc__ = f"""Run whole experiments: {"; ".join(f"{stage.summary} ({stage.na
     when the same command is given again. If several recipes are given, their runs are compared at the end.
 
     Example: [cyan]egpo run countdown_tiny name=first steps=10[/]
+    Several seeds side by side: [cyan]egpo run gsm8k_smollm2 gsm8k_smollm2_egpo --seeds 0,1,2 --parallel 3[/]
     """
 
 
-def _run(experiments: "Sequence[Experiment]", selection: "Selection", as_json: bool) -> None:
+def _run(experiments: "Sequence[Experiment]", selection: "Selection", as_json: bool, parallel: int) -> None:
     from egpo.cli.progress import terminal_screen
     from egpo.experiments.pipeline import run_experiments
 
-    run_experiments(experiments, selection, terminal_screen(as_json=as_json))
+    run_experiments(experiments, selection, terminal_screen(as_json=as_json), parallel)
 
 
 def _show(experiments: "Sequence[Experiment]", selection: "Selection") -> None:

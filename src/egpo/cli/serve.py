@@ -95,11 +95,13 @@ def _forward(line: str) -> None:
 def _serve_until_interrupted(server: "Served") -> None:
     import time
 
+    from egpo.cli.silence import ready
     from egpo.errors import EgpoError
 
     try:
         typer.echo(f"{server.model_name} is served at {server.url} ({server.engine.kind})")
         typer.echo(f"to evaluate it: egpo eval {server.model_name} --url {server.url} --task countdown")
+        ready()
         while not server.process.ended:
             time.sleep(0.5)
     except KeyboardInterrupt:

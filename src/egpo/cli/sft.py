@@ -38,11 +38,11 @@ def sft(
 
     Example: [cyan]egpo sft cold_start data.path=chats.jsonl name=cold-start[/]
     """
-    from egpo.cli.config import split_words
+    from egpo.cli.config import recipe_words
     from egpo.config import SftConfig, load_config
     from egpo.errors import InputError
 
-    config = load_config(*split_words(recipe), SftConfig)
+    config = load_config(*recipe_words(recipe, "egpo sft cold_start data.path=chats.jsonl"), SftConfig)
     if not dry_run:
         from egpo.cli.progress import steps_as_json
         from egpo.local.sft.session import sft as train

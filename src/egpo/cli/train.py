@@ -47,7 +47,7 @@ def train(
     Example: [cyan]egpo train countdown_tiny rollout.n=8 name=first[/]
     """
     from egpo import engines
-    from egpo.cli.config import split_words
+    from egpo.cli.config import recipe_words
     from egpo.cli.progress import steps_as_json
     from egpo.cold_starts import require_inputs, with_cold_start
     from egpo.config import load_config
@@ -55,7 +55,7 @@ def train(
     from egpo.prepared_data import require_source, with_prepared_data
     from egpo.runs.live import warnings_printed_by
 
-    path, overrides = split_words(recipe)
+    path, overrides = recipe_words(recipe, "egpo train countdown_tiny")
     config = load_config(path, [*overrides, *([f"verl.address={address}"] if address else [])])
     if address and config.engine != "verl":
         fix = "leave out --address, or set engine=verl"

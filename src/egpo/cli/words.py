@@ -16,6 +16,7 @@ _FIRST_LINES = {
     "demo": "starting the demo ...",
     "doctor": "checking this machine ...",
     "prepare": "preparing {} ...",
+    "push": "reading {} ...",
 }
 """The line that a verb prints to stderr before it imports anything slow. `{}` stands for the first argument."""
 _TAKES_SETTINGS = ("train", "sft", "probe", "run", "plan", "config", "new")
@@ -28,7 +29,8 @@ def print_first_line(words: list[str]) -> None:
     """Print what a verb begins with, to stderr, so that no command is silent while it imports torch."""
     if words and words[0] in _FIRST_LINES and not any(word in _NO_FIRST_LINE for word in words):
         given = [word for word in words[1:] if not word.startswith("-") and "=" not in word and word not in _SUB_VERBS]
-        line = _FIRST_LINES[words[0]].format(_shown(given[0]) if given else "")
+        first_line = "testing the sandbox ..." if words[:2] == ["audit", "sandbox"] else _FIRST_LINES[words[0]]
+        line = first_line.format(_shown(given[0]) if given else "")
         print(" ".join(line.split()), file=sys.stderr, flush=True)
 
 

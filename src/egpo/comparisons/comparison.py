@@ -63,11 +63,13 @@ def _contrasts(
     """Test the difference between every pair of conditions in every metric."""
     places = [(metric, base, other) for metric in figures for base, other in combinations(range(len(conditions)), 2)]
     pairs = [Pair(m.name, conditions[base].label, conditions[other].label, m.is_share) for m, base, other in places]
-    tests = [_test(figures[m][base], figures[m][other], m, seed) for m, base, other in places]
+    tests = [difference_test(figures[m][base], figures[m][other], m, seed) for m, base, other in places]
     return contrasts_of(pairs, tests)
 
 
-def _test(base: Sequence[RunFigures], other: Sequence[RunFigures], metric: ComparedMetric, seed: int) -> DifferenceTest:
+def difference_test(
+    base: Sequence[RunFigures], other: Sequence[RunFigures], metric: ComparedMetric, seed: int
+) -> DifferenceTest:
     """Test the difference of two conditions on the problems for which all their runs have a value."""
     problems = shared_problems([*base, *other])
     base_SP, other_SP = table_SP(base, problems), table_SP(other, problems)

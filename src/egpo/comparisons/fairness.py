@@ -4,6 +4,7 @@ Settings, reward, data and evaluation must be equal, except for the factor (the 
 may occur twice in a condition.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +19,7 @@ from egpo.files import ROWS
 Kind = Literal["setting", "reward", "data", "evaluation", "seed"]
 _ABSENT, _UNPROVED = "nothing", "unproved"
 _SHORT = 40
+_NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,21 @@ def by_value(values: Mapping[str, str]) -> str:
     runs_of: dict[str, list[str]] = {}
     for run, value in values.items():
         runs_of.setdefault(value, []).append(run)
-    return "; ".join(f"{value} ({', '.join(runs)})" for value, runs in runs_of.items())
+    return "; ".join(f"{value} ({', '.join(together(runs))})" for value, runs in runs_of.items())
+
+
+def together(runs: Sequence[str]) -> list[str]:
+    """Return the names of runs, where those of three or more that differ in a last number only are one name.
+
+    It is written as a shell reads it: `grpo-s{0,1,3}` means `grpo-s0`, `grpo-s1` and `grpo-s3`.
+    """
+    numbers: dict[str, list[str]] = {}
+    for run in runs:
+        found = _NUMBERED.fullmatch(run)
+        numbers.setdefault(found[1] if found else run, []).append(found[2] if found else "")
+    names = {stem: f"{stem}{{{','.join(found)}}}" for stem, found in numbers.items()}
+    alone = {stem: [f"{stem}{number}" for number in found] for stem, found in numbers.items()}
+    return [name for stem, found in numbers.items() for name in ([names[stem]] if len(found) > 2 else alone[stem])]
 
 
 def inequalities(conditions: Sequence[Condition], factors: Sequence[str] = FACTOR) -> list[Inequality]:

@@ -26,6 +26,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 Finding = Literal["better", "worse", "not distinguishable"]
+NOT_DISTINGUISHABLE: Finding = "not distinguishable"
 
 
 def finding_of(test: DifferenceTest, adjusted_p: float) -> Finding:
@@ -34,7 +35,7 @@ def finding_of(test: DifferenceTest, adjusted_p: float) -> Finding:
     Better or worse requires a corrected p-value below 0.05 and a 95 % interval that excludes 0.
     """
     if adjusted_p >= ALPHA or not test.is_clear_of_zero:
-        return "not distinguishable"
+        return NOT_DISTINGUISHABLE
     return "better" if test.delta.value > 0 else "worse"
 
 
@@ -54,7 +55,7 @@ class VerdictText:
         difference: 4.7 points (80 % power)
         """
         finding, difference = finding_of(test, adjusted_p), self._difference(test)
-        if finding != "not distinguishable":
+        if finding != NOT_DISTINGUISHABLE:
             return f"{self.other} is {finding} than {self.base}: difference {difference}, p {p_text(adjusted_p)}"
         among = f" among {self.num_tests} comparisons" if self.num_tests > 1 and test.is_clear_of_zero else ""
         subject = f"{self.base} and {self.other} are not distinguishable{among}"

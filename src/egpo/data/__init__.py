@@ -3,6 +3,7 @@
 This package imports no task and no reward. Its modules, in the order in which data passes through them:
 
     sources.py         a file, a directory or a hub dataset, opened as streams of records
+    bfcl_cases.py      the cases of the BFCL benchmark, and their split
     readers.py         JSON, JSON lines and parquet, one record at a time
     hardgen.py, messages.py, xlam.py    the conversation formats: each converts a record to a row, or drops it
     conversations.py   code that the three formats share, and the reasons for dropping a record (DROP_REASONS)

@@ -33,6 +33,8 @@ DROP_REASONS = {
     "search_too_long": "the row is a Countdown problem of more than four numbers, for which no solution is searched",
     "bad_ground_truth": "the reward cannot read the ground truth",
     "answer_not_accepted": "the reward does not accept the answer that was written from the ground truth",
+    "prompt_too_long": "the prompt has more tokens than `max_prompt_tokens`",
+    "answer_too_long": "the gold answer has more tokens than `max_answer_tokens`",
     "unknown_data_source": "no reward is registered for the data source or for the `ability`",
 }
 """Reasons for which a record is not converted, with their meaning. Manifests and outputs count records by reason."""

@@ -1,4 +1,7 @@
-"""The command `egpo demo`: run `countdown.yaml` once per estimator, as `egpo run` does, and write one report."""
+"""The command `egpo demo`: run `countdown.yaml` once per estimator, as `egpo run` does, and write one report.
+
+`DemoFolder`, `DemoSize` and `Demo` also serve the demo with a real model (`sums`).
+"""
 
 import json
 import time
@@ -80,7 +83,7 @@ class DemoFolder:
         if self._size.is_file():
             if self._size.read_text(encoding="utf-8") != wanted:
                 fix = "choose another folder with --out, or use the same options as before"
-                raise InputError("the folder contains a demo of another size", where=str(self.path), fix=fix)
+                raise InputError("the folder contains a demo of another size or model", where=str(self.path), fix=fix)
             return
         if self.path.exists() and (not self.path.is_dir() or self._holds_something()):
             fix = "choose another folder with --out"
@@ -112,6 +115,10 @@ class Demo:
     report: Path
     took_s: float
 
+    def base(self, manner: str) -> StoredEvaluation:
+        """Return the evaluation of the base model."""
+        return next(iter(self.evaluations[manner].values()))
+
 
 def run_demo(folder: DemoFolder, size: DemoSize, screen: Screen) -> Demo:
     """Run the demo and return its results. Finished jobs are skipped, so that an interrupted demo continues."""
@@ -123,7 +130,7 @@ def run_demo(folder: DemoFolder, size: DemoSize, screen: Screen) -> Demo:
     _copy_probe(runs[0].run, folder)
     report = write_report([experiment.run.path for experiment in runs], folder.report)
     forecast = forecast_and_outcome(folder.probe / PROBE, [experiment.config for experiment in runs])
-    return Demo(_evaluations(experiments), forecast, report, time.monotonic() - start)
+    return Demo(stored_evaluations(runs[0], experiments, BASE), forecast, report, time.monotonic() - start)
 
 
 def demo_config(folder: DemoFolder, size: DemoSize, estimator: str) -> Config:
@@ -151,12 +158,16 @@ def _copy_probe(run: RunFolder, folder: DemoFolder) -> None:
         write_atomically(folder.probe / path.name, path.read_bytes())
 
 
-def _evaluations(experiments: Mapping[str, Experiment]) -> dict[str, dict[str, StoredEvaluation]]:
-    """Return the evaluations by manner (`sampled`, `greedy`), then by model: the base, and one per estimator."""
-    first = next(iter(experiments.values()))
+def stored_evaluations(
+    first: Experiment, experiments: Mapping[str, Experiment], base: str
+) -> dict[str, dict[str, StoredEvaluation]]:
+    """Return the evaluations by manner (`sampled`, `greedy`), then by model: the base, and one per experiment.
+
+    The base model's are those in the run of `first`; `base` is its name.
+    """
     found: dict[str, dict[str, StoredEvaluation]] = {}
     for manner, exam in zip(MANNERS, exams_of(first.training), strict=True):
-        found[manner] = {BASE: read_evaluation(evaluation_file(first, "base", exam))}
+        found[manner] = {base: read_evaluation(evaluation_file(first, "base", exam))}
         for name, experiment in experiments.items():
             found[manner][name] = read_evaluation(evaluation_file(experiment, "trained", exam))
     return found

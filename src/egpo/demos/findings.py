@@ -10,7 +10,7 @@ from egpo.evals.paired import ACCURACY, Judged, PairedDifference, compare, paire
 
 BASE = "egpo-tiny"
 Evaluations = Mapping[str, Mapping[str, Judged]]
-"""Judged responses by manner (`sampled` or `greedy`), then by the name of the model."""
+"""Judged responses by manner (`sampled` or `greedy`), then by the name of the model; the first is the base model."""
 
 
 @dataclass(frozen=True)
@@ -49,24 +49,24 @@ class Gain:
 
 def against_base(evaluations: Evaluations) -> Iterator[ModelDifference]:
     """Yield the difference in accuracy of each estimator's model from the base model, sampled and greedy."""
-    for manner, by_model in evaluations.items():
-        yield from (_difference(manner, by_model, BASE, other) for other in by_model if other != BASE)
+    for manner, (base, *others) in evaluations.items():
+        yield from (_difference(manner, evaluations[manner], base, other) for other in others)
 
 
 def between_estimators(evaluations: Evaluations) -> Iterator[ModelDifference]:
     """Yield the difference in accuracy between each pair of estimators, sampled and greedy."""
     for manner, by_model in evaluations.items():
-        estimators = [name for name in by_model if name != BASE]
+        _, *estimators = by_model
         yield from (_difference(manner, by_model, *pair) for pair in combinations(estimators, 2))
 
 
 def gains(evaluations: Evaluations) -> list[Gain]:
     found = {(one.manner, one.other): one.difference for one in against_base(evaluations)}
     sampled = evaluations["sampled"]
+    base, *others = sampled
     return [
-        Gain(name, found["sampled", name], found["greedy", name], _longer(sampled[BASE], sampled[name]))
-        for name in sampled
-        if name != BASE
+        Gain(name, found["sampled", name], found["greedy", name], _longer(sampled[base], sampled[name]))
+        for name in others
     ]
 
 

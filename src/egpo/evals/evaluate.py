@@ -67,7 +67,7 @@ class Evaluation:
 
     `num_left_out` counts the problems whose prompts are too long for the model. `data` is a digest of the problems:
     equal digests mean equal problems. `sandbox` is the kind of sandbox in which programs that the model wrote ran; None
-    for tasks without programs.
+    for tasks without programs. `ends_at` says in words what ends a response; empty for a server, which decides itself.
     """
 
     label: str
@@ -77,6 +77,7 @@ class Evaluation:
     num_left_out: int
     data: str
     sandbox: str | None = None
+    ends_at: str = ""
 
 
 def evaluate(model: Respondent, loaded: ExamProblems, watch: ProgressCallback = ignore_progress) -> Evaluation:
@@ -95,6 +96,7 @@ def evaluate(model: Respondent, loaded: ExamProblems, watch: ProgressCallback = 
         num_left_out=len(problems) - len({response.problem for response in responses}),
         data=problems_digest(problems),
         sandbox=loaded.sandbox,
+        ends_at=getattr(model, "ends_at", ""),
     )
 
 

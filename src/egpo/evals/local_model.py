@@ -40,6 +40,11 @@ class LocalModel:
     rows_at_once: int = ROWS_AT_ONCE
     max_prompt_tokens: int | None = None
 
+    @property
+    def ends_at(self) -> str:
+        """What ends a response, in words."""
+        return self.policy.ends_at(self.stop, self.stop_tokens)
+
     def respond(
         self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: ProgressCallback
     ) -> list[Response]:

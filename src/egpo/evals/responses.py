@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from egpo.errors import InputError
 from egpo.files import write_atomically
-from egpo.runs.json_lines import encoded, read_lines
+from egpo.runs.json_lines import encoded, lines_file, read_lines
 
 if TYPE_CHECKING:
     from egpo.tasks import Problem, Task
@@ -152,7 +152,7 @@ class StoredEvaluation(EvaluationFile):
         Reading raises InputError if this file is missing.
         """
         path = self.path.with_suffix(".jsonl")
-        if not path.is_file():
+        if lines_file(path) is None:
             fix = "evaluate again, or compare figures alone with `egpo compare --scores`"
             raise InputError("the responses of this evaluation are missing", where=str(path), fix=fix)
         return tuple(read_samples(path))

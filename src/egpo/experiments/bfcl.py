@@ -9,7 +9,7 @@ from egpo.config import Config
 from egpo.config.machine import model_folder, model_identity
 from egpo.config.schema import Bfcl
 from egpo.errors import InputError
-from egpo.evals.bfcl.categories import parse_categories
+from egpo.evals.bfcl.categories import in_categories, parse_categories
 from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, BfclOutcome, evaluate_bfcl, evaluation_name, training_instruction
 from egpo.evals.bfcl.passes import BfclSettings, PromptFormat
 from egpo.evals.bfcl.targets import BfclTarget
@@ -59,6 +59,8 @@ def _job(experiment: Experiment, chosen: Bfcl, which: Which, screen: Screen) -> 
             [_settings_that_matter(chosen), call.asked.prompt_format, call.asked.instruction, call.asked.template]
         ),
     }
+    if call.asked.left_out:
+        inputs["left_out"] = digest_of(call.asked.left_out)
     outputs = [experiment.run.evals / f"{call.name}{suffix}" for suffix in (".json", ".jsonl")]
     return StageJob(
         f"bfcl: {which}", inputs, lambda: outputs, partial(_evaluate, call, screen), shared=which != "trained"
@@ -87,10 +89,18 @@ def _call(experiment: Experiment, chosen: Bfcl, which: Which) -> _Call:
         threads=chosen.threads,
         template=experiment.config.model.template,
         max_tokens=chosen.max_tokens,
+        left_out=_trained_cases(experiment, parse_categories(",".join(chosen.categories))),
     )
     # A trained model's evaluation is written to its run by default; for the base model the folder must be given.
     out = None if which == "trained" else experiment.run.evals
     return _Call(BfclTarget(place.label, folder, place=place), asked, BfclOptions(num_passes=chosen.runs, out=out))
+
+
+def _trained_cases(experiment: Experiment, categories: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the cases that one of the evaluated models was trained on: all models answer the same cases."""
+    places = [find_evaluated(experiment, which) for which in experiment.evaluated]
+    targets = [BfclTarget(place.label, model_folder(place.model), place=place) for place in places]
+    return tuple(sorted({case for one in targets for case in in_categories(one.trained_cases, categories)}))
 
 
 def _trained_instruction(config: Config) -> str | None:

@@ -17,10 +17,11 @@ Which = Literal["base", "cold_start", "trained"]
 
 @dataclass(frozen=True)
 class Experiment:
-    """One recipe. `recipe` is the name of its file for messages; `config` is its content with the overrides applied."""
+    """One recipe. `recipe` is its name or file as the user gave it, `config` its content with `overrides` applied."""
 
     recipe: str
     config: Config
+    overrides: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

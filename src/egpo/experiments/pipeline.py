@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from egpo.evals.targets import exam_name
 from egpo.experiments.bfcl import bfcl_exam
 from egpo.experiments.exams import exams_of
 from egpo.experiments.experiment import Experiment
+from egpo.experiments.parallel import run_parallel
 from egpo.experiments.screen import Screen
 from egpo.experiments.stage_record import StageJob, StageRecord
 from egpo.experiments.stages import Selection, Stage
@@ -20,6 +21,9 @@ from egpo.files import write_atomically
 from egpo.reports import write_report
 from egpo.runs.differences import refuse_other_training
 from egpo.runs.folder import LOCK_NAME, locked
+
+LOCKS = ".locks"
+"""The folder below `runs` with a lock for each job whose result is shared."""
 
 
 class StageFailedError(EgpoError):
@@ -30,12 +34,17 @@ class StageFailedError(EgpoError):
         self.faults, self.exit_code = faults, cause.exit_code
 
 
-def run_experiments(experiments: Sequence[Experiment], selection: Selection, screen: Screen) -> None:
-    """Run the experiments one after the other, then compare them if there are several.
+def run_experiments(experiments: Sequence[Experiment], selection: Selection, screen: Screen, parallel: int = 1) -> None:
+    """Run the experiments, `parallel` of them at a time, then compare them if there are several.
 
-    A failure ends the call. Finished jobs are kept, and the same call continues after them.
+    After a failure nothing is compared. Finished jobs are kept, and the same call continues after them.
     """
-    run_each(experiments, selection, screen)
+    if parallel > 1 and len(experiments) > 1:
+        for experiment in experiments:
+            _check(experiment, selection)
+        run_parallel(experiments, selection, parallel, screen)
+    else:
+        run_each(experiments, selection, screen)
     if len(experiments) > 1:
         for stage in selection.stages:
             if stage.compare is not None:
@@ -107,10 +116,26 @@ def _run_job(job: StageJob, experiment: Experiment, record: StageRecord, screen:
         screen.say(f"  {job.name}: skipped, nothing has changed")
         return
     screen.say(f"  {job.name}: {reason}")
-    reused = _reuse(job, experiment) if job.shared and not again else None
-    outcome = reused or job.work()
-    record.done(job)
+    with _one_at_a_time(job, experiment, screen) if job.shared else nullcontext():
+        reused = _reuse(job, experiment) if job.shared and not again else None
+        outcome = reused or job.work()
+        record.done(job)
     screen.say(f"  {job.name}: {outcome}")
+
+
+@contextmanager
+def _one_at_a_time(job: StageJob, experiment: Experiment, screen: Screen) -> Iterator[None]:
+    """Wait for another process that does the same shared job now, so that its result can be reused."""
+    folder = experiment.run.path.parent / LOCKS
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def waiting(holder: str) -> AbstractContextManager[object]:
+        what = f"{job.name}: waiting for process {holder}, which computes the same"
+        screen.say(f"  {what}")
+        return screen.watched(what)
+
+    with locked(folder, f"{LOCK_NAME}-{job.digest[:16]}", waiting):
+        yield
 
 
 def _reuse(job: StageJob, experiment: Experiment) -> str | None:
@@ -119,11 +144,20 @@ def _reuse(job: StageJob, experiment: Experiment) -> str | None:
     for record in sorted(home.parent.glob(f"*/{experiment.run.stages.name}")):
         other = record.parent
         if other != home and _has_done(record, job):
-            for path in job.outputs():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(path, (other / os.path.relpath(path, home)).read_bytes())
-            return f"copied from {other}"
+            return f"copied from {other}" if _copy(job.outputs(), home, other) else f"there already, from {other}"
     return None
+
+
+def _copy(outputs: Sequence[Path], home: Path, other: Path) -> bool:
+    """Copy files from the other run to this one. Return False if none was copied: both runs read the same files."""
+    copied = False
+    for path in outputs:
+        source = other / os.path.relpath(path, home)
+        if os.path.realpath(source) != os.path.realpath(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, source.read_bytes())
+            copied = True
+    return copied
 
 
 def _has_done(record: Path, job: StageJob) -> bool:

@@ -22,12 +22,13 @@ class ProgressBar(Protocol):
 class Screen:
     """An output: `say` prints a line; `watched(label)` shows a progress bar with that label during a `with` block.
 
-    With `on_step`, each training step is passed to it, and the training prints nothing itself.
+    With `on_step`, each training step is passed to it, and the training prints nothing itself, unless `shows_steps`.
     """
 
     say: Callable[[str], None]
     watched: Callable[[str], AbstractContextManager[ProgressBar]]
     on_step: OnStep | None = None
+    shows_steps: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from egpo.cold_starts import make_cold_start
+from egpo.cold_starts import make_cold_start, require_gold_answer
 from egpo.config import Config
-from egpo.config.machine import model_folder, model_identity
+from egpo.config.machine import model_folder, model_identity, require_model_place
 from egpo.engines import require_engine, train
 from egpo.evals.evaluate import Exam
 from egpo.evals.intervals import default_ks
@@ -24,7 +24,6 @@ from egpo.probes.subject import find_subject, training_sampling
 from egpo.reports import write_report
 from egpo.runs.differences import FREE
 from egpo.runs.folder import PROBE
-from egpo.runs.ledger import OnStep
 from egpo.runs.live import warnings_printed_by
 from egpo.runs.metric_table import ACCURACY, REWARD
 from egpo.runs.metrics import read_metrics
@@ -43,7 +42,20 @@ def prepare_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
         return []
     require_source(experiment.config)
     outputs = [plan.folder / name for name in FILES]
-    return [StageJob("prepare", plan.inputs, lambda: outputs, partial(make_data, plan))]
+    return [StageJob("prepare", plan.inputs, lambda: outputs, partial(make_data, plan), shared=True)]
+
+
+def require_model(experiment: Experiment) -> None:
+    """Raise InputError if the base model is not there or cannot be read. A GGUF file is converted for this."""
+    path = experiment.config.model.path
+    require_model_place(path, f"model {path}")
+
+
+def require_cold_start(experiment: Experiment) -> None:
+    """Raise InputError if the model or the task is not fit for the recipe's cold start."""
+    if experiment.cold_start is not None and not experiment.cold_start.model.is_dir():
+        require_model(experiment)
+        require_gold_answer(experiment.cold_start)
 
 
 def cold_start_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
@@ -51,7 +63,8 @@ def cold_start_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
     plan = experiment.cold_start
     if plan is None:
         return []
-    return [StageJob("cold_start", plan.inputs, lambda: files_in(plan.model), partial(make_cold_start, plan))]
+    work = partial(make_cold_start, plan)
+    return [StageJob("cold_start", plan.inputs, lambda: files_in(plan.model), work, shared=True)]
 
 
 def probe_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
@@ -89,8 +102,9 @@ def _probe_result(found: Mapping[str, Any]) -> str:
 
 
 def require_trainable(experiment: Experiment) -> None:
-    """Raise InputError if training steps are left to do and the recipe's engine cannot run on this machine."""
+    """Raise InputError if training steps are left to do, and the model or the recipe's engine cannot be used here."""
     if not experiment.run.checkpoint_of(experiment.config.steps).is_dir():
+        require_model(experiment)
         require_engine(experiment.training)
 
 
@@ -102,9 +116,7 @@ def train_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
         "data": data_digest(config),
         **{key: digest_of(value) for key, value in _settings_that_matter(config).items()},
     }
-    return [
-        StageJob("train", inputs, partial(_training_outputs, experiment), partial(_train, experiment, screen.on_step))
-    ]
+    return [StageJob("train", inputs, partial(_training_outputs, experiment), partial(_train, experiment, screen))]
 
 
 def _settings_that_matter(config: Config) -> dict[str, Any]:
@@ -121,9 +133,9 @@ def _training_outputs(experiment: Experiment) -> list[Path]:
     return [experiment.run.metrics, *files_in(actor / "huggingface"), *files_in(actor)]
 
 
-def _train(experiment: Experiment, on_step: OnStep | None) -> str:
-    resume, quiet = experiment.run.config.is_file(), on_step is not None
-    train(experiment.training, resume=resume, on_step=on_step, quiet=quiet)
+def _train(experiment: Experiment, screen: Screen) -> str:
+    resume, quiet = experiment.run.config.is_file(), screen.on_step is not None and not screen.shows_steps
+    train(experiment.training, resume=resume, on_step=screen.on_step, quiet=quiet)
     shown = {"score": REWARD, "accuracy": ACCURACY}
     lines = [line for line in read_metrics(experiment.run.metrics) if REWARD in line]
     figures = [f"{name} {lines[0][key]:.2f} -> {lines[-1][key]:.2f}" for name, key in shown.items() if key in lines[-1]]

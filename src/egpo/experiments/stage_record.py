@@ -13,7 +13,7 @@ from pathlib import Path
 
 from egpo.errors import EgpoError, InputError
 from egpo.files import write_atomically
-from egpo.fingerprints import fingerprints
+from egpo.fingerprints import digest_of, fingerprints
 from egpo.version import __version__
 
 FORMAT = 1
@@ -25,8 +25,8 @@ class StageJob:
 
     `name` is the stage's, or `stage: part` if it has several jobs. `inputs` maps names to digests: if one changes, the
     job is done again. `outputs` returns the files that the job has written, once it is done. `work` does the job and
-    returns one line about the result. `shared`: the result does not depend on the run, so that it can be copied from
-    another run that had the same inputs.
+    returns one line about the result. `shared`: the result does not depend on the run, so that runs with the same
+    inputs compute it once.
     """
 
     name: str
@@ -34,6 +34,11 @@ class StageJob:
     outputs: Callable[[], list[Path]]
     work: Callable[[], str]
     shared: bool = False
+
+    @property
+    def digest(self) -> str:
+        """The same for jobs of other runs that have the same result."""
+        return digest_of([self.name, self.all_inputs])
 
     @property
     def all_inputs(self) -> dict[str, str]:

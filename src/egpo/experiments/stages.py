@@ -62,6 +62,7 @@ _ROWS = (
         plan=_imported_later("plan_text:cold_start_line"),
         reads_data=True,
         repeatable=False,
+        check=_imported_later("stage_jobs:require_cold_start"),
     ),
     Stage(
         "probe",
@@ -69,6 +70,7 @@ _ROWS = (
         jobs=_imported_later("stage_jobs:probe_jobs"),
         plan=_imported_later("plan_text:probe_line"),
         reads_data=True,
+        check=_imported_later("stage_jobs:require_model"),
     ),
     Stage(
         "train",

@@ -23,7 +23,7 @@ def load_experiments(
     if not recipes:
         fix = "name at least one: egpo run countdown_tiny"
         raise InputError("no recipe is given", where="egpo run", fix=fix)
-    found = [Experiment(recipe, load_config(recipe, overrides)) for recipe in recipes]
+    found = [_loaded(recipe, overrides) for recipe in recipes]
     if seeds:
         found = [_with_seed(experiment, overrides, seed) for experiment in found for seed in dict.fromkeys(seeds)]
     _require_distinct([experiment.run.path for experiment in found])
@@ -50,8 +50,11 @@ def require_later_stages(config: Config) -> None:
 
 def _with_seed(experiment: Experiment, overrides: Sequence[str], seed: int) -> Experiment:
     """Return the experiment with this seed. Its recipe is loaded again, so that an invalid seed or name is reported."""
-    own = [f"seed={seed}", f"name={experiment.name}-s{seed}"]
-    return Experiment(experiment.recipe, load_config(experiment.recipe, [*overrides, *own]))
+    return _loaded(experiment.recipe, [*overrides, f"seed={seed}", f"name={experiment.name}-s{seed}"])
+
+
+def _loaded(recipe: str, overrides: Sequence[str]) -> Experiment:
+    return Experiment(recipe, load_config(recipe, overrides), tuple(overrides))
 
 
 def _require_distinct(folders: Sequence[Path]) -> None:

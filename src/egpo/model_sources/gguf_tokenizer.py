@@ -52,8 +52,27 @@ PRE_TOKENIZERS: dict[str, Callable[[], Any]] = {
 """How text is split before BPE, by `tokenizer.ggml.pre`."""
 
 
+def require_tokenizer(file: GgufFile) -> None:
+    """Raise InputError if the file holds no tokenizer that can be converted, and none lies beside it."""
+    if (file.path.parent / "tokenizer.json").is_file():
+        return
+    kind, split = file.metadata.get("tokenizer.ggml.model"), file.metadata.get("tokenizer.ggml.pre")
+    where, fix = f"model {file.path}", "put tokenizer.json and tokenizer_config.json of the model beside the file"
+    tokens, merges = (file.metadata.get(f"tokenizer.ggml.{part}") for part in ("tokens", "merges"))
+    if kind is None or not tokens:
+        raise InputError("the file holds no tokenizer", where=where, fix=fix)
+    if kind != "gpt2":
+        raise InputError(f"its tokenizer is of the kind `{kind}`; `gpt2` is supported", where=where, fix=fix)
+    if split not in PRE_TOKENIZERS:
+        known = ", ".join(PRE_TOKENIZERS)
+        raise InputError(f"its tokenizer splits text by `{split}`; supported: {known}", where=where, fix=fix)
+    if not merges or len(set(tokens)) != len(tokens):
+        raise InputError("its tokenizer has no merges, or a token twice", where=where, fix=fix)
+
+
 def write_tokenizer(file: GgufFile, folder: Path) -> None:
-    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja into a model folder.
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja into a model folder, after
+    `require_tokenizer`.
 
     Files of these names beside the GGUF file are used instead of what the GGUF file holds."""
     beside = [name for name in TOKENIZER_FILES if (file.path.parent / name).is_file()]
@@ -104,19 +123,8 @@ def _turn_end(tokenizer: Any) -> int | None:
 
 
 def _tokenizer(file: GgufFile) -> Tokenizer:
-    kind, split = file.metadata.get("tokenizer.ggml.model"), file.metadata.get("tokenizer.ggml.pre")
-    where, fix = f"model {file.path}", "put tokenizer.json and tokenizer_config.json of the model beside the file"
-    tokens, merges = (file.metadata.get(f"tokenizer.ggml.{part}") for part in ("tokens", "merges"))
-    if kind is None or not tokens:
-        raise InputError("the file holds no tokenizer", where=where, fix=fix)
-    if kind != "gpt2":
-        raise InputError(f"its tokenizer is of the kind `{kind}`; `gpt2` is supported", where=where, fix=fix)
-    if split not in PRE_TOKENIZERS:
-        known = ", ".join(PRE_TOKENIZERS)
-        raise InputError(f"its tokenizer splits text by `{split}`; supported: {known}", where=where, fix=fix)
-    if not merges or len(set(tokens)) != len(tokens):
-        raise InputError("its tokenizer has no merges, or a token twice", where=where, fix=fix)
-    return _built(file, str(split), tokens, merges)
+    tokens, merges = (file.metadata[f"tokenizer.ggml.{part}"] for part in ("tokens", "merges"))
+    return _built(file, str(file.metadata["tokenizer.ggml.pre"]), tokens, merges)
 
 
 def _built(file: GgufFile, split: str, tokens: list[str], merges: list[str]) -> Tokenizer:

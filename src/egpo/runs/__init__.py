@@ -10,8 +10,7 @@ metrics.py       `metrics.jsonl` and `timings.jsonl`, and the history that healt
 metric_table.py  the table of metrics: to add one, add a row (with `chart=` for the report) and compute it, in
                  `local/summarise.py` and `verl/measures.py`. `metrics_page.py` generates docs/metrics.md from it
 health.py        the table of health rules, and `health.jsonl`
-live.py          the panel or the log lines; `heartbeat.py`: a line when a step is slow;
-                 `formatting.py`: numbers as text; `trackers.py`: TensorBoard and others
+live.py          the panel or the log lines; `formatting.py`: numbers as text; `trackers.py`: TensorBoard and others
 dump.py          `rollouts/step_N.jsonl`: the responses of a step; `sample_table.py`: a few of them, for trackers
 stored.py        reads a finished or running run folder back
 """

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -73,7 +74,8 @@ def _is_constant(text: str) -> bool:
     return set(schedules) == {"constant"}
 
 
-def _leaves_of(text: str) -> dict[str, Any]:
+@lru_cache(maxsize=64)  # a comparison of fifteen runs asks hundreds of times
+def _leaves_of(text: str) -> Mapping[str, Any]:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:

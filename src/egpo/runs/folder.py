@@ -5,8 +5,8 @@ The operating system releases the lock when the process ends, even if it is kill
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,12 @@ def rollouts_step(path: Path) -> int | None:
 
 
 @contextmanager
-def locked(folder: Path, name: str = LOCK_NAME) -> Iterator[None]:
+def locked(
+    folder: Path, name: str = LOCK_NAME, waiting: Callable[[str], AbstractContextManager[object]] | None = None
+) -> Iterator[None]:
     """Hold the lock of a folder during the block. If another process holds it, raise InputError with its process id.
 
+    With `waiting`, wait for that process instead, inside the context that `waiting(process id)` returns.
     Locks with different names are independent; every name starts with `LOCK_NAME`. On a file system without locks
     (some network file systems) the block runs without a lock, after a warning.
     """
@@ -52,17 +55,22 @@ def locked(folder: Path, name: str = LOCK_NAME) -> Iterator[None]:
         fix = "fix the permissions of the folder, or choose another runs=..."
         raise InputError(f"the folder cannot be locked ({error.strerror})", where=str(folder), fix=fix) from error
     try:
-        _take(handle, folder)
+        _take(handle, folder, waiting)
         yield
     finally:
         os.close(handle)
 
 
-def _take(handle: int, folder: Path) -> None:
+def _take(handle: int, folder: Path, waiting: Callable[[str], AbstractContextManager[object]] | None = None) -> None:
     try:
         lock_file(handle)
     except BlockingIOError as error:
         holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "(unknown)"
+        if waiting is not None:
+            with waiting(holder):
+                lock_file(handle, wait=True)
+            _sign(handle)
+            return
         fix = "wait for that process or end it, or choose another name=..."
         raise InputError(f"process {holder} is writing this run", where=str(folder), fix=fix) from error
     except OSError as error:
@@ -71,6 +79,10 @@ def _take(handle: int, folder: Path) -> None:
             f"{folder}: it cannot be locked ({error.strerror}); do not start a second process here",
         )
         return
+    _sign(handle)
+
+
+def _sign(handle: int) -> None:
     os.ftruncate(handle, 0)
     os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
 
@@ -152,6 +164,11 @@ class RunFolder:
         return self.path / "stages.json"
 
     @property
+    def output(self) -> Path:
+        """What `egpo run --parallel` lets the run's own process print."""
+        return self.path / "output.log"
+
+    @property
     def report(self) -> Path:
         return self.path / "report.html"
 
@@ -223,8 +240,8 @@ def _refuse_what_is_there(folder: RunFolder) -> None:
     if folder.config.exists():
         fix = "continue that run with --resume, or choose another name=..."
         raise InputError("the folder already contains a run", where=str(folder.path), fix=fix)
-    # The probe and the list of stages are written before the run starts.
-    ours = (LOCK_NAME, UNFINISHED, folder.evals.name, folder.stages.name)
+    # The probe, the list of stages and the output are written before the run starts.
+    ours = (LOCK_NAME, UNFINISHED, folder.evals.name, folder.stages.name, folder.output.name)
     held = sorted(entry.name for entry in folder.path.iterdir() if not entry.name.startswith(ours))
     if held:
         more = " and more" if len(held) > 3 else ""

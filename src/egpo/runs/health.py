@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import Any, Literal
 
 from egpo.errors import InputError
-from egpo.runs.json_lines import Line, LineStream, read_lines
+from egpo.runs.json_lines import Line, LineStream, lines_file, read_lines
 from egpo.runs.metric_table import (
     CHECKER_FAILED,
     COVERAGE,
@@ -29,6 +29,9 @@ from egpo.runs.metric_table import (
     TRUNCATED,
 )
 from egpo.runs.metrics import History, trend
+
+NEARLY_ALL = 0.95
+"""Share of responses cut off at the length limit from which on the end token is suspected, and not the limit."""
 
 Severity = Literal["warning", "danger"]
 """How serious a health note is. `danger`: the model gets worse if the run continues. `warning`: the run learns little.
@@ -128,9 +131,18 @@ def equal_rewards(history: History) -> str | None:
     return f"in {share:.0%} of the groups of the last 5 steps all rewards are equal, so these groups have no gradient"
 
 
+def no_response_ends(history: History) -> str | None:
+    share = history.mean_of_last(TRUNCATED, 2)
+    if share is None or share < NEARLY_ALL:
+        return None
+    ends = f"; a response ends at {history.ends_at}" if history.ends_at else ""
+    return f"{share:.0%} of the responses of the last 2 steps were cut off at the maximum length{ends}"
+
+
 def responses_truncated(history: History) -> str | None:
+    """Fire if more than 30 % were truncated in the last 3 steps, but not nearly all: that is `no_response_ends`."""
     share = history.mean_of_last(TRUNCATED, 3)
-    if share is None or share <= 0.3:
+    if share is None or not 0.3 < share < NEARLY_ALL:
         return None
     return f"{share:.0%} of the responses of the last 3 steps were truncated at the maximum length"
 
@@ -245,8 +257,17 @@ RULES = (
         "of medium difficulty for this model (`task.settings`)",
     ),
     Rule(
+        "no_response_ends", "warning", no_response_ends,
+        "the mean of `response_length/clip_ratio` over 2 steps is at least 0.95",
+        "the model never writes a token that ends a response: a base model, a chat template of another model, or a "
+        "wrong end token; or the limit is far too low",
+        "read in `rollouts/` how a response goes on after its answer; add what the model writes there to "
+        "`rollout.stop` or `rollout.stop_tokens`, teach it to end with `egpo sft`, or raise "
+        "`rollout.max_response_tokens`",
+    ),
+    Rule(
         "responses_truncated", "warning", responses_truncated,
-        "the mean of `response_length/clip_ratio` over 3 steps is above 0.3",
+        "the mean of `response_length/clip_ratio` over 3 steps is above 0.3 and below 0.95",
         "the thinking does not end, or the limit is too low",
         "raise `rollout.max_response_tokens`, or set `rollout.stop` to the string that ends an answer",
     ),
@@ -292,14 +313,18 @@ class Health:
     """The health rules of one run, checked after each step. A rule fires at most once per run.
 
     For a resumed run, pass the lines of `metrics.jsonl` as `history` and those of `health.jsonl` as `notes`: the same
-    rules then fire at the same steps as in an uninterrupted run.
+    rules then fire at the same steps as in an uninterrupted run. `ends_at`: see `History`.
     """
 
     def __init__(
-        self, rules: Sequence[Rule] = RULES, history: Iterable[Mapping[str, Any]] = (), notes: Iterable[Note] = ()
+        self,
+        rules: Sequence[Rule] = RULES,
+        history: Iterable[Mapping[str, Any]] = (),
+        notes: Iterable[Note] = (),
+        ends_at: str = "",
     ) -> None:
         self._pending = list(rules)
-        self._history = History()
+        self._history = History(ends_at)
         for line in history:
             self._history.add(line["step"], {name: value for name, value in line.items() if name != "step"})
         self._remove({note.rule for note in notes})
@@ -342,7 +367,7 @@ class NoteStream:
 
 def read_notes(path: Path) -> list[Note]:
     """Return all notes of a `health.jsonl`; an empty list if the file does not exist, because no rule has fired."""
-    return [_as_note(line, path) for line in read_lines(path)] if path.exists() else []
+    return [_as_note(line, path) for line in read_lines(path)] if lines_file(path) else []
 
 
 def _as_note(line: Line, path: Path) -> Note:

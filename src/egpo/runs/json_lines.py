@@ -1,10 +1,13 @@
 """Files with one JSON object per line, which one process appends to while others read.
 
 A line is complete once its newline is written. Text after the last newline is an incomplete line and is ignored.
+A finished file may be stored compressed, as `<name>.gz`: it is read like the file itself.
 """
 
+import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,17 +65,26 @@ def encoded(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
+def lines_file(path: Path) -> Path | None:
+    """Return the file itself, or its compressed form `<name>.gz` if only that exists; None if there is neither."""
+    return next((one for one in (path, path.with_name(f"{path.name}.gz")) if one.is_file()), None)
+
+
 def read_lines(path: Path) -> Iterator[Line]:
     """Yield every complete line of a file. Raise InputError with the line number if a line is not a JSON object."""
-    if not path.is_file():
+    found = lines_file(path)
+    if found is None:
         raise InputError("no such file", where=str(path), fix="check the path")
-    with path.open("rb") as file:
-        end = 0
-        for number, text in enumerate(file, 1):
-            if not text.endswith(b"\n"):
-                return
-            end += len(text)
-            yield Line(_decoded(text, f"{path}, line {number}"), number, end)
+    try:
+        with found.open("rb") if found == path else gzip.open(found, "rb") as file:
+            end = 0
+            for number, text in enumerate(file, 1):
+                if not text.endswith(b"\n"):
+                    return
+                end += len(text)
+                yield Line(_decoded(text, f"{path}, line {number}"), number, end)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"the file is not valid gzip ({error})", where=str(found), fix="restore the file") from error
 
 
 def _decoded(text: bytes, where: str) -> dict[str, Any]:

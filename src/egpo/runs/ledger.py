@@ -58,16 +58,19 @@ class Ledger:
     """The recorder of the steps of one run.
 
     Timings have their own file, so that the same run always writes the same `metrics.jsonl`. `num_samples` is the
-    number of responses in the table that the trackers get; 0: no table.
+    number of responses in the table that the trackers get; 0: no table. `ends_at` says in words what ends a response,
+    for the health rules; empty if that is not known.
     """
 
-    def __init__(self, folder: RunFolder, view: LiveView, trackers: Trackers, num_samples: int = 0) -> None:
+    def __init__(
+        self, folder: RunFolder, view: LiveView, trackers: Trackers, num_samples: int = 0, ends_at: str = ""
+    ) -> None:
         self._view, self._trackers = view, trackers
         self._folder, self._num_samples = folder, num_samples
         self._metrics, self._timings = MetricStream(folder.metrics), MetricStream(folder.timings)
         self._notes = NoteStream(folder.health)
         history = read_metrics(folder.metrics) if folder.metrics.exists() else []
-        self._health = Health(history=history, notes=read_notes(folder.health))
+        self._health = Health(history=history, notes=read_notes(folder.health), ends_at=ends_at)
 
     def record(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
         """Record a finished step in the files, in the trackers and on the screen, and check the health rules."""

@@ -25,9 +25,9 @@ from rich.table import Table
 from rich.text import Text
 
 from egpo.errors import EgpoWarning
+from egpo.heartbeat import Heartbeat
 from egpo.runs.formatting import format_duration, format_value, log_line, sparkline
 from egpo.runs.health import Note
-from egpo.runs.heartbeat import Heartbeat
 from egpo.runs.metric_table import (
     METRICS,
     REWARD,

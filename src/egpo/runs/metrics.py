@@ -98,11 +98,12 @@ class History:
     """The finite metrics of all steps, and all metrics of the current step.
 
     A value that is not finite is visible at its own step only. `metrics.jsonl` does not contain it, and in a resumed
-    run the health rules must see the same history as in an uninterrupted run.
+    run the health rules must see the same history as in an uninterrupted run. `ends_at` says in words what ends a
+    response; empty if that is not known.
     """
 
-    def __init__(self) -> None:
-        self.step = -1
+    def __init__(self, ends_at: str = "") -> None:
+        self.step, self.ends_at = -1, ends_at
         self.now: Mapping[str, float] = {}
         self._values: dict[str, list[float]] = {}
 

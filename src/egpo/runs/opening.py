@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from egpo.benchmark_cases import Cases
 from egpo.runs.folder import RunFolder
 from egpo.runs.ledger import NOTHING_YET, require_rewindable, rewind
 from egpo.runs.provenance import Launch, Provenance, record_resumption, write_provenance
@@ -52,11 +53,13 @@ class StoredCheckpoints(Protocol):
 
 @dataclass(frozen=True)
 class LaunchProvenance:
-    """The record of this process for `provenance.json`: the launch, and the digests and files of its data."""
+    """The record of this process for `provenance.json`: the launch, the digests and files of its data, and the cases of
+    public benchmarks in it."""
 
     launch: Launch
     data: Mapping[str, str]
     files: Mapping[str, Path] = field(default_factory=dict)
+    benchmark_cases: Cases = field(default_factory=dict)
 
 
 class RunOpening(ABC, Generic[Loaded]):
@@ -156,4 +159,7 @@ def _record_launch(opening: RunOpening[Loaded], loaded: Loaded, step: int) -> No
     if path.exists():
         record_resumption(path, record.launch, record.data, record.files)
     else:
-        write_provenance(path, Provenance(opening.run_config.seed, record.data, record.launch))
+        provenance = Provenance(
+            opening.run_config.seed, record.data, record.launch, benchmark_cases=record.benchmark_cases
+        )
+        write_provenance(path, provenance)

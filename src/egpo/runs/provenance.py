@@ -13,15 +13,20 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from egpo.benchmark_cases import Cases, joined_cases
 from egpo.errors import InputError, warn_once
 from egpo.files import ROWS, write_atomically
+from egpo.fingerprints import code_digest
 
 PACKAGES = ("egpo", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic", "peft", "triton", "verl")
 """Packages whose version can change a result. Packages that are not installed are left out."""
+CODE_VERSION = "egpo code"
+"""The name, among the versions, of the digest of egpo's own source: the commit is unknown outside of a repository."""
 _GIT_LIMIT_S = 10
 
 
@@ -45,8 +50,13 @@ class Hardware:
     gpu: str | None = None
 
 
+_PACKAGE = Path(__file__).resolve().parents[1]
+_code_digest = lru_cache(maxsize=1)(code_digest)
+
+
 def installed_versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of `PACKAGES`, and as `egpo code` a digest of the source of egpo."""
+    found = {"python": platform.python_version(), CODE_VERSION: _code_digest(_PACKAGE)}
     for package in PACKAGES:
         try:
             found[package] = metadata.version(package)
@@ -113,13 +123,15 @@ class Provenance:
     """The origin of a run. `start` is the first launch, `resumptions` are the later ones.
 
     `data` has a digest for each file, split or model. A digest that begins with `rows:` is of the rows; any other is of
-    generated problems or, in runs of earlier versions, of the bytes of a file.
+    generated problems or, in runs of earlier versions, of the bytes of a file. `benchmark_cases` are the ids of the
+    cases of public benchmarks that the model was trained on, in this run or before, by benchmark.
     """
 
     seed: int
     data: Mapping[str, str]
     start: Launch
     resumptions: tuple[Launch, ...] = field(default=())
+    benchmark_cases: Cases = field(default_factory=dict)
 
 
 def describe_launch(
@@ -138,7 +150,10 @@ def describe_launch(
 
 
 def write_provenance(path: Path, provenance: Provenance) -> None:
-    write_atomically(path, json.dumps(asdict(provenance), indent=2, ensure_ascii=False) + "\n")
+    value = asdict(provenance)
+    if not provenance.benchmark_cases:
+        del value["benchmark_cases"]
+    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_provenance(path: Path) -> Provenance:
@@ -149,6 +164,7 @@ def read_provenance(path: Path) -> Provenance:
             data=value["data"],
             start=_launch(value["start"]),
             resumptions=tuple(_launch(launch) for launch in value["resumptions"]),
+            benchmark_cases=joined_cases(value.get("benchmark_cases") or {}),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"the provenance cannot be read ({type(error).__name__}: {error})"

@@ -18,6 +18,7 @@ import yaml
 from egpo.errors import InputError
 from egpo.runs.folder import ACTOR, MODEL, SHARD, RunFolder, checkpoint_step, rollouts_step
 from egpo.runs.health import Note, read_notes
+from egpo.runs.json_lines import lines_file
 from egpo.runs.metrics import read_metrics
 from egpo.runs.provenance import Provenance, read_provenance
 
@@ -143,12 +144,12 @@ class StoredRun:
     @cached_property
     def metrics(self) -> Sequence[Mapping[str, Any]]:
         """The lines of `metrics.jsonl`."""
-        return read_metrics(self.folder.metrics) if self.folder.metrics.is_file() else []
+        return read_metrics(self.folder.metrics) if lines_file(self.folder.metrics) else []
 
     @cached_property
     def timings(self) -> Sequence[Mapping[str, Any]]:
         """The lines of `timings.jsonl`."""
-        return read_metrics(self.folder.timings) if self.folder.timings.is_file() else []
+        return read_metrics(self.folder.timings) if lines_file(self.folder.timings) else []
 
     @property
     def last_step(self) -> int:
@@ -245,7 +246,7 @@ def read_json_object(path: Path) -> Mapping[str, Any]:
 
 
 def _require_run(folder: RunFolder, need_config: bool) -> None:
-    if folder.config.is_file() or (folder.metrics.is_file() and not need_config):
+    if folder.config.is_file() or (lines_file(folder.metrics) and not need_config):
         return
     if not folder.path.is_dir():
         fix = "give the folder of a run, such as runs/<name>"

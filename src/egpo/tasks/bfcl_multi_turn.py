@@ -1,7 +1,8 @@
 """The task `bfcl_multi_turn`: BFCL's multi-turn cases as episodes, with a declared split.
 
-BFCL is a test set. Train on the split `train` only, and report results on the split `test` only: the engine records the
-cases that were trained on (`egpo.environments.bfcl.cases.write_trained_cases`), and evaluations refuse them.
+BFCL is a test set. Train on the split `train` only, and report results on the split `test` only: the ids of the
+training cases go with the model (`egpo.benchmark_cases`), and `egpo eval bfcl` leaves out all variants of their
+scenarios.
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ class BfclMultiTurnTask:
     data_source: ClassVar[str] = "bfcl_multi_turn"
     ability: ClassVar[str] = "function_calling"
     environment: ClassVar[str] = "bfcl_multi_turn"
+    benchmark: ClassVar[str] = "bfcl"
+    """The benchmark of which the problems are cases; the key of a problem is the id of its case."""
 
     def __init__(
         self, *, variants: Sequence[str] = VARIANTS, train: int | None = None, test: int | None = None
@@ -63,6 +66,10 @@ class BfclMultiTurnTask:
         """Play an episode that is written as one text, and return its verdict."""
         self._host = self._host or EnvironmentHost(self.environment, num_workers=1)
         return judge_episode(self._host, problem, text)
+
+    def benchmark_cases(self) -> dict[str, list[str]]:
+        """Return the ids of the training cases by benchmark, which an evaluation on it must leave out."""
+        return {self.benchmark: [problem.key for problem in self.problems("train")]}
 
     def _read(self) -> dict[str, BfclCase]:
         if not self._cases:

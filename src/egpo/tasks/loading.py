@@ -15,6 +15,7 @@ from typing import Any, SupportsIndex
 
 from egpo.errors import EgpoError, InputError, nearest
 from egpo.rewards.sandbox import require_sandbox
+from egpo.tasks.bfcl import Bfcl, BfclUnseen
 from egpo.tasks.bfcl_multi_turn import BfclMultiTurnTask
 from egpo.tasks.code import Code
 from egpo.tasks.countdown import Countdown
@@ -33,8 +34,9 @@ SOURCED_TASKS: dict[str, type[SourcedTask]] = {
     "function_calling": FunctionCalling,
     "code": Code,
     "mixed": Mixed,
+    "bfcl": Bfcl,
 }
-"""The built-in tasks with a generator and prepared data (`egpo prepare`)."""
+"""The built-in tasks with prepared data (`egpo prepare`)."""
 EPISODE_TASKS: dict[str, type[SourcedTask] | type[BfclMultiTurnTask]] = {
     "toolbox": Toolbox,
     "bfcl_multi_turn": BfclMultiTurnTask,
@@ -42,6 +44,7 @@ EPISODE_TASKS: dict[str, type[SourcedTask] | type[BfclMultiTurnTask]] = {
 """The built-in tasks of several turns: each names its `environment`. They have no prepared data."""
 TASKS: dict[str, type[SourcedTask] | type[Dataset] | type[BfclMultiTurnTask]] = {
     **SOURCED_TASKS,
+    "bfcl_unseen": BfclUnseen,
     **EPISODE_TASKS,
     NAME: Dataset,
 }

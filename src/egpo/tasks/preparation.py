@@ -10,7 +10,7 @@ from egpo.data.manifest import MANIFEST, FileEntry, Manifest
 from egpo.data.output import StagedFiles
 from egpo.data.readers import Record
 from egpo.data.rows import SPLITS, Dropped, Row, write_parquet
-from egpo.data.sources import Source, open_source
+from egpo.data.sources import Source
 from egpo.errors import InputError
 from egpo.tasks.protocol import Problem
 from egpo.tasks.sourced import RecordReader, Sizes, SourcedTask
@@ -66,7 +66,7 @@ def prepare(
             raise InputError(f"{count} is not a valid number of rows", where=name, fix="give 1 or more")
     state = _State(task, seed, train, test, watch)
     with StagedFiles(out, force=force) as files:
-        opened = open_source(source, task.hub_config) if source else None
+        opened = task.open(source, seed)
         entries: dict[str, FileEntry] = {}
         for split, problems in _splits(state, opened):
             path = files.stage(f"{split}.parquet")
@@ -76,7 +76,13 @@ def prepare(
         _manifest(state, opened, entries).write(files.stage(MANIFEST))
         files.commit()
     name = opened.name if opened else "generator"
-    return Preparation(str(out), name, {f"{s}.parquet": entries[f"{s}.parquet"] for s in SPLITS}, dict(state.dropped))
+    return Preparation(str(out), name, _in_order(entries), dict(state.dropped))
+
+
+def _in_order(entries: dict[str, FileEntry]) -> dict[str, FileEntry]:
+    """Return the entries with those of the splits first."""
+    splits = [f"{split}.parquet" for split in SPLITS]
+    return {name: entries[name] for name in (*splits, *sorted(entries.keys() - {*splits}))}
 
 
 def _written(path: Path, rows: Iterator[Row], split: str, source: str | None) -> int:
@@ -110,6 +116,8 @@ def _splits(state: _State, source: Source | None) -> Iterator[tuple[str, Iterato
             "train",
             _limited(_without_taken(state, _read(state, source.readers["train"]())), state.train, source.name),
         )
+        for name in source.readers.keys() - {*SPLITS}:
+            yield name, islice(_read(state, source.readers[name]()), state.test)
 
 
 def _undivided_sizes(state: _State, source: Source) -> Sizes:

@@ -10,6 +10,7 @@ from typing import ClassVar
 from egpo.data import Dropped, Message, ParquetRows, Record, Row
 from egpo.data.manifest import verify
 from egpo.data.rows import SPLITS
+from egpo.data.sources import Source, open_source
 from egpo.errors import InputError, nearest, shortened
 from egpo.files import path_fault
 from egpo.rewards.verdict import Verdict
@@ -17,6 +18,7 @@ from egpo.tasks.protocol import Problem
 
 RecordReader = Callable[[Record, int], Problem | Dropped]
 
+GENERATOR = "generator"
 _MAX_REPEATS = 2_000
 """Number of consecutive draws of known problems after which generating fails: there are hardly any new ones."""
 
@@ -73,6 +75,10 @@ class SourcedTask(ABC):
     """Default number of rows for training and testing, taken in this order from a source that is not split."""
     hub_config: ClassVar[str | None] = None
     """Configuration name of the dataset on the hub, if the source does not give one."""
+    default_source: ClassVar[str] = GENERATOR
+    """Identity of the data without a source: the generator, or a download of this version."""
+    data_of: ClassVar[str | None] = None
+    """Name of the task whose prepared data this task reads, if it is another one."""
     version: ClassVar[int] = 1
     """Version of the generator and the conversion. It is increased when the same seed gives different rows."""
 
@@ -115,6 +121,10 @@ class SourcedTask(ABC):
 
     @abstractmethod
     def gold(self, problem: Problem) -> str: ...
+
+    def open(self, source: str | None, seed: int) -> Source | None:
+        """Open the source of `egpo prepare`; None: the problems are generated."""
+        return open_source(source, self.hub_config) if source else None
 
     def reader(self) -> RecordReader:
         """Return a function that converts the records of one source, called in their order."""
@@ -161,7 +171,10 @@ class SourcedTask(ABC):
         return {split: list(self.generate(split, count, taken, self.seed)) for split, count in counts.items()}
 
     def _stored(self, directory: Path, split: str) -> Sequence[Problem]:
-        path = directory / f"{split}.parquet"
+        return self._stored_file(directory, split, self._limits[split])
+
+    def _stored_file(self, directory: Path, name: str, limit: int | None) -> Sequence[Problem]:
+        path = directory / f"{name}.parquet"
         if not path.is_file():
             raise InputError(
                 "no such file",
@@ -169,4 +182,4 @@ class SourcedTask(ABC):
                 fix="set the task's `source` to a folder that `egpo prepare` or `egpo convert` wrote",
             )
         verify(directory, path.name)
-        return ParquetRows(path, self.problem_of, self._limits[split])
+        return ParquetRows(path, self.problem_of, limit)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from egpo.assets import resolve_model
+from egpo.data.tool_prompt import qwen3_system_text
 from egpo.errors import EgpoError
 from egpo.evals.bfcl.categories import first_cases
 from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, evaluate_bfcl
@@ -138,3 +139,22 @@ def test_the_prompt_of_each_format(tmp_path):
     assert "<|start_header_id|>" in prompts["llama"]
     instructed = BfclSettings("", "m", TINY, (), prompt_format="template", instruction="Be brief.")
     assert "Be brief." in built_prompt(PYTHON, instructed, tmp_path / "instructed", messages, tools)
+
+
+def test_tools_stand_in_the_system_message_where_the_template_does_not_write_them(tmp_path):
+    """As in training with the task `bfcl`: SmolLM2's template, for one, ignores tools."""
+    model = tmp_path / "model"
+    model.mkdir()
+    for path in Path(TINY).iterdir():
+        (model / path.name).symlink_to(path)
+    (model / "chat_template.jinja").unlink()
+    (model / "chat_template.jinja").write_text(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant"
+    )
+    tools = [{"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}}]
+    messages = [{"role": "user", "content": "What is 2 + 2?"}]
+    asked = BfclSettings("", "m", str(model), (), prompt_format="template", instruction="Be brief.")
+    built = built_prompt(PYTHON, asked, tmp_path / "work", messages, tools)
+    system = qwen3_system_text("Be brief.", tools)
+    shown = "<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant"
+    assert built == f"<|im_start|>system\n{system}<|im_end|>\n{shown}"

@@ -4,11 +4,13 @@
 (a missing bias in a model without biases) is left out by `mutations_of`.
 """
 
+import copy
 from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 
+from egpo.local.models import architectures
 from egpo.local.models.packs import GroupLayout, PackLayout
 
 
@@ -52,9 +54,54 @@ def swapped_heads(count):
     return mutation
 
 
-def without_bias(policy):
-    biases = [getattr(layer.self_attn, name).bias for layer in layers(policy) for name in ("q_proj", "k_proj")]
-    return changed([(bias, torch.zeros_like(bias)) for bias in biases])
+def without_bias(*names):
+    def mutation(policy):
+        biases = [getattr(layer.self_attn, name).bias for layer in layers(policy) for name in names]
+        return changed([(bias, torch.zeros_like(bias)) for bias in biases])
+
+    return mutation
+
+
+@contextmanager
+def without_head_norms(policy):
+    """The engine's layers compute queries and keys without their norms."""
+    rows = architectures.ARCHITECTURES
+    architectures.ARCHITECTURES = tuple(replace(row, head_norms=False) for row in rows)
+    try:
+        yield
+    finally:
+        architectures.ARCHITECTURES = rows
+
+
+def without_head_norm_weights(policy):
+    norms = [getattr(layer.self_attn, name) for layer in layers(policy) for name in ("q_norm", "k_norm")]
+    return changed([(norm.weight, torch.ones_like(norm.weight)) for norm in norms])
+
+
+def other_scaling(**settings):
+    """Rotary frequencies for other settings of the scaling than the model's; `rope_type="default"`: unscaled ones."""
+
+    def mutation(policy):
+        rotary, config = policy.model.base_model.rotary_emb, copy.deepcopy(policy.model.config)
+        config.rope_parameters = {**config.rope_parameters, **settings}
+        other = type(rotary)(config).to(policy.device)
+        return changed([(rotary.inv_freq, other.inv_freq)])
+
+    return mutation
+
+
+def regrouped_heads(policy):
+    """Query heads take turns at the key heads, instead of neighbours sharing one."""
+    pairs = []
+    for layer in layers(policy):
+        attention = layer.self_attn
+        query, out, width = attention.q_proj, attention.o_proj.weight, attention.head_dim
+        place = torch.arange(len(query.weight), device=policy.device).view(-1, attention.num_key_value_groups, width)
+        place = place.transpose(0, 1).flatten()
+        pairs += [(query.weight, query.weight.detach()[place]), (out, out.detach()[:, place])]
+        if query.bias is not None:
+            pairs.append((query.bias, query.bias.detach()[place]))
+    return changed(pairs)
 
 
 def larger_norm_weight(policy):
@@ -134,9 +181,15 @@ MUTATIONS = {
     "rope theta * 1.5": theta(1.5),
     "shifted positions": shifted_positions,
     "leaking mask": leaking_mask,
-    "no query and key bias": without_bias,
+    "no query and key bias": without_bias("q_proj", "k_proj"),
+    "no value bias": without_bias("v_proj"),
+    "no query and key norm": without_head_norms,
+    "query and key norm without weights": without_head_norm_weights,
+    "rope unscaled": other_scaling(rope_type="default"),
+    "rope scaled by another factor": other_scaling(factor=8.0),
     "heads swapped in every layer": swapped_heads(10**6),
     "heads swapped in one layer": swapped_heads(1),
+    "heads grouped otherwise": regrouped_heads,
     "norm weight + 1": larger_norm_weight,
     "norm eps * 10": norm_eps(10.0),
     "norm eps / 10": norm_eps(0.1),
@@ -146,5 +199,14 @@ CACHE_SEES = set(MUTATIONS) - {"leaking mask"}
 
 def mutations_of(policy):
     """Return the mutations that make sense for the model."""
-    has_bias = layers(policy)[0].self_attn.q_proj.bias is not None
-    return {name: mutation for name, mutation in MUTATIONS.items() if has_bias or "bias" not in name}
+    attention, config = layers(policy)[0].self_attn, policy.model.config
+    left_out = []
+    if attention.q_proj.bias is None:
+        left_out.append("bias")
+    if getattr(attention, "q_norm", None) is None or policy.path == "transformers":
+        left_out.append("query and key norm")
+    if getattr(policy.model.base_model.rotary_emb, "rope_type", "default") != "llama3":
+        left_out += ["rope unscaled", "rope scaled"]
+    if not 1 < attention.num_key_value_groups < config.num_attention_heads:
+        left_out.append("grouped")
+    return {name: mutation for name, mutation in MUTATIONS.items() if not any(part in name for part in left_out)}

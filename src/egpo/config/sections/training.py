@@ -15,8 +15,8 @@ from egpo.tags import THINK_TAGS, tags_fault
 
 class Task(Section):
     name: str = Field(min_length=1)
-    """Name of a built-in task (`countdown`, `gsm8k`, `function_calling`, `code`, `mixed`), `dataset` for data and a
-    reward function of your own, or `module:Class` for a task of your own."""
+    """Name of a built-in task (`countdown`, `gsm8k`, `function_calling`, `code`, `mixed`, `bfcl`), `dataset` for data
+    and a reward function of your own, or `module:Class` for a task of your own."""
     settings: dict[str, Any] = Field({})
     """Keyword arguments of the task's constructor, such as `source` (a directory written by `egpo prepare`) or `mode`
     (of the reward). docs/tasks.md lists them. Default: none."""

@@ -1,21 +1,34 @@
 """The names of BFCL's categories and collections of categories, and the ids of the cases in each."""
 
-import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from egpo.environments.bfcl.cases import json_lines
 from egpo.environments.bfcl.interpreter import data_folder
 from egpo.errors import InputError, nearest
 
 
-def first_cases(python: Path, categories: Iterable[str], number: int) -> dict[str, list[str]]:
-    """Return the ids of the first `number` cases of each category, in BFCL's order."""
-    folder = data_folder(python)
-    return {name: _ids(folder / f"BFCL_v4_{name}.json")[:number] for name in categories}
+def first_cases(
+    python: Path, categories: Iterable[str], number: int | None, left_out: Collection[str] = ()
+) -> dict[str, list[str]]:
+    """Return the ids of the first `number` cases of each category (None: all), in BFCL's order.
+
+    Cases in `left_out`, which a model was trained on, are not counted. InputError if they are all of a category.
+    """
+    folder, trained = data_folder(python), frozenset(left_out)
+    found = {}
+    for name in categories:
+        whole = [str(row["id"]) for row in json_lines(folder / f"BFCL_v4_{name}.json")]
+        found[name] = [case for case in whole if case not in trained][:number]
+        if not found[name]:
+            fix = "choose other categories, or a model that was not trained on them"
+            raise InputError(f"a model was trained on all {len(whole)} cases of {name}", where="--categories", fix=fix)
+    return found
 
 
-def _ids(path: Path) -> list[str]:
-    return [str(json.loads(line)["id"]) for line in path.read_text(encoding="utf-8").splitlines()]
+def in_categories(cases: Iterable[str], categories: Collection[str]) -> tuple[str, ...]:
+    """Return those of the cases that belong to one of the categories. An id is `category_number`."""
+    return tuple(case for case in cases if case.rpartition("_")[0] in categories)
 
 
 NON_LIVE = (

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from egpo.chat_templates import render
-from egpo.environments.bfcl.cases import NUM_SCENARIOS, require_untrained
 from egpo.environments.bfcl.interpreter import bfcl_python
 from egpo.errors import InputError, warn_once
-from egpo.evals.bfcl.categories import MULTI_TURN
+from egpo.evals.bfcl.categories import MULTI_TURN, first_cases, in_categories
 from egpo.evals.bfcl.passes import BfclSettings, built_prompt, run_pass
 from egpo.evals.bfcl.targets import BfclTarget, running_server
 from egpo.evals.bfcl.verdicts import (
@@ -153,13 +152,18 @@ def evaluate_bfcl(
 ) -> BfclOutcome:
     """Evaluate one model with BFCL, and write the evaluation after each pass.
 
+    Cases that the model was trained on are left out, besides those of `asked.left_out`; of a multi-turn case, all
+    variants of its scenario.
+
     The server's address and model name are set in a copy of `asked` once the server runs. `say` is called with each
     line of progress.
     """
-    _require_untrained(target, asked)
     python = bfcl_python(offline=wanted.offline, say=say)
     folder = wanted.out or target.folder
+    trained = in_categories(target.trained_cases, asked.categories)
+    asked = replace(asked, left_out=tuple(sorted({*asked.left_out, *trained})))
     name = evaluation_name(target, asked, wanted)
+    asked = _without_trained(asked, python, say)
     raw = folder / f"{name}.bfcl" / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     found = prompt_mismatches(target, asked, python, raw / "prompt")
     passes: list[list[CaseVerdict]] = []
@@ -179,15 +183,18 @@ def evaluate_bfcl(
     return BfclOutcome(evaluation, path, raw, found)
 
 
-def _require_untrained(target: BfclTarget, asked: BfclSettings) -> None:
-    """Raise InputError if the model was trained on multi-turn cases that are asked for: that would be no evaluation."""
-    if target.place is None:
-        return
-    whole = {name: [f"{name}_{number}" for number in range(NUM_SCENARIOS)] for name in MULTI_TURN}
-    cases = [case for name in asked.categories if name in whole for case in asked.cases.get(name) or whole[name]]
-    folders = [Path(target.place.model)] + ([target.place.run.path] if target.place.run else [])
-    for folder in folders:
-        require_untrained(cases, folder, where=f"model {target.label}")
+def _without_trained(asked: BfclSettings, python: Path, say: Callable[[str], None]) -> BfclSettings:
+    """Return the settings with the ids of all cases to run, if some are left out."""
+    if not asked.left_out:
+        return asked
+    known = first_cases(python, asked.categories, None, asked.left_out)
+    cases = {name: [case for case in asked.cases.get(name, ids) if case in {*ids}] for name, ids in known.items()}
+    variants = ", or on other variants of their scenarios" if in_categories(asked.left_out, MULTI_TURN) else ""
+    say(
+        f"{len(asked.left_out):,} cases are left out, because a model was trained on them{variants}; "
+        f"{sum(map(len, cases.values())):,} others are evaluated"
+    )
+    return replace(asked, cases=cases)
 
 
 def prompt_mismatches(
@@ -230,10 +237,11 @@ def evaluation_name(target: BfclTarget, asked: BfclSettings, wanted: BfclOptions
     step = f"step{target.place.step}" if of_run and target.place else target.label
     categories = "-".join(asked.categories) if len(asked.categories) < 4 else f"{len(asked.categories)}categories"
     few = f"first{max(map(len, asked.cases.values()))}" if asked.cases else ""
+    untrained = f"without{len(asked.left_out)}" if asked.left_out else ""
     warm = "" if asked.temperature == BfclSettings.temperature else f"t{asked.temperature:g}"
     bound = f"max{asked.other_max_tokens}" if asked.other_max_tokens else ""
     served = "served" if target.url is not None else ""
-    return file_name("bfcl", categories, asked.prompt_format, few, warm, bound, served, step)
+    return file_name("bfcl", categories, asked.prompt_format, few, untrained, warm, bound, served, step)
 
 
 def _heard(say: Callable[[str], None]) -> Callable[[str], None]:

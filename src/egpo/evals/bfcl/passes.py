@@ -88,7 +88,8 @@ class BfclSettings:
     """The server, the cases and the sampling settings of a pass of BFCL.
 
     `url`: the server's address, which ends with `/v1`. `tokenizer`: a model folder. `cases`: ids of the cases to run in
-    each category; a category without ids is run whole. `threads`: cases run concurrently. `template`: variables of the
+    each category; none: all cases. `left_out`: ids of cases that are not run, because a model was trained on them.
+    `threads`: cases run concurrently. `template`: variables of the
     chat template. `instruction`: text before the system message, for the prompt format `template`. `max_tokens`:
     longest answer; None: BFCL's 4,096 tokens. `context`: the server's context length in tokens; None: the model's.
     `timeout_s`: time limit, in seconds, for one answer.
@@ -107,6 +108,7 @@ class BfclSettings:
     max_tokens: int | None = None
     context: int | None = None
     timeout_s: float = 3600.0
+    left_out: tuple[str, ...] = ()
 
     @property
     def other_max_tokens(self) -> int | None:

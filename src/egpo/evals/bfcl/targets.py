@@ -17,12 +17,15 @@ from pathlib import Path
 
 import httpx
 
+from egpo.benchmark_cases import joined_cases, read_cases
 from egpo.config.machine import model_folder, this_machine
+from egpo.environments.bfcl.cases import with_variants
 from egpo.errors import InputError
 from egpo.evals.evaluate import Origin
 from egpo.evals.server import Server
 from egpo.evals.server_requests import RetryPolicy
 from egpo.evals.targets import HERE, ModelPlace, find_model
+from egpo.runs.stored import StoredRun
 from egpo.serving.commands import Serving
 from egpo.serving.served import require_weights, served
 
@@ -146,6 +149,17 @@ class BfclTarget:
     @property
     def folder(self) -> Path:
         return self.place.run.evals if self.place and self.place.run else HERE
+
+    @property
+    def trained_cases(self) -> list[str]:
+        """The ids of BFCL's cases that the model was trained on, as its folder and the provenance of its run say.
+
+        Of a multi-turn case, these are all variants of its scenario.
+        Of a model that is already served, the folder of its tokenizer is asked.
+        """
+        run = StoredRun.at(self.place.run.path) if self.place and self.place.run else None
+        recorded = run.provenance.benchmark_cases if run and run.provenance else {}
+        return with_variants(joined_cases(read_cases(self.tokenizer), recorded).get("bfcl", []))
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,8 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
+LEFT_OUT = "trained_cases_left_out"
+"""The setting of a stored evaluation with the number of cases that are left out: a model was trained on them."""
 VERSION = "bfcl-eval 2026.3.23, BFCL v4"
 _SHOWN_FAILURES = 5
 
@@ -170,6 +172,7 @@ def evaluation_of(label: str, asked: BfclSettings, passes: Sequence[Sequence[Cas
             "prompt_format": asked.prompt_format,
             "instruction": asked.instruction,
             "version": VERSION,
+            **({LEFT_OUT: len(asked.left_out)} if asked.left_out else {}),
         },
         sampling=Sampling(n=len(passes), temperature=asked.temperature, max_tokens=asked.other_max_tokens),
         ks=default_ks(len(passes)),

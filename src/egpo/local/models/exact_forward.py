@@ -32,11 +32,26 @@ def plain_logits(model: PreTrainedModel, rows: Sequence[Sequence[int]], dtype: t
     try:
         with ExitStack() as stack:
             if dtype is not None and dtype != model.dtype:
+                stack.enter_context(_plain_experts(model))
                 stack.enter_context(_computing_in(model, dtype))
             logits_RTV: Tensor = model(token_RT, use_cache=False).logits
     finally:
         model.set_attn_implementation(ATTENTION_NAME)
     return logits_RTV
+
+
+@contextmanager
+def _plain_experts(model: PreTrainedModel) -> Iterator[None]:
+    """Compute mixtures of experts by a loop: the grouped products of torch know no float64."""
+    before = getattr(model.config, "_experts_implementation", None)
+    if before in (None, "eager") or not hasattr(model, "set_experts_implementation"):
+        yield
+        return
+    model.set_experts_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(before)
 
 
 @contextmanager

@@ -59,6 +59,13 @@ class Policy:
             return "cuda_layers"
         return "transformers" if why_not_cpu_layers(self.model) else "cpu_layers"
 
+    def ends_at(self, strings: Sequence[str] = (), tokens: Sequence[int] = ()) -> str:
+        """Return in words what ends a response: the model's end tokens, and the strings and tokens of a recipe."""
+        ids = sorted(self.stop_ids | set(tokens))
+        named = zip(self.tokenizer.convert_ids_to_tokens(ids), ids, strict=True)
+        ends = [f"{token!r:.40} (token {id})" for token, id in named]
+        return " or ".join([*ends, *(f"the text {string!r:.40}" for string in strings)])
+
     def warn_if_slow(self) -> None:
         """Warn once if the engine's own layers cannot compute this model."""
         if self.path == "transformers":

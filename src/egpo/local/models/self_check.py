@@ -7,8 +7,9 @@ differ, and InputError is raised.
 The bound is measured. Three passes compute the logits of the same text: the engine's and transformers' own in the
 model's precision, and an exact one in the next higher precision (float32 for 16 bits, float64 for float32). The error
 of a token is the root mean square over the vocabulary of its distance from the exact logits. The engine's errors may
-be at most FACTOR times those of transformers, at the mean and at the 99th percentile over the tokens. A trained model
-has a few channels far larger than the others, and rounds far worse than random weights do, so no fixed bound serves.
+be at most FACTOR times those of transformers at the mean over the tokens, and TAIL_FACTOR times at the 99th percentile.
+A trained model has a few channels far larger than the others, and rounds far worse than random weights do, so no fixed
+bound serves.
 """
 
 import copy
@@ -28,12 +29,18 @@ from egpo.local.models.packs import Sequences, pack_groups
 from egpo.local.models.policy import Policy
 from egpo.local.models.verdicts import record_verdict, recorded_verdict, verdict_key
 
-FACTOR = 2.0
-FLOORS = {torch.float32: 2.0**-16, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
-"""Smallest error that is held against the engine, as a fraction of the size of the logits (their root mean square). For
-16 bits it is the rounding of the logits alone, and transformers' own error is larger. In float32, errors are a few
-hundred roundings at most (2^-24 each) and depend on the order of sums: on SmolLM2-135M the engine's kernels are 3.8e-5
-from float64 and transformers 0.8e-5, both of no consequence. 2^-16 is 1/256 of one rounding in bfloat16."""
+FACTOR, TAIL_FACTOR = 3.0, 8.0
+"""With outliers as in trained models, single tokens have errors of ten times the mean, and they are others in each
+pass. Between two correct passes on 60 models of tests/local/models/outlier_models.py, in both precisions, the means
+differed by up to 1.5 times and the 99th percentiles by up to 2.8 times. With outliers three times as large (120 models)
+it was 2.1 and 5 times, and once 13 times."""
+FLOORS = {torch.float32: 2.0**-15, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+"""Smallest mean error that is held against the engine, as a fraction of the size of the logits (their root mean
+square). For 16 bits it is the rounding of the logits alone, and transformers' own error is larger. In float32, errors
+are a few hundred roundings at most (2^-24 each) and depend on the order of sums: on SmolLM2-135M the engine's kernels
+are 3.8e-5 from float64 and transformers 0.8e-5, both of no consequence. 2^-15 is 1/128 of one rounding in bfloat16."""
+TAIL_FLOOR = 4.0
+"""The same at the 99th percentile, in units of the one at the mean."""
 PROMPT_LENGTH, RESPONSE_LENGTHS = 16, (64, 40)
 DECODED = 16
 """Tokens of each response that are also computed one at a time with a cache."""
@@ -79,10 +86,10 @@ class PathErrors:
     @property
     def ratio(self) -> float:
         """The engine's error in units of the largest one allowed. Above 1 the model is refused."""
-        pairs = ((self.ours.mean, self.theirs.mean), (self.ours.p99, self.theirs.p99))
-        ratios = [ours / (FACTOR * max(theirs, self.floor)) for ours, theirs in pairs]
+        mean = self.ours.mean / max(FACTOR * self.theirs.mean, self.floor)
+        tail = self.ours.p99 / max(TAIL_FACTOR * self.theirs.p99, TAIL_FLOOR * self.floor)
         # NaN compares as false with everything.
-        return max(ratio if ratio <= ratio else torch.inf for ratio in ratios)
+        return max(ratio if ratio <= ratio else torch.inf for ratio in (mean, tail))
 
 
 @torch.no_grad()
@@ -95,7 +102,13 @@ def require_agreement(policy: Policy, where: str) -> None:
              for row in recorded_verdict(key)]  # fmt: skip
     if not paths:
         start = time.perf_counter()
-        paths = measure_paths(policy)
+        try:
+            paths = measure_paths(policy)
+        except RuntimeError as error:  # of torch: an operation of the model that has no higher precision
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            what = f"{type(policy.model).__name__} cannot be checked: {str(error).splitlines()[0]:.160}"
+            raise InputError(what, where=where, fix="use engine=verl for this model") from error
         record_verdict(key, [asdict(path) for path in paths], time.perf_counter() - start)
     for path in paths:
         if not path.ratio <= 1:
@@ -114,7 +127,8 @@ def _refusal(policy: Policy, path: PathErrors) -> str:
         f"the engine computes {type(policy.model).__name__} wrongly: {path.path} logits differ from {exact} by "
         f"{path.ours.mean:.2g} on average and {path.ours.p99:.2g} at the 99th percentile of {path.num_tokens} tokens, "
         f"transformers' own in {precision} by {path.theirs.mean:.2g} and {path.theirs.p99:.2g}; allowed is "
-        f"{FACTOR:g} times that, and no less than {FACTOR * path.floor:.2g}"
+        f"{FACTOR:g} and {TAIL_FACTOR:g} times that, and no less than {path.floor:.2g} and "
+        f"{TAIL_FLOOR * path.floor:.2g}"
     )
 
 

@@ -7,9 +7,11 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+from egpo.benchmark_cases import Cases, cases_in_rows, joined_cases, read_cases
 from egpo.config import SftConfig
 from egpo.config.machine import model_folder
 from egpo.data.manifest import data_digest
+from egpo.data.readers import read_records
 from egpo.local.checkpoints.checkpoint import Snapshot
 from egpo.local.checkpoints.resume import learned_tensors, restore_learned
 from egpo.local.progress_bars import without_progress_bars
@@ -93,7 +95,11 @@ class SftOpening(EngineOpening[SftRun]):
         files = {name: Path(path) for name, path in paths.items()}
         digests = {name: data_digest(path) for name, path in files.items()}
         digests |= origin_facts(model_folder(self._config.model.path))
-        return LaunchProvenance(engine_launch(run.policy.device, step), digests, files)
+        return LaunchProvenance(engine_launch(run.policy.device, step), digests, files, self._benchmark_cases())
+
+    def _benchmark_cases(self) -> Cases:
+        rows = (record.value for record in read_records(Path(self._config.data.path)))
+        return joined_cases(cases_in_rows(rows), read_cases(model_folder(self._config.model.path)))
 
     @contextmanager
     def session(self, opened: OpenedRun[SftRun]) -> Iterator[SftSession]:
@@ -106,7 +112,9 @@ class SftOpening(EngineOpening[SftRun]):
             for reason, count in run.data.dropped.most_common():
                 view.say(f"left out {count:,} of {run.data.num_rows:,} rows or answers: {REASONS[reason]}")
             ledger = Ledger(self.folder, view, opened.trackers)
-            context = SessionContext(self.folder, self.checkpoints, view, ledger, self.interrupts, self.on_step)
+            context = SessionContext(
+                self.folder, self.checkpoints, view, ledger, self.interrupts, self.on_step, self._benchmark_cases()
+            )
             yield SftSession(run, context, opened.start, self.saved.score if self.saved else None)
 
 

@@ -11,7 +11,9 @@ from functools import cached_property
 from pathlib import Path
 
 from egpo.advantages.signals import Metrics
+from egpo.benchmark_cases import Cases, cases_of_task, joined_cases, read_cases
 from egpo.config import Config
+from egpo.config.machine import model_folder
 from egpo.local.checkpoints.checkpoint import Snapshot
 from egpo.local.checkpoints.resume import random_states, restore, restore_random_states, seed_everything, snapshot
 from egpo.local.measure import Measures
@@ -52,17 +54,24 @@ class TrainOpening(EngineOpening[Run]):
         restore(run, saved, model_folder)
 
     def describe(self, run: Run, step: int) -> LaunchProvenance:
-        return LaunchProvenance(
-            engine_launch(run.policy.device, step, self._sandbox), data_digests(run), data_files(run)
-        )
+        launch = engine_launch(run.policy.device, step, self._sandbox)
+        return LaunchProvenance(launch, data_digests(run), data_files(run), self._benchmark_cases(run))
+
+    def _benchmark_cases(self, run: Run) -> Cases:
+        return joined_cases(cases_of_task(run.task), read_cases(model_folder(self._config.model.path)))
 
     def require_disk_room(self, run: Run) -> None:
         require_disk_room(run, self.checkpoints)
 
     @contextmanager
     def session(self, opened: OpenedRun[Run]) -> Iterator["TrainSession"]:
-        ledger = Ledger(self.folder, self._view, opened.trackers, self._config.watch.samples)
-        context = SessionContext(self.folder, self.checkpoints, self._view, ledger, self.interrupts, self.on_step)
+        rollout = self._config.rollout
+        ends_at = opened.loaded.policy.ends_at(rollout.stop, rollout.stop_tokens)
+        ledger = Ledger(self.folder, self._view, opened.trackers, self._config.watch.samples, ends_at)
+        cases = self._benchmark_cases(opened.loaded)
+        context = SessionContext(
+            self.folder, self.checkpoints, self._view, ledger, self.interrupts, self.on_step, cases
+        )
         yield TrainSession(opened.loaded, context, opened.start, self.saved.score if self.saved else None)
 
 

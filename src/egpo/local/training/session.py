@@ -9,14 +9,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
 
 from egpo.advantages.signals import Metrics
+from egpo.benchmark_cases import Cases, write_cases
 from egpo.config import Config, SftConfig, config_to_yaml
 from egpo.errors import EgpoError, InputError
 from egpo.local.checkpoints.checkpoint import Checkpoints, SaveError, Snapshot
@@ -69,6 +69,8 @@ class SessionContext:
     ledger: Ledger
     interrupts: Interrupts
     on_step: OnStep | None = None
+    benchmark_cases: Cases = field(default_factory=dict)
+    """Cases of public benchmarks that the model is trained on. They are written into its folder."""
 
 
 class Session(ABC):
@@ -143,13 +145,17 @@ class Session(ABC):
         self.context.view.stage("save")
         self.context.ledger.sync()
         try:
-            self.context.checkpoints.save(self.snapshot(), partial(export_policy, self._run.policy))
+            self.context.checkpoints.save(self.snapshot(), self._export)
         except SaveError as error:
             if self.done == self.num_steps or self.context.interrupts.signum is not None:
                 raise
             self.context.ledger.record_failed_save(error, self.done, self.saved)
         else:
             self.saved = self.done
+
+    def _export(self, folder: Path) -> None:
+        export_policy(self._run.policy, folder)
+        write_cases(folder, self.context.benchmark_cases)
 
     @property
     def model_folder(self) -> Path:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from egpo.benchmark_cases import cases_of_task, joined_cases, read_cases
 from egpo.config import Config, config_to_yaml
 from egpo.model_sources import origin_facts
 from egpo.rewards.scoring import DATA_SOURCES, require_visible_tags
@@ -121,7 +122,8 @@ class VerlOpening(RunOpening[_Checked]):
         here = describe_launch(after_step=step, gpu=gpu, sandbox=checked.sandbox)
         launch = replace(here, versions={**here.versions, **checked.installed.versions})
         data = files.digests | origin_facts(model_place(self._config.model.path))
-        return LaunchProvenance(launch, data, files.by_split)
+        cases = joined_cases(cases_of_task(checked.task), read_cases(model_place(self._config.model.path)))
+        return LaunchProvenance(launch, data, files.by_split, cases)
 
     def rewind(self, step: int) -> None:
         # In this order: a checkpoint must never be newer than the metrics.

@@ -40,6 +40,10 @@ class Heartbeat:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Print no more lines."""
         self._end.set()
         self._thread.join()
 

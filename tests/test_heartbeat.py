@@ -1,6 +1,6 @@
 """A line is printed after some time without output, and none while there is output."""
 
-from egpo.runs.heartbeat import Heartbeat
+from egpo.heartbeat import Heartbeat
 from tests.waiting import becomes_true
 
 
