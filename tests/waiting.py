@@ -1,5 +1,6 @@
 """Waiting for what another process does. The limit is for what never comes: a busy machine takes seconds for all."""
 
+import re
 import time
 from pathlib import Path
 
@@ -13,6 +14,11 @@ def becomes_true(condition, within_s=LIMIT_S):
     while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return value
+
+
+def without_heartbeats(stderr):
+    """The lines of stderr without those that a verb prints on a busy machine because it takes long."""
+    return [line for line in stderr.splitlines() if not re.search(r", \d+ s$", line)]
 
 
 def is_running(pid):

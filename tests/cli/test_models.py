@@ -12,6 +12,7 @@ import pytest
 
 from egpo.assets import resolve_model
 from egpo.cli.main import main
+from tests.waiting import without_heartbeats
 
 TINY = Path(resolve_model("egpo-tiny"))
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -130,6 +131,6 @@ def test_too_little_address_space_is_one_line(tmp_path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
     )
     assert done.returncode == 1
-    first, line = done.stderr.splitlines()
+    first, line = without_heartbeats(done.stderr)
     assert first == "loading egpo-tiny ..."
     assert line.startswith("egpo: not enough memory (")

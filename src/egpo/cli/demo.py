@@ -85,14 +85,14 @@ def print_closing(demo: "Demo", console: "Console") -> None:
 
 
 def print_sums_closing(demo: "Demo", console: "Console") -> None:
-    """Print the accuracy of the base and of the trained model, the first answers of both, and the report's path."""
+    """Print the accuracy of the base and of the trained model, some answers of both, and the report's path."""
     from egpo.cli.tables import cell
     from egpo.demos.findings import gains
 
     title = f"Accuracy on {len(demo.base('greedy').samples)} held-out sums, in percent"
     _print_rows(console, title, ("answers", "model", "accuracy", "95 % interval", "verdict"), _sums_rows(demo), 2)
-    title = "The first of these sums, answered greedily (+: right)"
-    _print_rows(console, title, ("sum", "base", "trained"), _first_answers(demo), 3)
+    title = "Some of these sums at equal distances, answered greedily (+: right)"
+    _print_rows(console, title, ("sum", "base", "trained"), _some_answers(demo), 3)
     console.print()
     for line in (*map(_gain_line, gains(demo.evaluations)), demo.forecast, _SUMS_SEED):
         console.print(cell(line))
@@ -111,8 +111,9 @@ def _sums_rows(demo: "Demo") -> Iterable[Sequence[str]]:
         yield one.manner, "difference", _points(delta.value), _interval(delta), one.difference.verdict
 
 
-def _first_answers(demo: "Demo") -> Iterable[Sequence[str]]:
-    base, trained = (evaluation.samples[:_NUM_SHOWN] for evaluation in demo.evaluations["greedy"].values())
+def _some_answers(demo: "Demo") -> Iterable[Sequence[str]]:
+    distance = max(1, len(demo.base("greedy").samples) // _NUM_SHOWN)
+    base, trained = (evaluation.samples[::distance] for evaluation in demo.evaluations["greedy"].values())
     for before, after in zip(base, trained, strict=True):
         # The key of a row is its last message and a digest.
         yield (
