@@ -101,13 +101,15 @@ def server(tmp_path):
 
 @pytest.fixture
 def make(tmp_path, server):
-    """`make` in a clone whose lists hold the stand-ins alone; what is installed then, by environment."""
+    """`make` in a clone whose lists hold the stand-ins alone."""
     clone = tmp_path / "clone"
-    (clone / "environments" / "verl").mkdir(parents=True)
+    for name in ("verl", "openenv"):
+        (clone / "environments" / name).mkdir(parents=True)
     shutil.copy(ROOT / "Makefile", clone)
     (clone / "requirements.lock").write_text("sympy==1.14.0\ntorch==2.13.0\n")
     pins = "sympy==1.14.0\ntorch==2.13.0\ntriton==3.7.1\nvllm-cpu==0.32.0\n"
     (clone / "environments" / "verl" / "requirements.txt").write_text(pins)
+    (clone / "environments" / "openenv" / "requirements.txt").write_text("openenv-core==0.3.0\n")
     (clone / "backend.py").write_text(BACKEND)
     build = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
     (clone / "pyproject.toml").write_text(build + '[project]\nname = "egpo"\nversion = "0.0"\n')
@@ -117,10 +119,21 @@ def make(tmp_path, server):
     settings = {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": f"{server.url}/public/simple/", "HOME": str(tmp_path)}
     settings["PIP_TRUSTED_HOST"] = "127.0.0.1"  # pip caches nothing that comes over plain http from others
 
-    def run(*words):
-        command = ["make", f"PYTHON={sys.executable}", *(f"{name}/.ready" for name in ENVIRONMENTS), *words]
+    def run(*words, targets=tuple(f"{name}/.ready" for name in ENVIRONMENTS)):
+        command = ["make", f"PYTHON={sys.executable}", *targets, *words]
         done = subprocess.run(command, cwd=clone, env=kept | settings, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+        return clone, done
+
+    return run
+
+
+@pytest.fixture
+def packages_of(make):
+    """What `make` installs, by environment."""
+
+    def run(*words):
+        clone, _ = make(*words)
         return {name: _packages(clone / name) for name in ENVIRONMENTS}
 
     return run
@@ -136,9 +149,9 @@ def _packages(environment):
     return json.loads(done.stdout)
 
 
-def test_every_environment_has_what_the_cuda_build_of_torch_needs(make, server):
+def test_every_environment_has_what_the_cuda_build_of_torch_needs(packages_of, server):
     """Without its dependencies it cannot be imported: `libcudnn.so.9` is missing."""
-    for packages in make().values():
+    for packages in packages_of().values():
         assert packages["torch"] == "2.13.0"
         assert packages["nvidia-cudnn"] == "9"
         assert packages["triton"] == "3.7.1"
@@ -146,14 +159,26 @@ def test_every_environment_has_what_the_cuda_build_of_torch_needs(make, server):
     assert len(downloads) == 1, "the second environment takes it from pip's cache"
 
 
-def test_torch_index_serves_torch_and_nothing_else(make, server):
-    for packages in make(f"TORCH_INDEX={server.url}/torch/simple/").values():
+def test_torch_index_serves_torch_and_nothing_else(packages_of, server):
+    for packages in packages_of(f"TORCH_INDEX={server.url}/torch/simple/").values():
         assert packages["torch"] == "2.13.0+cpu"
         assert packages["sympy"] == "1.14.0"
         assert "nvidia-cudnn" not in packages
     asked = {path.split("/")[3] for path in server.asked if path.startswith("/torch/")}
     assert asked == {"torch"}
     assert not [path for path in server.asked if path.startswith("/public/simple/torch/") and path.endswith(".whl")]
+
+
+def test_without_the_packages_of_openenv_make_goes_on_and_tries_again(make, tmp_path):
+    """Its tests look for `.ready`, and are skipped without it."""
+    clone, done = make(targets=[".env-openenv/.ready"])
+    assert not (clone / ".env-openenv" / ".ready").exists()
+    assert "openenv-core==0.3.0" in done.stderr, "pip's own words are shown"
+    assert "OpenEnv's packages could not be installed: its tests are skipped" in done.stdout
+    write_wheel(tmp_path / "indexes" / "public", "openenv-core", "0.3.0")
+    _, done = make(targets=[".env-openenv/.ready"])
+    assert (clone / ".env-openenv" / ".ready").is_file()
+    assert "skipped" not in done.stdout
 
 
 def test_torch_and_triton_are_pinned_alike_in_every_list():
