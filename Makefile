@@ -39,10 +39,17 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
-$(BFCL_READY): src/egpo/evals/bfcl/requirements.txt $(READY)
+$(BFCL_READY): src/egpo/environments/bfcl/requirements.txt $(READY)
 	$(BIN)/python -m venv .env-bfcl
-	.env-bfcl/bin/$(PIP_INSTALL) --no-deps -r src/egpo/evals/bfcl/requirements.txt
-	@$(BIN)/python -c "from egpo.evals.bfcl.environment import digest; print(digest())" > $(BFCL_READY)
+	.env-bfcl/bin/$(PIP_INSTALL) --no-deps -r src/egpo/environments/bfcl/requirements.txt
+	@$(BIN)/python -c "from egpo.environments.bfcl.interpreter import digest; print(digest())" > $(BFCL_READY)
+
+# A real OpenEnv server, which the tests start on loopback.
+OPENENV_READY := .env-openenv/.ready
+$(OPENENV_READY): environments/openenv/requirements.txt $(READY)
+	$(BIN)/python -m venv .env-openenv
+	.env-openenv/bin/$(PIP_INSTALL) --no-deps -r environments/openenv/requirements.txt
+	@touch $@
 
 # What a package registry does not have: the sandbox for code rewards, and a browser in which the tests open reports.
 # Without them the tests of that tier are skipped, and say so.
@@ -63,10 +70,10 @@ demo: $(READY)
 # GiB on two ranks). What its tests say is shown when they are through.
 # The environments are made first, one after the other, so that the second finds torch in pip's cache.
 test:
-	@$(MAKE) --no-print-directory -j 1 $(READY) $(VERL_READY) $(BFCL_READY) $(DOCS_READY) system
+	@$(MAKE) --no-print-directory -j 1 $(READY) $(VERL_READY) $(BFCL_READY) $(DOCS_READY) .env-openenv/.ready system
 	@$(MAKE) --no-print-directory -j 2 test-main test-verl
 
-test-main: $(READY) system $(BFCL_READY) $(DOCS_READY)
+test-main: $(READY) system $(BFCL_READY) $(DOCS_READY) .env-openenv/.ready
 	$(BIN)/pytest -n auto
 
 test-verl: $(VERL_READY) $(BFCL_READY) system

@@ -5,7 +5,7 @@ import json
 from egpo.environments import Episode
 
 
-def call(name, **arguments):
+def call(name, /, **arguments):
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 

@@ -71,8 +71,8 @@ def bfcl(
     """
     from functools import partial
 
+    from egpo.environments.bfcl.interpreter import bfcl_python
     from egpo.evals.bfcl.categories import first_cases, parse_categories
-    from egpo.evals.bfcl.environment import bfcl_python
     from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, evaluate_bfcl
     from egpo.evals.bfcl.passes import BfclSettings
     from egpo.evals.bfcl.targets import find_targets

@@ -3,6 +3,7 @@
 `EnvironmentHost(name)` is made once for a run; `host.session(limits)` is a new instance for one rollout.
 """
 
+import inspect
 import os
 import sys
 import threading
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from egpo.environments.protocol import Environment, check_environment, method_schemas
 from egpo.environments.session_workers import SessionWorker, WorkerSession, own_interpreter
 from egpo.environments.sessions import LocalSession, Session
-from egpo.environments.table import absolute_name, load_environment, place_of_environment
+from egpo.environments.table import ENVIRONMENTS, absolute_name, load_environment, place_of_environment
 from egpo.errors import InputError
 from egpo.rewards.named import user_function
 
@@ -25,9 +26,10 @@ class EnvironmentHost:
     """A host of one environment's sessions. Any thread may use it. Close it, or use it in a `with` statement.
 
     `environment`: a name in ENVIRONMENTS, `module:Class`, or a class. A class given as an object, for example of a
-    notebook, runs in this process, where the seconds of a call have no limit. `settings`: arguments of the class's constructor. `reward`: a
-    reward function in TRL's form, `module:function`, which gets the instance as `environments`; needed if the class has
-    neither `verdict` nor `get_reward`. `num_workers`: the most worker processes (None: the number of cores).
+    notebook, runs in this process, where the seconds of a call have no limit. `settings`: arguments of the class's
+    constructor. `reward`: a reward function in TRL's form, `module:function`, which gets the instance as
+    `environments`; needed if the class has neither `verdict` nor `get_reward`. `num_workers`: the most worker processes
+    (None: the number of cores).
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class EnvironmentHost:
         self._num_workers = num_workers or os.cpu_count() or 1
         self._workers: list[SessionWorker] = []
         self._num_opened, self._lock = 0, threading.Lock()
+        _require_settings(self._kind, self.name, self.settings)
         _require_verdict(self._kind, self.name, reward)
 
     @property
@@ -64,9 +67,11 @@ class EnvironmentHost:
     def session(self, limits: "EpisodeLimits") -> Session:
         """Return a new session, for one rollout. EgpoError if a worker process cannot be started."""
         if self._place != "worker":
+            # An environment of the package that waits keeps the limits itself.
+            own = {"call_s": limits.call_s, "reset_s": limits.reset_s} if self.name == "openenv" else {}
             return LocalSession(
                 self._kind,
-                self.settings,
+                {**own, **self.settings},
                 self._reward,
                 result_chars=limits.result_chars,
                 is_fast=self._place == "here",
@@ -121,6 +126,18 @@ class EnvironmentHost:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _require_settings(kind: type, name: str, settings: Mapping[str, Any]) -> None:
+    """Raise InputError unless the class's constructor takes these settings. An outside class is not constructed here."""
+    where = f"environment {name}"
+    try:
+        inspect.signature(kind).bind(**settings)
+    except TypeError as error:
+        takes = ", ".join(inspect.signature(kind).parameters) or "none"
+        raise InputError(f"the settings do not fit ({error})", where=where, fix=f"it takes: {takes}") from error
+    if name in ENVIRONMENTS:
+        kind(**settings)
 
 
 def _require_verdict(kind: type, name: str, reward: str | None) -> None:

@@ -67,7 +67,7 @@ class Environment:
     tools_in_prompt: bool = False
     """True if the prompt describes the tools already, so that the chat template must not list them again."""
 
-    def reset(self, **row: Any) -> str | None:
+    def reset(self, *args: Any, **row: Any) -> str | None:
         """Start an episode. Return a text that is appended to the last user message, or None."""
         raise NotImplementedError
 

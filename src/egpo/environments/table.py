@@ -27,7 +27,11 @@ class EnvironmentRow:
     place: Place
 
 
-ENVIRONMENTS: Mapping[str, EnvironmentRow] = {}
+ENVIRONMENTS: Mapping[str, EnvironmentRow] = {
+    "toolbox": EnvironmentRow("egpo.environments.toolbox.checking:ToolboxEnvironment", "here"),
+    "bfcl_multi_turn": EnvironmentRow("egpo.environments.bfcl.multi_turn:BfclMultiTurn", "worker"),
+    "openenv": EnvironmentRow("egpo.environments.openenv:OpenEnv", "waits"),
+}
 
 
 def load_environment(name: str) -> type:

@@ -3,7 +3,8 @@
     protocol.py       `Task` and `Problem`, the check of gold answers, and `judge_texts` with its time limits
     loading.py        loads a task by its name in the table TASKS, or a user's own task as `module:Class`
     sourced.py        base class of the built-in tasks: problems from a prepared directory or from a generator
-    countdown.py, gsm8k.py, function_calling.py, code.py, mixed.py    the built-in tasks with their generators
+    countdown.py, gsm8k.py, function_calling.py, code.py, mixed.py, toolbox.py    the built-in tasks, with generators
+    bfcl_multi_turn.py    BFCL's multi-turn cases; episodes.py has what tasks of several turns share
     dataset.py        a user's rows with a prompt template and a reward function; dataset_rows.py reads the rows
     tool_catalogue.py, program_problems.py, programs.py    the tools and programs that the generators draw from
     preparation.py    `egpo prepare`: a task's problems written as parquet

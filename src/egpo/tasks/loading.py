@@ -15,6 +15,7 @@ from typing import Any, SupportsIndex
 
 from egpo.errors import EgpoError, InputError, nearest
 from egpo.rewards.sandbox import require_sandbox
+from egpo.tasks.bfcl_multi_turn import BfclMultiTurnTask
 from egpo.tasks.code import Code
 from egpo.tasks.countdown import Countdown
 from egpo.tasks.dataset import NAME, Dataset, located
@@ -23,6 +24,7 @@ from egpo.tasks.gsm8k import Gsm8k
 from egpo.tasks.mixed import Mixed
 from egpo.tasks.protocol import METHODS, Task
 from egpo.tasks.sourced import SourcedTask
+from egpo.tasks.toolbox import Toolbox
 from egpo.user_code import import_user_code, raised_at
 
 SOURCED_TASKS: dict[str, type[SourcedTask]] = {
@@ -33,7 +35,16 @@ SOURCED_TASKS: dict[str, type[SourcedTask]] = {
     "mixed": Mixed,
 }
 """The built-in tasks with a generator and prepared data (`egpo prepare`)."""
-TASKS: dict[str, type[SourcedTask] | type[Dataset]] = {**SOURCED_TASKS, NAME: Dataset}
+EPISODE_TASKS: dict[str, type[SourcedTask] | type[BfclMultiTurnTask]] = {
+    "toolbox": Toolbox,
+    "bfcl_multi_turn": BfclMultiTurnTask,
+}
+"""The built-in tasks of several turns: each names its `environment`. They have no prepared data."""
+TASKS: dict[str, type[SourcedTask] | type[Dataset] | type[BfclMultiTurnTask]] = {
+    **SOURCED_TASKS,
+    **EPISODE_TASKS,
+    NAME: Dataset,
+}
 
 
 _given: ContextVar[Mapping[str, Task]] = ContextVar("given_tasks", default=MappingProxyType({}))
@@ -49,7 +60,7 @@ def given_task(task: Task) -> Iterator[str]:
         fix = f"give an object, as in {task.__name__}()"
         raise InputError(f"`{task.__name__}` is a class", where="task", fix=fix)
     _require_methods(task, kind.__qualname__, "task")
-    guarded = task if isinstance(task, SourcedTask | Dataset) else _guarded_object(task, name)
+    guarded = task if isinstance(task, SourcedTask | Dataset | BfclMultiTurnTask) else _guarded_object(task, name)
     token = _given.set({**_given.get(), name: guarded})
     try:
         yield name
@@ -86,7 +97,7 @@ def _found(name: str, settings: dict[str, Any]) -> type:
 
 def data_source_of(task: Task, name: str) -> str:
     """Return the data source of the task's problems. For a user's task, this is its name, `module:Class`."""
-    if isinstance(task, Dataset):
+    if isinstance(task, Dataset | BfclMultiTurnTask):
         return task.data_source
     if isinstance(task, SourcedTask):
         return task.data_source if task.source is not None else task.generated_data_source

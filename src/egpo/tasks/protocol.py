@@ -49,6 +49,12 @@ class Task(Protocol):
 
     A task may have a fifth, `judge_many(problems, texts) -> list[Verdict]`: `judge_texts` then calls it in place of
     `judge`, with at most `MOST_AT_ONCE` responses, never twice at the same time. It may be None, as if it were missing.
+
+    A task of several turns has an attribute `environment`: a name in `egpo.environments.ENVIRONMENTS`, `module:Class`,
+    or a mapping of such names, of which the problem's `extra["environment"]` chooses one. Its rows are
+    `environment_row(problem)`. It may have `environment_settings` (arguments of the environment's class),
+    `environment_reward` (a reward function in TRL's form) and `gold_turns(problem)`, the assistant's texts of an
+    episode that earns the full reward.
     """
 
     def problems(self, split: str) -> Sequence[Problem]:

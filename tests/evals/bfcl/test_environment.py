@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from egpo.errors import EgpoError, InputError
-from egpo.evals.bfcl.categories import data_folder
-from egpo.evals.bfcl.environment import VARIABLE, _home, bfcl_python
+from egpo.environments.bfcl.interpreter import data_folder
+from egpo.environments.bfcl.interpreter import VARIABLE, _home, bfcl_python
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def test_an_interpreter_by_name_goes_first(monkeypatch):
 def test_an_environment_that_cannot_be_made_says_what_pip_said(monkeypatch, tmp_path):
     wrong = tmp_path / "requirements.txt"
     wrong.write_text("no-such-package-of-anyone==0\n")
-    monkeypatch.setattr("egpo.evals.bfcl.environment.REQUIREMENTS", wrong)
+    monkeypatch.setattr("egpo.environments.bfcl.interpreter.REQUIREMENTS", wrong)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     said = []
     with pytest.raises(EgpoError, match="no-such-package-of-anyone"):
@@ -55,7 +55,7 @@ def test_two_first_calls_make_it_once_and_what_was_half_made_is_made_anew(monkey
     """Without packages, so that it takes seconds: `requirements.txt` is empty."""
     nothing = tmp_path / "requirements.txt"
     nothing.write_text("")
-    monkeypatch.setattr("egpo.evals.bfcl.environment.REQUIREMENTS", nothing)
+    monkeypatch.setattr("egpo.environments.bfcl.interpreter.REQUIREMENTS", nothing)
     half = _home() / "lib" / "left"
     half.parent.mkdir(parents=True)
     half.touch()

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from egpo.cli.main import app
-from egpo.evals.bfcl.environment import VARIABLE
+from egpo.environments.bfcl.interpreter import VARIABLE
 from egpo.evals.bfcl.targets import find_target, keyless_address
 from egpo.evals.server import Server
 from tests.evals.bfcl.gold_server import serving

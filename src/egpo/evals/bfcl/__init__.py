@@ -4,8 +4,9 @@ Input: a model or a server's address, and categories. Output: an evaluation in t
 and BFCL's own files. A pass is one run over all chosen cases. Each case is stored as a problem, and the answer of each
 pass to it as a sample.
 
+BFCL's own Python environment is found, or created, by `egpo.environments.bfcl.interpreter`.
+
 - `categories.py`: names of categories and collections
-- `environment.py`: BFCL's own Python environment, created when it is first needed
 - `targets.py`: finds the model, and starts or finds the server that serves it
 - `passes.py`: one pass of BFCL in bubblewrap; `inside/` is the code that runs there, without egpo
 - `verdicts.py`: BFCL's files -> verdicts -> figures

@@ -1,35 +1,17 @@
 """The names of BFCL's categories and collections of categories, and the ids of the cases in each."""
 
 import json
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from egpo.errors import EgpoError, InputError, nearest
-
-_WHERE = "import importlib.util as u; print(u.find_spec('bfcl_eval').submodule_search_locations[0])"
-
-_ANSWER_S = 120.0
+from egpo.environments.bfcl.interpreter import data_folder
+from egpo.errors import InputError, nearest
 
 
 def first_cases(python: Path, categories: Iterable[str], number: int) -> dict[str, list[str]]:
     """Return the ids of the first `number` cases of each category, in BFCL's order."""
     folder = data_folder(python)
     return {name: _ids(folder / f"BFCL_v4_{name}.json")[:number] for name in categories}
-
-
-def data_folder(python: Path) -> Path:
-    """Return the folder with BFCL's cases in the environment of the interpreter `python`."""
-    try:
-        done = subprocess.run([str(python), "-c", _WHERE], capture_output=True, text=True, timeout=_ANSWER_S)
-    except subprocess.TimeoutExpired as error:
-        raise EgpoError(
-            f"the Python interpreter of BFCL did not start within {_ANSWER_S:.0f} s", where=str(python)
-        ) from error
-    if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:]
-        raise EgpoError(f"bfcl-eval is not installed for this Python ({' '.join(said)})", where=str(python))
-    return Path(done.stdout.strip()) / "data"
 
 
 def _ids(path: Path) -> list[str]:

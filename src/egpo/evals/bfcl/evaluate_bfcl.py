@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from egpo.chat_templates import render
+from egpo.environments.bfcl.interpreter import bfcl_python
 from egpo.errors import InputError, warn_once
-from egpo.evals.bfcl.environment import bfcl_python
 from egpo.evals.bfcl.passes import BfclSettings, built_prompt, run_pass
 from egpo.evals.bfcl.targets import BfclTarget, running_server
 from egpo.evals.bfcl.verdicts import (

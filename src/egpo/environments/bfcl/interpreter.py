@@ -17,6 +17,8 @@ REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 VARIABLE = "EGPO_BFCL_PYTHON"
 CHECKOUT = Path(".env-bfcl")
 """Folder of the Python environment that `make` creates in a checkout of this repository."""
+_WHERE = "import importlib.util as u; print(u.find_spec('bfcl_eval').submodule_search_locations[0])"
+_ANSWER_S = 120.0
 _READY = ".ready"
 _MAKING_S = 3600.0
 """Time limit, in seconds, for each command that creates BFCL's environment."""
@@ -131,3 +133,17 @@ def _lock_within(handle: int, lock: Path) -> None:
                 what = f"another process has held the lock for {2 * _MAKING_S:.0f} s"
                 raise EgpoError(what, where=str(lock), fix="end that process, then retry") from error
             time.sleep(1)
+
+
+def data_folder(python: Path) -> Path:
+    """Return the folder with BFCL's cases in the environment of the interpreter `python`."""
+    try:
+        done = subprocess.run([str(python), "-c", _WHERE], capture_output=True, text=True, timeout=_ANSWER_S)
+    except subprocess.TimeoutExpired as error:
+        raise EgpoError(
+            f"the Python interpreter of BFCL did not start within {_ANSWER_S:.0f} s", where=str(python)
+        ) from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[-1:]
+        raise EgpoError(f"bfcl-eval is not installed for this Python ({' '.join(said)})", where=str(python))
+    return Path(done.stdout.strip()) / "data"

@@ -1,0 +1,1 @@
+"""Code that runs under the interpreter of BFCL, without egpo."""
