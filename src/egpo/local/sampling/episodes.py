@@ -2,9 +2,10 @@
 
 An episode is one row: the prompt, then sampled turns with the tokens of tool results and of the user between them.
 Those tokens are the chat template's own, and are fed to the model one by one as if they had been sampled (`forced`), so
-that the cache of a row is never computed again. A row that waits for a tool repeats its last token meanwhile: the
-others go on, and what a row samples depends only on its problem, its environment and its random numbers, which are a
-function of problem, sample, turn and position in the turn.
+that the cache of a row is never computed again. Tools of the package's own environments answer at once. A row that
+waits for another tool repeats its last token while the others finish their turns; then all that wait go on together. So
+batches do not depend on the clock. What a row samples depends on its problem, its environment and its random numbers,
+which are a function of problem, sample, turn and position in the turn.
 
 If the chat template rewrites earlier turns, and `rollout.episodes.history` does not say `keep`, each turn is sampled
 with a prompt of its own, round by round.
@@ -13,7 +14,7 @@ Tensor suffixes: B rows, R rows still being sampled, S rows that sample a token,
 """
 
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,7 +34,7 @@ from egpo.local.rollouts import EpisodeRow
 from egpo.local.threads import raise_if_cancelled
 from egpo.tags import opens_thinking
 from egpo.tasks import Problem, Task
-from egpo.tasks.protocol import environment_of, environment_row
+from egpo.tasks.episodes import environment_of, environment_row
 
 _HOSTS: "WeakKeyDictionary[Task, dict[str, EnvironmentHost]]" = WeakKeyDictionary()
 """The hosts of each task's environments, with their worker processes; freed with the task."""
@@ -169,9 +170,9 @@ class Episodes:
         text = following_text(
             self.policy.tokenizer, start.messages, outcome.messages, tools=self._tools(row), variables=variables
         )
-        # The turn's own end, which the template writes too, was sampled if the turn was not cut off.
-        ending = self.policy.tokenizer.decode([last])
-        tokens = self.policy.tokenizer(text.removeprefix(ending), add_special_tokens=False)["input_ids"]
+        tokens = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if tokens[0] == last:  # the end of the turn, which the template writes too, was sampled
+            tokens = tokens[1:]
         if used + len(tokens) >= self.settings.max_response_tokens:
             state.episode.stop("token_limit")
             return []
@@ -207,10 +208,11 @@ class RowQueue:
         self.waiting = [self.waiting[place] for place in places]
         self.column = [self.column[place] for place in places]
 
-    def wait_for_one(self) -> None:
-        """If every row waits for a tool, wait until one has answered."""
-        while self.waiting and all(future is not None for future in self.waiting):
+    def wait_for_all(self) -> bool:
+        """If every row waits for a tool, wait until all have answered. Return whether they have."""
+        pending = [future for future in self.waiting if future is not None]
+        if not pending or len(pending) < len(self.waiting):
+            return False
+        while wait(pending, timeout=_LOOK_S).not_done:
             raise_if_cancelled()
-            pending = [future for future in self.waiting if future is not None]
-            if wait(pending, timeout=_LOOK_S, return_when=FIRST_COMPLETED).done:
-                return
+        return True

@@ -27,7 +27,7 @@ from egpo.local.sampling.choose import ResponseTables, Sampling, Stops, choose
 from egpo.local.threads import num_worker_threads, parallel_map, raise_if_cancelled
 from egpo.tags import THINK_TAGS
 from egpo.tasks import Problem, Task
-from egpo.tasks.protocol import environment_of
+from egpo.tasks.episodes import environment_of
 
 if TYPE_CHECKING:
     from egpo.local.sampling.cuda.decoder import Decoder

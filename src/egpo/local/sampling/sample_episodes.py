@@ -3,7 +3,7 @@
 Tensor suffixes: B rows, R rows still being sampled, S rows that sample a token, T tokens, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -71,8 +71,8 @@ def _sample_rows(request: SampleRequest, episodes: Episodes, rows: list[int]) ->
     token_R = torch.zeros(len(rows), dtype=torch.long, device=policy.device)
     while rows:
         raise_if_cancelled()
-        queue.wait_for_one()
-        _take_answers(request, episodes, rows, queue)
+        if queue.wait_for_all():
+            _take_answers(request, episodes, rows, queue, range(len(rows)))
         over = [episodes.rows[row].episode.ending != "" for row in rows]
         if any(over):
             kept = compacted(~torch.tensor(over, device=policy.device))
@@ -121,8 +121,8 @@ def _draw(request: SampleRequest, episodes: Episodes, row: int) -> None:
 def _end_turns(
     request: SampleRequest, episodes: Episodes, rows: list[int], queue: RowQueue, sampled: Sequence[int]
 ) -> None:
-    """Hand the turns that have ended to their episodes."""
-    tables, stops = request.tables, request.stops
+    """Hand the turns that have ended to their episodes, and take the answers of those that never wait."""
+    tables, stops, answered = request.tables, request.stops, []
     for place in sampled:
         row, end = rows[place], queue.column[place]
         start = episodes.rows[row].start
@@ -131,15 +131,19 @@ def _end_turns(
         if finished or end - start >= episodes.turn_tokens or end >= request.new_tokens:
             tables.length_B[row], tables.finished_B[row] = end, finished
             queue.waiting[place] = episodes.end_turn(row, written, finished=finished)
-    _take_answers(request, episodes, rows, queue)
+            if episodes.rows[row].episode.is_fast:
+                answered.append(place)
+    _take_answers(request, episodes, rows, queue, answered)
 
 
-def _take_answers(request: SampleRequest, episodes: Episodes, rows: list[int], queue: RowQueue) -> None:
-    """Queue the tokens of the answers that have come. A row whose episode is over has none."""
-    for place, future in enumerate(queue.waiting):
-        if future is not None and future.done():
-            queue.waiting[place] = None
-            queue.forced[place] = _continued(request, episodes, rows[place], future, queue.column[place])
+def _take_answers(
+    request: SampleRequest, episodes: Episodes, rows: list[int], queue: RowQueue, places: Iterable[int]
+) -> None:
+    """Queue the tokens of the answers to these rows. A row whose episode is over has none."""
+    for place in places:
+        future, queue.waiting[place] = queue.waiting[place], None
+        assert future is not None
+        queue.forced[place] = _continued(request, episodes, rows[place], future, queue.column[place])
 
 
 def _continued(

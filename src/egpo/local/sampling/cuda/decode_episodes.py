@@ -6,7 +6,7 @@ keeps its slot in the cache (`park`).
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
 import torch
@@ -71,10 +71,10 @@ class GraphTurns:
         """Continue or park rows whose turn has ended. Return which of the rows that are active then are over."""
         ended = [row for row, is_over in zip(scheduler.active, over, strict=True) if is_over]
         turns = self._hand_over(buffers, ended)
-        waiting = [turn for turn in turns if not turn.answer.done()]
+        ready = [turn for turn in turns if self._is_ready(turn)]
+        waiting = [turn for turn in turns if turn not in ready]
         for turn in waiting:
             scheduler.park(turn.row)
-        ready = [turn for turn in turns if turn.answer.done()]
         if not self._by_rule:
             self._unpark(buffers, scheduler, [turn for turn in self._parked if turn.answer.done()])
         self._parked += waiting
@@ -91,6 +91,9 @@ class GraphTurns:
             self._unpark(buffers, scheduler, [turn for turn in self._parked if turn.answer.done()])
             scheduler.admit_waiting()
         return bool(scheduler.active)
+
+    def _is_ready(self, turn: _Turn) -> bool:
+        return self._episodes.rows[turn.row.row].episode.is_fast or (turn.answer.done() and not self._by_rule)
 
     def _unpark(self, buffers: DecodeBuffers, scheduler: RowScheduler, ready: list[_Turn]) -> None:
         self._parked = [turn for turn in self._parked if turn not in ready]
