@@ -85,7 +85,8 @@ test-verl: $(VERL_READY) $(BFCL_READY) system
 # sandbox, GPUs, and the tests of this file.
 CORE := tests -m "not verl and not cuda" --ignore=tests/verl --ignore=tests/bfcl --ignore=tests/evals/bfcl \
 	--ignore=tests/experiments/test_bfcl.py --ignore=tests/reports/test_browser.py --ignore=tests/rewards/sandbox \
-	--ignore=tests/rewards/test_code.py --ignore=tests/test_environments.py
+	--ignore=tests/rewards/test_code.py --ignore=tests/test_environments.py \
+	--ignore=tests/environments/test_bfcl_multi_turn.py --ignore=tests/environments/test_openenv.py
 
 # The core tests in an environment for each word PYTHON:VERSIONS, where VERSIONS is lowest, locked or highest: the torch
 # and transformers that are installed. Or say: make matrix MATRIX=python3.13:highest CORE=tests/config

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,10 @@ from egpo.environments.bfcl.cases import (
 from egpo.environments.bfcl.interpreter import data_folder
 from egpo.environments.bfcl.multi_turn import REASONS
 from egpo.errors import InputError
+from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, _require_untrained, evaluate_bfcl
+from egpo.evals.bfcl.passes import BfclSettings
+from egpo.evals.bfcl.targets import BfclTarget
+from egpo.evals.targets import ModelPlace
 from egpo.rewards.verdict import Verdict
 from egpo.tasks import check_gold, load_task
 from egpo.tasks.episodes import environment_row
@@ -235,6 +240,19 @@ def test_trained_cases_are_refused_as_an_evaluation(tmp_path):
     (tmp_path / TRAINED_FILE).write_text("{}")
     with pytest.raises(InputError, match="not a list of cases"):
         read_trained_cases(tmp_path)
+
+
+def test_the_evaluation_with_bfcl_refuses_trained_cases(tmp_path):
+    """Before anything is started. Other categories, and models without a record, are evaluated as before."""
+    place = ModelPlace(str(tmp_path), "mine")
+    target = BfclTarget("mine", str(tmp_path), place=place)
+    asked = BfclSettings("", "mine", str(tmp_path), ("multi_turn_base", "simple_python"))
+    _require_untrained(target, asked)
+    write_trained_cases(tmp_path, ["multi_turn_miss_func_3"])
+    with pytest.raises(InputError, match="model mine: the model was trained on 1 of these cases"):
+        evaluate_bfcl(target, asked, BfclOptions(offline=True), lambda line: None)
+    _require_untrained(target, replace(asked, categories=("simple_python",)))
+    _require_untrained(target, replace(asked, cases={"multi_turn_base": ["multi_turn_base_4"]}))
 
 
 @pytest.mark.parametrize(

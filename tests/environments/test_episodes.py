@@ -2,11 +2,15 @@
 
 import json
 import random
+import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from egpo.environments import (
     Environment,
@@ -25,12 +29,21 @@ from egpo.environments.sessions import LocalSession
 from egpo.errors import EgpoError, InputError
 from egpo.rewards.tool_calls.judge import REASONS
 from egpo.rewards.verdict import Verdict
+from egpo.tasks import Problem
+from egpo.tasks.episodes import environment_of, environment_row
 from tests.environments.playing import call, play
+from tests.waiting import all_end
 
 HERE = "tests.environments.trl_classes"
 PROMPT = [{"role": "user", "content": "Go."}]
 ROW = {"prompt": PROMPT}
 SHORT = EpisodeLimits(call_s=1.0)
+PIECES = (
+    "<think>", "</think>", "<tool_call>", "</tool_call>", '{"name": "add", "arguments": {"number": 1}}', "\n",
+    "[add(number=2)]", '<tool_call>{"name": "add", "arguments": {"number": 0}}</tool_call>', '{"name"',
+    "add(number=1)", "\ud800", "\0",
+    '<tool_call>{"name": "end", "arguments": {}}</tool_call>', "[TOOL_CALLS]", "é", '{"number": 1e999}',
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -370,6 +383,16 @@ def test_a_record_replays_to_the_same_verdict(guess):
     assert [line.split(":")[0] for line in different] == ["verdict", "turn 0"]
 
 
+def test_a_record_keeps_the_thinking_tags(guess):
+    episode = Episode(guess, {**ROW, "word": "tea"}, tags=("<reason>", "</reason>"))
+    episode.start()
+    episode.assistant(f"<reason>{call('guess', word='a')}</reason>{call('guess', word='tea')}")
+    episode.assistant("done")
+    record = EpisodeRecord.from_json(episode.record().to_json())
+    assert len(record.turns[0].calls) == 1
+    assert replay(record, guess).is_same
+
+
 def test_an_environment_with_randomness_of_its_own_is_not_replayed():
     with EnvironmentHost(f"{HERE}:OwnRandomness") as host:
         assert not host.deterministic
@@ -416,6 +439,40 @@ def test_results_do_not_depend_on_how_long_tools_take(tmp_path, monkeypatch):
             records.append([episode.record().to_json() for episode in episodes])
     assert records[0] == records[1]
     assert [json.loads(record)["verdict"]["reward"] for record in records[0]] == [111.0 + at for at in range(8)]
+
+
+def test_workers_end_with_a_parent_that_is_killed():
+    code = (
+        "import time\n"
+        "from egpo.environments import EnvironmentHost, Episode\n"
+        f"host = EnvironmentHost('{HERE}:Misbehaving', num_workers=1)\n"
+        "episode = Episode(host, {'prompt': [{'role': 'user', 'content': 'Go.'}]})\n"
+        "episode.start()\n"
+        "print(host._workers[0].pid, flush=True)\n"
+        f"episode.assistant({call('act', what='spin')!r})\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    worker = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    assert all_end([worker])
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts=st.lists(st.one_of(st.text(), st.sampled_from(PIECES), st.lists(st.sampled_from(PIECES)).map("".join))))
+def test_no_text_of_a_model_raises_or_fails_the_environment(texts):
+    episode = Episode(EnvironmentHost(Talkative), ROW, EpisodeLimits(turns=6))
+    episode.start()
+    for text in texts:
+        if episode.ending:
+            break
+        episode.assistant(text, cut_off=len(text) % 5 == 4, opened=len(text) % 3 == 2)
+    episode.stop()
+    record = episode.record()
+    assert record.ending != "failed"
+    assert set(record.reasons) <= set(MODEL_FAULTS)
+    record.to_json().encode()
+    assert EpisodeRecord.from_json(record.to_json()).transcript() == record.transcript()
 
 
 @pytest.mark.parametrize("values", [{"turns": 0}, {"call_s": 0}, {"call_s": float("nan")}, {"result_chars": -1}])
@@ -492,6 +549,17 @@ def test_an_undeclared_exception_is_the_environments_fault():
     assert "ValueError: negative" in record.fault
 
 
+def test_a_task_may_choose_among_environments_by_row():
+    """TRL's dict of factories: the column `environment` names one, and is not passed to `reset`."""
+    problem = Problem("k", ({"role": "user", "content": "Go."},), "", extra={"environment": "guess", "word": "tea"})
+    task = SimpleNamespace(environment={"guess": f"{HERE}:GuessEnv", "act": f"{HERE}:Misbehaving"})
+    assert environment_of(task, problem) == f"{HERE}:GuessEnv"
+    assert environment_row(problem) == {"prompt": PROMPT, "word": "tea", "ground_truth": ""}
+    assert environment_of(SimpleNamespace(), problem) is None
+    with pytest.raises(InputError, match="which is not an environment of the task"):
+        environment_of(SimpleNamespace(environment={"act": "x:Y"}), problem)
+
+
 def test_a_fault_survives_pickling():
     import pickle
 
@@ -500,8 +568,6 @@ def test_a_fault_survives_pickling():
 
 
 def test_loading_an_environment_imports_no_engine():
-    import subprocess
-
     code = f"import sys; import egpo.environments as e; e.load_environment('{HERE}:GuessEnv'); " + (
         "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy'"
     )

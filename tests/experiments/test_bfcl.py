@@ -10,9 +10,9 @@ import pytest
 import egpo.evals.bfcl.evaluate_bfcl as bfcl_run
 from egpo.assets import resolve_model
 from egpo.data.conversations import INSTRUCTION
-from egpo.errors import ConfigError, InputError
 from egpo.environments.bfcl.interpreter import VARIABLE as EGPO_BFCL_PYTHON
 from egpo.environments.bfcl.interpreter import bfcl_python
+from egpo.errors import ConfigError, InputError
 from egpo.evals.bfcl.targets import RunningServer
 from egpo.experiments.bfcl import _call, bfcl_exam, bfcl_jobs, downloaded
 from egpo.experiments.pipeline import run_experiments, run_stages

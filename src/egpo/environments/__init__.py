@@ -8,8 +8,9 @@ imported here: an engine samples the assistant's texts and hands them to an `Epi
     sessions.py         a session: one instance, used by one rollout, with its faults told apart from its tools' errors
     session_workers.py  sessions in worker processes, with a time limit per call; inside/session_worker.py runs there
     hosts.py            `EnvironmentHost` opens sessions; `EpisodeThreads` runs slow ones side by side
-    episodes.py         `Episode`, the state machine of one rollout: a text in, new messages out; `replay`
+    episodes.py         `Episode`, the state machine of one rollout: a text in, new messages out
     records.py          what is stored of an episode: turns, calls, results, changes of state, verdict, reasons
+    replays.py          plays a recorded episode again: the same verdict, or where it differs
 
 The environments of the package:
 
@@ -20,10 +21,11 @@ The environments of the package:
 To add an environment of the package, add a row to ENVIRONMENTS in table.py.
 """
 
-from egpo.environments.episodes import Episode, EpisodeLimits, EpisodeStart, Replay, TurnOutcome, replay
+from egpo.environments.episodes import Episode, EpisodeLimits, EpisodeStart, TurnOutcome
 from egpo.environments.hosts import EnvironmentHost, EpisodeThreads
 from egpo.environments.protocol import Environment, EnvironmentFailedError
 from egpo.environments.records import CallRecord, EpisodeRecord, TurnRecord
+from egpo.environments.replays import Replay, replay
 from egpo.environments.table import ENVIRONMENTS, load_environment
 
 __all__ = [

@@ -221,6 +221,7 @@ class Episode:
             deterministic=self._host.deterministic,
             reward=self._host.reward,
             fault=self._fault,
+            tags=self._tags,
         )
 
     def _read(self, text: str, cut_off: bool, opened: bool) -> AnswerReading:
@@ -337,52 +338,3 @@ def _with_null(tool: Schema) -> Schema:
         for name, one in properties.items()
     }
     return {**function, "parameters": {**parameters, "properties": widened}}
-
-
-@dataclass(frozen=True)
-class Replay:
-    """An episode that was played again from its record, and where it differs from the record ("" differences: not)."""
-
-    record: EpisodeRecord
-    differences: tuple[str, ...]
-
-    @property
-    def is_same(self) -> bool:
-        return not self.differences
-
-
-def replay(record: EpisodeRecord, host: EnvironmentHost | None = None) -> Replay:
-    """Play a recorded episode again, with the recorded texts, in a new instance of its environment.
-
-    InputError if its environment is not deterministic. Without `host`, one is made from the record.
-    """
-    if not record.deterministic:
-        what = f"episodes of the environment `{record.environment}` cannot be replayed: it is not deterministic"
-        raise InputError(what, where="episode", fix="leave these episodes out of the audit")
-    if host is None:
-        with EnvironmentHost(record.environment, record.settings, reward=record.reward, num_workers=1) as own:
-            return replay(record, own)
-    episode = Episode(host, record.row, EpisodeLimits(**record.limits))
-    episode.start()
-    for turn in record.turns:
-        if episode.ending:
-            break
-        episode.assistant(turn.text, turn.cut_off, opened=turn.opened)
-    if not episode.ending:
-        episode.stop(record.ending if record.ending in ("token_limit", "stopped") else "stopped")
-    again = episode.record()
-    return Replay(again, tuple(_differences(record, again)))
-
-
-def _differences(one: EpisodeRecord, other: EpisodeRecord) -> list[str]:
-    found = [
-        f"{name}: {getattr(one, name)!r:.200} is now {getattr(other, name)!r:.200}"
-        for name in ("ending", "verdict", "messages", "reasons")
-        if getattr(one, name) != getattr(other, name)
-    ]
-    if len(one.turns) != len(other.turns):
-        found.append(f"turns: {len(one.turns)} are now {len(other.turns)}")
-    pairs = zip(one.turns, other.turns, strict=False)
-    return found + [
-        f"turn {at}: {a.messages!r:.200} is now {b.messages!r:.200}" for at, (a, b) in enumerate(pairs) if a != b
-    ]

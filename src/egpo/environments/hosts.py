@@ -68,7 +68,11 @@ class EnvironmentHost:
         """Return a new session, for one rollout. EgpoError if a worker process cannot be started."""
         if self._place != "worker":
             # An environment of the package that waits keeps the limits itself.
-            own = {"call_s": limits.call_s, "reset_s": limits.reset_s} if self.name == "openenv" else {}
+            own = (
+                {"call_s": limits.call_s, "reset_s": limits.reset_s}
+                if self.name in ENVIRONMENTS and self._place == "waits"
+                else {}
+            )
             return LocalSession(
                 self._kind,
                 {**own, **self.settings},
@@ -103,6 +107,8 @@ class EnvironmentHost:
         return worker
 
     def _python(self) -> str:
+        """Return the interpreter of the workers. A class of the package may name another than ours, and a file that
+        serves its sessions there without egpo: `hosted_python` and `hosted_file`."""
         return str(getattr(self._kind, "hosted_python", own_interpreter)())
 
     def _spec(self) -> dict[str, Any]:
@@ -129,7 +135,7 @@ class EnvironmentHost:
 
 
 def _require_settings(kind: type, name: str, settings: Mapping[str, Any]) -> None:
-    """Raise InputError unless the class's constructor takes these settings. An outside class is not constructed here."""
+    """Raise InputError unless the constructor takes these settings. An outside class is not constructed here."""
     where = f"environment {name}"
     try:
         inspect.signature(kind).bind(**settings)

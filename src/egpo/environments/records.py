@@ -11,6 +11,7 @@ from typing import Any
 
 from egpo.errors import EgpoError, InputError
 from egpo.rewards.verdict import Verdict
+from egpo.tags import THINK_TAGS
 
 Message = dict[str, Any]
 MOST_CHANGES, MOST_CHANGE_CHARS = 64, 400
@@ -73,9 +74,12 @@ class EpisodeRecord:
     deterministic: bool = True
     reward: str | None = None
     fault: str = ""
+    tags: tuple[str, str] = THINK_TAGS
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False, default=str)
+        text = json.dumps(asdict(self), ensure_ascii=False, default=str)
+        # A lone surrogate in a text could not be written to a file: it stays an escape.
+        return text if text.isascii() or _is_writable(text) else json.dumps(asdict(self), default=str)
 
     @classmethod
     def from_json(cls, text: str) -> "EpisodeRecord":
@@ -83,7 +87,7 @@ class EpisodeRecord:
         try:
             value = json.loads(text)
             turns = tuple(_turn(turn) for turn in value.pop("turns"))
-            lists = {name: tuple(value.pop(name)) for name in ("messages", "tools")}
+            lists = {name: tuple(value.pop(name)) for name in ("messages", "tools", "tags")}
             return cls(**value | lists | {"turns": turns, "verdict": Verdict(**value["verdict"])})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             what = f"this is not the record of an episode ({type(error).__name__}: {error})"
@@ -92,6 +96,14 @@ class EpisodeRecord:
     def transcript(self) -> list[Message]:
         """Return the whole conversation as chat messages; the content of the assistant's is the text as sampled."""
         return [*self.messages, *transcript_of(self.turns)]
+
+
+def _is_writable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def transcript_of(turns: Sequence[TurnRecord]) -> list[Message]:

@@ -11,7 +11,7 @@ from egpo.data.rows import SPLITS, Message
 from egpo.environments import EnvironmentHost
 from egpo.environments.bfcl.cases import VARIANTS, BfclCase, read_cases, split_of
 from egpo.environments.bfcl.interpreter import bfcl_python, data_folder
-from egpo.errors import InputError, nearest
+from egpo.errors import InputError, nearest, notify_once
 from egpo.rewards.verdict import Verdict
 from egpo.tasks.episodes import TURN_BREAK, judge_episode
 from egpo.tasks.protocol import Problem
@@ -66,7 +66,8 @@ class BfclMultiTurnTask:
 
     def _read(self) -> dict[str, BfclCase]:
         if not self._cases:
-            self._cases = {case.id: case for case in read_cases(data_folder(bfcl_python()), self._variants)}
+            python = bfcl_python(say=notify_once)
+            self._cases = {case.id: case for case in read_cases(data_folder(python), self._variants)}
         return self._cases
 
     def _problem(self, case: BfclCase) -> Problem:

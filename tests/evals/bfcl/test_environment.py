@@ -3,9 +3,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from egpo.environments.bfcl.interpreter import VARIABLE, _home, bfcl_python, data_folder
 from egpo.errors import EgpoError, InputError
-from egpo.environments.bfcl.interpreter import data_folder
-from egpo.environments.bfcl.interpreter import VARIABLE, _home, bfcl_python
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from egpo.environments.bfcl.interpreter import bfcl_python
 from egpo.environments.protocol import Environment
 from egpo.environments.records import TurnRecord
+from egpo.errors import notify_once
 from egpo.rewards.verdict import Verdict
 
 REASONS = {
@@ -31,7 +32,7 @@ class BfclMultiTurn(Environment):
 
     @staticmethod
     def hosted_python() -> Path:
-        return bfcl_python()
+        return bfcl_python(say=notify_once)  # on stderr: stdout may be a table or JSON
 
     def reset(self, *args: Any, **row: Any) -> str | None:
         raise NotImplementedError("the environment runs in a worker process")

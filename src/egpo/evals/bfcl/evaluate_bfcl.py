@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from egpo.chat_templates import render
+from egpo.environments.bfcl.cases import NUM_SCENARIOS, require_untrained
 from egpo.environments.bfcl.interpreter import bfcl_python
 from egpo.errors import InputError, warn_once
+from egpo.evals.bfcl.categories import MULTI_TURN
 from egpo.evals.bfcl.passes import BfclSettings, built_prompt, run_pass
 from egpo.evals.bfcl.targets import BfclTarget, running_server
 from egpo.evals.bfcl.verdicts import (
@@ -154,6 +156,7 @@ def evaluate_bfcl(
     The server's address and model name are set in a copy of `asked` once the server runs. `say` is called with each
     line of progress.
     """
+    _require_untrained(target, asked)
     python = bfcl_python(offline=wanted.offline, say=say)
     folder = wanted.out or target.folder
     name = evaluation_name(target, asked, wanted)
@@ -174,6 +177,17 @@ def evaluate_bfcl(
             evaluation = evaluation_of(target.label, whole, passes)
             path = write_evaluation(folder, name, evaluation, target.origin, category_figures(evaluation.samples))
     return BfclOutcome(evaluation, path, raw, found)
+
+
+def _require_untrained(target: BfclTarget, asked: BfclSettings) -> None:
+    """Raise InputError if the model was trained on multi-turn cases that are asked for: that would be no evaluation."""
+    if target.place is None:
+        return
+    whole = {name: [f"{name}_{number}" for number in range(NUM_SCENARIOS)] for name in MULTI_TURN}
+    cases = [case for name in asked.categories if name in whole for case in asked.cases.get(name) or whole[name]]
+    folders = [Path(target.place.model)] + ([target.place.run.path] if target.place.run else [])
+    for folder in folders:
+        require_untrained(cases, folder, where=f"model {target.label}")
 
 
 def prompt_mismatches(

@@ -195,7 +195,7 @@ class HostedCase:
             steps[-1] += [calls] if calls else []
             if any(message["role"] == "user" for message in turn["messages"]):
                 steps.append([])
-        if not steps[-1] and turns and turns[-1]["messages"]:
+        if not steps[-1] and (not turns or turns[-1]["messages"]):
             steps.pop()  # the episode was stopped before the assistant could reply to the user's last words
         error = checked(self.case, self.truth, steps)
         reason = error.rpartition(":")[2] or "correct"
