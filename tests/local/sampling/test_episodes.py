@@ -8,7 +8,7 @@ from egpo.environments import EnvironmentHost
 from egpo.local.draws import Draws
 from egpo.local.measure import measure
 from egpo.local.models.attention import ATTENTION_NAME
-from egpo.local.sampling import episodes as episodes_module
+from egpo.local.sampling import episode_rows
 from egpo.local.sampling.sample import sample
 from egpo.local.updates.micro_batches import TokenBudget
 from egpo.local.updates.reference import packed_logp
@@ -32,7 +32,7 @@ def use(monkeypatch, kind, place="here"):
         host._place = place
         return host
 
-    monkeypatch.setattr(episodes_module, "host_of", hosted)
+    monkeypatch.setattr(episode_rows, "host_of", hosted)
 
 
 def drawn(policy, task=None, draws=None, **settings):

@@ -1,4 +1,4 @@
-"""Sample the episodes of a batch, token by token: see `episodes` for how a row continues after a turn.
+"""Sample the episodes of a batch, token by token: see `episode_rows` for how a row continues after a turn.
 
 Tensor suffixes: B rows, R rows still being sampled, S rows that sample a token, T tokens, V vocabulary.
 """
@@ -18,7 +18,7 @@ from egpo.local.models.caches import compacted
 from egpo.local.models.policy import Policy
 from egpo.local.rollouts import Rollouts
 from egpo.local.sampling.choose import ResponseTables, choose
-from egpo.local.sampling.episodes import Episodes, RowQueue, history_of
+from egpo.local.sampling.episode_rows import Episodes, RowQueue, history_of
 from egpo.local.sampling.sample import SampleRequest, cuda_decoder, fill_tables, prefill, split_rows
 from egpo.local.threads import num_worker_threads, parallel_map, raise_if_cancelled
 from egpo.tasks import Problem, Task

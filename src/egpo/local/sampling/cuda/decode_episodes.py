@@ -15,7 +15,7 @@ from egpo.environments.episodes import TurnOutcome
 from egpo.local.sampling.cuda.decode_buffers import DecodeBuffers
 from egpo.local.sampling.cuda.decoder import DecodeJob, Decoder
 from egpo.local.sampling.cuda.row_scheduler import ActiveRow, RowScheduler
-from egpo.local.sampling.episodes import Episodes
+from egpo.local.sampling.episode_rows import Episodes
 from egpo.local.sampling.sample import SampleRequest
 
 
