@@ -183,7 +183,7 @@ def test_a_shortage_halves_the_buffers_and_not_the_job_that_met_it(load_on_gpu, 
     drawn(policy, n=4)  # makes the buffers
     expected = drawn(load_on_gpu(), n=4, temperature=0.6).texts
 
-    def scarce_once(weights, buffers, rows, sampling, records):
+    def scarce_once(weights, buffers, rows, sampling, *flags):
         if not failed:
             failed.append(rows)
             raise torch.OutOfMemoryError("no room")
