@@ -25,6 +25,7 @@ from egpo.fingerprints import digest_of
 from egpo.prepared_data import data_plan, require_prepared_data, with_prepared_data
 from egpo.rewards.answers import split_thinking
 from egpo.tasks import Problem, Task, load_task
+from egpo.tasks.episodes import environment_of, gold_conversation
 
 FOLDER = "cold_starts"
 _FORMAT = 1
@@ -147,7 +148,9 @@ def _write_examples(plan: ColdStartPlan, task: Task) -> int:
         if problem.key in tested:
             fix = "remove the test problems from the training data"
             raise InputError("a problem is in both splits", where=f"problem {problem.key!r:.80}", fix=fix)
-        lines.append(json.dumps(_example(plan, task, problem), ensure_ascii=False))
+        is_single = environment_of(task, problem) is None
+        example = _example(plan, task, problem) if is_single else gold_conversation(task, problem)
+        lines.append(json.dumps(example, ensure_ascii=False))
     if not lines:
         raise InputError("the task has no training problems", where="cold_start", fix="prepare its data first")
     plan.examples.parent.mkdir(parents=True, exist_ok=True)

@@ -18,14 +18,13 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
 from egpo.chat_templates import render
 from egpo.chat_turns import History, following_text, rewrites_history
 from egpo.config.schema import Rollout
-from egpo.environments import EnvironmentHost, Episode, EpisodeLimits, EpisodeThreads
+from egpo.environments import Episode, EpisodeLimits, EpisodeThreads
 from egpo.environments.episodes import EpisodeStart, TurnOutcome
 from egpo.errors import notify_once
 from egpo.local.draws import Draws, occurrences
@@ -34,10 +33,8 @@ from egpo.local.rollouts import EpisodeRow
 from egpo.local.threads import raise_if_cancelled
 from egpo.tags import opens_thinking
 from egpo.tasks import Problem, Task
-from egpo.tasks.episodes import environment_of, environment_row
+from egpo.tasks.episodes import environment_row, host_of
 
-_HOSTS: "WeakKeyDictionary[Task, dict[str, EnvironmentHost]]" = WeakKeyDictionary()
-"""The hosts of each task's environments, with their worker processes; freed with the task."""
 _LOOK_S = 0.5
 
 
@@ -51,19 +48,6 @@ def history_of(policy: Policy, settings: Rollout) -> History:
         what = "each turn is a sample of its own" if rewrites else "an episode is one sequence"
         notify_once(f"the chat template {why}: {what} (rollout.episodes.history: {chosen})")
     return chosen
-
-
-def host_of(task: Task, problem: Problem) -> EnvironmentHost:
-    """Return the host of a problem's environment."""
-    name = environment_of(task, problem)
-    assert name is not None, "a task of single responses has no environment"
-    hosts = _HOSTS.setdefault(task, {})
-    if name not in hosts:
-        settings, reward = getattr(task, "environment_settings", {}), getattr(task, "environment_reward", None)
-        hosts[name] = EnvironmentHost(name, settings, reward=reward)
-        if not hosts[name].deterministic:
-            notify_once(f"the environment `{name}` is not deterministic: a resumed run may differ from an unbroken one")
-    return hosts[name]
 
 
 @dataclass
