@@ -1,6 +1,7 @@
 """Environments for a model that writes random bytes: the user goes on talking, whatever it says."""
 
 import hashlib
+import os
 import time
 
 from egpo.environments import Environment
@@ -22,6 +23,9 @@ class Talk(Environment):
         return
 
     def user_turn(self):
+        if sign := os.environ.get("EGPO_TEST_SIGN"):  # tells a test that an episode is under way
+            with open(sign, "a") as file:
+                file.write(".")
         time.sleep(self.delay_s * (_digest(self._said, str(self._left)) % 7))
         if not self._left:
             return None
@@ -46,9 +50,9 @@ class SlowTalk(Talk):
 
 
 class Talking:
-    """A task whose problems have 1 to 4 turns."""
+    """A task whose problems have 1 to 4 turns. Its environment is an outside class, so it runs in worker processes."""
 
-    environment = "tests.local.sampling.talking:Talk"
+    environment = "tests.local.sampling.talking:SlowTalk"
 
     def __init__(self, texts=("a", "bb ccc", "a longer prompt than the others", "dd"), turns=(3, 1, 4, 2)):
         self._problems = [
