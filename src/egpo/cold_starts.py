@@ -26,6 +26,7 @@ from egpo.fingerprints import digest_of
 from egpo.prepared_data import data_plan, require_prepared_data, with_prepared_data
 from egpo.rewards.answers import split_thinking
 from egpo.tasks import Problem, Task, load_task
+from egpo.tasks.episodes import environment_of, gold_conversation
 from egpo.tool_calls.calls import OPEN
 
 FOLDER = "cold_starts"
@@ -168,11 +169,13 @@ def _write_examples(plan: ColdStartPlan, task: Task) -> int:
 
 
 def _example(plan: ColdStartPlan, task: Task, problem: Problem) -> Mapping[str, Any]:
+    case = case_name(task, problem.key)
+    named = {} if case is None else {ROW_KEY: case}
+    if environment_of(task, problem) is not None:
+        return {**gold_conversation(task, problem), **named}
     answer = _gold(task, problem)
     if plan.is_thinking:
         answer = with_thinking(answer, plan.config.segments.tags)
-    case = case_name(task, problem.key)
-    named = {} if case is None else {ROW_KEY: case}
     return {"messages": [*task.prompt(problem), {"role": "assistant", "content": answer}], **named}
 
 

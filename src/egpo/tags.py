@@ -9,3 +9,8 @@ def tags_fault(tags: tuple[str, str]) -> str:
     if not opening or not closing:
         return "neither tag may be empty"
     return "neither tag may contain the other" if opening in closing or closing in opening else ""
+
+
+def opens_thinking(prompt: str, tags: tuple[str, str] = THINK_TAGS) -> bool:
+    """Return whether a prompt ends with the opening tag, as in the Qwen3-Thinking template."""
+    return prompt.rstrip().endswith(tags[0].strip())

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from egpo.errors import InputError
+from egpo.errors import EgpoError, InputError
 from egpo.rewards.verdict import Verdict
 from egpo.tags import THINK_TAGS
 
@@ -145,3 +145,13 @@ def _compare(before: Any, after: Any, path: str, found: dict[str, tuple[Any, Any
 def _shown(value: Any) -> Any:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return value if len(text) <= MOST_CHANGE_CHARS else text[:MOST_CHANGE_CHARS] + "…"
+
+
+def episode_verdicts(records: Sequence[EpisodeRecord]) -> tuple[Verdict, ...]:
+    """Return the verdicts of episodes. EgpoError if the environment failed in all of them."""
+    verdicts = tuple(record.verdict for record in records)
+    if verdicts and all(verdict.failed for verdict in verdicts):
+        first = records[0]
+        what = f"the environment failed in all {len(records)} episodes ({first.fault:.300})"
+        raise EgpoError(what, where=f"environment {first.environment}", fix="fix it, or the task's settings")
+    return verdicts

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from egpo.advantages import Signals, grpo
 from egpo.advantages.signals import Groups
+from egpo.environments.records import episode_verdicts
 from egpo.local.draws import Draws
 from egpo.local.rollouts import Rollouts, joined
 from egpo.local.run import Run
@@ -64,8 +65,10 @@ def judge(task: Task, rollouts: Rollouts, timeout_s: float | None = None) -> tup
     """Judge every response with the task's judge. Return one verdict per row, in order.
 
     If the judge raises an exception or takes longer than `timeout_s`, the row is marked as failed and is not trained
-    on. A judge that fails on every row ends the run.
+    on. A judge that fails on every row ends the run. Episodes were judged by their environments.
     """
+    if rollouts.episodes is not None:
+        return episode_verdicts([episode.record for episode in rollouts.episodes])
     problems = [rollouts.problems[index] for index in rollouts.problem_B.tolist()]
     return judge_texts(task, problems, rollouts.texts, timeout_s=timeout_s)
 
@@ -86,7 +89,15 @@ def _round(run: Run, step: int, number: int, num_problems: int) -> Batch:
     with run.stages.enter("sample"):
         alternatives = run.config.rollout.alternatives if run.config.writes_rollouts(step + 1) else 0
         problems = run.stream.take(num_problems)
-        rollouts = sample(run.policy, run.task, problems, run.config.rollout, draws, alternatives=alternatives)
+        rollouts = sample(
+            run.policy,
+            run.task,
+            problems,
+            run.config.rollout,
+            draws,
+            alternatives=alternatives,
+            tags=run.config.segments.tags,
+        )
     with run.stages.enter("judge"):
         verdicts = judge(run.task, rollouts, run.config.task.judge_timeout_s)
     kl_B = _kl(run, rollouts)

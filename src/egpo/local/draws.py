@@ -27,12 +27,15 @@ class Draws:
 
         A key that occurs twice gets different numbers each time.
         """
-        seen: Counter[str] = Counter()
-        rows = []
-        for key in keys:
-            rows += [self._row(f"{key}\n{seen[key]}", sample, num_tokens) for sample in range(n)]
-            seen[key] += 1
+        rows = [self._row(key, sample, num_tokens) for key in occurrences(keys) for sample in range(n)]
         return torch.from_numpy(np.stack(rows))
+
+    def of_turn(self, key: str, sample: int, turn: int, num_tokens: int) -> Tensor:
+        """Return the random numbers of one turn of an episode (float64). `key` is a result of `occurrences`.
+
+        Those of turn 0 are the numbers that `uniforms` returns for a single response.
+        """
+        return torch.from_numpy(self._row(f"{key}\nturn {turn}" if turn else key, sample, num_tokens))
 
     def permutation(self, count: int, what: str) -> list[int]:
         """Return the integers below `count` in random order. `what` names the purpose of this permutation."""
@@ -45,3 +48,13 @@ class Draws:
         name = f"{self.seed}\n{self.step}\n{self.purpose}\n{sample}\n{key}"
         digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).digest()
         return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+
+
+def occurrences(keys: Sequence[str]) -> list[str]:
+    """Return a name for each key that differs if a key occurs several times."""
+    seen: Counter[str] = Counter()
+    names = []
+    for key in keys:
+        names.append(f"{key}\n{seen[key]}")
+        seen[key] += 1
+    return names

@@ -37,16 +37,41 @@ def measure(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Measur
 
     If the prompt ends with the opening tag, thinking starts at the first sampled token.
     """
-    opened_P = _opened(policy, rollouts, tags)
-    segments = segment_masks(
-        rollouts.response_BT, rollouts.mask_BT, policy.tokenizer, tags, opened_B=opened_P[rollouts.problem_B]
-    )
+    segments = _episode_segments(policy, rollouts, tags) if rollouts.episodes else _segments(policy, rollouts, tags)
     masks = {name: segments.named(name) for name in SEGMENTS}
     return Measures(
         segments=segments,
         entropy={name: mean_over(rollouts.entropy_BT, mask_BT).cpu() for name, mask_BT in masks.items()},
         nll={name: mean_over(-rollouts.logp_BT, mask_BT).cpu() for name, mask_BT in masks.items()},
     )
+
+
+def _segments(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Segments:
+    opened_B = _opened(policy, rollouts, tags)[rollouts.problem_B]
+    return segment_masks(rollouts.response_BT, rollouts.mask_BT, policy.tokenizer, tags, opened_B=opened_B)
+
+
+def _episode_segments(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Segments:
+    """Locate the segments of each turn, and return those of all turns of an episode together.
+
+    The thinking of an episode is the thinking of all its turns.
+    """
+    assert rollouts.episodes is not None
+    places = [(row, *span) for row, one in enumerate(rollouts.episodes) for span in one.turns]
+    device, shape = rollouts.response_BT.device, rollouts.mask_BT.shape
+    whole = [torch.zeros(shape, dtype=torch.bool, device=device) for _ in range(2)]
+    if not places:
+        return Segments(whole[0], whole[1], rollouts.mask_BT)
+    longest = max(end - start for _, start, end in places)
+    row_U, start_U, end_U = (torch.tensor(column, device=device) for column in zip(*places, strict=True))
+    column_UT = start_U[:, None] + torch.arange(longest, device=device)
+    mask_UT = column_UT < end_U[:, None]
+    at = (row_U[:, None].expand_as(column_UT), column_UT.clamp(max=shape[1] - 1))
+    opened_U = torch.tensor([opened for one in rollouts.episodes for opened in one.opened], device=device)
+    turns = segment_masks(rollouts.response_BT[at], mask_UT, policy.tokenizer, tags, opened_B=opened_U)
+    for mask_BT, found_UT in zip(whole, (turns.thinking_BT, turns.answer_BT), strict=True):
+        mask_BT[at[0][mask_UT], at[1][mask_UT]] = found_UT[mask_UT]
+    return Segments(whole[0], whole[1], rollouts.mask_BT)
 
 
 def _opened(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Tensor:

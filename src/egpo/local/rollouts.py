@@ -1,10 +1,11 @@
 """The sampled responses of a step. Tensor suffixes: P problems, B rows, T tokens of the longest response."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from egpo.environments.records import EpisodeRecord
 from egpo.local.models.packs import Sequences
 from egpo.tasks import Problem
 
@@ -71,11 +72,12 @@ class Alternatives:
 class Rollouts:
     """Sampled responses. Row b is a response to `problems[problem_B[b]]`, padded on the right.
 
-    `mask_BT`: tokens that were sampled, including the stop token. `logp_BT`: log-probability of the sampled token at
+    `mask_BT`: tokens that were sampled, including the stop token. In an episode the tokens between two turns, which the
+    environment wrote, are part of the row and are not in the mask. `logp_BT`: log-probability of the sampled token at
     the sampling temperature, over the whole vocabulary: the old log-probability of the policy ratio. `entropy_BT`:
     Shannon entropy of the distribution that was sampled from, in nats. `finished_B`: the response was ended by a stop
     token or string, not cut off at the maximum length. `alternatives`: None unless they were asked for; only the dump
-    of the rollouts reads them.
+    of the rollouts reads them. `episodes`: None for single responses.
     """
 
     problems: tuple[Problem, ...]
@@ -88,18 +90,46 @@ class Rollouts:
     finished_B: Tensor
     texts: tuple[str, ...]
     alternatives: Alternatives | None = None
+    episodes: "tuple[EpisodeRow, ...] | None" = None
 
     def __len__(self) -> int:
         return len(self.texts)
 
     @property
     def length_B(self) -> Tensor:
+        """The number of sampled tokens of each row."""
         return self.mask_BT.sum(dim=1)
+
+    @property
+    def end_B(self) -> Tensor:
+        """The number of tokens of each row, up to its last sampled one: those between two turns count too."""
+        if self.episodes is None:
+            return self.length_B
+        column_T = torch.arange(1, self.mask_BT.shape[1] + 1, device=self.mask_BT.device)
+        return (self.mask_BT * column_T).amax(dim=1)
 
     def responses(self) -> list[list[int]]:
         """Return the token ids of each response, without padding."""
-        lengths = self.length_B.tolist()
-        return [row[:length] for row, length in zip(self.response_BT.tolist(), lengths, strict=True)]
+        return [row[:end] for row, end in zip(self.response_BT.tolist(), self.end_B.tolist(), strict=True)]
+
+    def sampled(self) -> list[list[bool]] | None:
+        """Return which tokens of each response were sampled; None if all were."""
+        if self.episodes is None:
+            return None
+        return [row[:end] for row, end in zip(self.mask_BT.tolist(), self.end_B.tolist(), strict=True)]
+
+    def by_turn(self) -> "tuple[Rollouts, list[int]]":
+        """Return the rows to train on, and the row of this batch that each belongs to.
+
+        A row whose turns have prompts of their own becomes one row per turn. All others stay as they are.
+        """
+        if self.episodes is None:
+            return self, list(range(len(self)))
+        if any(episode.prompts is not None for episode in self.episodes):
+            return _rows_by_turn(self)
+        if any(episode.prompt is not None for episode in self.episodes):
+            return _with_own_prompts(self), list(range(len(self)))
+        return self, list(range(len(self)))
 
     def select(self, rows: list[int]) -> "Rollouts":
         """Return the rollouts of these rows, in this order, without problems that none of them answers, and without
@@ -120,6 +150,7 @@ class Rollouts:
             entropy_BT=entropy_BT,
             finished_B=finished_B,
             texts=tuple(self.texts[row] for row in rows),
+            episodes=None if self.episodes is None else tuple(self.episodes[row] for row in rows),
         )
 
     def groups(self) -> list[Sequences]:
@@ -128,6 +159,75 @@ class Rollouts:
         for problem, response in zip(self.problem_B.tolist(), self.responses(), strict=True):
             responses[problem].append(response)
         return [Sequences(prompt, rows) for prompt, rows in zip(self.prompts, responses, strict=True)]
+
+
+@dataclass(frozen=True)
+class EpisodeRow:
+    """One episode of a batch: its record, and the columns `start` to `end` of the row that each turn sampled.
+
+    `opened` says for each turn whether its prompt ended with the opening thinking tag. `prompts`: the token ids of each
+    turn's own prompt, if the chat template rewrites earlier turns; the row then has the sampled tokens of all turns and
+    nothing between them. None: every turn continues the row. `prompt`: the row's own prompt, if its environment began
+    with other words than that of the problem's first row.
+    """
+
+    record: EpisodeRecord
+    turns: tuple[tuple[int, int], ...]
+    opened: tuple[bool, ...]
+    prompts: tuple[tuple[int, ...], ...] | None = None
+    prompt: tuple[int, ...] | None = None
+
+
+def _rows_by_turn(rollouts: Rollouts) -> tuple[Rollouts, list[int]]:
+    assert rollouts.episodes is not None
+    spans = [(row, turn) for row, episode in enumerate(rollouts.episodes) for turn in range(len(episode.turns))]
+    places = [rollouts.episodes[row].turns[turn] for row, turn in spans]
+    longest = max((end - start for start, end in places), default=0)
+
+    def cut(table_BT: Tensor) -> Tensor:
+        rows = [table_BT[row, start:end] for (row, _), (start, end) in zip(spans, places, strict=True)]
+        return torch.stack([torch.nn.functional.pad(part, (0, longest - len(part))) for part in rows])
+
+    prompts: dict[tuple[int, tuple[int, ...]], int] = {}
+    for row, turn in spans:
+        episode = rollouts.episodes[row]
+        assert episode.prompts is not None, "all rows of a batch have prompts of their own, or none has"
+        prompts.setdefault((int(rollouts.problem_B[row]), episode.prompts[turn]), len(prompts))
+    of_turn = [
+        prompts[int(rollouts.problem_B[row]), (rollouts.episodes[row].prompts or ())[turn]] for row, turn in spans
+    ]
+    last = [turn == len(rollouts.episodes[row].turns) - 1 for row, turn in spans]
+    row_B = [row for row, _ in spans]
+    finished_B = torch.tensor(
+        [not is_last or bool(rollouts.finished_B[row]) for row, is_last in zip(row_B, last, strict=True)]
+    )
+    single = Rollouts(
+        problems=tuple(rollouts.problems[problem] for problem, _ in prompts),
+        prompts=tuple(prompt for _, prompt in prompts),
+        problem_B=torch.tensor(of_turn, dtype=torch.long),
+        response_BT=cut(rollouts.response_BT),
+        mask_BT=cut(rollouts.mask_BT),
+        logp_BT=cut(rollouts.logp_BT),
+        entropy_BT=cut(rollouts.entropy_BT),
+        finished_B=finished_B.to(rollouts.finished_B.device),
+        texts=tuple(rollouts.episodes[row].record.turns[turn].text for row, turn in spans),
+    )
+    return single, row_B
+
+
+def _with_own_prompts(rollouts: Rollouts) -> Rollouts:
+    """Return the rollouts with one problem per distinct prompt, instead of one prompt per problem."""
+    places: dict[tuple[int, tuple[int, ...]], int] = {}
+    problem_B = []
+    for problem, episode in zip(rollouts.problem_B.tolist(), rollouts.episodes or (), strict=True):
+        key = (problem, episode.prompt or rollouts.prompts[problem])
+        problem_B.append(places.setdefault(key, len(places)))
+    return replace(
+        rollouts,
+        problems=tuple(rollouts.problems[problem] for problem, _ in places),
+        prompts=tuple(prompt for _, prompt in places),
+        problem_B=torch.tensor(problem_B, dtype=torch.long),
+    )
 
 
 def joined(parts: list[Rollouts], pad_id: int) -> Rollouts:
@@ -156,4 +256,7 @@ def joined(parts: list[Rollouts], pad_id: int) -> Rollouts:
         finished_B=torch.cat([part.finished_B for part in parts]),
         texts=tuple(text for part in parts for text in part.texts),
         alternatives=Alternatives(*map(torch.cat, columns)) if len(found) == len(parts) else None,
+        episodes=None
+        if any(part.episodes is None for part in parts)
+        else tuple(episode for part in parts for episode in part.episodes or ()),
     )

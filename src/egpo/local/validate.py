@@ -49,9 +49,8 @@ def validate(run: Run) -> Metrics:
     settings = run.config.validation
     rollout = run.config.rollout.model_copy(update={"n": settings.n, "temperature": settings.temperature})
     with run.stages.enter("validate"):
-        rollouts = sample(
-            run.policy, run.task, held_out_problems(run), rollout, Draws(run.config.seed, purpose="validation")
-        )
+        draws, tags = Draws(run.config.seed, purpose="validation"), run.config.segments.tags
+        rollouts = sample(run.policy, run.task, held_out_problems(run), rollout, draws, tags=tags)
         verdicts = judge(run.task, rollouts, run.config.task.judge_timeout_s)
         measures = measure(run.policy, rollouts, run.config.segments.tags)
     source, mean = source_name(run), f"mean@{settings.n}"

@@ -2,14 +2,33 @@
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary, finalize
 
 from egpo.environments import EnvironmentHost, Episode, EpisodeLimits
-from egpo.errors import InputError, nearest
+from egpo.errors import InputError, nearest, notify_once
 from egpo.rewards.verdict import Verdict
 from egpo.tasks.protocol import Problem, Task
 
 TURN_BREAK = "\n\n[next turn]\n\n"
 """Stands between the assistant's texts where a whole episode is one text."""
+
+
+_HOSTS: "WeakKeyDictionary[Task, dict[str, EnvironmentHost]]" = WeakKeyDictionary()
+"""The hosts of each task's environments, with their worker processes; closed with the task."""
+
+
+def host_of(task: Task, problem: Problem) -> EnvironmentHost:
+    """Return the host of a problem's environment, the same for all problems with this environment."""
+    name = environment_of(task, problem)
+    assert name is not None, "a task of single responses has no environment"
+    hosts = _HOSTS.setdefault(task, {})
+    if name not in hosts:
+        settings, reward = getattr(task, "environment_settings", {}), getattr(task, "environment_reward", None)
+        host = hosts[name] = EnvironmentHost(name, settings, reward=reward)
+        finalize(task, host.close)
+        if not host.deterministic:
+            notify_once(f"the environment `{name}` is not deterministic: a resumed run may differ from an unbroken one")
+    return hosts[name]
 
 
 def environment_of(task: Task, problem: Problem) -> str | None:
@@ -47,3 +66,30 @@ def judge_episode(host: EnvironmentHost, problem: Problem, text: str) -> Verdict
         episode.assistant(said)
     episode.stop()
     return episode.record().verdict
+
+
+def gold_conversation(task: Task, problem: Problem) -> dict[str, Any]:
+    """Return the messages and tools of an episode that earns the full reward, played with the task's `gold_turns`.
+
+    `tools` are those that the chat template has to list. InputError if the task has no gold turns, or if they do not
+    earn the full reward.
+    """
+    where = f"problem {problem.key!r:.60}"
+    if not hasattr(task, "gold_turns"):
+        fix = "give the task a method `gold_turns(problem)` that returns the assistant's texts"
+        raise InputError("the task has no gold turns", where=where, fix=fix)
+    texts = list(task.gold_turns(problem))
+    episode = Episode(host_of(task, problem), environment_row(problem), EpisodeLimits(turns=len(texts) + 1))
+    start = episode.start()
+    messages = list(start.messages)
+    for text in texts:
+        if episode.ending:
+            break
+        outcome = episode.assistant(text)
+        messages += [{"role": "assistant", "content": text}, *outcome.messages]
+    episode.stop()
+    verdict = episode.record().verdict
+    if not verdict.correct:
+        what = f"the gold turns of the task do not earn the full reward ({verdict.reason})"
+        raise InputError(what, where=where, fix="correct `gold_turns`, or the environment")
+    return {"messages": messages, **({} if start.tools_in_prompt else {"tools": list(start.tools)})}

@@ -71,6 +71,27 @@ class Model(Section):
     all weights."""
 
 
+class EpisodeSettings(Section):
+    """Limits of episodes, for tasks with an environment. `rollout.max_response_tokens` limits all tokens of an episode
+    after its prompt: those that are sampled and those of the environment."""
+
+    max_turns: Count = 8
+    """Maximum number of turns of the assistant."""
+    max_turn_tokens: Count | None = None
+    """Maximum length of one turn, in tokens. A turn that is cut off there is answered with an error. Default: no limit
+    but that of the episode."""
+    max_calls: Count = 8
+    """Maximum number of calls in one turn."""
+    call_timeout_s: Positive = 30.0
+    """Time limit of one call of a tool, in seconds. An environment that exceeds it has failed."""
+    max_result_chars: Count = 8_000
+    """Maximum length of one tool result, in characters. Longer ones are cut, and say so."""
+    history: Literal["auto", "keep", "per_turn"] = "auto"
+    """`keep`: an episode is one sequence of tokens. `per_turn`: each turn of the assistant is a sample of its own, with
+    the conversation as the chat template renders it then. `auto`: `per_turn` if the template rewrites earlier turns, as
+    Qwen3's does, else `keep`."""
+
+
 class Rollout(Section):
     prompts: Count = 16
     """Problems per step (P)."""
@@ -101,6 +122,8 @@ class Rollout(Section):
     rows_at_once: Count | None = None
     """Number of responses that are sampled in one batch. It is halved automatically if memory runs out. Default: all
     responses of a step."""
+    episodes: EpisodeSettings = EpisodeSettings()
+    """Limits of episodes, for tasks with an environment."""
 
     @model_validator(mode="after")
     def _countable_batch(self) -> "Rollout":

@@ -2,7 +2,7 @@
 
 Tensor suffixes: R rows, P prompts, S slots, K heads of keys, d the width of a head, T sampled tokens of a row. A slot
 is the memory of one token. The results of a row do not depend on the other rows; rows that have ended are dropped in
-place (`keep`).
+place (`keep`), and rows that wait for something outside repeat their last token (`hold`).
 
     Slots        for transformers' layers: each row holds its prompt and its own tokens
     BlockSlots   for the CPU layers with the C kernel: one call per token for all layers
@@ -65,6 +65,10 @@ class Slots(Cache):  # type: ignore[misc]
         past_RS = self._slot_S[: self._live] > self.position_R[:, None]
         bias_RS = torch.zeros(past_RS.shape, dtype=self._keys[0].dtype, device=past_RS.device)
         return SlotLayout(bias_RS.masked_fill_(past_RS, -torch.inf)[:, None, None])
+
+    def hold(self, waiting_R: Tensor) -> None:
+        """Let the next token of these rows replace their last one, instead of following it."""
+        self.position_R = self.position_R - waiting_R.long()
 
     def keep(self, row_K: Tensor) -> None:
         """Keep only the rows `row_K`, a result of `compacted`: row `row_K[i]` becomes row i."""
@@ -139,14 +143,18 @@ class BlockSlots:
 
     def next_hidden(self, token_R: Tensor) -> Tensor:
         """Append one token to every row, and return their hidden states (R, D)."""
+        self.position_R = self.position_R + 1
+        self._own_length = 1 + int((self.position_R - self._length_P[self._prompt_R]).max())
         # The kernel does not check bounds.
-        assert self._own_length < self._slots[1], "all slots are full"
+        assert self._own_length <= self._slots[1], "all slots are full"
         assert token_R.dtype == torch.long, "tokens must be int64"
         assert token_R.shape == self.position_R.shape, "must be one token per row"
-        self.position_R = self.position_R + 1
-        self._own_length += 1
         rows = (token_R.contiguous(), self.position_R, self._prompt_R, self._length_P)
-        return self._token_step.step(rows, len(token_R), self._own_length, self._slots)
+        return self._token_step.step(rows, len(token_R), self._slots)
+
+    def hold(self, waiting_R: Tensor) -> None:
+        """Let the next token of these rows replace their last one, instead of following it."""
+        self.position_R = self.position_R - waiting_R.long()
 
     def keep(self, row_K: Tensor) -> None:
         """Keep only the rows `row_K`, a result of `compacted`: row `row_K[i]` becomes row i."""
@@ -199,7 +207,7 @@ def _block_rectangle(packed_NKd: Tensor, layout: PackLayout, num_slots: int) -> 
 class GroupSlots:
     """The cache of the CPU layers through torch. A prompt's keys are stored and read once for all its rows.
 
-    Rows start together, so all rows have the same number of own tokens. Attention over prompts runs over a rectangle of
+    Attention over prompts runs over a rectangle of
     cells, group by group: P prompts, L tokens of the longest, G rows of the largest group. Attention over rows' own
     tokens runs row by row. To fill the cache, call `collect` in each layer, then `spread`.
     """
@@ -210,6 +218,7 @@ class GroupSlots:
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._own_length = 0
+        self._own_bias: Tensor | None = None
         self.position_R = torch.empty(0, dtype=torch.long)
 
     def collect(self, key_NKd: Tensor, value_NKd: Tensor) -> None:
@@ -223,20 +232,31 @@ class GroupSlots:
         _, heads, width = self._prompt_keys[0].shape
         self._prompt_keys = [_rectangle(keys, layout) for keys in self._prompt_keys]
         self._prompt_values = [_rectangle(values, layout) for values in self._prompt_values]
-        # Uninitialised memory: unlike slots of rows that differ in length, none is read before it is written.
+        # Zeros: slots past the end of a row are read where rows differ in length, with weight 0.
         shape = (len(prompt_R), heads, max_new, width)
-        self._keys = [keys.new_empty(shape) for keys in self._prompt_keys]
-        self._values = [values.new_empty(shape) for values in self._prompt_values]
+        self._keys = [keys.new_zeros(shape) for keys in self._prompt_keys]
+        self._values = [values.new_zeros(shape) for values in self._prompt_values]
         past_PL = torch.arange(int(length_P.max())) >= length_P[:, None]
         self._bias_P11L = torch.zeros(past_PL.shape).masked_fill_(past_PL, -torch.inf)[:, None, None]
         self._prompt_R = torch.tensor(prompt_R)
         self.position_R = length_P[self._prompt_R] - 1
+        self._newest_R = torch.full((len(prompt_R),), -1)
         self._place_rows()
 
     def open_next(self) -> None:
         """Advance every row to its next slot."""
-        self.position_R = self.position_R + 1
-        self._own_length += 1
+        self.position_R, self._newest_R = self.position_R + 1, self._newest_R + 1
+        self._own_length = 1 + int(self._newest_R.max())
+        past_RT = torch.arange(self._own_length) > self._newest_R[:, None]
+        self._own_bias = None
+        if bool(past_RT.any()):  # rows that were held have fewer tokens
+            heads = self._prompt_keys[0].shape[1]
+            bias_RT = torch.zeros(past_RT.shape).masked_fill_(past_RT, -torch.inf)
+            self._own_bias = bias_RT.repeat_interleave(heads, dim=0)[:, None]
+
+    def hold(self, waiting_R: Tensor) -> None:
+        """Let the next token of these rows replace their last one, instead of following it."""
+        self.position_R, self._newest_R = self.position_R - waiting_R.long(), self._newest_R - waiting_R.long()
 
     def attend(self, layer: int, query_RHd: Tensor, key_RKd: Tensor, value_RKd: Tensor, scale: float) -> Tensor:
         """Return the attention of every row's new token over its prompt and its own tokens (R, H * d)."""
@@ -248,7 +268,10 @@ class GroupSlots:
         cells = query.index_select(0, self._cells).view(num_prompts, shared, -1, width)
         scores = (cells @ prompt_keys.transpose(-1, -2)).add_(self._bias_P11L)
         scores = scores.view(-1, heads // shared, longest).index_select(0, self._places)
-        scores = torch.cat([scores, torch.bmm(query, keys.transpose(-1, -2))], dim=-1)
+        own_scores = torch.bmm(query, keys.transpose(-1, -2))
+        if self._own_bias is not None:
+            own_scores = own_scores.add_(self._own_bias)
+        scores = torch.cat([scores, own_scores], dim=-1)
         weights = torch.softmax(scores, dim=-1)
         cells = weights[..., :longest].index_select(0, self._cells).view(num_prompts, shared, -1, longest)
         out = (cells @ prompt_values).view(-1, heads // shared, width).index_select(0, self._places)
@@ -261,15 +284,16 @@ class GroupSlots:
             for buffer in (*self._keys, *self._values):
                 buffer[moved, :, : self._own_length] = buffer[row_K[moved], :, : self._own_length]
         self.position_R, self._prompt_R = self.position_R[row_K], self._prompt_R[row_K]
+        self._newest_R = self._newest_R[row_K]
         if len(row_K):
             self._drop_prompts()
             self._place_rows()
 
     def _written(self, buffer: Tensor, new_RKd: Tensor) -> Tensor:
         """Store the keys or values of the new tokens; return those of all tokens after the prompts (R * K, T, d)."""
-        own = buffer[: len(new_RKd), :, : self._own_length]
-        own[:, :, -1] = new_RKd
-        return own.flatten(0, 1)
+        rows = len(new_RKd)
+        buffer[torch.arange(rows), :, self._newest_R] = new_RKd
+        return buffer[:rows, :, : self._own_length].flatten(0, 1)
 
     def _drop_prompts(self) -> None:
         """Drop prompts without rows."""

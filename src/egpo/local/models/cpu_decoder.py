@@ -80,7 +80,7 @@ class _Rows(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("token", "position", "prompt", "prompt_length")),
-        *((name, ctypes.c_int32) for name in ("rows", "own_length", "prompt_slots", "slots")),
+        *((name, ctypes.c_int32) for name in ("rows", "prompt_slots", "slots")),
     ]
 
 
@@ -103,14 +103,14 @@ class TokenStep:
         around = (base.embed_tokens.weight, base.norm.weight, *self._angles)
         self._around = torch.tensor([address(tensor) for tensor in around])
 
-    def step(self, rows: tuple[Tensor, ...], num_rows: int, own_length: int, slots: tuple[int, int]) -> Tensor:
+    def step(self, rows: tuple[Tensor, ...], num_rows: int, slots: tuple[int, int]) -> Tensor:
         """Return the hidden states of the new tokens (R, D).
 
-        `rows`: token, position and prompt of each row, and the length of each prompt (int64). `own_length`: tokens of
-        each row after its prompt, the new one included. `slots`: number of cache slots of a prompt, and of a row.
+        `rows`: token, position and prompt of each row, and the length of each prompt (int64). `slots`: number of cache
+        slots of a prompt, and of a row.
         """
         sizes = self._sizes
-        batch = _Rows(*(tensor.data_ptr() for tensor in rows), num_rows, own_length, *slots)
+        batch = _Rows(*(tensor.data_ptr() for tensor in rows), num_rows, *slots)
         width = 2 * (sizes.hidden + sizes.heads * sizes.width + sizes.inner) + 3 * sizes.key_heads * sizes.width
         memory, out_RD = torch.empty(num_rows * width), torch.empty(num_rows, sizes.hidden)
         tables = self._layers.data_ptr(), ctypes.byref(batch), self._around.data_ptr()

@@ -8,7 +8,7 @@ itself, and a response attends to its prompt and to itself.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, compress
 
 import torch
 from torch import Tensor
@@ -16,10 +16,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Sequences:
-    """A prompt and the responses to it, as token ids. Without responses, the prompt is a sequence by itself."""
+    """A prompt and the responses to it, as token ids. Without responses, the prompt is a sequence by itself.
+
+    `sampled` marks the tokens of each response that the model sampled; the others, which an environment wrote, are read
+    and not predicted. None: all were sampled.
+    """
 
     prompt: Sequence[int]
     responses: Sequence[Sequence[int]] = ()
+    sampled: Sequence[Sequence[bool]] | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -31,7 +36,7 @@ class Sequences:
 class Pack:
     """The input of one forward pass.
 
-    The hidden state at position `source_M[m]` predicts the response token `target_M[m]`. These are ordered by group,
+    The hidden state at position `source_M[m]` predicts the sampled token `target_M[m]`. These are ordered by group,
     response and token.
     """
 
@@ -56,14 +61,15 @@ def pack_groups(groups: Sequence[Sequences], device: torch.device | str = "cpu")
         assert prompt_length > 0, "a prompt without tokens"
         tokens.extend(group.prompt)
         positions.append(torch.arange(prompt_length))
-        for response in group.responses:
+        for index, response in enumerate(group.responses):
             # The first token is predicted by the prompt's last one, each later token by the one before it.
-            sources.append(torch.tensor([start + prompt_length - 1]))
-            sources.append(torch.arange(len(tokens), len(tokens) + len(response) - 1))
+            before = torch.arange(len(tokens) - 1, len(tokens) + len(response) - 1)
+            before[0] = start + prompt_length - 1
+            sources.append(before if group.sampled is None else before[torch.tensor(group.sampled[index])])
             positions.append(torch.arange(prompt_length, prompt_length + len(response) - 1))
             tokens.extend(response[:-1])
         layouts.append(GroupLayout(start, prompt_length, tuple(len(response) - 1 for response in group.responses)))
-    targets = [token for group in groups for response in group.responses for token in response]
+    targets = [token for group in groups for token in _predicted(group)]
     return Pack(
         token_N=torch.tensor(tokens, device=device),
         position_N=torch.cat(positions).to(device),
@@ -71,6 +77,16 @@ def pack_groups(groups: Sequence[Sequences], device: torch.device | str = "cpu")
         source_M=(torch.cat(sources) if sources else torch.empty(0, dtype=torch.long)).to(device),
         target_M=torch.tensor(targets, dtype=torch.long, device=device),
     )
+
+
+def _predicted(group: Sequences) -> Iterator[int]:
+    """Yield the tokens of the responses that were sampled, in order."""
+    if group.sampled is None:
+        for response in group.responses:
+            yield from response
+    else:
+        for response, sampled in zip(group.responses, group.sampled, strict=True):
+            yield from compress(response, sampled)
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,15 @@ class Stops:
         found = [any(string in tail for string in self.strings) for tail in tails]
         return over_R | torch.tensor(found, device=token_R.device)
 
+    def ends(self, written: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> bool:
+        """Return whether a response with these tokens ends with its newest one."""
+        if written[-1] in self.ids:
+            return True
+        if not self.strings:
+            return False
+        tail = tokenizer.decode(written[-self.num_tail_tokens :])
+        return any(string in tail for string in self.strings)
+
     @property
     def num_tail_tokens(self) -> int:
         """The number of last tokens to search for a stop string.

@@ -25,7 +25,9 @@ from egpo.local.rollouts import Rollouts
 from egpo.local.sampling.alternatives import record_alternatives
 from egpo.local.sampling.choose import ResponseTables, Sampling, Stops, choose
 from egpo.local.threads import num_worker_threads, parallel_map, raise_if_cancelled
+from egpo.tags import THINK_TAGS
 from egpo.tasks import Problem, Task
+from egpo.tasks.episodes import environment_of
 
 if TYPE_CHECKING:
     from egpo.local.sampling.cuda.decoder import Decoder
@@ -38,12 +40,24 @@ _DECODERS: "WeakKeyDictionary[Policy, Decoder]" = WeakKeyDictionary()
 
 @torch.no_grad()
 def sample(
-    policy: Policy, task: Task, problems: Sequence[Problem], settings: Rollout, draws: Draws, *, alternatives: int = 0
+    policy: Policy,
+    task: Task,
+    problems: Sequence[Problem],
+    settings: Rollout,
+    draws: Draws,
+    *,
+    alternatives: int = 0,
+    tags: tuple[str, str] = THINK_TAGS,
 ) -> Rollouts:
-    """Sample `settings.n` responses to each problem. A response depends only on its problem and its random numbers.
+    """Sample `settings.n` responses to each problem, or episodes if the task has an environment.
 
-    `alternatives`: number of likeliest tokens to record at positions of high entropy; it does not change a response.
+    A response depends only on its problem and its random numbers. `alternatives`: number of likeliest tokens to record
+    at positions of high entropy; it does not change a response.
     """
+    if problems and environment_of(task, problems[0]) is not None:
+        from egpo.local.sampling.sample_episodes import sample_episodes
+
+        return sample_episodes(policy, task, problems, settings, draws, tags)
     prompts = prompt_tokens(policy, task, problems)
     for problem, prompt in zip(problems, prompts, strict=True):
         require_room(policy, problem, len(prompt), settings.max_response_tokens)
@@ -51,15 +65,21 @@ def sample(
     uniform_BT = draws.uniforms(keys, settings.n, settings.max_response_tokens).to(policy.device)
     size = (len(problems) * settings.n, settings.max_response_tokens)
     tables = ResponseTables.empty(size, policy, alternatives)
-    request = _SampleRequest(policy, prompts, settings, uniform_BT, tables)
-    decoder = cuda_decoder(policy)
+    prompt_B = [index for index in range(len(prompts)) for _ in range(settings.n)]
+    request = SampleRequest(policy, prompts, prompt_B, settings, uniform_BT, tables)
+    fill_tables(request)
+    return _rollouts(request, problems)
+
+
+def fill_tables(request: "SampleRequest") -> None:
+    """Sample all rows of a request, and write them to its tables."""
+    decoder, settings = cuda_decoder(request.policy), request.settings
     if decoder is not None:
         _fill_by_graphs(decoder, request)
-    else:
-        parts = split_rows(len(problems), settings.n, num_worker_threads(policy))
-        rows_at_once = None if settings.rows_at_once is None else max(1, settings.rows_at_once // len(parts))
-        parallel_map(lambda rows: _fill(request, rows, rows_at_once), parts)
-    return _rollouts(request, problems)
+        return
+    parts = split_rows(*request.groups, num_worker_threads(request.policy))
+    rows_at_once = None if settings.rows_at_once is None else max(1, settings.rows_at_once // len(parts))
+    parallel_map(lambda rows: _fill(request, rows, rows_at_once), parts)
 
 
 def cuda_decoder(policy: Policy) -> "Decoder | None":
@@ -88,19 +108,30 @@ def split_rows(num_problems: int, group: int, num_cores: int) -> list[list[int]]
 
 
 @dataclass(frozen=True, eq=False)
-class _SampleRequest:
-    """All rows of one call of `sample`, and the tables that they are written to."""
+class SampleRequest:
+    """The rows to sample: row b answers `prompts[prompt_B[b]]` with at most T tokens, the width of `uniform_BT`.
+
+    Rows of one prompt are adjacent. The results are written to `tables`.
+    """
 
     policy: Policy
     prompts: Sequence[tuple[int, ...]]
+    prompt_B: Sequence[int]
     settings: Rollout
     uniform_BT: Tensor
     tables: ResponseTables
 
     @property
-    def prompt_B(self) -> list[int]:
-        """The index of each row's prompt."""
-        return [index for index in range(len(self.prompts)) for _ in range(self.settings.n)]
+    def new_tokens(self) -> int:
+        return self.uniform_BT.shape[1]
+
+    @property
+    def groups(self) -> tuple[int, int]:
+        """The number of groups of adjacent rows of one prompt, and their size; groups of one row if sizes differ."""
+        num_rows, num_prompts = len(self.prompt_B), len(self.prompts)
+        group, rest = divmod(num_rows, num_prompts)
+        same = not rest and all(self.prompt_B[row] == row // group for row in range(num_rows))
+        return (num_prompts, group) if same else (num_rows, 1)
 
     @property
     def sampling(self) -> Sampling:
@@ -111,7 +142,7 @@ class _SampleRequest:
         return Stops(self.policy.stop_ids | set(self.settings.stop_tokens), self.settings.stop)
 
 
-def _fill_by_graphs(decoder: "Decoder", request: _SampleRequest) -> None:
+def _fill_by_graphs(decoder: "Decoder", request: SampleRequest) -> None:
     from egpo.local.sampling.cuda.decoder import DecodeJob
 
     num_rows = len(request.prompt_B)
@@ -123,13 +154,13 @@ def _fill_by_graphs(decoder: "Decoder", request: _SampleRequest) -> None:
         sampling=request.sampling,
         stops=request.stops,
         at_once=request.settings.rows_at_once or num_rows,
-        new_tokens=request.settings.max_response_tokens,
+        new_tokens=request.new_tokens,
         alternatives=request.tables.num_alternatives,
     )
     decoder.fill(request.tables, job, request.policy.pad_id)
 
 
-def _fill(request: _SampleRequest, rows: list[int], rows_at_once: int | None) -> None:
+def _fill(request: SampleRequest, rows: list[int], rows_at_once: int | None) -> None:
     """Sample the rows, `rows_at_once` at a time (None: all).
 
     A part that does not fit into memory is cut in half. Rows are independent, so the result is the same.
@@ -144,7 +175,7 @@ def _fill(request: _SampleRequest, rows: list[int], rows_at_once: int | None) ->
             parts.pop(0)
 
 
-def _fits(request: _SampleRequest, rows: list[int]) -> bool:
+def _fits(request: SampleRequest, rows: list[int]) -> bool:
     """Sample these rows; return False if memory ran out."""
     try:
         _sample_rows(request, rows)
@@ -160,14 +191,14 @@ def _fits(request: _SampleRequest, rows: list[int]) -> bool:
     return True
 
 
-def _sample_rows(request: _SampleRequest, rows: list[int]) -> None:
+def _sample_rows(request: SampleRequest, rows: list[int]) -> None:
     """Sample these rows, one token of every row at a time, until all have ended. A row that has ended is dropped."""
     policy, tables, sampling, stops = request.policy, request.tables, request.sampling, request.stops
-    slots, hidden_RD = _prefill(request, rows)
+    slots, hidden_RD = prefill(request, rows)
     row_R = torch.tensor(rows, device=policy.device)
     if tables.alternatives is not None:
         tables.alternatives.clear(row_R)  # rows that are started again after memory ran out
-    for step in range(request.settings.max_response_tokens):
+    for step in range(request.new_tokens):
         raise_if_cancelled()
         logits_RV = policy.logits(hidden_RD)
         choice = choose(logits_RV, request.uniform_BT[row_R, step], sampling)
@@ -181,12 +212,12 @@ def _sample_rows(request: _SampleRequest, rows: list[int]) -> None:
             kept = compacted(~over_R)
             slots.keep(kept)
             row_R, token_R = row_R[kept], token_R[kept]
-        if not len(row_R) or step + 1 == request.settings.max_response_tokens:
+        if not len(row_R) or step + 1 == request.new_tokens:
             return
         hidden_RD = policy.next_hidden(token_R, slots)
 
 
-def _prefill(request: _SampleRequest, rows: list[int]) -> tuple[AnySlots, Tensor]:
+def prefill(request: SampleRequest, rows: list[int]) -> tuple[AnySlots, Tensor]:
     """Compute each prompt once. Return the cache of the rows, and the hidden states that predict their first tokens."""
     device, prompt_B = request.policy.device, request.prompt_B
     needed = sorted({prompt_B[row] for row in rows})
@@ -194,12 +225,12 @@ def _prefill(request: _SampleRequest, rows: list[int]) -> tuple[AnySlots, Tensor
     slots = request.policy.open_slots()
     hidden_ND = request.policy.hidden(pack, slots)
     place_R = [needed.index(prompt_B[row]) for row in rows]
-    slots.spread(pack.layout, place_R, request.settings.max_response_tokens)
+    slots.spread(pack.layout, place_R, request.new_tokens)
     last_R = torch.tensor([pack.layout.groups[place].responses_start - 1 for place in place_R], device=device)
     return slots, hidden_ND[last_R]
 
 
-def _rollouts(request: _SampleRequest, problems: Sequence[Problem]) -> Rollouts:
+def _rollouts(request: SampleRequest, problems: Sequence[Problem]) -> Rollouts:
     """Return the filled tables as rollouts, cut to the longest response, with the decoded texts."""
     policy, tables = request.policy, request.tables
     longest = int(tables.length_B.max())

@@ -32,15 +32,24 @@ _DECODER_FRAC = 0.25
 
 @dataclass(frozen=True)
 class RowTokens:
-    """The token ids of a batch as lists without padding. Row b is a response to `prompts[problem[b]]`."""
+    """The token ids of a batch as lists without padding. Row b is a response to `prompts[problem[b]]`.
+
+    `sampled` marks the tokens of each response that were sampled; None: all.
+    """
 
     prompts: Sequence[Sequence[int]]
     problem: Sequence[int]
     responses: Sequence[Sequence[int]]
+    sampled: Sequence[Sequence[bool]] | None = None
 
     @classmethod
     def of(cls, rollouts: Rollouts) -> "RowTokens":
-        return cls(rollouts.prompts, rollouts.problem_B.tolist(), rollouts.responses())
+        return cls(rollouts.prompts, rollouts.problem_B.tolist(), rollouts.responses(), rollouts.sampled())
+
+    def sequences(self, rows: Sequence[int]) -> Sequences:
+        """Return the prompt and the responses of rows of one problem."""
+        sampled = None if self.sampled is None else [self.sampled[row] for row in rows]
+        return Sequences(self.prompts[self.problem[rows[0]]], [self.responses[row] for row in rows], sampled)
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,7 @@ def _pieces(group: list[int], tokens: RowTokens, budget: int) -> list[MicroBatch
     prompt = tokens.prompts[tokens.problem[group[0]]]
     sizes = [Sequences((), [tokens.responses[row]]).num_tokens for row in group]
     pieces = [[group[i] for i in piece] for piece in first_fit(sizes, budget - len(prompt))]
-    return [MicroBatch(tuple(rows), (Sequences(prompt, [tokens.responses[row] for row in rows]),)) for rows in pieces]
+    return [MicroBatch(tuple(rows), (tokens.sequences(rows),)) for rows in pieces]
 
 
 def _joined(pieces: Sequence[MicroBatch]) -> MicroBatch:

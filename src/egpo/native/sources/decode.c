@@ -12,10 +12,11 @@ typedef struct {
     float *prompt_keys, *prompt_values, *keys, *values;
 } layer_t;
 
-/* Token, position and prompt of each row; the length of each prompt; slots of a prompt and of a row in the cache. */
+/* Token, position and prompt of each row; the length of each prompt; slots of a prompt and of a row in the cache. The
+position of a row's first own token is the length of its prompt. */
 typedef struct {
     const int64_t *token, *position, *prompt, *prompt_length;
-    int32_t rows, own_length, prompt_slots, slots;
+    int32_t rows, prompt_slots, slots;
 } batch_t;
 
 typedef struct {
@@ -43,6 +44,10 @@ static void norm_rows(const float *x, const float *weight, float *out, const siz
         rms_norm_row(x + row * sizes->hidden, weight, out + row * sizes->hidden, sizes->hidden, sizes->eps);
 }
 
+static int own_slot(const batch_t *batch, int64_t row) {
+    return (int)(batch->position[row] - batch->prompt_length[batch->prompt[row]]);
+}
+
 /* Apply norm and rotation to the heads, write the new cache slot, and compute attention, row by row. The output
 overwrites the queries. */
 static int attend_rows(const sizes_t *sizes, const layer_t *layer, const batch_t *batch, const around_t *around,
@@ -65,10 +70,11 @@ static int attend_rows(const sizes_t *sizes, const layer_t *layer, const batch_t
                      sizes->eps);
         for (int head = 0; head < key_row; head += width)
             head_row(at->key + row * key_row + head, layer->key_norm, cosine, sine, key + head, width, sizes->eps);
-        if (row + 1 < batch->rows) prefetch_slot(&rows, sizes, row + 1, batch->own_length - 1);
-        write_slot(&rows, sizes, row, batch->own_length - 1, key, at->value + row * key_row);
+        if (row + 1 < batch->rows) prefetch_slot(&rows, sizes, row + 1, own_slot(batch, row + 1));
         int64_t prompt = batch->prompt[row];
-        row_t seen = {sizes, &prompts, &rows, row, prompt, (int)batch->prompt_length[prompt], batch->own_length};
+        int slot = own_slot(batch, row);
+        write_slot(&rows, sizes, row, slot, key, at->value + row * key_row);
+        row_t seen = {sizes, &prompts, &rows, row, prompt, (int)batch->prompt_length[prompt], slot + 1};
         attend_row(&seen, query, at->query + row * query_row, scores);
         free(scores);
     }

@@ -161,9 +161,9 @@ def test_memory_that_runs_out_while_a_graph_is_made_makes_rows_wait(load_on_gpu,
     expected = drawn(load_on_gpu(), n=4, stop_tokens=ENDS).texts
     next_token, asked = token_graphs.next_token, []
 
-    def scarce(weights, buffers, rows, sampling, records):
+    def scarce(weights, buffers, rows, sampling, *flags):
         asked.append(rows)
-        next_token(weights, buffers, rows, sampling, records)
+        next_token(weights, buffers, rows, sampling, *flags)
         if rows > 8 and torch.cuda.is_current_stream_capturing() == capturing:
             raise torch.OutOfMemoryError("no room")
 
@@ -183,11 +183,11 @@ def test_a_shortage_halves_the_buffers_and_not_the_job_that_met_it(load_on_gpu, 
     drawn(policy, n=4)  # makes the buffers
     expected = drawn(load_on_gpu(), n=4, temperature=0.6).texts
 
-    def scarce_once(weights, buffers, rows, sampling, records):
+    def scarce_once(weights, buffers, rows, sampling, *flags):
         if not failed:
             failed.append(rows)
             raise torch.OutOfMemoryError("no room")
-        next_token(weights, buffers, rows, sampling, records)
+        next_token(weights, buffers, rows, sampling, *flags)
 
     monkeypatch.setattr(token_graphs, "next_token", scarce_once)
     with pytest.warns(EgpoWarning, match="16 rows at once; continuing with 8"):

@@ -25,7 +25,7 @@ from egpo.local.sampling.cuda.row_scheduler import Prompt, chunk_prompts
 @dataclass(frozen=True)
 class BufferSize:
     """The size of the buffers: rows at once, prompts and their tokens, new tokens, rows of the tables, stop tokens,
-    tokens of each recorded alternative."""
+    tokens of each recorded alternative, and 1 if tokens may be forced (episodes)."""
 
     rows: int
     prompts: int
@@ -34,6 +34,7 @@ class BufferSize:
     table_rows: int
     stops: int
     alternatives: int = 0
+    forces: int = 0
 
     def holds(self, other: "BufferSize") -> bool:
         return self.joined(other) == self
@@ -75,7 +76,9 @@ class DecodeBuffers:
         self.uniform_BT = torch.zeros(size.table_rows, size.new_tokens, dtype=torch.float64, device=device)
         self.tables = _tables(size, device)
         self.stop_ids = torch.full((size.stops,), -1, dtype=torch.long, device=device)
-        self.limit_1 = torch.zeros(1, dtype=torch.int32, device=device)
+        self.limit_B = torch.zeros(size.table_rows, dtype=torch.int32, device=device)
+        shape = (size.table_rows, size.new_tokens)
+        self.forced_BT = torch.full(shape, -1, dtype=torch.int32, device=device) if size.forces else None
 
     def of_state(self, name: str, rows: int) -> Tensor:
         """Return one quantity of `state`, by its name in _STATE, for the first `rows` rows of the batch."""

@@ -5,6 +5,7 @@ Tensor suffixes: P prompts, B rows of the tables, R rows at once, T tokens, D hi
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -36,7 +37,8 @@ class DecodeJob:
     """The rows to sample: row `rows[i]` of the tables is a response to `prompts[prompt_of[i]]`.
 
     A response has at most `new_tokens` tokens, and at most `at_once` rows are sampled at once. `alternatives` is the
-    number of likeliest tokens to record at positions of high entropy; 0: none.
+    number of likeliest tokens to record at positions of high entropy; 0: none. `turns` continues rows that have ended a
+    turn of an episode; None: a row that has ended is over.
     """
 
     prompts: Sequence[Sequence[int]]
@@ -48,6 +50,7 @@ class DecodeJob:
     at_once: int
     new_tokens: int
     alternatives: int = 0
+    turns: "EpisodeTurns | None" = None
 
     @property
     def size(self) -> BufferSize:
@@ -59,6 +62,7 @@ class DecodeJob:
             table_rows=len(self.uniform_BT),
             stops=max(1, len(self.stops.ids)),
             alternatives=self.alternatives,
+            forces=int(self.turns is not None),
         )
 
 
@@ -109,11 +113,13 @@ class Decoder:
         buffers, graphs = self._prepare(job)
         prefill(self._model, buffers, job.prompts)
         buffers.uniform_BT[: len(job.uniform_BT), : job.new_tokens] = job.uniform_BT
-        buffers.limit_1.fill_(job.new_tokens)
+        buffers.limit_B.fill_(job.new_tokens)
         buffers.stop_ids.fill_(-1)
         buffers.stop_ids[: len(job.stops.ids)] = torch.tensor(sorted(job.stops.ids), device=buffers.stop_ids.device)
         if buffers.tables.alternatives is not None:
             buffers.tables.alternatives.clear(torch.arange(buffers.size.table_rows, device=buffers.stop_ids.device))
+        if job.turns is not None:
+            job.turns.begin(buffers, job.rows)
         _sample(self._tokenizer, buffers, graphs, job)
         return buffers.tables
 
@@ -161,19 +167,37 @@ def _sample(tokenizer: PreTrainedTokenizerBase, buffers: DecodeBuffers, graphs: 
     scheduler = RowScheduler(job.rows, job.prompt_of, min(buffers.size.rows, job.at_once))
     lengths = [len(prompt) for prompt in job.prompts]
     changed = True
-    while scheduler.active:
+    while scheduler.active or (job.turns is not None and job.turns.wait(buffers, scheduler)):
         rows = bucket(len(scheduler.active), buffers.size.rows)
         if changed:
             _place(buffers, scheduler, lengths, rows)
         steps = min(_CHECK_EVERY, scheduler.steps_left(job.new_tokens))
-        graphs.replay(rows, job.sampling, steps, records=job.alternatives > 0)
+        graphs.replay(rows, job.sampling, steps, records=job.alternatives > 0, forces=job.turns is not None)
         scheduler.advance(steps)
         live = buffers.of_state("live", len(scheduler.active)).tolist()
         over = [not alive for alive in live]
         if job.stops.strings:
             over = _stopped(tokenizer, buffers, scheduler, over, steps, job.stops)
-        changed = scheduler.release(over)
+        continued = False
+        if job.turns is not None:
+            before, ended = scheduler.active, any(over)
+            over = job.turns.after(buffers, scheduler, over)
+            continued = ended or scheduler.active is not before
+        changed = scheduler.release(over) or continued
         changed = scheduler.admit_waiting() or changed
+
+
+class EpisodeTurns(Protocol):
+    """What continues the rows of a job after a turn: `decode_episodes.GraphTurns`."""
+
+    def begin(self, buffers: DecodeBuffers, rows: Sequence[int]) -> None:
+        """Prepare the first turn of these rows of the tables."""
+
+    def after(self, buffers: DecodeBuffers, scheduler: RowScheduler, over: list[bool]) -> list[bool]:
+        """Continue or park rows whose turn has ended. Return which of the rows that are active then are over."""
+
+    def wait(self, buffers: DecodeBuffers, scheduler: RowScheduler) -> bool:
+        """Wait until a parked row can continue, and return True; False if there is none."""
 
 
 def _place(buffers: DecodeBuffers, scheduler: RowScheduler, prompt_lengths: Sequence[int], rows: int) -> None:

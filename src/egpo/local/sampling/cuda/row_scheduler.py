@@ -18,7 +18,7 @@ NEW_ROW = -1
 Prompt = Sequence[int]
 
 
-@dataclass
+@dataclass(eq=False)
 class ActiveRow:
     """A row that is being sampled: its index in the tables (`row`), its prompt, and its cache slot.
 
@@ -61,6 +61,19 @@ class RowScheduler:
         self._free += [row.slot for row, is_over in zip(self.active, over, strict=True) if is_over]
         self.active = [row for row, is_over in zip(self.active, over, strict=True) if not is_over]
         return any(over)
+
+    def park(self, row: ActiveRow) -> None:
+        """Take a row out of the active ones; it keeps its slot."""
+        self.active = [one for one in self.active if one is not row]
+
+    def free(self, row: ActiveRow) -> None:
+        """Free the slot of a parked row that is over."""
+        self._free.append(row.slot)
+
+    def unpark(self, row: ActiveRow) -> None:
+        """Continue a parked row, whose next token must be forced: its hidden state is not kept."""
+        row.last_place = NEW_ROW
+        self.active = sorted([*self.active, row], key=lambda one: one.prompt)
 
     def steps_left(self, limit: int) -> int:
         """Return after how many more tokens every active row has `limit` tokens, if none ends earlier."""

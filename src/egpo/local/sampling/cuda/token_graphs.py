@@ -23,11 +23,17 @@ from egpo.local.sampling.cuda.weights import DecoderWeights, LayerWeights
 
 
 def next_token(
-    weights: DecoderWeights, buffers: DecodeBuffers, rows: int, sampling: Sampling, records: bool = False
+    weights: DecoderWeights,
+    buffers: DecodeBuffers,
+    rows: int,
+    sampling: Sampling,
+    records: bool = False,
+    forces: bool = False,
 ) -> None:
     """Sample one token for the first `rows` rows. Rows that have ended change nothing but their own hidden state.
 
-    `records`: also record the likeliest tokens."""
+    `records`: also record the likeliest tokens. `forces`: tokens of `forced_BT` replace those that are sampled.
+    """
     state = buffers.row_state(rows)
     hidden_RD = buffers.hidden_RD[:rows]
     uniform_R = buffers.uniform_BT[state.row_R, state.own_R.clamp(max=buffers.size.new_tokens - 1)]
@@ -36,7 +42,8 @@ def next_token(
     if records and buffers.tables.alternatives is not None:  # before `record`, which moves the rows on
         tables, entropy_R = buffers.tables.alternatives, choice.entropy_R
         record_in_graph(tables, state.row_R, state.own_R, state.live_R, logits_RV, entropy_R, sampling)
-    record(choice, buffers.tables, state, buffers.stop_ids, buffers.limit_1)
+    forced_BT = buffers.forced_BT if forces else None
+    record(choice, buffers.tables, state, buffers.stop_ids, buffers.limit_B, forced_BT)
     hidden_RD.copy_(_hidden(weights, buffers, rows, choice.token_R))
 
 
@@ -97,21 +104,22 @@ class TokenGraphs:
 
     def __init__(self, weights: DecoderWeights, buffers: DecodeBuffers) -> None:
         self._weights, self._buffers = weights, buffers
-        self._graphs: dict[tuple[int, Sampling, bool], torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[tuple[int, Sampling, bool, bool], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if buffers.hidden_RD.is_cuda else None
 
     @torch.no_grad()
-    def replay(self, rows: int, sampling: Sampling, times: int, *, records: bool = False) -> None:
+    def replay(self, rows: int, sampling: Sampling, times: int, *, records: bool = False, forces: bool = False) -> None:
         """Sample `times` more tokens for the first `rows` rows. `rows` must be a result of `row_scheduler.bucket`."""
         if self._pool is None:  # on a CPU with Triton's interpreter there are no graphs
             for _ in range(times):
-                next_token(self._weights, self._buffers, rows, sampling, records)
+                next_token(self._weights, self._buffers, rows, sampling, records, forces)
             return
-        graph = self._graphs.get((rows, sampling, records)) or self._capture(rows, sampling, records)
+        known = self._graphs.get((rows, sampling, records, forces))
+        graph = known or self._capture(rows, sampling, records, forces)
         for _ in range(times):
             graph.replay()
 
-    def _capture(self, rows: int, sampling: Sampling, records: bool) -> torch.cuda.CUDAGraph:
+    def _capture(self, rows: int, sampling: Sampling, records: bool, forces: bool) -> torch.cuda.CUDAGraph:
         """Capture a graph for this number of rows.
 
         All rows are marked as ended meanwhile, so that nothing is recorded.
@@ -123,13 +131,13 @@ class TokenGraphs:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UPS):
-                next_token(self._weights, self._buffers, rows, sampling, records)
+                next_token(self._weights, self._buffers, rows, sampling, records, forces)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         try:
             # The outer block restores the stream if a failed capture cannot be ended.
             with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph, pool=self._pool):
-                next_token(self._weights, self._buffers, rows, sampling, records)
+                next_token(self._weights, self._buffers, rows, sampling, records, forces)
         except RuntimeError as error:
             cause = error.__context__
             if cause is not None and is_out_of_memory(cause):  # the failure to end the capture hides it
@@ -137,5 +145,5 @@ class TokenGraphs:
             raise
         live_R.copy_(kept[0])
         hidden_RD.copy_(kept[1])
-        self._graphs[rows, sampling, records] = graph
+        self._graphs[rows, sampling, records, forces] = graph
         return graph

@@ -107,7 +107,8 @@ class RowState:
 @triton.jit
 def _record_kernel(
     token, logp, entropy, response, logps, entropies, length, finished,
-    row, own, place, position, live, stops, limit, num_columns, num_stops, STOPS: tl.constexpr,
+    row, own, place, position, live, stops, limit, forced, num_columns, num_stops,
+    STOPS: tl.constexpr, FORCES: tl.constexpr,
 ):  # fmt: skip
     r = tl.program_id(0)
     if tl.load(live + r) == 0:
@@ -116,26 +117,43 @@ def _record_kernel(
     table_row = tl.load(row + r).to(tl.int64)
     count = tl.load(own + r)
     at = table_row * num_columns + count
+    is_sampled = True
+    if FORCES:
+        fed = tl.load(forced + at).to(tl.int64)
+        is_sampled = fed < 0
+        chosen = tl.where(is_sampled, chosen, fed)
+        tl.store(token + r, chosen)
     tl.store(response + at, chosen)
-    tl.store(logps + at, tl.load(logp + r))
-    tl.store(entropies + at, tl.load(entropy + r))
+    tl.store(logps + at, tl.load(logp + r), mask=is_sampled)
+    tl.store(entropies + at, tl.load(entropy + r), mask=is_sampled)
     tl.store(length + table_row, (count + 1).to(tl.int64))
     index = tl.arange(0, STOPS)
     ids = tl.load(stops + index, mask=index < num_stops, other=-1)
-    ends = tl.max(tl.where(ids == chosen, 1, 0), 0)
+    ends = tl.where(is_sampled, tl.max(tl.where(ids == chosen, 1, 0), 0), 0)
     tl.store(finished + table_row, ends.to(tl.int8))
     tl.store(place + r, count)
     tl.store(position + r, tl.load(position + r) + 1)
     tl.store(own + r, count + 1)
-    tl.store(live + r, tl.where((ends == 0) & (count + 1 < tl.load(limit)), 1, 0))
+    tl.store(live + r, tl.where((ends == 0) & (count + 1 < tl.load(limit + table_row)), 1, 0))
 
 
-def record(choice: Choice, tables: ResponseTables, rows: RowState, stop_ids: Tensor, limit_1: Tensor) -> None:
-    """Write the chosen tokens to the tables. A row ends with a stop token, or after `limit_1` tokens."""
+def record(
+    choice: Choice,
+    tables: ResponseTables,
+    rows: RowState,
+    stop_ids: Tensor,
+    limit_B: Tensor,
+    forced_BT: Tensor | None = None,
+) -> None:
+    """Write the chosen tokens to the tables. A row ends with a stop token, or after `limit_B` tokens.
+
+    Where `forced_BT` has a token, that replaces the chosen one, also in `choice`; it has no log-probability and no
+    entropy, and does not end the row.
+    """
     _record_kernel[(len(choice.token_R),)](
         choice.token_R, choice.logp_R, choice.entropy_R,
         tables.response_BT, tables.logp_BT, tables.entropy_BT, tables.length_B, tables.finished_B.view(torch.int8),
         rows.row_R, rows.own_R, rows.place_R, rows.position_R, rows.live_R,
-        stop_ids, limit_1, tables.response_BT.shape[1], len(stop_ids),
-        STOPS=triton.next_power_of_2(len(stop_ids)), num_warps=1,
+        stop_ids, limit_B, stop_ids if forced_BT is None else forced_BT, tables.response_BT.shape[1], len(stop_ids),
+        STOPS=triton.next_power_of_2(len(stop_ids)), FORCES=forced_BT is not None, num_warps=1,
     )  # fmt: skip
