@@ -154,8 +154,8 @@ def evaluate(
     `task_settings` are the arguments of a task that is given by its name. `n` responses are sampled to each of the
     first `problems` problems; `greedy` takes the likeliest tokens instead. `max_turns` and `max_turn_tokens` limit the
     episodes of a task with an environment; `max_tokens` is then the limit of a whole episode. `ks` are the k of pass@k.
-    `checkpoint` of a run is "latest", "best" or a step. Figures and responses are also written to `evals` of the run, or of the run
-    `like`, to `evals` here without a run, or to `out`. `egpo eval --url` evaluates a model on a server.
+    `checkpoint` of a run is "latest", "best" or a step. Figures and responses are also written to `evals` of the run,
+    or of the run `like`, to `evals` here without a run, or to `out`. `egpo eval --url` evaluates a model on a server.
 
     >>> base = evaluate("egpo-tiny", "countdown", problems=64, n=4, max_tokens=128)  # doctest: +SKIP
     >>> base.accuracy.value, base.accuracy.low, base.accuracy.high  # doctest: +SKIP
