@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "files": set(),
     "fingerprints": set(),
     "chat_templates": {"errors"},
-    "chat_turns": {"chat_templates", "errors"},
+    "chat_turns": {"chat_templates", "errors", "tags"},
     "model_sources": {"assets", "chat_templates", "errors", "files", "fingerprints"},
     "sections": {"errors", "files"},
     "user_code": {"errors", "files"},

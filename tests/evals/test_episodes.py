@@ -139,6 +139,16 @@ def test_prompts_are_measured_with_what_the_environment_says_first(model, monkey
     assert {sample.problem for sample in found.samples} == {"bb ccc", "a longer prompt than the others", "dd"}
 
 
+class Untold(Talk):
+    tools_in_prompt = False
+
+
+def test_a_template_that_would_hide_the_tools_is_refused(model, monkeypatch):
+    use(monkeypatch, Untold)
+    with pytest.raises(InputError, match="the chat template does not write the tools"):
+        evaluate(model(), exam())
+
+
 def test_what_is_stored_is_bounded_and_a_cut_record_says_so():
     host = EnvironmentHost("toolbox")
     task = load_task("toolbox", train=4, test=1)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
+from egpo.chat_turns import require_tools
 from egpo.config.schema import Rollout
 from egpo.config.sections.training import EpisodeSettings
 from egpo.environments import EpisodeThreads
@@ -77,6 +78,8 @@ class LocalModel:
                 # What an environment says first, and its tools, are known only from an instance that was reset.
                 chosen = [problems[place] for place in batch]
                 started = Episodes(self.policy, task, chosen, settings, Draws(0), threads, self.tags)
+                if any(start.tools and not start.tools_in_prompt for start in started.starts):
+                    require_tools(self.policy.tokenizer, variables=self.policy.template)
                 lengths += [len(started.prompt(row)) for row in range(len(batch))]
                 for state in started.rows:
                     state.episode.close()
