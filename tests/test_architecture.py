@@ -78,7 +78,7 @@ MAY_IMPORT = {
     "environments": LEAVES | {"config", "rewards"},
     "tasks": LEAVES | {"rewards", "data", "environments"},
     "machine_checks": LEAVES | {"rewards"},
-    "audits": LEAVES | {"config", "tasks", "rewards", "data"},
+    "audits": LEAVES | {"config", "environments", "tasks", "rewards", "data"},
     "local": LEAVES
     | {"config", "environments", "tasks", "rewards", "data", "advantages", "segments", "token_stats", "runs"},
     "evals": LEAVES | {"config", "environments", "tasks", "rewards", "runs", "local", "serving"},

@@ -5,12 +5,15 @@ from itertools import product
 import pytest
 
 from egpo.config import load_config
-from egpo.environments import EnvironmentHost
+from egpo.environments import EnvironmentHost, EpisodeRecord, replay
 from egpo.local.run import open_run
 from egpo.local.sampling import episode_rows
 from egpo.local.step import step
+from egpo.local.training.rl_session import rollout_records
 from egpo.local.validate import validate
+from egpo.runs import read_dump, write_dump
 from egpo.runs.metric_table import find_metric
+from egpo.segments.tags import TokenTexts
 from tests.local.device import WORDS
 from tests.local.sampling.talking import Talk
 
@@ -57,6 +60,30 @@ def test_metrics_of_a_step_of_episodes(model_folder, monkeypatch, history):
         expected = pytest.approx(sum(means) / len(means), rel=1e-5) if means else None
         assert metrics.get(f"episode/turn_{turn + 1}/entropy/{name}") == expected
     assert not [name for name in metrics if name.startswith("episode/") and find_metric(name) is None]
+
+
+@pytest.mark.parametrize("history", ["keep", "per_turn"])
+def test_the_rollouts_that_are_written_hold_the_episodes(model_folder, monkeypatch, history, tmp_path):
+    run = opened(model_folder, monkeypatch, f"rollout.episodes.history={history}")
+    outcome = step(run, 0)
+    write_dump(tmp_path / "step_1.jsonl", rollout_records(run, outcome, 1, TokenTexts(run.policy.tokenizer)))
+    rollouts = outcome.batch.rollouts
+    for row, record in enumerate(read_dump(tmp_path / "step_1.jsonl")):
+        episode = EpisodeRecord.from_stored(record.episode)
+        assert replay(episode, EnvironmentHost(Talk)).is_same
+        assert len(record.turns) == len(episode.turns)
+        assert record.num_tokens == int(rollouts.length_B[row]) == len(record.token_entropy)
+        assert record.turns[-1].end == record.num_tokens
+        for span, turn in zip(record.turns, episode.turns, strict=True):
+            assert "".join(record.tokens[span.start : span.end]) == turn.text
+            entropies = [
+                record.token_entropy[place]
+                for one in record.token_segment
+                if one.name == "answer"
+                for place in range(max(one.start, span.start), min(one.end, span.end))
+            ]
+            if entropies:
+                assert span.entropy["answer"] == pytest.approx(sum(entropies) / len(entropies), abs=2e-4)
 
 
 def test_single_responses_have_no_metrics_of_episodes(model_folder, monkeypatch):
