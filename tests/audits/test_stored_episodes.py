@@ -174,7 +174,7 @@ def test_bad_files_are_told_in_one_line(tmp_path, content, why):
 def test_the_audit_of_rewards_names_this_one(tmp_path, toolbox):
     path = tmp_path / "e.jsonl"
     path.write_text(json.dumps(line(toolbox[1][0]) | {"gts": "", "data_source": "toolbox"}) + "\n")
-    with pytest.raises(InputError, match="line 1: the record is an episode.*egpo audit episodes"):
+    with pytest.raises(InputError, match=r"line 1: the record is an episode.*egpo audit episodes"):
         audit_rewards(path, workers=0)
     assert audit_rewards(path, reward="stored", workers=0).ours.rows == 1
 
