@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "benchmark_cases": {"errors", "files"},
     "heartbeat": set(),
     "chat_templates": {"errors"},
-    "chat_turns": {"chat_templates", "errors"},
+    "chat_turns": {"chat_templates", "errors", "tags"},
     "model_sources": {"assets", "chat_templates", "errors", "files", "fingerprints"},
     "sections": {"errors", "files"},
     "user_code": {"errors", "files"},
@@ -82,7 +82,7 @@ MAY_IMPORT = {
     "environments": LEAVES | {"config", "rewards"},
     "tasks": LEAVES | {"rewards", "data", "environments"},
     "machine_checks": LEAVES | {"rewards"},
-    "audits": LEAVES | {"config", "tasks", "rewards", "data"},
+    "audits": LEAVES | {"config", "environments", "tasks", "rewards", "data"},
     "local": LEAVES
     | {"config", "environments", "tasks", "rewards", "data", "advantages", "segments", "token_stats", "runs"},
     "evals": LEAVES | {"config", "environments", "tasks", "rewards", "runs", "local", "serving"},

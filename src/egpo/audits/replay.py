@@ -28,11 +28,15 @@ STORED_CORRECT_KEYS = ("correct", "acc")
 
 @dataclass(frozen=True)
 class Rollout:
-    """A stored response, its place in the file, and the verdict stored with it, if any."""
+    """A stored response, its place in the file, and the verdict stored with it, if any.
+
+    `is_episode`: its environment judged it, and no reward can.
+    """
 
     where: str
     sample: Sample
     stored: Verdict | None
+    is_episode: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ def read_rollouts(path: Path) -> Iterator[Rollout]:
     ground truth."""
     for record in read_records(path):
         for value, where in _unfolded(record):
-            yield Rollout(where, read_sample(value, where), stored_verdict(value, where))
+            is_episode = bool(value.get("episode"))
+            yield Rollout(where, read_sample(value, where), stored_verdict(value, where), is_episode)
 
 
 def _unfolded(record: Record) -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -248,6 +253,9 @@ def _judged(rollouts: Iterable[Rollout], reward: str | None, against: str | None
 
 def _samples(rollouts: Iterable[Rollout], under_way: deque[Rollout], *, by_source: bool) -> Iterator[Sample]:
     for rollout in rollouts:
+        if by_source and rollout.is_episode:
+            what = "the record is an episode, which only its environment can judge"
+            raise InputError(what, where=rollout.where, fix="play it again: egpo audit episodes FILE")
         if by_source and not rollout.sample.data_source:
             what = "the record has no `data_source`, which chooses the reward"
             raise InputError(what, where=rollout.where, fix="choose the reward with --reward NAME")

@@ -1,4 +1,5 @@
-"""`egpo audit`: judge stored rollouts again to check a reward, and test the sandbox with programs that attack it."""
+"""`egpo audit`: judge stored rollouts again to check a reward, play stored episodes again, and test the sandbox with
+programs that attack it."""
 
 import json
 from dataclasses import asdict
@@ -92,7 +93,7 @@ def _sandbox(tier: str | None, cgroup: bool) -> "tuple[Sandbox, str]":
     return sandbox, describe(sandbox)
 
 
-HELP = """Check a reward on stored rollouts, or test the sandbox in which programs run that a model wrote.
+HELP = """Check a reward on stored rollouts, play stored episodes again, or test the sandbox in which programs run.
 
 Example: [cyan]egpo audit rewards runs/tiny/rollouts/step_10.jsonl --against stored[/]
 """
@@ -144,3 +145,41 @@ def rewards(
         typer.echo(json.dumps(as_json_value(done, reward, against), indent=2))
     else:
         print_audit(done, reward, against)
+
+
+PATHS_HELP = "Run folder, folder with responses, or file of `rollouts/` or `evals/`. May be repeated."
+ENVIRONMENT_HELP = (
+    "Also play episodes of this environment of your own, as in my_environment:MyClass, or with this reward function. "
+    "Its code runs. May be repeated. Default: only environments of the package."
+)
+
+
+@audit_app.command("episodes")
+def episodes(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help=PATHS_HELP)],
+    environment: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help=ENVIRONMENT_HELP, show_default=False)
+    ] = None,
+    rows: Annotated[int, typer.Option(min=0, help="Show at most N episodes that differ.")] = 20,
+    limit: Annotated[int | None, typer.Option(min=1, help="Play only the first N episodes. Default: all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+) -> None:
+    """Play stored episodes again, with the texts that the model wrote, and print where they differ from the record.
+
+    Results of tools, changes of state, the user's words and the verdict are compared. Episodes of environments that
+    are not deterministic, and episodes in which the environment failed, are counted and left out. The exit code is 1 if
+    an episode differs.
+
+    Example: [cyan]egpo audit episodes runs/toolbox[/]
+    """
+    from egpo.audits import audit_episodes
+    from egpo.cli.audit_tables import episodes_as_json, print_episodes
+    from egpo.cli.progress import counted
+
+    done = audit_episodes(paths, environments=environment or (), limit=limit, keep=rows, watch=counted("episodes"))
+    if as_json:
+        typer.echo(json.dumps(episodes_as_json(done), indent=2))
+    else:
+        print_episodes(done)
+    if done.num_different:
+        raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""The tables and the JSON that `egpo audit rewards` prints."""
+"""The tables and the JSON that `egpo audit rewards` and `egpo audit episodes` print."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,11 +6,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from egpo.audits import Audit, Difference, Tally
-from egpo.cli.tables import excerpt, safe_table
+from egpo.audits import Audit, Difference, EpisodeAudit, Tally
+from egpo.audits.stored_episodes import LEFT_OUT
+from egpo.cli.tables import cell, excerpt, safe_table
 from egpo.rewards import DATA_SOURCES, Verdict
 from egpo.rewards.batch import meaning_of
 from egpo.rewards.sandbox import sandbox_status
+
+_MOST_LINES = 8
 
 
 def print_audit(done: Audit, reward: str | None, against: str | None) -> None:
@@ -109,4 +112,41 @@ def _difference_json(one: Difference) -> dict[str, Any]:
         "ours": told(one.ours),
         "theirs": told(one.theirs),
         "excerpt": one.response[-200:],
+    }
+
+
+def print_episodes(done: EpisodeAudit) -> None:
+    console = Console(highlight=False, emoji=False)
+    rows = [(name, f"{count:,}") for name, count in done.environments.most_common()]
+    console.print(safe_table("", ("environment", "episodes"), rows))
+    for name, count in done.left_out.most_common():
+        console.print(f"{count:,} left out: {LEFT_OUT[name]}")
+    if done.not_named:
+        words = " ".join(f"--environment {cell(name)}" for name in sorted(done.not_named))
+        console.print(f"to play them too, and run their code: {words}", soft_wrap=True)
+    if done.num_single:
+        console.print(f"{done.num_single:,} records are not episodes")
+    played = done.num_same + done.num_different
+    console.print(
+        f"{played:,} episodes were played again: {done.num_same:,} as recorded, {done.num_different:,} differ"
+    )
+    for one in done.different:
+        console.print(f"\n{cell(one.where)} ({cell(one.environment)})", soft_wrap=True)
+        for line in one.differences[:_MOST_LINES]:
+            console.print(f"  {cell(line)}", soft_wrap=True)
+
+
+def episodes_as_json(done: EpisodeAudit) -> dict[str, Any]:
+    return {
+        "episodes": done.num_episodes,
+        "environments": dict(done.environments.most_common()),
+        "same": done.num_same,
+        "different": done.num_different,
+        "left_out": dict(done.left_out.most_common()),
+        "not_named": sorted(done.not_named),
+        "not_episodes": done.num_single,
+        "differences": [
+            {"where": one.where, "environment": one.environment, "differences": list(one.differences)}
+            for one in done.different
+        ],
     }

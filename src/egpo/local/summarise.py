@@ -3,6 +3,7 @@
 Tensor suffixes: B rows.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +16,10 @@ from egpo.local.rollouts import Rollouts
 from egpo.local.run import Run
 from egpo.local.updates.update import UpdateStats
 from egpo.rewards.verdict import Verdict, shares_of
+from egpo.segments import mean_over
+
+MOST_TURNS = 4
+"""The number of turns of an episode whose entropies are metrics of their own."""
 
 
 def summarise(run: Run, batch: Batch, measures: Measures, estimated: Estimate, stats: UpdateStats) -> Metrics:
@@ -29,6 +34,7 @@ def summarise(run: Run, batch: Batch, measures: Measures, estimated: Estimate, s
         **_spread("critic/advantages", estimated.advantage_B[batch.kept_B]),
         **_of_lengths(batch.rollouts),
         **entropies(batch.rollouts, measures),
+        **_of_episodes(batch.rollouts, measures),
         **estimated.metrics,
         **_of_groups(batch),
         **stats.metrics(),
@@ -73,6 +79,42 @@ def entropies(rollouts: Rollouts, measures: Measures) -> Metrics:
     for name, entropy_B in measures.entropy.items():
         if bool((~entropy_B.isnan()).any()):
             metrics[f"entropy/{name}"] = float(entropy_B.nanmean())
+    return metrics
+
+
+def _of_episodes(rollouts: Rollouts, measures: Measures) -> Metrics:
+    """Return turns, calls, endings and faults of episodes, and the entropy of the first turns; empty for single
+    responses. Failed episodes count too."""
+    if not rollouts.episodes:
+        return {}
+    records = [episode.record for episode in rollouts.episodes]
+    turns, calls = ([len(one.turns) for one in records], [sum(len(t.calls) for t in one.turns) for one in records])
+    faults: Counter[str] = Counter()
+    for record in records:
+        faults.update(record.reasons)
+    return {
+        "episode/num_turns/mean": sum(turns) / len(records),
+        "episode/num_turns/max": float(max(turns)),
+        "episode/num_calls/mean": sum(calls) / len(records),
+        **{f"episode/ending/{name}": share for name, share in shares_of([one.ending for one in records]).items()},
+        **{f"episode/fault/{reason}": count / len(records) for reason, count in sorted(faults.items())},
+        **_by_turn(rollouts, measures),
+    }
+
+
+def _by_turn(rollouts: Rollouts, measures: Measures) -> Metrics:
+    """Return the mean entropy of thinking and answer in each of the first turns, over the episodes that have them."""
+    metrics: Metrics = {}
+    for turn in range(MOST_TURNS):
+        name = f"turn_{turn + 1}"
+        mask_BT = torch.zeros_like(rollouts.mask_BT)
+        for row, episode in enumerate(rollouts.episodes or ()):
+            for start, end in episode.turns[turn : turn + 1]:
+                mask_BT[row, start:end] = True
+        for segment in ("thinking", "answer"):
+            entropy_B = mean_over(rollouts.entropy_BT, mask_BT & measures.segments.named(segment))
+            if bool((~entropy_B.isnan()).any()):
+                metrics[f"episode/{name}/entropy/{segment}"] = float(entropy_B.nanmean())
     return metrics
 
 

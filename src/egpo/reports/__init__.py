@@ -10,7 +10,8 @@ Enters: run folders and `compare*.json` files. Leaves: one `report.html`, or a l
 `comparison`     verdicts of `egpo compare`
 `charts`         the data of the charts; which metrics have one: `runs/metric_table.py`
 `pass_rates`     histogram of a probe
-`responses`      which rollouts and evaluation responses are included; as JSON: `response_json`
+`responses`      which rollouts and evaluation responses are included; as JSON: `response_json`,
+                 and of episodes `episode_json`
 `page`           puts template, style and scripts of `web/` together
 `live`           `egpo report --live`: serves the page and tells it when a run has new data
 """

@@ -28,6 +28,7 @@ SCRIPTS = (
     "export.js",
     "charts.js",
     "tokens.js",
+    "episodes.js",
     "responses.js",
     "reader.js",
     "side_by_side.js",

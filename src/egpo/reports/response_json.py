@@ -6,9 +6,10 @@ alternatives in tenths of a percent.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from egpo.reports.episode_json import encode_episode, utf16_length
 from egpo.runs.dump import RolloutRecord, TokenAlternatives
 
 if TYPE_CHECKING:
@@ -59,22 +60,32 @@ def _encode_group(members: "Sequence[RolloutRecord | SampleRecord]") -> dict[str
 
 def _encode_response(record: "RolloutRecord | SampleRecord") -> dict[str, Any]:
     tokens = _encode_tokens(record) if isinstance(record, RolloutRecord) else {}
-    return tokens | {
-        "text": record.output,
-        "segments": {name: _short(entropy) for name, entropy in record.segments.items() if entropy is not None},
-        "sample": record.sample,
-        "score": _short(record.score),
-        "correct": record.acc,
-        "failed": record.failed,
-        "finished": record.finished is not False,  # None: a server that does not report it
-        "reason": record.reason,
-        "tokens": record.num_tokens,
-    }
+    return (
+        tokens
+        | {
+            "text": record.output,
+            "segments": {name: _short(entropy) for name, entropy in record.segments.items() if entropy is not None},
+            "sample": record.sample,
+            "score": _short(record.score),
+            "correct": record.acc,
+            "failed": record.failed,
+            "finished": record.finished is not False,  # None: a server that does not report it
+            "reason": record.reason,
+            "tokens": record.num_tokens,
+        }
+        | _encode_episode(record)
+    )
+
+
+def _encode_episode(record: "RolloutRecord | SampleRecord") -> dict[str, Any]:
+    if not isinstance(record.episode, Mapping):
+        return {}
+    return encode_episode(record.episode, tuple(record.turns) if isinstance(record, RolloutRecord) else ())
 
 
 def _encode_tokens(record: RolloutRecord) -> dict[str, Any]:
     """Return the keys of a response that was sampled token by token. Empty lists if its tokens do not form its text."""
-    whole = bool(record.tokens) and "".join(record.tokens) == record.output
+    whole = bool(record.tokens) and "".join(record.tokens) == _text_of(record)
     entropies = [UNKNOWN if entropy is None else round(100 * entropy) for entropy in record.token_entropy]
     return {
         "lengths": [utf16_length(token) for token in record.tokens] if whole else [],
@@ -85,15 +96,14 @@ def _encode_tokens(record: RolloutRecord) -> dict[str, Any]:
     }
 
 
+def _text_of(record: RolloutRecord) -> str:
+    return record.output if not isinstance(record.episode, Mapping) else str(encode_episode(record.episode)["text"])
+
+
 def _encode_alternatives(found: TokenAlternatives) -> list[Any]:
     """Return `[token, sampled, [text, probability in tenths of a percent, text, ...]]`."""
     flat = [part for text, share in found.likeliest for part in (text, round(1000 * share))]
     return [found.token, found.sampled, flat]
-
-
-def utf16_length(text: str) -> int:
-    """Return the length as JavaScript counts it: characters above U+FFFF count twice."""
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def _short(value: float | None) -> float | None:

@@ -16,7 +16,15 @@ stored.py        reads a finished or running run folder back
 """
 
 from egpo.runs.differences import Difference, config_differences
-from egpo.runs.dump import RolloutRecord, TokenAlternatives, TokenSpan, read_dump, token_spans, write_dump
+from egpo.runs.dump import (
+    RolloutRecord,
+    TokenAlternatives,
+    TokenSpan,
+    TurnSpan,
+    read_dump,
+    token_spans,
+    write_dump,
+)
 from egpo.runs.folder import RunFolder
 from egpo.runs.health import RULES, Health, Note, NoteStream, Rule, read_notes
 from egpo.runs.live import LiveView
@@ -49,6 +57,7 @@ __all__ = [
     "TokenAlternatives",
     "TokenSpan",
     "Trackers",
+    "TurnSpan",
     "config_differences",
     "describe_launch",
     "open_trackers",

@@ -42,6 +42,16 @@ class TokenAlternatives:
 
 
 @dataclass(frozen=True)
+class TurnSpan:
+    """The tokens of one turn of an episode, from `start` (included) to `end` (excluded), and the mean entropy of its
+    segments in nats. In the file it is `[start, end, {segment: entropy}]`."""
+
+    start: int
+    end: int
+    entropy: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class RolloutRecord:
     """One sampled response with its prompt, reward and entropies. Unknown values are None or empty."""
 
@@ -73,12 +83,16 @@ class RolloutRecord:
     segments: Mapping[str, float | None] = field(default_factory=dict)
     """Mean entropy of `thinking`, `answer` and `response`, in nats; None if the segment is empty."""
     tokens: Sequence[str] = ()
-    """The text of each token of the response. The joined texts equal `output`."""
+    """The text of each token of the response. The joined texts equal `output`; of an episode, those of each turn equal
+    the turn's text: what the environment wrote has no tokens here."""
     token_entropy: Sequence[float | None] = ()
     """Entropy at each token in nats, rounded to four decimals; None if it is not finite."""
     token_segment: Sequence[TokenSpan] = ()
     token_alternatives: Sequence[TokenAlternatives] = ()
     """The likeliest tokens at some positions of high entropy; empty unless the recipe sets `rollout.alternatives`."""
+    episode: Mapping[str, Any] | None = None
+    """The stored record of an episode: turns, calls, results, changes of state, verdict. None for a single response."""
+    turns: Sequence[TurnSpan] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -110,7 +124,7 @@ def read_dump(path: Path) -> list[RolloutRecord]:
 
 
 def _as_line(record: RolloutRecord) -> dict[str, Any]:
-    """Return the object of a record. Alternatives are left out if there are none, as in most runs."""
+    """Return the object of a record. Alternatives, episode and turns are left out if there are none."""
     line = {item.name: getattr(record, item.name) for item in fields(record)} | {
         "score": _finite(record.score),
         "advantage": _finite(record.advantage),
@@ -120,12 +134,21 @@ def _as_line(record: RolloutRecord) -> dict[str, Any]:
         "token_entropy": [_finite(entropy, ENTROPY_DIGITS) for entropy in record.token_entropy],
         "token_segment": [[span.name, span.start, span.end] for span in record.token_segment],
     }
-    alternatives = [_alternatives_as_json(found) for found in line.pop("token_alternatives")]
-    return line | {"token_alternatives": alternatives} if alternatives else line
+    rarely = {
+        "token_alternatives": [_alternatives_as_json(found) for found in record.token_alternatives],
+        "episode": record.episode,
+        "turns": [[turn.start, turn.end, _rounded(turn.entropy)] for turn in record.turns],
+    }
+    usual = {name: value for name, value in line.items() if name not in rarely}
+    return usual | {name: value for name, value in rarely.items() if value}
 
 
 def _alternatives_as_json(found: TokenAlternatives) -> list[Any]:
     return [found.token, found.sampled, [[text, round(share, ENTROPY_DIGITS)] for text, share in found.likeliest]]
+
+
+def _rounded(entropy: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, ENTROPY_DIGITS) for name, value in entropy.items() if math.isfinite(value)}
 
 
 def _finite(value: float | None, digits: int | None = None) -> float | None:
@@ -143,7 +166,9 @@ def _as_record(value: Mapping[str, Any], where: str) -> RolloutRecord:
             TokenAlternatives(token, sampled, tuple((text, share) for text, share in likeliest))
             for token, sampled, likeliest in known.get("token_alternatives", ())
         )
-        return RolloutRecord(**(known | tuples | {"token_segment": spans, "token_alternatives": alternatives}))
+        turns = tuple(TurnSpan(start, end, entropy) for start, end, entropy in known.get("turns", ()))
+        parts = {"token_segment": spans, "token_alternatives": alternatives, "turns": turns}
+        return RolloutRecord(**(known | tuples | parts))
     except (TypeError, ValueError) as error:
         what = f"the line is not a rollout record ({error})"
         raise InputError(what, where=where, fix="give a file from the `rollouts/` of a run") from error

@@ -282,6 +282,34 @@ LENGTHS = (
     Metric(NUM_TOKENS, "tokens", "prompt and response tokens of the step"),
 )  # fmt: skip
 
+EPISODES = (
+    Metric(
+        "episode/num_turns/mean", "turns", "turns of the assistant per episode",
+        "falls to 1 if the model stops calling tools",
+        chart=Chart("Turns", "turns of the assistant per episode"),
+    ),
+    Metric("episode/num_turns/max", "turns", "turns of the longest episode"),
+    Metric("episode/num_calls/mean", "calls", "calls that could be read, per episode",
+           "near 0: the model does not call tools, or writes calls that cannot be read",
+           chart=Chart("Calls", "calls of tools per episode")),
+    Metric(
+        "episode/ending/<name>", FRACTION,
+        "episodes by their [ending](environments.md#episodes): `finished`, `done`, `turn_limit`, `token_limit`, "
+        "`failed`",
+        "many `turn_limit` or `token_limit`: raise the limit, or the model repeats itself. Above 0 for `failed`: the "
+        "environment is broken; such episodes have no advantage",
+    ),
+    Metric(
+        "episode/fault/<reason>", "faults",
+        "[faults](environments.md#whose-fault-it-is) per episode, by their reason: an unknown tool, a call that cannot "
+        "be read, an error of a tool",
+        "should fall. `tool_error` alone may stay: some tasks need an error to recover from", "lower",
+    ),
+    Metric("episode/turn_<k>/entropy/{thinking,answer}", NATS,
+           "entropy of thinking and answer in turn k, mean over the episodes that have it; the first four turns",
+           "a turn whose entropy is near 0 while the others' is not: it is learnt by heart"),
+)  # fmt: skip
+
 ESTIMATOR = (
     Metric(
         COVERAGE, FRACTION, "responses that have the measured segment (both EGPO estimators)",
@@ -364,6 +392,7 @@ SECTIONS: Mapping[str, tuple[Metric, ...]] = {
     "Policy": POLICY,
     "Groups": GROUPS,
     "Lengths and data": LENGTHS,
+    "Episodes": EPISODES,
     "EGPO": ESTIMATOR,
     "Time": TIMES,
     "Written by verl only": VERL,

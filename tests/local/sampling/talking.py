@@ -17,6 +17,7 @@ class Talk(Environment):
     """The user's words depend on what the assistant has said; the number of turns, on the row."""
 
     delay_s = 0.0
+    tools_in_prompt = True  # the tests' template has no tools
 
     def reset(self, num_turns=3, ground_truth="", **row):
         self._left, self._said = num_turns - 1, ground_truth

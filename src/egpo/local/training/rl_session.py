@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
+from torch import Tensor
+
 from egpo.advantages.signals import Metrics
 from egpo.benchmark_cases import Cases, cases_of_task, joined_cases, read_cases
 from egpo.config import Config
@@ -18,14 +20,14 @@ from egpo.local.checkpoints.checkpoint import Snapshot
 from egpo.local.checkpoints.resume import random_states, restore, restore_random_states, seed_everything, snapshot
 from egpo.local.measure import Measures
 from egpo.local.progress_bars import without_progress_bars
-from egpo.local.rollouts import Alternatives
+from egpo.local.rollouts import Alternatives, EpisodeRow
 from egpo.local.run import Run, open_run
 from egpo.local.step import StepOutcome, step
 from egpo.local.training.interrupts import Interrupts
 from egpo.local.training.preflight import check_before_training, data_digests, data_files, require_disk_room
 from egpo.local.training.session import EngineOpening, Session, SessionContext, engine_launch
 from egpo.local.validate import source_name, validate
-from egpo.runs.dump import RolloutRecord, TokenAlternatives, TokenSpan, token_spans, write_dump
+from egpo.runs.dump import RolloutRecord, TokenAlternatives, TokenSpan, TurnSpan, token_spans, write_dump
 from egpo.runs.ledger import Ledger, OnStep
 from egpo.runs.live import LiveView
 from egpo.runs.metric_table import REWARD, validation_accuracy
@@ -148,8 +150,11 @@ def rollout_records(run: Run, outcome: StepOutcome, step: int, texts: TokenTexts
     entropy_BT, finished = rollouts.entropy_BT.cpu(), rollouts.finished_B.tolist()
     for row, place in enumerate(rollouts.problem_B.tolist()):
         problem, verdict, tokens = rollouts.problems[place], outcome.batch.verdicts[row], responses[row]
+        episode = None if rollouts.episodes is None else rollouts.episodes[row]
+        places = list(range(len(tokens))) if episode is None else sampled_places(episode)
+        own = None if episode is None else episode.prompt
         yield RolloutRecord(
-            input=prompts[place],
+            input=prompts[place] if own is None else run.policy.tokenizer.decode(list(own)),
             output=rollouts.texts[row],
             gts=problem.ground_truth,
             score=verdict.reward,
@@ -165,10 +170,12 @@ def rollout_records(run: Run, outcome: StepOutcome, step: int, texts: TokenTexts
             ability=problem.ability,
             extra_info=dict(problem.extra),
             segments={name: float(entropy_B[row]) for name, entropy_B in outcome.measures.entropy.items()},
-            tokens=texts.parts(tokens, rollouts.texts[row]),
-            token_entropy=entropy_BT[row, : len(tokens)].tolist(),
-            token_segment=_spans(outcome.measures, row, len(tokens)),
+            tokens=texts.parts(tokens, rollouts.texts[row]) if episode is None else _parts(texts, tokens, episode),
+            token_entropy=entropy_BT[row, places].tolist(),
+            token_segment=_spans(outcome.measures, row, places),
             token_alternatives=tuple(_alternatives(rollouts.alternatives, row, tokens, texts)),
+            episode=None if episode is None else episode.record.stored(),
+            turns=() if episode is None else _turns(outcome.measures, entropy_BT[row], row, episode),
         )
         seen[place] += 1
 
@@ -183,6 +190,28 @@ def _alternatives(
         yield TokenAlternatives(position, sampled, shown)
 
 
-def _spans(measures: Measures, row: int, length: int) -> tuple[TokenSpan, ...]:
-    masks = {name: measures.segments.named(name)[row, :length].tolist() for name in ("thinking", "answer")}
-    return token_spans(next((name for name, mask in masks.items() if mask[i]), None) for i in range(length))
+def _spans(measures: Measures, row: int, places: Sequence[int]) -> tuple[TokenSpan, ...]:
+    masks = {name: measures.segments.named(name)[row, places].tolist() for name in ("thinking", "answer")}
+    return token_spans(next((name for name, mask in masks.items() if mask[i]), None) for i in range(len(places)))
+
+
+def sampled_places(episode: EpisodeRow) -> list[int]:
+    """Return the columns of an episode's row that were sampled: those of its turns."""
+    return [place for start, end in episode.turns for place in range(start, end)]
+
+
+def _parts(texts: TokenTexts, tokens: Sequence[int], episode: EpisodeRow) -> list[str]:
+    """Return the texts of the sampled tokens, turn by turn."""
+    turns = zip(episode.turns, episode.record.turns, strict=True)
+    return [part for (start, end), turn in turns for part in texts.parts(tokens[start:end], turn.text)]
+
+
+def _turns(measures: Measures, entropy_T: Tensor, row: int, episode: EpisodeRow) -> tuple[TurnSpan, ...]:
+    """Return where the turns are among the sampled tokens, and the mean entropy of their segments."""
+    found, at = [], 0
+    for start, end in episode.turns:
+        masks = {name: measures.segments.named(name)[row, start:end].cpu() for name in ("thinking", "answer")}
+        means = {name: float(entropy_T[start:end][mask].mean()) for name, mask in masks.items() if bool(mask.any())}
+        found.append(TurnSpan(at, at + end - start, means))
+        at += end - start
+    return tuple(found)

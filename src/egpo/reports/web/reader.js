@@ -9,7 +9,8 @@ function facts(response) {
     ["advantage", response.advantage === undefined ? null : figure(response.advantage)],
     ["reason", response.reason],
     ["tokens", response.tokens || null],
-    ["end", response.finished ? "stopped" : "cut off"],
+    ["end", response.turns ? null : response.finished ? "stopped" : "cut off"],
+    ...episodeFacts(response),
     ...Object.entries(response.segments).map(([name, entropy]) => [`entropy, ${name}`, `${entropy.toFixed(3)} nats`]),
   ].filter(([, value]) => value !== null && value !== "");
   return element("dl", { class: "verdict" }, ...pairs.map(([name, value]) =>
@@ -25,7 +26,7 @@ function responseText(response, scale) {
   const text = element(
     "div",
     { class: "response", role: "group", tabindex: tokens.length ? "0" : null, "aria-label": tokens.length ? "Response: arrow keys read its tokens" : "Response" },
-    ...responseBlocks(response, tokens, scale),
+    ...(response.turns ? episodeBlocks(response, tokens, scale) : responseBlocks(response, tokens, scale)),
   );
   readTokens(text, tokens, scale);
   return text;
@@ -44,7 +45,7 @@ function readResponse(entry, store, compare) {
       element("a", { class: "permalink", href: store.address(entry) }, "Link to this response")),
     element("details", { open: true }, element("summary", {}, "Prompt"), element("div", { class: "text prompt" }, visible(group.prompt))),
     element("details", {}, element("summary", {}, "Ground truth"), element("div", { class: "text prompt" }, visible(group.truth))),
-    element("div", { class: "response-head" }, element("h4", {}, "Response"), hasTokens ? entropyScale(scale) : null),
+    element("div", { class: "response-head" }, element("h4", {}, response.turns ? "Episode" : "Response"), hasTokens ? entropyScale(scale) : null),
     responseText(response, scale),
     hasTokens ? element("p", { class: "soft small help" }, TOKEN_HELP + (response.alternatives.length ? ALTERNATIVES_HELP : "")) : null,
   ].filter((part) => part !== null);

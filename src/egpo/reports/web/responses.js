@@ -85,10 +85,12 @@ function sortEntries(entries, key, ascending) {
   return valued.map(({ entry }) => entry);
 }
 
-// Whether the text occurs in the response, the prompt, the problem's name, the ground truth or the reason.
+// Whether the text occurs in the response, the prompt, the problem's name, the ground truth or the reason; of an episode,
+// also in its calls, results and messages.
 function matcher(text) {
   const wanted = text.trim().toLowerCase();
   if (!wanted) return () => true;
   const has = (value) => `${value}`.toLowerCase().includes(wanted);
-  return ({ group, response }) => [response.text, group.prompt, group.problem, group.truth, response.reason].some(has);
+  return ({ group, response }) =>
+    [response.text, group.prompt, group.problem, group.truth, response.reason].some(has) || episodeTexts(response).some(has);
 }

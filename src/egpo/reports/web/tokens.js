@@ -17,16 +17,18 @@ function tokensOf(response) {
 // [text, tenths of a percent, text, ...] as [[text, probability], ...].
 const pairs = (flat) => flat.flatMap((text, i) => (i % 2 ? [] : [[text, flat[i + 1] / 1000]]));
 
-// Ranges of tokens by segment; `null` for tokens outside of all segments, such as tags.
-function segmentsOf(response, count) {
+// Ranges of the tokens from `from` to `to` by segment; `null` for tokens outside of all segments, such as tags.
+function segmentsOf(response, from, to) {
   const found = [];
-  let at = 0;
-  for (const [name, start, end] of response.spans) {
+  let at = from;
+  for (const [name, first, last] of response.spans) {
+    const [start, end] = [Math.max(first, from), Math.min(last, to)];
+    if (start >= end) continue;
     if (start > at) found.push({ name: null, start: at, end: start });
     found.push({ name, start, end });
     at = end;
   }
-  if (at < count) found.push({ name: null, start: at, end: count });
+  if (at < to) found.push({ name: null, start: at, end: to });
   return found;
 }
 
@@ -41,9 +43,14 @@ function tokenSpan(token, number, scale) {
 
 function responseBlocks(response, tokens, scale) {
   if (!tokens.length) return [element("div", { class: "segment" }, element("div", { class: "text" }, visible(response.text)))];
-  return segmentsOf(response, tokens.length).map(({ name, start, end }) => {
+  return segmentBlocks(segmentsOf(response, 0, tokens.length), response.segments, tokens, scale);
+}
+
+// `means`: the mean entropy of each segment in nats.
+function segmentBlocks(segments, means, tokens, scale) {
+  return segments.map(({ name, start, end }) => {
     const spans = tokens.slice(start, end).map((token, i) => tokenSpan(token, start + i, scale));
-    const mean = response.segments[name];
+    const mean = means[name];
     const entropy = mean === undefined ? "" : `, mean entropy ${mean.toFixed(2)} nats`;
     const label = name && element("p", { class: "segment-name" }, name, element("span", { class: "soft" }, `${end - start} tokens${entropy}`));
     return element("div", { class: `segment ${name ?? "between"}` }, label, element("div", { class: "text" }, ...spans));
