@@ -49,7 +49,10 @@ TAGS = ("<think>", "</think>")
 ENDS = tuple(range(3, 33))
 """Stop tokens, so many that turns of a random model differ in length."""
 KEPT = EpisodeSettings(history="keep")
-pytestmark = pytest.mark.filterwarnings("ignore:.*have neither:egpo.errors.EgpoWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*have neither:egpo.errors.EgpoWarning"),
+    pytest.mark.filterwarnings("ignore:.*have the segment:egpo.errors.EgpoWarning"),
+]
 
 
 def hosted(kind):
@@ -143,7 +146,7 @@ def advantages_under_verl(rows, measures, estimator, reward_B):
 
 def test_the_same_tokens_masks_and_verdicts(both):
     rollouts = both.rollouts
-    assert {len(one.turns) for one in rollouts.episodes} >= ({1, 2, 3} if both.opens else {1, 2, 3, 4})
+    assert {len(one.turns) for one in rollouts.episodes} == ({2, 3} if both.opens else {1, 2, 3, 4})
     for row, (one, played) in enumerate(zip(rollouts.episodes, both.played, strict=True)):
         assert tuple(played.prompt) == rollouts.prompts[int(rollouts.problem_B[row])]
         assert played.tokens == rollouts.responses()[row]
@@ -160,7 +163,8 @@ def test_the_same_segments_means_and_advantages_to_1e_6(both):
         assert torch.equal(here.segments.named(name), there.segments.named(name)), name
         torch.testing.assert_close(here.entropy[name], there.entropy[name], atol=1e-6, rtol=0, equal_nan=True)
         torch.testing.assert_close(here.nll[name], there.nll[name], atol=1e-6, rtol=0, equal_nan=True)
-    assert min(int(mask_BT.sum()) for mask_BT in (here.segments.thinking_BT, here.segments.answer_BT)) > 20
+    assert int(here.segments.thinking_BT.sum()) > 50
+    assert int(here.segments.answer_BT.sum()) > (0 if both.opens else 50)
     verdicts = judge(Talking(), rollouts)
     # One failure, which is left out of its group on both engines.
     verdicts = (replace(verdicts[0], failed=True), *verdicts[1:])
