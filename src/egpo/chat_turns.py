@@ -7,6 +7,7 @@ were. Qwen3's, for example, removes the thinking of earlier turns (`rewrites_his
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from egpo.chat_templates import render
@@ -56,6 +57,32 @@ def following_text(
     if not found:
         raise InputError("the chat template does not write the assistant's answer", fix="use another chat template")
     return rest
+
+
+@dataclass(frozen=True)
+class Following:
+    """The tokens that follow a turn of the assistant, and the text that they were made from."""
+
+    tokens: tuple[int, ...]
+    text: str
+
+
+def following_tokens(
+    tokenizer: Any,
+    messages: Messages,
+    new: Messages,
+    last: int,
+    *,
+    tools: Sequence[Any] | None = None,
+    variables: Mapping[str, Any] | None = None,
+) -> Following:
+    """Return the tokens of `following_text`, for a turn whose last sampled token is `last`.
+
+    If that token is the end of the turn, which the template writes too, it is not repeated.
+    """
+    text = following_text(tokenizer, messages, new, tools=tools, variables=variables)
+    tokens = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return Following(tokens[1:] if tokens[0] == last else tokens, text)
 
 
 def require_tools(tokenizer: Any, *, variables: Mapping[str, Any] | None = None) -> None:

@@ -173,15 +173,17 @@ def check_verl() -> Check:
 
 _PLUGIN_QUESTION = """
 import json, verl
+from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 from verl.trainer.ppo import v1
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 tables = {"estimators": ADV_ESTIMATOR_REGISTRY, "trainers": v1.trainer_base.TRAINER_REGISTRY}
+tables["agent loops"] = _agent_loop_registry
 print(json.dumps({kind: sorted(name for name in table if name.startswith("egpo")) for kind, table in tables.items()}))
 """
 
 
 def check_verl_plugin() -> Check:
-    """Check that verl has loaded egpo's plug-in, by the estimators and trainers that are registered in verl.
+    """Check that verl has loaded egpo's plug-in, by the estimators, trainers and agent loops in verl's tables.
 
     (verl ignores errors when it imports a plug-in.)
     """
@@ -191,7 +193,7 @@ def check_verl_plugin() -> Check:
     answer = _ask_child(_PLUGIN_QUESTION)
     if isinstance(answer, str):
         return Check(name, "red", answer, "fix this import error; verl ignores it and runs without the plug-in")
-    if not answer["estimators"] or not answer["trainers"]:
+    if not all(answer.values()):
         fix = "unset VERL_USE_EXTERNAL_PLUGINS, and in a clone of egpo, with verl's python: pip install --no-deps ."
         return Check(name, "red", f"verl {_version('verl')} has not loaded the plug-in", fix)
     return Check(name, "green", "; ".join(", ".join(names) for names in answer.values()))

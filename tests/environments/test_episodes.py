@@ -441,6 +441,25 @@ def test_results_do_not_depend_on_how_long_tools_take(tmp_path, monkeypatch):
     assert [json.loads(record)["verdict"]["reward"] for record in records[0]] == [111.0 + at for at in range(8)]
 
 
+def test_modules_are_found_in_the_order_of_the_host(tmp_path, monkeypatch):
+    """setuptools puts older copies of other packages at the end of the path: a worker must not find them first."""
+    (tmp_path / "last").mkdir()
+    (tmp_path / "last" / "colorsys.py").write_text("raise ImportError('not this one')\n")
+    (tmp_path / "rainbow.py").write_text(
+        "import colorsys\n\n\nclass Rainbow:\n    def reset(self, **row):\n        return 'look'\n\n"
+        '    def look(self) -> str:\n        """Look."""\n        return colorsys.__file__\n\n'
+        "    def get_reward(self):\n        return 1.0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "last")])
+    with EnvironmentHost("rainbow:Rainbow", num_workers=1) as host:
+        episode = Episode(host, {"prompt": [{"role": "user", "content": "a"}]})
+        assert not episode.start().ending
+        (called,) = episode.assistant(call("look")).turn.calls
+    assert called.result.endswith("colorsys.py")
+    assert "last" not in called.result
+
+
 def test_workers_end_with_a_parent_that_is_killed():
     code = (
         "import time\n"

@@ -66,7 +66,7 @@ def data_of(feed):
 
 
 def dumped(tokenizer, feed, longest=99):
-    return list(rollout_records(feed, data_of(feed), 5, DumpSettings(tokenizer, TokenTexts(tokenizer), TAGS, longest)))
+    return list(rollout_records(feed, data_of(feed), 5, DumpSettings(tokenizer, TokenTexts(tokenizer), longest)))
 
 
 def test_every_response_comes_back_as_it_was_judged_and_measured(tokenizer, tmp_path):

@@ -26,7 +26,8 @@ class Row:
 
     `ground_truth`: the text that responses are judged by; JSON if it has several parts, so that all sources have the
     same schema. `ability`: the kind of problem, such as `math`. `extra`: further values, which are written to the
-    column `extra_info`; all rows of a file must have the same keys in it.
+    column `extra_info`; all rows of a file must have the same keys in it. `agent`: verl's agent loop for the row, in
+    the column `agent_name`; without it there is no such column.
     """
 
     data_source: str
@@ -34,6 +35,7 @@ class Row:
     ability: str
     ground_truth: str
     extra: Extra = field(default_factory=dict)
+    agent: str = ""
 
     def to_record(self, split: str, index: int) -> dict[str, Any]:
         """Return the row with verl's columns. `index` is its number in the split, from 0."""
@@ -43,6 +45,7 @@ class Row:
             "ability": self.ability,
             "reward_model": {"style": "rule", "ground_truth": self.ground_truth},
             "extra_info": {"split": split, "index": index, **self.extra},
+            **({"agent_name": self.agent} if self.agent else {}),
         }
 
 
@@ -64,6 +67,7 @@ def schema_of(row: Row) -> pa.Schema:
             ("ability", pa.string()),
             ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
             ("extra_info", pa.struct([("split", pa.string()), ("index", pa.int64()), *extra])),
+            *([("agent_name", pa.string())] if row.agent else []),
         ]
     )
 

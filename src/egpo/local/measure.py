@@ -16,6 +16,7 @@ from egpo.local.collect import Batch
 from egpo.local.models.policy import Policy
 from egpo.local.rollouts import Rollouts
 from egpo.segments import Segments, mean_over, opened_by_prompt, segment_masks
+from egpo.segments.turns import TurnSpan, turn_segments
 
 SEGMENTS = ("thinking", "answer", "response")
 
@@ -52,26 +53,13 @@ def _segments(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Segm
 
 
 def _episode_segments(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Segments:
-    """Locate the segments of each turn, and return those of all turns of an episode together.
-
-    The thinking of an episode is the thinking of all its turns.
-    """
-    assert rollouts.episodes is not None
-    places = [(row, *span) for row, one in enumerate(rollouts.episodes) for span in one.turns]
-    device, shape = rollouts.response_BT.device, rollouts.mask_BT.shape
-    whole = [torch.zeros(shape, dtype=torch.bool, device=device) for _ in range(2)]
-    if not places:
-        return Segments(whole[0], whole[1], rollouts.mask_BT)
-    longest = max(end - start for _, start, end in places)
-    row_U, start_U, end_U = (torch.tensor(column, device=device) for column in zip(*places, strict=True))
-    column_UT = start_U[:, None] + torch.arange(longest, device=device)
-    mask_UT = column_UT < end_U[:, None]
-    at = (row_U[:, None].expand_as(column_UT), column_UT.clamp(max=shape[1] - 1))
-    opened_U = torch.tensor([opened for one in rollouts.episodes for opened in one.opened], device=device)
-    turns = segment_masks(rollouts.response_BT[at], mask_UT, policy.tokenizer, tags, opened_B=opened_U)
-    for mask_BT, found_UT in zip(whole, (turns.thinking_BT, turns.answer_BT), strict=True):
-        mask_BT[at[0][mask_UT], at[1][mask_UT]] = found_UT[mask_UT]
-    return Segments(whole[0], whole[1], rollouts.mask_BT)
+    """Locate the segments of each turn of an episode; a turn's own prompt may open the thinking."""
+    spans = [
+        TurnSpan(row, *span, opened)
+        for row, one in enumerate(rollouts.episodes or ())
+        for span, opened in zip(one.turns, one.opened, strict=True)
+    ]
+    return turn_segments(rollouts.response_BT, rollouts.mask_BT, spans, policy.tokenizer, tags)
 
 
 def _opened(policy: Policy, rollouts: Rollouts, tags: tuple[str, str]) -> Tensor:

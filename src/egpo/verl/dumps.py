@@ -20,8 +20,8 @@ from torch import Tensor
 
 from egpo.files import write_atomically
 from egpo.runs.dump import RolloutRecord, TokenSpan, token_spans
-from egpo.segments import segment_masks
 from egpo.segments.tags import TokenTexts
+from egpo.verl.episodes import COLUMN
 from egpo.verl.estimators import EstimatorInputs
 
 FIELDS = ["reward_model", "data_source", "extra_info", "advantages"]
@@ -38,7 +38,6 @@ class DumpSettings:
 
     tokenizer: Any
     texts: TokenTexts
-    tags: tuple[str, str] | None
     longest: int
 
 
@@ -47,7 +46,7 @@ def rollout_records(inputs: EstimatorInputs, data: Any, step: int, dump: DumpSet
     rows, tokenizer = inputs.rows, dump.tokenizer
     length_B = [int(mask_T.nonzero()[-1]) + 1 if bool(mask_T.any()) else 0 for mask_T in rows.mask_BT]
     prompts = [ids[mask].tolist() for ids, mask in zip(rows.prompt_BS, rows.prompt_mask_BS, strict=True)]
-    names_B = _segment_names(inputs, dump)
+    names_B = _segment_names(inputs)
     advantages = data["advantages"].to_padded_tensor(0) if data["advantages"].is_nested else data["advantages"]
     truths, sources, extras = (_listed(data, name, len(length_B)) for name in FIELDS[:3])
     seen: Counter[str] = Counter()
@@ -57,6 +56,9 @@ def rollout_records(inputs: EstimatorInputs, data: Any, step: int, dump: DumpSet
         ids = rows.response_BT[row, :length].tolist()
         output = tokenizer.decode(ids, skip_special_tokens=True)
         judged, extra = rows.information[row], _mapping(extras[row])
+        fields = rows.loop_fields[row] if rows.loop_fields else {}
+        if COLUMN in fields:
+            extra = {**extra, COLUMN: json.loads(fields[COLUMN])}
         yield RolloutRecord(
             input=tokenizer.decode(prompts[row]),
             output=output,
@@ -69,7 +71,7 @@ def rollout_records(inputs: EstimatorInputs, data: Any, step: int, dump: DumpSet
             sample=seen[rows.groups[row]],
             advantage=_first_where(advantages[row], rows.mask_BT[row]),
             failed=bool(judged.get("failed", False)),
-            finished=length < dump.longest,
+            finished=bool(fields.get("finished", length < dump.longest)),
             data_source=str(sources[row] or ""),
             extra_info={name: value for name, value in extra.items() if name not in _SET_BY_VERL},
             segments={name: float(entropy_B[row]) for name, entropy_B in inputs.measures.entropy.items()},
@@ -80,13 +82,9 @@ def rollout_records(inputs: EstimatorInputs, data: Any, step: int, dump: DumpSet
         seen[rows.groups[row]] += 1
 
 
-def _segment_names(inputs: EstimatorInputs, dump: DumpSettings) -> dict[str, Tensor]:
-    opened_B = inputs.measures.opened_B
-    if dump.tags is None or opened_B is None:
-        return {}
-    rows = inputs.rows
-    segments = segment_masks(rows.response_BT, rows.mask_BT, dump.tokenizer, dump.tags, opened_B=opened_B)
-    return {name: segments.named(name) for name in ("thinking", "answer")}
+def _segment_names(inputs: EstimatorInputs) -> dict[str, Tensor]:
+    segments = inputs.measures.segments
+    return {} if segments is None else {name: segments.named(name) for name in ("thinking", "answer")}
 
 
 def _spans(names_B: Mapping[str, Tensor], row: int, length: int) -> tuple[TokenSpan, ...]:

@@ -85,7 +85,22 @@ def _as_verl_calls_it(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
     return advantage_and_returns
 
 
+GRPO_OF_JUDGED = "grpo_of_judged_responses"
+"""The name of our `grpo` in verl. It is used in steps in which a response could not be judged: verl's own counts its
+score, 0, as that of a wrong answer."""
+
+
+def estimator_for(inputs: EstimatorInputs) -> str:
+    """Return the estimator of a step by its name in verl: that of the configuration, with one exception."""
+    chosen = inputs.settings.estimator
+    return GRPO_OF_JUDGED if chosen == "grpo" and bool(inputs.rows.failed_B.any()) else chosen
+
+
 def register_estimators(core_algos: ModuleType, names: Iterable[str] = ESTIMATORS) -> None:
     """Register estimators with verl by name. verl's own estimators are not changed."""
     for name in names:
         core_algos.register_adv_est(name)(_as_verl_calls_it(name))
+
+
+def register_grpo_of_judged(core_algos: ModuleType) -> None:
+    core_algos.register_adv_est(GRPO_OF_JUDGED)(_as_verl_calls_it("grpo"))

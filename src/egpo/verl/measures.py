@@ -15,7 +15,8 @@ from egpo.advantages.signals import Metrics
 from egpo.errors import InputError, warn_once
 from egpo.rewards.verdict import shares_of
 from egpo.runs.metric_table import SAMPLER_DIFF, SAMPLER_DIFF_MAX
-from egpo.segments import mean_over, opened_by_prompt, segment_masks
+from egpo.segments import Segments, mean_over, opened_by_prompt, segment_masks
+from egpo.segments.turns import spans_in, turn_segments
 from egpo.verl.rows import Rows
 
 SEGMENTS = ("thinking", "answer", "response")
@@ -26,26 +27,40 @@ class Measures:
     """Mean entropy and mean NLL of each response, by segment name; NaN for an empty segment.
 
     `opened_B`: whether the prompt opens the thinking tag. If the tokenizer cannot express the tags, `response` is the
-    only segment and `opened_B` is None.
+    only segment, and `opened_B` and `segments` are None.
     """
 
     entropy: dict[str, Tensor]
     nll: dict[str, Tensor]
     opened_B: Tensor | None
+    segments: Segments | None = None
 
 
 def measure(rows: Rows, tokenizer: Any, tags: tuple[str, str] | None) -> Measures:
-    """Return mean entropy and mean NLL per segment of each response."""
-    masks, opened_B = {"response": rows.mask_BT}, None
+    """Return mean entropy and mean NLL per segment of each response.
+
+    A response of several turns has tokens of others between them, which are not in the mask: each turn has a thinking
+    and an answer, and those of all turns are measured together.
+    """
+    masks, opened_B, segments = {"response": rows.mask_BT}, None, None
     if tags is not None:
         opened_B = _opened(rows, tokenizer, tags)
-        segments = segment_masks(rows.response_BT, rows.mask_BT, tokenizer, tags, opened_B=opened_B)
+        segments = _segments(rows, opened_B, tokenizer, tags)
         masks = {name: segments.named(name) for name in SEGMENTS}
     return Measures(
         entropy={name: mean_over(rows.entropy_BT, mask_BT) for name, mask_BT in masks.items()},
         nll={name: mean_over(-rows.logp_BT, mask_BT) for name, mask_BT in masks.items()},
         opened_B=opened_B,
+        segments=segments,
     )
+
+
+def _segments(rows: Rows, opened_B: Tensor, tokenizer: Any, tags: tuple[str, str]) -> Segments:
+    has_holes = bool((rows.mask_BT[:, 1:] & ~rows.mask_BT[:, :-1]).any())
+    if not has_holes:
+        return segment_masks(rows.response_BT, rows.mask_BT, tokenizer, tags, opened_B=opened_B)
+    spans = spans_in(rows.response_BT, rows.mask_BT, opened_B, tokenizer, tags)
+    return turn_segments(rows.response_BT, rows.mask_BT, spans, tokenizer, tags)
 
 
 def _opened(rows: Rows, tokenizer: Any, tags: tuple[str, str]) -> Tensor:
@@ -90,6 +105,23 @@ def truncated_fraction(tags: Sequence[Mapping[str, Any]], longest: int) -> Metri
     return (
         {"response_length/clip_ratio": sum(length >= longest for length in lengths) / len(lengths)} if lengths else {}
     )
+
+
+def episode_lengths(rows: Rows) -> Metrics:
+    """Return the lengths of episodes in sampled tokens, and the fraction of them whose last turn was cut off.
+
+    verl's own metrics of these names count the environment's tokens too. No metrics for single responses.
+    """
+    if not rows.are_episodes:
+        return {}
+    length_B = rows.mask_BT.sum(1).float()
+    finished = [bool(fields.get("finished", True)) for fields in rows.loop_fields]
+    return {
+        "response_length/mean": float(length_B.mean()),
+        "response_length/max": float(length_B.max()),
+        "response_length/min": float(length_B.min()),
+        "response_length/clip_ratio": 1 - sum(finished) / len(finished),
+    }
 
 
 def _token_entropy(rows: Rows) -> Metrics:

@@ -64,9 +64,10 @@ def _print_error(error: Exception) -> None:
 
 
 def _register_estimators(core_algos: ModuleType) -> None:
-    from egpo.verl.estimators import register_estimators
+    from egpo.verl.estimators import register_estimators, register_grpo_of_judged
 
     register_estimators(core_algos)
+    register_grpo_of_judged(core_algos)
 
 
 def _register_trainers(v1: ModuleType) -> None:
@@ -101,8 +102,15 @@ def _register_reward_managers(_: ModuleType) -> None:
     register_hybrid_manager()
 
 
+def _register_agent_loops(_: ModuleType) -> None:
+    from egpo.verl.agent_loop import register_agent_loop
+
+    register_agent_loop()
+
+
 HOOKS = {
     "hydra.core.override_parser.overrides_parser": _accept_our_keys,
+    "verl.experimental.agent_loop": _register_agent_loops,
     "verl.experimental.reward_loop.reward_manager": _register_reward_managers,
     "verl.trainer.ppo.core_algos": _register_estimators,
     "verl.trainer.ppo.v1": _register_trainers,

@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from egpo.environments.records import EpisodeRecord, episode_verdicts
+from egpo.verl.episodes import COLUMN
+
 
 @dataclass(frozen=True, eq=False)
 class Responses:
@@ -57,6 +60,7 @@ class Rows:
     `logp_BT` and `entropy_BT` are of the policy before the update, at the sampling temperature. `sampled_logp_BT` is
     what vLLM recorded; None if verl does not ask for it (`rollout.calculate_log_probs=false`).
     `mask_BT`: tokens that the model wrote, not tool results. `information`: what the reward returned besides its score.
+    `loop_fields`: what the agent loop returned besides tokens; of an episode, its record (`episode`) and `finished`.
     """
 
     groups: tuple[str, ...]
@@ -69,6 +73,12 @@ class Rows:
     score_B: Tensor
     sampled_logp_BT: Tensor | None
     information: tuple[Mapping[str, Any], ...]
+    loop_fields: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def are_episodes(self) -> bool:
+        """Whether a response is an episode of ours: it may have several turns, with tokens of others between them."""
+        return any(COLUMN in fields for fields in self.loop_fields)
 
     @property
     def group_B(self) -> Tensor:
@@ -96,6 +106,12 @@ class Rows:
         return judged_B & ((judged_P > 1) | (size_P == 1))[group_B]
 
 
+def require_judged(rows: Rows) -> None:
+    """Raise EgpoError if the rows are episodes, and the environment failed in all of them, as in the other engine."""
+    if rows.are_episodes and bool(rows.failed_B.all()):
+        episode_verdicts([EpisodeRecord.from_json(fields[COLUMN]) for fields in rows.loop_fields if COLUMN in fields])
+
+
 FIELDS = ["prompts", "responses", "response_mask", "entropy", "old_log_probs", "rm_scores", "extra_fields"]
 OPTIONAL_FIELDS = ["rollout_log_probs"]
 
@@ -103,6 +119,7 @@ OPTIONAL_FIELDS = ["rollout_log_probs"]
 def rows_of(data: Any, groups: Sequence[str]) -> Rows:
     """Read a TensorDict that has the keys `FIELDS`: jagged tensors of tokens, and one dictionary per row."""
     extra, sampled = data.get("extra_fields"), data.get("rollout_log_probs")
+    loop_fields = tuple(_mapping(one) for one in (extra.tolist() if extra is not None else [{}] * len(groups)))
     prompt_BS = _padded(data["prompts"])
     return Rows(
         groups=tuple(groups),
@@ -114,7 +131,8 @@ def rows_of(data: Any, groups: Sequence[str]) -> Rows:
         logp_BT=_padded(data["old_log_probs"]).float(),
         score_B=_padded(data["rm_scores"]).sum(-1),
         sampled_logp_BT=None if sampled is None else _padded(sampled).float(),
-        information=tuple(_information(one) for one in (extra.tolist() if extra is not None else [{}] * len(groups))),
+        information=tuple(_mapping(fields.get("reward_extra_info")) for fields in loop_fields),
+        loop_fields=loop_fields,
     )
 
 
@@ -130,6 +148,5 @@ def _lengths(jagged: Tensor) -> Tensor:
     return length_B
 
 
-def _information(extra: Any) -> Mapping[str, Any]:
-    said = extra.get("reward_extra_info") if isinstance(extra, Mapping) else None
-    return said if isinstance(said, Mapping) else {}
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

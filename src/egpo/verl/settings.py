@@ -16,7 +16,7 @@ from pydantic import ConfigDict, ValidationError, create_model
 from egpo.advantages import ESTIMATORS as TABLE
 from egpo.advantages import estimator_named
 from egpo.config.old_spellings import OLD_KEYS, current_value
-from egpo.config.sections.training import Segments
+from egpo.config.sections.training import EpisodeSettings, Segments
 from egpo.errors import ConfigError, EgpoError, Fault, nearest, notify_once
 from egpo.sections import PlaceOf, faults_of
 from egpo.support import VERL_VERSION
@@ -30,10 +30,12 @@ OLDER_SIBLINGS = {old: new for old, new in _OLD.items() if "." not in old}
 
 
 class _CommonKeys(Segments):
-    """Keys under `algorithm.egpo` that do not depend on the estimator: `tags` and `record`."""
+    """Keys under `algorithm.egpo` that do not depend on the estimator: `tags`, `record` and `episodes`."""
 
     record: str | None = None
     """Folder to which each step's batch is written, with the advantages that verl used. None: nothing is written."""
+    episodes: EpisodeSettings = EpisodeSettings()
+    """Limits of the episodes of rows with `agent_name: egpo`."""
 
 
 class _AnyKeys(_CommonKeys):
@@ -78,6 +80,7 @@ class Settings:
     arguments: dict[str, Any]
     tags: tuple[str, str]
     record: str | None
+    episodes: EpisodeSettings
 
     @property
     def ours(self) -> bool:
@@ -107,7 +110,7 @@ def read_settings(algorithm: Mapping[str, Any]) -> Settings:
 
 
 def _settings(estimator: str, made: _CommonKeys, algorithm: Mapping[str, Any]) -> Settings:
-    own = made.model_dump(exclude={"tags", "record", "entropy_mode"})
+    own = made.model_dump(exclude={"tags", "record", "episodes", "entropy_mode"})
     normalize = bool(algorithm.get("norm_adv_by_std_in_grpo", True))
     return Settings(
         estimator=estimator,
@@ -116,6 +119,7 @@ def _settings(estimator: str, made: _CommonKeys, algorithm: Mapping[str, Any]) -
         arguments={"normalize": normalize, **own},
         tags=made.tags,
         record=made.record,
+        episodes=made.episodes,
     )
 
 

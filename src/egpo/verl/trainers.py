@@ -16,14 +16,15 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync
 
+from egpo.advantages.signals import Metrics
 from egpo.runs.dump import write_dump
 from egpo.segments.tags import TokenTexts
 from egpo.verl.dumps import FIELDS as DUMPED_FIELDS
 from egpo.verl.dumps import RECORD_VARIABLE, DumpSettings, rollout_records, write_record
-from egpo.verl.estimators import EstimatorInputs, register_estimators, with_inputs
-from egpo.verl.measures import measure, step_metrics, truncated_fraction, usable_tags
+from egpo.verl.estimators import EstimatorInputs, estimator_for, register_estimators, with_inputs
+from egpo.verl.measures import episode_lengths, measure, step_metrics, truncated_fraction, usable_tags
 from egpo.verl.plugin_checks import PREFIX, check_data_sources, end_on_failures, plugin_plan
-from egpo.verl.rows import FIELDS, OPTIONAL_FIELDS, find_responses, rows_of
+from egpo.verl.rows import FIELDS, OPTIONAL_FIELDS, find_responses, require_judged, rows_of
 from egpo.verl.settings import is_due
 
 
@@ -39,6 +40,7 @@ class EntropyTrainer:
     global_steps: int
 
     def __init__(self, config: DictConfig) -> None:
+        self._lengths: Metrics = {}
         self.plan = plugin_plan(OmegaConf.to_container(config, resolve=True))
         if ":" in self.plan.settings.estimator:
             register_estimators(core_algos, [self.plan.settings.estimator])
@@ -65,8 +67,15 @@ class EntropyTrainer:
         if not self.plan.active:
             return super()._compute_advantage(batch, metrics)  # type: ignore[misc]
         inputs = self._read(batch)
-        with with_inputs(inputs):
-            batch = super()._compute_advantage(batch, metrics)  # type: ignore[misc]
+        require_judged(inputs.rows)
+        self._lengths = episode_lengths(inputs.rows)
+        algorithm = self.config.algorithm
+        chosen, algorithm.adv_estimator = algorithm.adv_estimator, estimator_for(inputs)
+        try:
+            with with_inputs(inputs):
+                batch = super()._compute_advantage(batch, metrics)  # type: ignore[misc]
+        finally:
+            algorithm.adv_estimator = chosen
         if not self.plan.settings.ours:
             inputs.advantages("grpo", inputs.rows.score_B)  # only for its metrics: the advantages used are verl's
         metrics.update(step_metrics(inputs.rows, inputs.measures) | inputs.metrics)
@@ -85,7 +94,7 @@ class EntropyTrainer:
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict[str, Any], *rest: Any, **named: Any) -> None:
         super()._compute_metrics(batch, metrics, *rest, **named)  # type: ignore[misc]
         if self.plan.active:
-            metrics |= truncated_fraction(batch.tags, self.config.data.max_response_length)
+            metrics |= truncated_fraction(batch.tags, self.config.data.max_response_length) | self._lengths
 
     def _log_rollout_data(self, batch: KVBatchMeta, timing_raw: dict[str, Any], rollout_data_dir: str) -> None:
         if not self.plan.active:
@@ -95,7 +104,7 @@ class EntropyTrainer:
             keys = [batch.keys[row] for row in inputs.responses.row_B.tolist()]
             data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=DUMPED_FIELDS)
             longest = self.config.data.max_response_length
-            dump = DumpSettings(self.tokenizer, TokenTexts(self.tokenizer), self.tags, longest)
+            dump = DumpSettings(self.tokenizer, TokenTexts(self.tokenizer), longest)
             records = rollout_records(inputs, data, self.global_steps, dump)
             Path(rollout_data_dir).mkdir(parents=True, exist_ok=True)
             write_dump(Path(rollout_data_dir) / f"{self.global_steps}.jsonl", records)

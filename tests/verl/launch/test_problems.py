@@ -6,13 +6,17 @@ import pytest
 from transformers import AutoTokenizer
 
 from egpo.assets import resolve_model
+from egpo.data.readers import read_records
 from egpo.data.rows import read_rows
 from egpo.errors import InputError
 from egpo.runs.folder import RunFolder
 from egpo.tasks import load_task
+from egpo.tasks.episodes import environment_row
+from egpo.verl.episodes import EpisodeSpec
 from egpo.verl.launch import task_reward
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import write_problems
+from egpo.verl.launch.translation import data_settings
 from egpo.verl.reward import compute_score
 from tests.verl.launch.recipes import small
 
@@ -104,6 +108,40 @@ def test_a_task_from_outside_judges_itself(tmp_path, tokenizer, monkeypatch):
     wrong = task_reward.compute_score("", "two", "", place, task="echo_task:Echo", settings="{}")
     assert (right["score"], right["acc"], right["reason"]) == (1.0, 1.0, "said")
     assert (wrong["score"], wrong["acc"], wrong["reason"]) == (0.0, 0.0, "other")
+
+
+def test_rows_of_episodes_have_their_environment_and_their_agent_loop(tmp_path, tokenizer):
+    """What the agent loop gets is what the embedded engine gives the environment."""
+    words = ("task.name=toolbox", "task.settings={train: 8, test: 4}", "rollout.episodes.history=keep")
+    task, files = written(small(*words), tmp_path, tokenizer)
+    assert files.episodes
+    records = [record.value for record in read_records(files.train)]
+    assert {record["agent_name"] for record in records} == {"egpo"}
+    specs = [EpisodeSpec.from_row(record["extra_info"]) for record in records]
+    assert [(spec.environment, spec.row) for spec in specs] == [
+        ("toolbox", environment_row(problem)) for problem in task.problems("train")
+    ]
+    settings = {one.key: one.value for one in data_settings(small(*words), files)}
+    assert settings["algorithm.egpo.episodes.max_turns"] == 8
+    assert not [key for key in settings if key.startswith("reward.")], "the environment judges"
+
+
+def test_the_prompt_of_an_episode_has_its_tools(tmp_path, tokenizer):
+    """The chat template lists them: its prompts are longer than the messages alone, and those too long are left out."""
+    words = ("task.name=toolbox", "task.settings={train: 12, test: 4}", "rollout.episodes.history=keep")
+    task, files = written(small(*words), tmp_path, tokenizer)
+    alone = [
+        len(tokenizer.apply_chat_template(task.prompt(problem), add_generation_prompt=True, return_dict=False))
+        for split in ("train", "test")
+        for problem in task.problems(split)
+    ]
+    assert files.longest_prompt > max(alone) + 100
+    limit = files.longest_prompt - 1
+    _, limited = written(small(*words, f"rollout.max_prompt_tokens={limit}"), tmp_path / "limited", tokenizer)
+    kept = [len(list(read_rows(file))) for file in (limited.train, limited.test)]
+    assert sum(kept) < 16
+    settings = {one.key: one.value for one in data_settings(small(f"rollout.max_prompt_tokens={limit}"), limited)}
+    assert settings["data.filter_overlong_prompts"] is False
 
 
 def test_too_few_problems_for_a_step(tmp_path, tokenizer):

@@ -89,7 +89,7 @@ class EpisodeSettings(Section):
     history: Literal["auto", "keep", "per_turn"] = "auto"
     """`keep`: an episode is one sequence of tokens. `per_turn`: each turn of the assistant is a sample of its own, with
     the conversation as the chat template renders it then. `auto`: `per_turn` if the template rewrites earlier turns, as
-    Qwen3's does, else `keep`."""
+    Qwen3's does, else `keep`. verl has only `keep`."""
 
 
 class Rollout(Section):

@@ -57,7 +57,9 @@ def _private_stdout() -> BinaryIO:
 
 
 def _opener(spec: dict[str, Any]) -> Callable[[], Any]:
-    sys.path[:0] = [entry for entry in spec.get("path", []) if entry not in sys.path]
+    # In the host's order: what a package put at its end (setuptools' copies of other packages) must not come first.
+    given = spec.get("path", [])
+    sys.path[:] = [*given, *(entry for entry in sys.path if entry not in given)]
     if "file" in spec:
         found = importlib.util.spec_from_file_location("hosted_sessions", spec["file"])
         assert found is not None

@@ -22,7 +22,7 @@ from typing import Any
 from torch import Tensor
 
 from egpo.chat_templates import render
-from egpo.chat_turns import History, following_text, rewrites_history
+from egpo.chat_turns import History, following_tokens, rewrites_history
 from egpo.config.schema import Rollout
 from egpo.environments import Episode, EpisodeLimits, EpisodeThreads
 from egpo.environments.episodes import EpisodeStart, TurnOutcome
@@ -151,17 +151,19 @@ class Episodes:
         if not outcome.goes_on:
             return []
         start, variables = self.starts[row], self.policy.template
-        text = following_text(
-            self.policy.tokenizer, start.messages, outcome.messages, tools=self._tools(row), variables=variables
+        following = following_tokens(
+            self.policy.tokenizer, start.messages, outcome.messages, last, tools=self._tools(row), variables=variables
         )
-        tokens = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
-        if tokens[0] == last:  # the end of the turn, which the template writes too, was sampled
-            tokens = tokens[1:]
-        if used + len(tokens) >= self.settings.max_response_tokens:
+        start_of_next = used + len(following.tokens)
+        if start_of_next >= self.settings.max_response_tokens:
             state.episode.stop("token_limit")
             return []
-        state.turn, state.start, state.opened = state.turn + 1, used + len(tokens), opens_thinking(text, self._tags)
-        return list(tokens)
+        state.turn, state.start, state.opened = (
+            state.turn + 1,
+            start_of_next,
+            opens_thinking(following.text, self._tags),
+        )
+        return list(following.tokens)
 
     def row(self, row: int) -> EpisodeRow:
         """Return the finished episode of a row."""

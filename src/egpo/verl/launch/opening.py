@@ -22,6 +22,7 @@ from egpo.runs.provenance import describe_launch
 from egpo.tasks import Dataset, Task, load_task
 from egpo.tasks.loading import sandbox_tier
 from egpo.tasks.sourced import SourcedTask
+from egpo.verl.episodes import require_kept_history
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.mirror import Mirror, VerlCheckpoints, adopt_figures, move_rollouts, recorded_steps
 from egpo.verl.launch.preflight import (
@@ -33,7 +34,7 @@ from egpo.verl.launch.preflight import (
     require_free_ports,
     require_verl,
 )
-from egpo.verl.launch.problems import ProblemFiles, chosen_problems, write_problems
+from egpo.verl.launch.problems import ProblemFiles, chosen_problems, has_environment, write_problems
 from egpo.verl.launch.processes import end_leftovers
 from egpo.verl.launch.translation import Setting, model_place, translate
 
@@ -108,6 +109,8 @@ class VerlOpening(RunOpening[_Checked]):
         task = load_task(config.task.name, **config.task.settings)
         chosen_problems(config, task)
         tokenizer = load_tokenizer(model_place(config.model.path))
+        if has_environment(task):
+            require_kept_history(tokenizer, config.rollout.episodes, config.model.template)
         if isinstance(task, SourcedTask | Dataset) and task.data_source in DATA_SOURCES:
             require_visible_tags(tokenizer, task.data_source, config.segments.tags)
         return _Checked(installed, task, tokenizer, sandbox_tier(task, config.task.settings))

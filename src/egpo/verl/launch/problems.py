@@ -15,6 +15,7 @@ from egpo.errors import InputError
 from egpo.tasks import Problem, Task, load_task
 from egpo.tasks.loading import data_source_of
 from egpo.tasks.sourced import SourcedTask
+from egpo.verl.episodes import AGENT_NAME, COLUMN, EpisodePlayer, episode_spec
 from egpo.verl.launch.layout import VerlPlaces
 
 LIMIT = "rollout.max_prompt_tokens"
@@ -28,6 +29,7 @@ class ProblemFiles:
 
     `test` is None without validation; `data_source` is None for a custom task, which judges responses itself; `mode` is
     that of the reward. Prompts have at most `longest_prompt` tokens; `longest_prompt_source` says how that is known.
+    `episodes`: the rows are played in environments, which judge them.
     """
 
     train: Path
@@ -36,6 +38,7 @@ class ProblemFiles:
     mode: str | None
     longest_prompt: int
     longest_prompt_source: str
+    episodes: bool = False
 
     @property
     def by_split(self) -> dict[str, Path]:
@@ -72,23 +75,53 @@ def chosen_problems(config: Config, task: Task) -> dict[str, Sequence[Problem]]:
 def write_problems(config: Config, places: VerlPlaces, task: Task, tokenizer: Any) -> ProblemFiles:
     """Write the training and validation problems into the run folder, and return their files."""
     problems = chosen_problems(config, task)
+    lengths = prompt_lengths(task, problems, tokenizer, config)
+    longest, source = _longest(config, lengths)
+    if has_environment(task):  # verl does not know the prompt of an episode, and so cannot leave out those too long
+        problems = {
+            split: [one for one, length in zip(chosen, lengths[split], strict=True) if length <= longest]
+            for split, chosen in problems.items()
+        }
     with StagedFiles(places.data, force=True) as staged:
         for split, chosen in problems.items():
             write_parquet(staged.stage(f"{split}.parquet"), _rows(task, config.task.name, chosen), split)
         staged.commit()
-    return _files(config, places, task, *_longest(config, prompt_lengths(task, problems, tokenizer, config)))
+    return _files(config, places, task, longest, source)
 
 
 def prompt_lengths(
     task: Task, problems: Mapping[str, Sequence[Problem]], tokenizer: Any, config: Config
 ) -> dict[str, list[int]]:
-    """Return the lengths of the prompts in tokens, by split, with the model's chat template."""
+    """Return the lengths of the prompts in tokens, by split, with the model's chat template.
+
+    The prompt of an episode is known only when its environment has started: each problem's is started once.
+    """
+    if has_environment(task):
+        return _episode_lengths(task, problems, tokenizer, config)
 
     def num_tokens(problem: Problem) -> int:
         text = render(tokenizer, task.prompt(problem), variables=config.model.template)
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
     return {split: [num_tokens(problem) for problem in chosen] for split, chosen in problems.items()}
+
+
+def has_environment(task: Task) -> bool:
+    return getattr(task, "environment", None) is not None
+
+
+def _episode_lengths(
+    task: Task, problems: Mapping[str, Sequence[Problem]], tokenizer: Any, config: Config
+) -> dict[str, list[int]]:
+    limit, where = config.rollout.max_prompt_tokens, f"task {config.task.name}"
+    specs = {split: [episode_spec(task, problem) for problem in chosen] for split, chosen in problems.items()}
+    with EpisodePlayer.for_measuring(tokenizer, config) as player:
+        if player.all_deterministic(one for chosen in specs.values() for one in chosen):
+            return {split: player.prompt_lengths(chosen) for split, chosen in specs.items()}
+    if limit is None:
+        what = "the environment is not deterministic, so that the lengths of its prompts are not known"
+        raise InputError(what, where=where, fix=f"set the largest number of tokens of a prompt: {LIMIT}")
+    return {split: [limit] * len(chosen) for split, chosen in specs.items()}
 
 
 def _longest(config: Config, lengths: Mapping[str, Sequence[int]]) -> tuple[int, str]:
@@ -117,15 +150,21 @@ def _files(config: Config, places: VerlPlaces, task: Task, longest: int, source:
         mode=getattr(task, "mode", None) if ours else None,
         longest_prompt=longest,
         longest_prompt_source=source,
+        episodes=has_environment(task),
     )
 
 
 def _rows(task: Task, name: str, problems: Sequence[Problem]) -> Iterator[Row]:
     """Yield the rows of a data file. The problems' `extra` is left out for a custom task, since it may have any form.
 
-    A custom task finds its problem by split and index.
+    A custom task finds its problem by split and index. A row of an episode has its environment, and the agent loop that
+    plays it.
     """
     source, ours = data_source_of(task, name), isinstance(task, SourcedTask)
     for problem in problems:
         prompt = tuple({"role": message["role"], "content": message["content"]} for message in task.prompt(problem))
+        if has_environment(task):
+            extra = {COLUMN: episode_spec(task, problem).to_json()}
+            yield Row(source, prompt, problem.ability, str(problem.ground_truth), extra, AGENT_NAME)
+            continue
         yield Row(source, prompt, problem.ability, str(problem.ground_truth), problem.extra if ours else {})

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from egpo.advantages import ESTIMATORS, estimator_named
 from egpo.config.old_spellings import OLD_KEYS, current_value
-from egpo.config.sections.training import Trackers
+from egpo.config.sections.training import EpisodeSettings, Trackers
 from egpo.model_sources import short_names
 from egpo.tasks.loading import SOURCED_TASKS
 from egpo.verl.launch.problems import UNMEASURED
@@ -81,6 +81,9 @@ class SectionReader:
             self.notes.append(f"task.name: {_NO_TASK}")
         if tags := self.given.get("algorithm.egpo.tags"):
             recipe["segments"] = {"tags": tags}
+        limits = {name: self.given.get(f"algorithm.egpo.episodes.{name}") for name in EpisodeSettings.model_fields}
+        if given := {name: value for name, value in limits.items() if value is not None}:
+            recipe["rollout"] = {**recipe["rollout"], "episodes": given}
         recipe["update"] = self._update(recipe["rollout"])
         return recipe
 
@@ -183,7 +186,11 @@ class SectionReader:
     def _estimator_settings(self, estimator: str) -> dict[str, Any]:
         section = estimator_named(estimator).settings if ":" not in estimator else None
         given = [key.removeprefix("algorithm.egpo.") for key in self.given if key.startswith("algorithm.egpo.")]
-        names = section.model_fields if section else [name for name in given if name not in ("tags", "record")]
+        names = (
+            section.model_fields
+            if section
+            else [name for name in given if not name.startswith(("tags", "record", "episodes."))]
+        )
         found = {}
         for name in names:
             if (key := f"algorithm.egpo.{name}") in self.given:

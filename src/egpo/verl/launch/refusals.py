@@ -130,6 +130,10 @@ def _lacking(config: Config) -> Iterator[Fault]:
     if rollout.stop_tokens:
         fix = "name them as `eos_token_id` in the model's generation_config.json, which vLLM reads"
         yield Fault("verl's sampling has no stop tokens", "rollout.stop_tokens", fix)
+    if rollout.episodes.history == "per_turn":
+        fix = "set `keep`: earlier turns stay as they were sampled; or train with engine=local"
+        what = "under verl an episode is one sequence of tokens, not one sample per turn"
+        yield Fault(what, "rollout.episodes.history", fix)
     if config.update.schedule == "linear":
         yield Fault("verl has only the schedules `constant` and `cosine`", "update.schedule", "choose one of them")
     if config.algorithm.constant_groups == "drop":

@@ -124,9 +124,20 @@ def data_settings(config: Config, files: ProblemFiles) -> Iterator[Setting]:
     yield Setting("data.train_batch_size", config.rollout.prompts, "rollout.prompts")
     yield Setting("data.max_prompt_length", files.longest_prompt, files.longest_prompt_source)
     yield Setting("data.max_response_length", config.rollout.max_response_tokens, "rollout.max_response_tokens")
-    yield Setting("data.filter_overlong_prompts", limit is not None, "rollout.max_prompt_tokens")
+    # Episodes whose prompt is too long are not in the files: verl would measure another prompt, without the tools.
+    filters = limit is not None and not files.episodes
+    yield Setting("data.filter_overlong_prompts", filters, "rollout.max_prompt_tokens")
     yield Setting("data.seed", config.seed, "seed")
-    yield from _reward(config, files)
+    if files.episodes:
+        yield from _episodes(config)
+    else:
+        yield from _reward(config, files)
+
+
+def _episodes(config: Config) -> Iterator[Setting]:
+    """Yield the limits of episodes, for the agent loop. The environments judge: there is no reward function."""
+    for name, value in config.rollout.episodes.model_dump(exclude_none=True).items():
+        yield Setting(f"algorithm.egpo.episodes.{name}", value, f"rollout.episodes.{name}")
 
 
 def _reward(config: Config, files: ProblemFiles) -> Iterator[Setting]:
