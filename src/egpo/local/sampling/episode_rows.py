@@ -13,7 +13,8 @@ with a prompt of its own, round by round.
 Tensor suffixes: B rows, R rows still being sampled, S rows that sample a token, T tokens, V vocabulary.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from egpo.chat_templates import render
-from egpo.chat_turns import History, following_tokens, rewrites_history
+from egpo.chat_turns import History, following_text, rewrites_history
 from egpo.config.schema import Rollout
 from egpo.environments import Episode, EpisodeLimits, EpisodeThreads
 from egpo.environments.episodes import EpisodeStart, TurnOutcome
@@ -65,6 +66,14 @@ class EpisodeState:
     prompts: list[tuple[int, ...]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class TurnOpening:
+    """The tokens before a turn of the assistant, and whether they end with the opening thinking tag."""
+
+    tokens: tuple[int, ...]
+    thinks: bool
+
+
 class Episodes:
     """The episodes of one call of the sampler. Row b is sample b % n of problem b // n."""
 
@@ -79,6 +88,7 @@ class Episodes:
         tags: tuple[str, str],
     ) -> None:
         self.policy, self.settings, self.threads, self._draws, self._tags = policy, settings, threads, draws, tags
+        self._openings: dict[bytes, TurnOpening] = {}
         chosen = settings.episodes
         limits = EpisodeLimits(
             turns=chosen.max_turns,
@@ -125,9 +135,12 @@ class Episodes:
                 messages += [{"role": "assistant", "content": turn.text}, *turn.messages]
         if not messages:  # the environment could not start: nothing is sampled, and the row needs some prompt
             messages = [{"role": "user", "content": "-"}]
-        text = render(self.policy.tokenizer, messages, tools=self._tools(row), variables=self.policy.template)
-        state.opened = opens_thinking(text, self._tags)
-        return tuple(self.policy.tokenizer(text, add_special_tokens=False)["input_ids"])
+        tokenizer, tools, variables = self.policy.tokenizer, self._tools(row), self.policy.template
+        opening = self._opening(
+            repr((messages, tools)), lambda: render(tokenizer, messages, tools=tools, variables=variables)
+        )
+        state.opened = opening.thinks
+        return opening.tokens
 
     def uniforms(self, row: int) -> Tensor:
         """Return the random numbers of the row's current turn."""
@@ -150,20 +163,19 @@ class Episodes:
         state = self.rows[row]
         if not outcome.goes_on:
             return []
-        start, variables = self.starts[row], self.policy.template
-        following = following_tokens(
-            self.policy.tokenizer, start.messages, outcome.messages, last, tools=self._tools(row), variables=variables
+        before, new, tools = self.starts[row].messages, outcome.messages, self._tools(row)
+        tokenizer, variables = self.policy.tokenizer, self.policy.template
+        opening = self._opening(
+            repr((before, new, tools)),
+            lambda: following_text(tokenizer, before, new, tools=tools, variables=variables),
         )
-        start_of_next = used + len(following.tokens)
-        if start_of_next >= self.settings.max_response_tokens:
+        # The end of the turn, which the template writes too, may have been sampled.
+        tokens = opening.tokens[1:] if opening.tokens[0] == last else opening.tokens
+        if used + len(tokens) >= self.settings.max_response_tokens:
             state.episode.stop("token_limit")
             return []
-        state.turn, state.start, state.opened = (
-            state.turn + 1,
-            start_of_next,
-            opens_thinking(following.text, self._tags),
-        )
-        return list(following.tokens)
+        state.turn, state.start, state.opened = state.turn + 1, used + len(tokens), opening.thinks
+        return list(tokens)
 
     def row(self, row: int) -> EpisodeRow:
         """Return the finished episode of a row."""
@@ -172,6 +184,16 @@ class Episodes:
         prompts = tuple(state.prompts) if state.prompts else None
         return EpisodeRow(record, tuple(state.turns), tuple(state.opened_turns), prompts)
 
+    def _opening(self, what: str, write: Callable[[], str]) -> "TurnOpening":
+        """Return the opening that `write` writes, once for all rows with the same `what`: rendering takes as long as
+        sampling some tokens of a row, and the rows of a problem often begin alike and get the same answers."""
+        digest = hashlib.blake2b(what.encode(errors="surrogatepass"), digest_size=16).digest()
+        if digest not in self._openings:
+            text = write()
+            tokens = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+            self._openings[digest] = TurnOpening(tuple(tokens), opens_thinking(text, self._tags))
+        return self._openings[digest]
+
     def _tools(self, row: int) -> list[Any] | None:
         start = self.starts[row]
         return None if start.tools_in_prompt else list(start.tools) or None
@@ -179,20 +201,28 @@ class Episodes:
 
 @dataclass(eq=False)
 class RowQueue:
-    """What each row of a cache does next: the tokens that are fed to it, or the tool that it waits for."""
+    """The rows of a cache, by place, and what each does next.
 
+    `forced`: the tokens to feed. `waiting`: the tool that the row waits for. `token` is its newest token, `column` the
+    number of its tokens, and `limit` this number at which its turn ends at the latest.
+    """
+
+    rows: list[int]
     forced: list[list[int]]
     waiting: "list[Future[TurnOutcome] | None]"
+    token: list[int]
     column: list[int]
+    limit: list[int]
 
     @classmethod
-    def of(cls, num_rows: int) -> "RowQueue":
-        return cls([[] for _ in range(num_rows)], [None] * num_rows, [0] * num_rows)
+    def of(cls, rows: list[int]) -> "RowQueue":
+        zeros = [0] * len(rows)
+        return cls(rows, [[] for _ in rows], [None] * len(rows), zeros.copy(), zeros.copy(), zeros.copy())
 
     def keep(self, places: Sequence[int]) -> None:
-        self.forced = [self.forced[place] for place in places]
-        self.waiting = [self.waiting[place] for place in places]
-        self.column = [self.column[place] for place in places]
+        """Keep the rows at these places, in this order."""
+        for name, values in vars(self).items():
+            setattr(self, name, [values[place] for place in places])
 
     def wait_for_all(self) -> bool:
         """If every row waits for a tool, wait until all have answered. Return whether they have."""

@@ -4,18 +4,17 @@ Tensor suffixes: B rows, R rows still being sampled, S rows that sample a token,
 """
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from egpo.config.schema import Rollout
 from egpo.environments import EpisodeThreads
-from egpo.environments.episodes import TurnOutcome
 from egpo.errors import InputError
 from egpo.local.draws import Draws
 from egpo.local.models.caches import compacted
-from egpo.local.models.policy import Policy
+from egpo.local.models.policy import AnySlots, Policy
 from egpo.local.rollouts import Rollouts
 from egpo.local.sampling.choose import ResponseTables, choose
 from egpo.local.sampling.episode_rows import Episodes, RowQueue, history_of
@@ -63,97 +62,99 @@ def _sample_rows(request: SampleRequest, episodes: Episodes, rows: list[int]) ->
     rows = [row for row in rows if not episodes.starts[row].ending]
     if not rows:
         return
-    policy, tables, uniform_BT = request.policy, request.tables, request.uniform_BT
+    device = request.policy.device
     slots, hidden_RD = prefill(request, rows)
-    queue = RowQueue.of(len(rows))
-    for row in rows:
-        _draw(request, episodes, row)
-    token_R = torch.zeros(len(rows), dtype=torch.long, device=policy.device)
-    while rows:
+    queue = RowQueue.of(rows)
+    for place in range(len(rows)):
+        _open_turn(request, episodes, queue, place)
+    while True:
         raise_if_cancelled()
         if queue.wait_for_all():
-            _take_answers(request, episodes, rows, queue, range(len(rows)))
-        over = [episodes.rows[row].episode.ending != "" for row in rows]
-        if any(over):
-            kept = compacted(~torch.tensor(over, device=policy.device))
-            slots.keep(kept)
-            places = kept.tolist()
-            queue.keep(places)
-            rows, token_R, hidden_RD = [rows[place] for place in places], token_R[kept], hidden_RD[kept]
-            continue
+            _take_answers(request, episodes, queue, range(len(queue.rows)))
+            kept = _drop_over(episodes, queue, slots, device)
+            hidden_RD = hidden_RD if kept is None else hidden_RD[kept]
+            if not queue.rows:
+                return
         waits = [future is not None for future in queue.waiting]
-        sampling = [place for place in range(len(rows)) if not waits[place] and not queue.forced[place]]
-        fed = [place for place in range(len(rows)) if queue.forced[place]]
+        sampling = [place for place, waiting in enumerate(waits) if not waiting and not queue.forced[place]]
+        for place, forced in enumerate(queue.forced):
+            if forced:
+                queue.token[place] = forced.pop(0)
+                queue.column[place] += 1
         if sampling:
-            at = (torch.tensor([rows[place] for place in sampling]), torch.tensor([queue.column[p] for p in sampling]))
-            place_S = torch.tensor(sampling, device=policy.device)
-            choice = choose(policy.logits(hidden_RD[place_S]), uniform_BT[at].to(policy.device), request.sampling)
-            token_R[place_S] = choice.token_R
-            here = tuple(index.to(policy.device) for index in at)
-            tables.response_BT[here], tables.logp_BT[here] = choice.token_R, choice.logp_R
-            tables.entropy_BT[here] = choice.entropy_R
-        for place in fed:
-            token = queue.forced[place].pop(0)
-            token_R[place] = token
-            tables.response_BT[rows[place], queue.column[place]] = token
-        for place in (*sampling, *fed):
-            queue.column[place] += 1
-        _end_turns(request, episodes, rows, queue, sampling)
+            _choose_tokens(request, queue, sampling, hidden_RD)
+            _end_turns(request, episodes, queue, sampling)
         if any(waits):
-            slots.hold(torch.tensor(waits, device=policy.device))
-        # The last token of an episode needs no hidden state, but rows that are over are dropped only after this.
-        if _all_over(episodes, rows):
+            slots.hold(torch.tensor(waits, device=device))
+        _drop_over(episodes, queue, slots, device)
+        if not queue.rows:
             return
-        hidden_RD = policy.next_hidden(token_R, slots)
+        hidden_RD = request.policy.next_hidden(torch.tensor(queue.token, device=device), slots)
 
 
-def _all_over(episodes: Episodes, rows: Sequence[int]) -> bool:
-    return all(episodes.rows[row].episode.ending for row in rows)
+def _choose_tokens(request: SampleRequest, queue: RowQueue, sampling: Sequence[int], hidden_RD: Tensor) -> None:
+    """Choose the next token of the rows at these places."""
+    policy, tables = request.policy, request.tables
+    place_S = torch.tensor(sampling, device=policy.device)
+    at = torch.tensor([[queue.rows[place] for place in sampling], [queue.column[place] for place in sampling]])
+    uniform_S = request.uniform_BT[at[0], at[1]].to(policy.device)
+    choice = choose(policy.logits(hidden_RD[place_S]), uniform_S, request.sampling)
+    row_S, column_S = at.to(policy.device)
+    tables.response_BT[row_S, column_S], tables.logp_BT[row_S, column_S] = choice.token_R, choice.logp_R
+    tables.entropy_BT[row_S, column_S] = choice.entropy_R
+    for place, token in zip(sampling, choice.token_R.tolist(), strict=True):
+        queue.token[place] = token
+        queue.column[place] += 1
 
 
-def _draw(request: SampleRequest, episodes: Episodes, row: int) -> None:
-    """Write the random numbers of the row's turn to the columns in which it will be sampled."""
+def _drop_over(episodes: Episodes, queue: RowQueue, slots: AnySlots, device: torch.device) -> Tensor | None:
+    """Drop the rows whose episodes are over. Return the old places of the others; None if all are left."""
+    over = [episodes.rows[row].episode.ending != "" for row in queue.rows]
+    if not any(over):
+        return None
+    kept = compacted(~torch.tensor(over, device=device))
+    slots.keep(kept)
+    queue.keep(kept.tolist())
+    return kept
+
+
+def _open_turn(request: SampleRequest, episodes: Episodes, queue: RowQueue, place: int) -> None:
+    """Set the limit of a row's turn, and write its random numbers to the columns in which it will be sampled."""
+    row = queue.rows[place]
     start = episodes.rows[row].start
-    uniform_T = episodes.uniforms(row)[: request.new_tokens - start]
-    request.uniform_BT[row, start : start + len(uniform_T)] = uniform_T
+    queue.limit[place] = min(start + episodes.turn_tokens, request.new_tokens)
+    request.uniform_BT[row, start : queue.limit[place]] = episodes.uniforms(row)[: queue.limit[place] - start]
 
 
-def _end_turns(
-    request: SampleRequest, episodes: Episodes, rows: list[int], queue: RowQueue, sampled: Sequence[int]
-) -> None:
+def _end_turns(request: SampleRequest, episodes: Episodes, queue: RowQueue, sampled: Sequence[int]) -> None:
     """Hand the turns that have ended to their episodes, and take the answers of those that never wait."""
     tables, stops, answered = request.tables, request.stops, []
     for place in sampled:
-        row, end = rows[place], queue.column[place]
-        start = episodes.rows[row].start
-        written = tables.response_BT[row, start:end].tolist()
-        finished = stops.ends(written, request.policy.tokenizer)
-        if finished or end - start >= episodes.turn_tokens or end >= request.new_tokens:
+        row, end = queue.rows[place], queue.column[place]
+        finished = queue.token[place] in stops.ids
+        if not (finished or stops.strings or end == queue.limit[place]):
+            continue
+        written = tables.response_BT[row, episodes.rows[row].start : end].tolist()
+        finished = finished or stops.ends(written, request.policy.tokenizer)
+        if finished or end == queue.limit[place]:
             tables.length_B[row], tables.finished_B[row] = end, finished
             queue.waiting[place] = episodes.end_turn(row, written, finished=finished)
             if episodes.rows[row].episode.is_fast:
                 answered.append(place)
-    _take_answers(request, episodes, rows, queue, answered)
+    _take_answers(request, episodes, queue, answered)
 
 
-def _take_answers(
-    request: SampleRequest, episodes: Episodes, rows: list[int], queue: RowQueue, places: Iterable[int]
-) -> None:
+def _take_answers(request: SampleRequest, episodes: Episodes, queue: RowQueue, places: Iterable[int]) -> None:
     """Queue the tokens of the answers to these rows. A row whose episode is over has none."""
     for place in places:
         future, queue.waiting[place] = queue.waiting[place], None
         assert future is not None
-        queue.forced[place] = _continued(request, episodes, rows[place], future, queue.column[place])
-
-
-def _continued(
-    request: SampleRequest, episodes: Episodes, row: int, future: "Future[TurnOutcome]", column: int
-) -> list[int]:
-    last = int(request.tables.response_BT[row, column - 1])
-    forced = episodes.following(row, future.result(), last, column)
-    if not episodes.rows[row].episode.ending:
-        _draw(request, episodes, row)
-    return forced
+        row, column = queue.rows[place], queue.column[place]
+        forced = episodes.following(row, future.result(), queue.token[place], column)
+        if not episodes.rows[row].episode.ending:
+            request.tables.response_BT[row, column : column + len(forced)] = torch.tensor(forced, dtype=torch.long)
+            queue.forced[place] = forced
+            _open_turn(request, episodes, queue, place)
 
 
 def _one_sample_per_turn(episodes: Episodes, tables: ResponseTables) -> SampleRequest:
