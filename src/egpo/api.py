@@ -138,6 +138,8 @@ def evaluate(
     min_p: float = 0.0,
     greedy: bool = False,
     max_tokens: int | None = None,
+    max_turns: int | None = None,
+    max_turn_tokens: int | None = None,
     ks: Iterable[int] | None = None,
     seed: int = 0,
     checkpoint: str | int = "latest",
@@ -150,8 +152,9 @@ def evaluate(
     variables of the chat template, the thinking tags and the maximum response length are those of the run. `like` is a
     run from which these are taken if `model` is not a run, so that a base model is evaluated like the trained model.
     `task_settings` are the arguments of a task that is given by its name. `n` responses are sampled to each of the
-    first `problems` problems; `greedy` takes the likeliest tokens instead. `ks` are the k of pass@k. `checkpoint` of a
-    run is "latest", "best" or a step. Figures and responses are also written to `evals` of the run, or of the run
+    first `problems` problems; `greedy` takes the likeliest tokens instead. `max_turns` and `max_turn_tokens` limit the
+    episodes of a task with an environment; `max_tokens` is then the limit of a whole episode. `ks` are the k of pass@k.
+    `checkpoint` of a run is "latest", "best" or a step. Figures and responses are also written to `evals` of the run, or of the run
     `like`, to `evals` here without a run, or to `out`. `egpo eval --url` evaluates a model on a server.
 
     >>> base = evaluate("egpo-tiny", "countdown", problems=64, n=4, max_tokens=128)  # doctest: +SKIP
@@ -164,11 +167,14 @@ def evaluate(
     from egpo.evals.targets import local_targets
 
     words = [run_word(model, "evaluate"), *([] if like is None else [run_word(like, "evaluate")])]
-    require_counts("evaluate", problems=problems, n=n, max_tokens=max_tokens)
+    counts = {"problems": problems, "n": n, "max_tokens": max_tokens, "max_turns": max_turns}
+    require_counts("evaluate", **counts, max_turn_tokens=max_turn_tokens)
     target = local_targets(words, str(checkpoint), None if out is None else Path(out), device)[0]
     recipe = target.recipe
     longest = max_tokens or (recipe.rollout.max_response_tokens if recipe else None)
-    sampling = Sampling(1 if greedy else n, 0.0 if greedy else temperature, top_p, longest, seed, top_k, min_p)
+    how_many, how_hot = (1, 0.0) if greedy else (n, temperature)
+    limits = (max_turns, max_turn_tokens)
+    sampling = Sampling(how_many, how_hot, top_p, longest, seed, top_k, min_p, *limits)
     with task_name(task) as name:
         known = recipe.task if recipe and name in (None, recipe.task.name) else None
         name = known.name if known else name

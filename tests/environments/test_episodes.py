@@ -380,7 +380,7 @@ def test_a_record_replays_to_the_same_verdict(guess):
     changed["verdict"]["reward"] = 0.5
     changed["turns"][0]["messages"][0]["content"] = "right"
     different = replay(EpisodeRecord.from_json(json.dumps(changed)), guess).differences
-    assert [line.split(":")[0] for line in different] == ["verdict", "turn 0"]
+    assert [line.split(":")[0] for line in different] == ["verdict", "turn 0, messages"]
 
 
 def test_a_record_keeps_the_thinking_tags(guess):

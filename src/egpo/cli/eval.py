@@ -25,6 +25,13 @@ OUT_HELP = (
     "Folder for figures and responses. Default: `evals` in the run folder; for other models, that of the first run "
     "among the models, or `evals` in the current folder."
 )
+TURNS_HELP = (
+    "Longest episode of a task with an environment, in turns of the assistant. Default: that of the run's recipe, or 8."
+)
+TURN_TOKENS_HELP = (
+    "Longest turn of an episode, in tokens; --max-tokens limits the whole episode. Default: that of the run's recipe, "
+    "or no limit."
+)
 K_HELP = "Values of k for pass@k, as in 1,2,4. Default: the powers of two up to n."
 URL_HELP = (
     "Evaluate models of this OpenAI-compatible server, as in http://localhost:8000/v1. Answers are cached on disk."
@@ -57,6 +64,8 @@ def eval_models(
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Longest response, in tokens. Default: that of the run's recipe, or 1024.")
     ] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help=TURNS_HELP, show_default=False)] = None,
+    max_turn_tokens: Annotated[int | None, typer.Option(min=1, help=TURN_TOKENS_HELP, show_default=False)] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling and of the bootstrap.")] = 0,
     checkpoint: Annotated[str, typer.Option(help="Checkpoint of a run: latest, best, or a step number.")] = "latest",
     device: Annotated[
@@ -91,7 +100,15 @@ def eval_models(
     if max_tokens is None and recipe is not None:
         max_tokens = recipe.rollout.max_response_tokens
     sampling = Sampling(
-        1 if greedy else n, 0.0 if greedy else temperature, top_p, max_tokens, seed, top_k=top_k, min_p=min_p
+        1 if greedy else n,
+        0.0 if greedy else temperature,
+        top_p,
+        max_tokens,
+        seed,
+        top_k=top_k,
+        min_p=min_p,
+        max_turns=max_turns,
+        max_turn_tokens=max_turn_tokens,
     )
     exam = _exam(
         task, settings or (), recipe, split=split, num_problems=problems, sampling=sampling, ks=_ks(k, sampling.n)

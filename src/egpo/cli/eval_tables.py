@@ -76,6 +76,11 @@ def figure_rows(figures: Figures) -> Iterator[Sequence[str]]:
         yield "length (tokens)", *number(figures.length, 1)
     if figures.truncated_frac is not None:
         yield "cut off at the length limit", f"{figures.truncated_frac:.1%}", ""
+    yield from ((f"{name} per episode", *number(found, 2)) for name, found in _per_episode(figures) if found)
+
+
+def _per_episode(figures: Figures) -> list[tuple[str, Estimate | None]]:
+    return [("turns", figures.turns), ("calls", figures.calls)]
 
 
 def percent(estimate: Estimate | None) -> tuple[str, str]:
@@ -103,6 +108,10 @@ def reason_rows(evaluation: Evaluation) -> Iterator[Sequence[str]]:
 
 def notes_on(evaluation: Evaluation) -> Iterator[str]:
     figures = evaluation.figures
+    if figures.endings:
+        yield "endings: " + ", ".join(f"{name} {count:,}" for name, count in figures.endings.items())
+    if figures.faults:
+        yield "the model's faults: " + ", ".join(f"{name} {count:,}" for name, count in figures.faults.items())
     if figures.num_failed:
         yield f"{figures.num_failed:,} of {figures.num_responses:,} responses failed and are left out of all figures."
     if evaluation.num_left_out:

@@ -127,7 +127,7 @@ def _setup(evaluation: StoredEvaluation) -> dict[str, str]:
     """
     setup = {key: evaluation.header.get(key) for key in ("task", "split", "data", "sandbox", "step")}
     setup["engine"] = "embedded" if evaluation.section("entropy") else "server"
-    for section, ignored in (("task_settings", "source"), ("sampling", "seed")):
+    for section, ignored in (("task_settings", "source"), ("sampling", "seed"), ("episode_limits", "")):
         setup |= {f"{section}.{key}": value for key, value in evaluation.section(section).items() if key != ignored}
     return {key: _ABSENT if value is None else str(value) for key, value in setup.items()}
 

@@ -203,6 +203,11 @@ class Episode:
         if not self.ending:
             self._end(ending)
 
+    def close(self) -> None:
+        """Release the instance of an episode that is not played to its end. There is no verdict, and no record."""
+        if not self.ending:
+            self._close()
+
     def record(self) -> EpisodeRecord:
         """Return the record of an episode that has ended."""
         if not self.ending:

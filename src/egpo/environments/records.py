@@ -1,7 +1,7 @@
 """What is stored of an episode: its turns, calls, results, changes of state, verdict, and the reasons of its faults.
 
 Every record is a frozen dataclass of JSON values: `record.to_json()` is one line of a file, `EpisodeRecord.from_json`
-reads it back.
+reads it back. `record.stored()` is the compact form in files of rollouts and evaluations; `from_stored` reads it.
 """
 
 import json
@@ -15,6 +15,9 @@ from egpo.tags import THINK_TAGS
 
 Message = dict[str, Any]
 MOST_CHANGES, MOST_CHANGE_CHARS = 64, 400
+MOST_STORED_CHARS = 200_000
+"""The largest stored form of an episode, in characters of JSON, besides the texts that the model wrote."""
+_CUT_CHARS = 400
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,76 @@ class EpisodeRecord:
             what = f"this is not the record of an episode ({type(error).__name__}: {error})"
             raise InputError(what, where="episode", fix="give a line that egpo wrote for an episode") from error
 
+    def stored(self, most_chars: int = MOST_STORED_CHARS) -> dict[str, Any]:
+        """Return the compact form, of JSON values: without the tools, and without what follows from other values.
+
+        If it is longer than `most_chars`, long results and values are cut, and `cut` is true: such an episode can be
+        read, and not be replayed.
+        """
+        value: dict[str, Any] = plain_json(asdict(self))
+        del value["tools"]
+        value["turns"] = [_stored_turn(turn) for turn in value["turns"]]
+        if value["messages"] == value["row"].get("prompt"):
+            del value["messages"]
+        value = {name: one for name, one in value.items() if one or name in ("row", "turns", "verdict")}
+        size = len(json.dumps(value)) - sum(len(json.dumps(turn.text)) for turn in self.turns)
+        return value if size <= most_chars else _cut_down(value, most_chars)
+
+    @classmethod
+    def from_stored(cls, value: Any) -> "EpisodeRecord":
+        """Read the compact form. InputError if this is not one, or one that was cut."""
+        try:
+            if value.get("cut"):
+                what = "the record was cut when it was stored, because it is very long"
+                raise InputError(what, where="episode", fix="leave this episode out")
+            absent = {"settings": {}, "limits": {}, "reasons": {}, "ending": "", "deterministic": False, "tools": []}
+            messages = value["row"].get("prompt") or []
+            whole = {**absent, "messages": messages, **value}
+            return cls.from_json(json.dumps({**whole, "turns": [_whole_turn(turn) for turn in whole["turns"]]}))
+        except (TypeError, KeyError, AttributeError) as error:
+            what = f"this is not the stored record of an episode ({type(error).__name__}: {error})"
+            raise InputError(what, where="episode", fix="give a file that egpo wrote") from error
+
     def transcript(self) -> list[Message]:
         """Return the whole conversation as chat messages; the content of the assistant's is the text as sampled."""
         return [*self.messages, *transcript_of(self.turns)]
+
+
+def plain_json(value: Any) -> Any:
+    """Return a value as it would be read back from a file: JSON values only, NaN and other objects as text."""
+    return json.loads(json.dumps(value, default=str), parse_constant=str)
+
+
+def _stored_turn(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a turn without its empty fields, and without the messages that only repeat the results of its calls."""
+    messages = [{"role": "tool", "name": call["name"], "content": call["result"]} for call in turn["calls"]]
+    calls = [{name: one for name, one in call.items() if one or name == "arguments"} for call in turn["calls"]]
+    kept = {**turn, "calls": calls, "messages": [] if turn["messages"] == messages else turn["messages"]}
+    return {name: one for name, one in kept.items() if one or name == "text"}
+
+
+def _whole_turn(turn: Mapping[str, Any]) -> dict[str, Any]:
+    calls = [{"result": "", **call} for call in turn.get("calls", [])]
+    messages = [{"role": "tool", "name": call["name"], "content": call["result"]} for call in calls]
+    return {"messages": messages, "changes": {}, **turn, "calls": calls}
+
+
+def _cut_down(value: Mapping[str, Any], most_chars: int) -> dict[str, Any]:
+    """Return a stored record with long values cut; if that is not enough, without row, calls and changes."""
+    texts = [turn["text"] for turn in value["turns"]]
+    cut = {**_shortened(value), "cut": True}
+    if len(json.dumps(cut)) > most_chars:
+        kept = ("environment", "ending", "verdict", "reasons", "deterministic", "fault")
+        cut = {name: cut[name] for name in kept if name in cut} | {"row": {}, "turns": [{} for _ in texts], "cut": True}
+    return {**cut, "turns": [{**turn, "text": text} for turn, text in zip(cut["turns"], texts, strict=True)]}
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= _CUT_CHARS else value[:_CUT_CHARS] + "…"
+    if isinstance(value, dict):
+        return {_shortened(key): _shortened(one) for key, one in value.items()}
+    return [_shortened(one) for one in value] if isinstance(value, list) else value
 
 
 def _is_writable(text: str) -> bool:

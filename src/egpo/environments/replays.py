@@ -1,10 +1,10 @@
 """Replays: a recorded episode, played again with its recorded texts in a new instance of its environment."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from egpo.environments.episodes import Episode, EpisodeLimits
 from egpo.environments.hosts import EnvironmentHost
-from egpo.environments.records import EpisodeRecord
+from egpo.environments.records import EpisodeRecord, plain_json
 from egpo.errors import InputError
 
 
@@ -44,14 +44,15 @@ def replay(record: EpisodeRecord, host: EnvironmentHost | None = None) -> Replay
 
 
 def _differences(one: EpisodeRecord, other: EpisodeRecord) -> list[str]:
+    """Compare two records as they would be read back from a file: tuples are lists there, and NaN equals itself."""
+    before, after = plain_json(asdict(one)), plain_json(asdict(other))
     found = [
-        f"{name}: {getattr(one, name)!r:.200} is now {getattr(other, name)!r:.200}"
+        f"{name}: {before[name]!r:.200} is now {after[name]!r:.200}"
         for name in ("ending", "verdict", "messages", "reasons")
-        if getattr(one, name) != getattr(other, name)
+        if before[name] != after[name]
     ]
     if len(one.turns) != len(other.turns):
         found.append(f"turns: {len(one.turns)} are now {len(other.turns)}")
-    pairs = zip(one.turns, other.turns, strict=False)
-    return found + [
-        f"turn {at}: {a.messages!r:.200} is now {b.messages!r:.200}" for at, (a, b) in enumerate(pairs) if a != b
-    ]
+    for at, (a, b) in enumerate(zip(before["turns"], after["turns"], strict=False)):
+        found += [f"turn {at}, {name}: {a[name]!r:.200} is now {b[name]!r:.200}" for name in a if a[name] != b[name]]
+    return found

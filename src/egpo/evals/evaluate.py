@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from egpo.environments.records import episode_verdicts
 from egpo.errors import EgpoError, InputError
 from egpo.evals.figures import Figures, figures_of
 from egpo.evals.intervals import require_ks
@@ -118,15 +119,23 @@ def judge_responses(
 ) -> tuple[SampleRecord, ...]:
     """Judge the responses, and return their records in the order of problems and samples.
 
-    Responses that a server failed to give are recorded as failed. Raise EgpoError if all failed.
+    Responses that a server failed to give are recorded as failed. Raise EgpoError if all failed. Episodes were judged
+    by their environments.
     """
     ordered = sorted(responses, key=lambda response: (response.problem, response.sample))
     answered = [response for response in ordered if response.failure is None]
     if ordered and not answered:
         what = f"the server failed to give any of {len(ordered)} responses; the first failure is: {ordered[0].failure}"
         raise EgpoError(what, where="evaluation")
-    verdicts = iter(judge_texts(task, [problems[r.problem] for r in answered], [r.text for r in answered]))
+    verdicts = iter(_verdicts(task, problems, answered))
     return tuple(_record(problems[r.problem], r, _failed(r) or next(verdicts), data_source) for r in ordered)
+
+
+def _verdicts(task: Task, problems: Sequence[Problem], answered: Sequence[Response]) -> Sequence[Verdict]:
+    episodes = [response.episode for response in answered if response.episode is not None]
+    if len(episodes) == len(answered):
+        return episode_verdicts(episodes)
+    return judge_texts(task, [problems[r.problem] for r in answered], [r.text for r in answered])
 
 
 def _failed(response: Response) -> Verdict | None:
@@ -150,6 +159,7 @@ def _record(problem: Problem, response: Response, verdict: Verdict, data_source:
         data_source=data_source,
         ability=problem.ability,
         extra_info=dict(problem.extra),
+        episode=None if response.episode is None else response.episode.stored(),
     )
 
 
@@ -175,14 +185,29 @@ def as_json_value(evaluation: Evaluation, origin: Origin) -> dict[str, Any]:
         "task": exam.task,
         "task_settings": dict(exam.settings),
         "split": exam.split,
-        "sampling": asdict(exam.sampling),
-        **asdict(evaluation.figures),
+        "sampling": exam.sampling.as_json_value(),
+        **_episode_limits(evaluation),
+        **_figures_as_json(evaluation.figures),
         "num_failed": evaluation.figures.num_failed,
         "num_left_out": evaluation.num_left_out,
         "data": evaluation.data,
         "sandbox": evaluation.sandbox,
         "versions": installed_versions(),
     }
+
+
+def _figures_as_json(figures: Figures) -> dict[str, Any]:
+    value = asdict(figures)
+    if not figures.endings:  # single responses
+        for name in ("turns", "calls", "endings", "faults"):
+            del value[name]
+    return value
+
+
+def _episode_limits(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the limits under which episodes were played; nothing for single responses."""
+    limits = next((sample.episode.get("limits") for sample in evaluation.samples if sample.episode), None)
+    return {} if limits is None else {"episode_limits": dict(limits)}
 
 
 def write_evaluation(

@@ -7,8 +7,9 @@ intervals.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Any
 
 from egpo.evals.intervals import SHARES, Estimate, mean_with_interval, pass_at_k
 from egpo.evals.responses import SampleRecord
@@ -59,6 +60,9 @@ class Figures:
     response), in nats. `length`: in tokens. `readable_frac`: fraction of responses that contain an answer, right or
     wrong. `reasons`: number of judged responses by reason. `failures`: number of responses for which the checker or the
     server failed, by reason; all figures except `num_responses` leave these out.
+
+    Of episodes: `turns` and `calls` per episode, the number of episodes by `endings`, and how often each fault of the
+    model occurred (`faults`). `readable_frac` is None.
     """
 
     num_problems: int
@@ -72,6 +76,10 @@ class Figures:
     readable_frac: float | None
     reasons: Mapping[str, int]
     failures: Mapping[str, int]
+    turns: Estimate | None = None
+    calls: Estimate | None = None
+    endings: Mapping[str, int] = field(default_factory=dict)
+    faults: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def num_failed(self) -> int:
@@ -92,10 +100,27 @@ def figures_of(samples: Sequence[SampleRecord], ks: Iterable[int] = (1,), seed: 
         entropy=_entropies(judged, seed),
         length=_over_problems(((s.problem, s.num_tokens) for s in judged), seed),
         truncated_frac=_share(not sample.finished for sample in judged if sample.finished is not None),
-        readable_frac=_share(sample.reason not in UNREADABLE for sample in judged),
+        readable_frac=_share(sample.reason not in UNREADABLE for sample in judged if sample.episode is None),
         reasons=_counted(sample.reason for sample in judged),
         failures=_counted(sample.reason for sample in samples if sample.failed),
+        **_of_episodes(judged, seed),
     )
+
+
+def _of_episodes(judged: Sequence[SampleRecord], seed: int) -> dict[str, Any]:
+    episodes = [(sample.problem, sample.episode) for sample in judged if sample.episode is not None]
+    if not episodes:
+        return {}
+    calls = [(problem, sum(len(turn.get("calls", ())) for turn in one["turns"])) for problem, one in episodes]
+    faults: Counter[str] = Counter()
+    for _, one in episodes:
+        faults.update(one.get("reasons", {}))
+    return {
+        "turns": _over_problems([(problem, len(one["turns"])) for problem, one in episodes], seed),
+        "calls": _over_problems(calls, seed),
+        "endings": _counted(str(one.get("ending")) for _, one in episodes),
+        "faults": dict(faults.most_common()),
+    }
 
 
 def _entropies(judged: Sequence[SampleRecord], seed: int) -> dict[str, Estimate]:

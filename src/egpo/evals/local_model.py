@@ -4,20 +4,24 @@ In the names of tensors, B is the number of rows (responses) of a batch.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 
 from egpo.config.schema import Rollout
+from egpo.config.sections.training import EpisodeSettings
+from egpo.environments import EpisodeThreads
 from egpo.errors import InputError
 from egpo.evals.responses import ProgressCallback, Response, Sampling
 from egpo.local.draws import Draws
 from egpo.local.measure import measure
 from egpo.local.models.policy import Policy, prompt_tokens
 from egpo.local.rollouts import Rollouts
+from egpo.local.sampling.episode_rows import Episodes
 from egpo.local.sampling.sample import sample
 from egpo.local.training.preflight import require_tags_in_text
 from egpo.tags import THINK_TAGS
 from egpo.tasks import Problem, Task
+from egpo.tasks.episodes import environment_of
 
 ROWS_AT_ONCE = 256
 _USUAL_MAX_TOKENS = 1024
@@ -29,7 +33,7 @@ class LocalModel:
 
     `tags` open and close the thinking. A response ends at one of the strings `stop`, one of the token ids
     `stop_tokens`, or the model's own end token. `rows_at_once` responses are sampled per batch. Problems whose prompts
-    are longer than `max_prompt_tokens` are left out.
+    are longer than `max_prompt_tokens` are left out. `episodes`: limits, for tasks with an environment.
     """
 
     label: str
@@ -39,16 +43,17 @@ class LocalModel:
     stop_tokens: tuple[int, ...] = ()
     rows_at_once: int = ROWS_AT_ONCE
     max_prompt_tokens: int | None = None
+    episodes: EpisodeSettings = field(default_factory=EpisodeSettings)
 
     def respond(
         self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: ProgressCallback
     ) -> list[Response]:
-        """Sample responses to the problems. They depend on the seed, but not on which problems share a batch.
+        """Sample responses to the problems, or episodes if the task has an environment.
 
-        Problems whose prompts are too long get no response.
+        They depend on the seed, but not on which problems share a batch. Problems whose prompts are too long get none.
         """
         require_tags_in_text(self.policy.tokenizer, self.tags, task)
-        lengths = [len(prompt) for prompt in prompt_tokens(self.policy, task, problems)]
+        lengths = self._prompt_lengths(task, problems)
         rollout = self._rollout(sampling, lengths)
         room = self.policy.context - rollout.max_response_tokens
         longest = room if self.max_prompt_tokens is None else min(room, self.max_prompt_tokens)
@@ -56,12 +61,26 @@ class LocalModel:
         responses: list[Response] = []
         for batch in self._batches(fitting, sampling.n):
             watch(len(responses), len(fitting) * sampling.n)
-            rollouts = sample(
-                self.policy, task, [problems[i] for i in batch], rollout, Draws(sampling.seed, purpose="evaluation")
-            )
+            draws = Draws(sampling.seed, purpose="evaluation")
+            rollouts = sample(self.policy, task, [problems[i] for i in batch], rollout, draws, tags=self.tags)
             responses += self._read(rollouts, batch)
         watch(len(responses), len(fitting) * sampling.n)
         return responses
+
+    def _prompt_lengths(self, task: Task, problems: Sequence[Problem]) -> list[int]:
+        if not problems or environment_of(task, problems[0]) is None:
+            return [len(prompt) for prompt in prompt_tokens(self.policy, task, problems)]
+        lengths: list[int] = []
+        settings = Rollout(n=1, episodes=self.episodes)
+        with EpisodeThreads() as threads:
+            for batch in self._batches(list(range(len(problems))), 1):
+                # What an environment says first, and its tools, are known only from an instance that was reset.
+                chosen = [problems[place] for place in batch]
+                started = Episodes(self.policy, task, chosen, settings, Draws(0), threads, self.tags)
+                lengths += [len(started.prompt(row)) for row in range(len(batch))]
+                for state in started.rows:
+                    state.episode.close()
+        return lengths
 
     def _batches(self, indices: list[int], n: int) -> Iterator[list[int]]:
         size = max(1, self.rows_at_once // n)
@@ -76,6 +95,7 @@ class LocalModel:
             max_response_tokens=self._max_tokens(sampling.max_tokens, prompt_lengths),
             stop=self.stop,
             stop_tokens=self.stop_tokens,
+            episodes=limited_episodes(self.episodes, sampling),
         )
         # `Rollout` belongs to training and rejects a temperature of 0, which an evaluation may have: set it unchecked.
         return rollout.model_copy(update={"temperature": float(sampling.temperature)})
@@ -112,4 +132,11 @@ class LocalModel:
                 num_tokens=lengths[row],
                 finished=finished[row],
                 entropy={name: value for name, value in entropies.items() if isfinite(value)},
+                episode=None if rollouts.episodes is None else rollouts.episodes[row].record,
             )
+
+
+def limited_episodes(settings: EpisodeSettings, sampling: Sampling) -> EpisodeSettings:
+    """Return the limits of episodes, with those that the sampling sets."""
+    chosen = {"max_turns": sampling.max_turns, "max_turn_tokens": sampling.max_turn_tokens}
+    return settings.model_copy(update={name: value for name, value in chosen.items() if value is not None})

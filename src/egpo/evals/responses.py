@@ -6,7 +6,7 @@ field that verl also writes has verl's name, so that `egpo audit rewards` can re
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +16,7 @@ from egpo.files import write_atomically
 from egpo.runs.json_lines import encoded, read_lines
 
 if TYPE_CHECKING:
+    from egpo.environments.records import EpisodeRecord
     from egpo.tasks import Problem, Task
 from egpo.runs.stored import EvaluationFile
 
@@ -32,7 +33,9 @@ class Sampling:
     """How responses are sampled. `n` is the number per problem; temperature 0 is greedy decoding, and needs `n` = 1.
 
     `max_tokens`: longest response. None: 1,024 tokens, or fewer if the context is shorter; a served model uses the
-    server's default. `top_k` = 0 and `min_p` = 0 turn these filters off.
+    server's default. `top_k` = 0 and `min_p` = 0 turn these filters off. `max_turns` and `max_turn_tokens` limit the
+    episodes of a task with an environment; None: as in the recipe. `max_tokens` is then the limit of a whole episode; a
+    served model, whose tokens are counted by the server, is only limited in each turn.
     """
 
     n: int = 8
@@ -42,6 +45,8 @@ class Sampling:
     seed: int = 0
     top_k: int = 0
     min_p: float = 0.0
+    max_turns: int | None = None
+    max_turn_tokens: int | None = None
 
     def __post_init__(self) -> None:
         faults = {
@@ -52,6 +57,8 @@ class Sampling:
             f"seed={self.seed}": not 0 <= self.seed < 2**32,
             f"top_k={self.top_k}": self.top_k < 0,
             f"min_p={self.min_p}": not 0 <= self.min_p <= 1,
+            f"max_turns={self.max_turns}": self.max_turns is not None and self.max_turns < 1,
+            f"max_turn_tokens={self.max_turn_tokens}": self.max_turn_tokens is not None and self.max_turn_tokens < 1,
             f"n={self.n} with greedy decoding": self.temperature == 0 and self.n > 1,
         }
         for name, is_wrong in faults.items():
@@ -65,6 +72,11 @@ class Sampling:
         """The number of responses and the temperature as a part of a file name: `greedy`, or such as `n8-t0.7`."""
         return "greedy" if self.temperature == 0 else f"n{self.n}-t{self.temperature:g}"
 
+    def as_json_value(self) -> dict[str, Any]:
+        """Return the settings; limits of episodes only if they are set."""
+        limits = ("max_turns", "max_turn_tokens")
+        return {name: value for name, value in asdict(self).items() if value is not None or name not in limits}
+
 
 @dataclass(frozen=True)
 class Response:
@@ -72,7 +84,8 @@ class Response:
 
     `problem` is the index of its problem, and `sample` its number among the responses to this problem, from 0.
     `entropy` is the mean entropy of each segment, in nats. Unknown values are None or missing: a server reports no
-    entropy. `failure` is the reason why the server gave no text; None if it did.
+    entropy. `failure` is the reason why the server gave no text; None if it did. `episode`: the record of an episode,
+    which has its verdict; `text` then has the assistant's texts of all turns.
     """
 
     problem: int
@@ -83,6 +96,7 @@ class Response:
     finished: bool | None = None
     entropy: Mapping[str, float] = field(default_factory=dict)
     failure: str | None = None
+    episode: "EpisodeRecord | None" = None
 
 
 class Respondent(Protocol):
@@ -130,6 +144,8 @@ class SampleRecord:
     data_source: str = ""
     ability: str = ""
     extra_info: Mapping[str, Any] = field(default_factory=dict)
+    episode: Mapping[str, Any] | None = None
+    """The stored form of an episode's record (`EpisodeRecord.stored`); None for a single response."""
 
 
 def write_samples(path: Path, samples: Iterable[SampleRecord]) -> None:
@@ -168,6 +184,8 @@ class StoredEvaluation(EvaluationFile):
 
 def _as_line(sample: SampleRecord) -> dict[str, Any]:
     line = {item.name: getattr(sample, item.name) for item in fields(sample)}
+    if sample.episode is None:
+        del line["episode"]
     # A custom reward may be NaN, which JSON does not have.
     return line | {"score": sample.score if math.isfinite(sample.score) else None}
 

@@ -176,7 +176,8 @@ class LocalTarget(EvaluationTarget):
             return
         model = Model(path=self.place.model, device=self.device, template=self.recipe.model.template)
         rollout, tags = self.recipe.rollout, self.recipe.segments.tags
-        yield LocalModel(self.label, load_policy(model), tags, rollout.stop, rollout.stop_tokens)
+        loaded = load_policy(model)
+        yield LocalModel(self.label, loaded, tags, rollout.stop, rollout.stop_tokens, episodes=rollout.episodes)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ class Subject:
             stop_tokens=rollout.stop_tokens,
             rows_at_once=rollout.rows_at_once or ROWS_AT_ONCE,
             max_prompt_tokens=rollout.max_prompt_tokens,
+            episodes=rollout.episodes,
         )
 
 
