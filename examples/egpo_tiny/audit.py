@@ -43,7 +43,7 @@ def main() -> None:
     count = parser.parse_args().count
     for lesson in LESSONS:
         judged = judge_habits(lesson, count)
-        print(f"{lesson.task}: {sum(one.share * one.right_frac for one in judged):.2f} right")
+        print(f"{lesson.name}: {sum(one.share * one.right_frac for one in judged):.2f} right")
         for one in judged:
             print(f"  {one.habit:28} share {one.share:.3f}  right {one.right_frac:.2f}  failed {one.failed_frac:.2f}")
 

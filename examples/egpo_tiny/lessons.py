@@ -1,26 +1,31 @@
-"""The lessons of egpo-tiny: four tasks of the package with small settings, and the habits of answering each.
+"""The lessons of egpo-tiny: tasks of the package with small settings, and the habits of answering each.
 
-A habit is a way to answer, good or bad, with a fixed share of the lesson's examples.
+A habit is a way to answer, good or bad, with a fixed share of the lesson's examples. The model learns in two stages:
+the first has four tasks of single responses, the second also has episodes.
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from egpo.tasks import Problem, Task, load_task
-from examples.egpo_tiny import countdown, programs, tool_calls, word_problems
+from examples.egpo_tiny import countdown, programs, tool_calls, toolbox, word_problems
 
 Respond = Callable[[Problem, str, random.Random], str]
-"""(problem, habit, rng) -> response."""
+"""(problem, habit, rng) -> response. The texts of an episode stand in one response, with `TURN_BREAK` between them."""
+
+
+def _own_key(problem: Problem) -> Iterable[str]:
+    return (problem.key,)
 
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
     """The part of the corpus for one task.
 
-    `share` is its fraction of the conversations, and `habits` maps each habit to its fraction of the lesson. Problems
-    of the `unseen` splits are left out.
+    `share` is its weight among the conversations, and `habits` maps each habit to its fraction of the lesson. Problems
+    of the `unseen` splits are left out; `keys` are the keys of all problems that a problem contains.
     """
 
     task: str
@@ -29,12 +34,17 @@ class Lesson:
     respond: Respond
     settings: Mapping[str, Any] = field(default_factory=dict)
     unseen: tuple[str, ...] = ("test",)
+    name: str = ""
+    keys: Callable[[Problem], Iterable[str]] = _own_key
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.task)
 
     def load(self, **more: Any) -> Task:
-        return load_task(self.task, **self.settings, **more)
+        return load_task(self.task, **{**self.settings, **more})
 
 
-LESSONS: tuple[Lesson, ...] = (
+FIRST: tuple[Lesson, ...] = (
     Lesson(
         "countdown",
         0.45,
@@ -77,3 +87,28 @@ LESSONS: tuple[Lesson, ...] = (
     ),
     Lesson("code", 0.15, programs.HABITS, programs.respond, {"train": 192, "test": 48}),
 )
+_WORLDS = {"tools": "signatures", "distractors": 1}
+SECOND: tuple[Lesson, ...] = (
+    Lesson(
+        "toolbox",
+        0.45,
+        toolbox.HABITS,
+        toolbox.respond,
+        {**_WORLDS, "chains": 0.2, "missing": 0.2, "errors": 0.1, "train": 1024, "test": 256},
+        unseen=("train", "test"),
+        keys=toolbox.keys,
+    ),
+    Lesson(
+        "toolbox",
+        0.1,
+        toolbox.HABITS,
+        toolbox.respond,
+        {**_WORLDS, "min_requests": 2, "max_requests": 2, "train": 1024, "test": 256},
+        unseen=("train", "test"),
+        name="toolbox_two",
+        keys=toolbox.keys,
+    ),
+)
+LESSONS = (*FIRST, *SECOND)
+STAGES: Mapping[str, tuple[Lesson, ...]] = {"first": FIRST, "second": LESSONS}
+"""The lessons of each stage. The second repeats the first, so that nothing is forgotten."""

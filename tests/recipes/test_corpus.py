@@ -10,30 +10,43 @@ import yaml
 
 from egpo.rewards.sandbox import sandbox_status
 from egpo.tasks import Problem
+from egpo.tasks.episodes import TURN_BREAK
 from examples.egpo_tiny import corpus, countdown
 from examples.egpo_tiny.audit import judge_habits
 from examples.egpo_tiny.corpus import draw_example, examples, write_corpus
-from examples.egpo_tiny.lessons import LESSONS
+from examples.egpo_tiny.lessons import FIRST, LESSONS, SECOND
 
-BY_TASK = {lesson.task: lesson for lesson in LESSONS}
+BY_TASK = {lesson.name: lesson for lesson in LESSONS}
 ALWAYS_RIGHT = {
     "countdown": set(),
     "gsm8k": {"worked", "at_once"},
     "function_calling": {"thinks, whole"},
     "code": {"right"},
+    "toolbox": {"careful"},
+    "toolbox_two": {"careful"},
 }
 SOMETIMES_RIGHT = {
     "countdown": {"persistent, exact", "hasty, exact"},
     "gsm8k": {"stops_early"},
     "function_calling": {"thinks, cuts_short"},
     "code": {"misread"},
+    # A light may be on already, and a file unlocked by the wrong tool.
+    "toolbox": {"hasty", "no_call", "other_tool", "unclosed"},
+    "toolbox_two": {"hasty", "no_call", "other_tool", "unclosed"},
 }
 needs_sandbox = pytest.mark.skipif(not sandbox_status().ok, reason="no sandbox works here")
-JUDGES = [("countdown", 60), ("gsm8k", 60), ("function_calling", 60), pytest.param("code", 8, marks=needs_sandbox)]
+JUDGES = [
+    ("countdown", 60),
+    ("gsm8k", 60),
+    ("function_calling", 60),
+    ("toolbox", 60),
+    ("toolbox_two", 60),
+    pytest.param("code", 8, marks=needs_sandbox),
+]
 
 
 def test_shares_are_shares():
-    assert sum(lesson.share for lesson in LESSONS) == pytest.approx(1)
+    assert sum(lesson.share for lesson in FIRST) == pytest.approx(1)
     for lesson in LESSONS:
         assert sum(lesson.habits.values()) == pytest.approx(1)
 
@@ -59,17 +72,57 @@ def test_without_thinking_the_same_calls_are_right_in_plain_mode():
 def test_the_card_shows_the_settings():
     card = (Path(corpus.__file__).parent / "README.md").read_text()
     shown = yaml.safe_load(re.search(r"```yaml\n(.*?)```", card, re.DOTALL)[1])
-    assert shown == {lesson.task: dict(lesson.settings) for lesson in LESSONS}
+    assert shown == {lesson.name: dict(lesson.settings) for lesson in LESSONS}
 
 
 def test_no_example_is_of_an_unseen_problem():
     unseen = {
-        lesson.task: {problem.key for split in lesson.unseen for problem in lesson.load().problems(split)}
+        lesson.name: {problem.key for split in lesson.unseen for problem in lesson.load().problems(split)}
         for lesson in LESSONS
     }
     assert all("test" in lesson.unseen for lesson in LESSONS)
     for example in examples(1500, seed=0):
-        assert example.problem.key not in unseen[example.lesson.task]
+        assert example.problem.key not in unseen[example.lesson.name]
+
+
+def test_no_request_of_an_episode_is_a_test_problem_of_its_own():
+    """Whatever the size of the test split, and also in conversations of two requests."""
+    for lesson in SECOND:
+        rng, task = random.Random(0), lesson.load(test=512)
+        tested = {problem.key for problem in BY_TASK["toolbox"].load(test=512).problems("test")}
+        for _ in range(300):
+            keys = list(lesson.keys(draw_example(lesson, rng).problem))
+            assert len(set(keys)) == {"toolbox": 1, "toolbox_two": 3}[lesson.name]
+            assert not tested & set(keys)
+            assert {task.split_of(key) for key in keys} == {"train"}
+
+
+def test_the_key_of_a_request_is_that_of_the_problem_with_this_request_alone():
+    rng, task = random.Random(0), BY_TASK["toolbox"].load()
+    for _ in range(100):
+        problem = task.draw(rng)
+        assert set(BY_TASK["toolbox"].keys(problem)) == {problem.key}
+
+
+def test_the_corpus_of_the_first_stage_has_no_episodes():
+    assert {example.lesson.name for example in examples(300, seed=0, stage="first")} == {one.name for one in FIRST}
+    assert {example.lesson.name for example in examples(300, seed=0)} == {one.name for one in LESSONS}
+
+
+def test_most_episodes_end_after_their_first_call():
+    """What reinforcement is to discover: greedy decoding, too, says "Done." where it should go on, and never asks."""
+    rng, lesson = random.Random(0), BY_TASK["toolbox"]
+    task, shortened, asked = lesson.load(), [], []
+    for _ in range(1000):
+        example = draw_example(lesson, rng)
+        gold, texts = task.gold_turns(example.problem), example.response.split(TURN_BREAK)
+        if "<tool_call>" not in gold[0]:
+            asked.append(texts[0] == gold[0])
+        elif texts[0] == gold[0] and len(gold) > 2:
+            shortened.append(len(texts) == 2)
+    assert min(len(asked), len(shortened)) > 100
+    assert 0.5 < sum(shortened) / len(shortened) < 0.8
+    assert 0.3 < sum(asked) / len(asked) < 0.5
 
 
 def test_unseen_problems_would_be_drawn_were_they_not_kept_out():
@@ -87,7 +140,8 @@ def test_a_corpus_depends_on_its_seed_alone(tmp_path):
     assert len(lines) == 200
     for line in lines:
         roles = [message["role"] for message in json.loads(line)["messages"]]
-        assert roles[-2:] == ["user", "assistant"]
+        assert roles[-2] in ("user", "tool")
+        assert roles[-1] == "assistant"
 
 
 def countdown_thought(text):

@@ -3,7 +3,9 @@
 import re
 
 import pytest
+from transformers import AutoTokenizer
 
+from egpo.assets import resolve_model
 from egpo.cold_starts import cold_start_plan
 from egpo.config import Config, load_config, load_recipe
 from egpo.demos.demo import RECIPE
@@ -13,6 +15,8 @@ from egpo.experiments.validate import load_experiments
 from egpo.prepared_data import data_plan, with_prepared_data
 from egpo.recipes import RECIPES as SHIPPED
 from egpo.tasks import load_task
+from egpo.tasks.episodes import gold_conversation
+from examples.egpo_tiny.lessons import LESSONS
 
 PARTS = SHIPPED / "parts"
 RECIPES = sorted(path for path in SHIPPED.rglob("*.yaml") if path.parent != PARTS)
@@ -26,6 +30,8 @@ TWINS = {
     "countdown": "countdown_tiny",
     "gsm8k": "gsm8k_tiny",
 }
+EPISODES = ("toolbox_tiny", "toolbox_tiny_egpo")
+"""Recipes of episodes for egpo-tiny, which are not the small twins of others."""
 
 
 def recipe_of(name, *overrides):
@@ -37,7 +43,7 @@ SMOLLM2 = sorted(path.stem for path in TRAINED if "_smollm2" in path.stem)
 
 
 def test_every_experiment_has_its_twin():
-    assert {path.stem for path in TRAINED} - {*SMOLLM2} == {*TWINS, *TWINS.values()}
+    assert {path.stem for path in TRAINED} - {*SMOLLM2} == {*TWINS, *TWINS.values(), *EPISODES}
 
 
 @pytest.mark.parametrize("name", SMOLLM2)
@@ -117,6 +123,7 @@ def test_the_pair_that_is_compared_differs_in_its_estimator_alone():
         ("tool_calls_tiny_think_grpo", "tool_calls_tiny_egpo"),
         ("tool_calls_smollm2", "tool_calls_smollm2_egpo"),
         ("tool_calls_smollm2", "tool_calls_smollm2_calibrated"),
+        EPISODES,
     ):
         one, other = (recipe_of(name, "name=same", "algorithm={}") for name in pair)
         assert one == other
@@ -134,6 +141,22 @@ def test_a_dry_run_needs_neither_gpu_nor_ray_nor_weights(recipe, words, tmp_path
     if words[0] == "engine=verl":
         assert "verl.trainer.main_ppo" in shown
     assert list(tmp_path.iterdir()) == []
+
+
+def test_episodes_of_a_recipe_for_egpo_tiny_can_be_finished_within_its_limits():
+    """Gold episodes fit, in turns and in tokens, and the corpus that egpo-tiny learned has the same settings."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model("egpo-tiny"))
+    (lesson,) = (lesson for lesson in LESSONS if lesson.name == "toolbox")
+    for name in EPISODES:
+        config = recipe_of(name)
+        assert config.task.settings == lesson.settings
+        task, rollout = load_task("toolbox", **config.task.settings), config.rollout
+        for problem in task.problems("test"):
+            turns = [len(tokenizer(text).input_ids) + 1 for text in task.gold_turns(problem)]
+            assert len(turns) <= rollout.episodes.max_turns
+            assert max(turns) <= rollout.episodes.max_turn_tokens
+            whole = tokenizer.apply_chat_template(gold_conversation(task, problem)["messages"], tokenize=False)
+            assert len(tokenizer(whole).input_ids) <= rollout.max_response_tokens
 
 
 def test_the_demo_is_the_countdown_recipe():

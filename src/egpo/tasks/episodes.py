@@ -1,6 +1,7 @@
 """Tasks of several turns: the environment and the row of a problem, and whole episodes written as one text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
@@ -78,7 +79,25 @@ def gold_conversation(task: Task, problem: Problem) -> dict[str, Any]:
     if not hasattr(task, "gold_turns"):
         fix = "give the task a method `gold_turns(problem)` that returns the assistant's texts"
         raise InputError("the task has no gold turns", where=where, fix=fix)
-    texts = list(task.gold_turns(problem))
+    played = played_conversation(task, problem, list(task.gold_turns(problem)))
+    if not played.verdict.correct:
+        what = f"the gold turns of the task do not earn the full reward ({played.verdict.reason})"
+        raise InputError(what, where=where, fix="correct `gold_turns`, or the environment")
+    return {"messages": played.messages, **({"tools": played.tools} if played.tools else {})}
+
+
+@dataclass(frozen=True)
+class PlayedConversation:
+    """The messages of an episode, the tools that the chat template has to list, and the environment's verdict."""
+
+    messages: list[dict[str, Any]]
+    tools: list[Any]
+    verdict: Verdict
+
+
+def played_conversation(task: Task, problem: Problem, texts: Sequence[str]) -> PlayedConversation:
+    """Play an episode in which the assistant says these texts, one after the other. Texts after its end are left
+    out."""
     episode = Episode(host_of(task, problem), environment_row(problem), EpisodeLimits(turns=len(texts) + 1))
     start = episode.start()
     messages = list(start.messages)
@@ -88,8 +107,4 @@ def gold_conversation(task: Task, problem: Problem) -> dict[str, Any]:
         outcome = episode.assistant(text)
         messages += [{"role": "assistant", "content": text}, *outcome.messages]
     episode.stop()
-    verdict = episode.record().verdict
-    if not verdict.correct:
-        what = f"the gold turns of the task do not earn the full reward ({verdict.reason})"
-        raise InputError(what, where=where, fix="correct `gold_turns`, or the environment")
-    return {"messages": messages, **({} if start.tools_in_prompt else {"tools": list(start.tools)})}
+    return PlayedConversation(messages, [] if start.tools_in_prompt else list(start.tools), episode.record().verdict)

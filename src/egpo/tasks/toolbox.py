@@ -84,10 +84,14 @@ class Toolbox(SourcedTask):
         made = 0
         while made < count:
             problem = next(drawing)
-            if (int(problem.key, 16) % _TEST_SHARE == 0) == (split == "test"):
+            if self.split_of(problem.key) == split:
                 made += 1
                 taken.add(problem.key)
                 yield problem
+
+    def split_of(self, key: str) -> str:
+        """Return the split to which the problem with this key belongs."""
+        return "test" if int(key, 16) % _TEST_SHARE == 0 else "train"
 
     def problem_from(self, world: World) -> Problem:
         """Return the problem of a world: the prompt is the user's first text, with a system message if it lists the
