@@ -114,6 +114,7 @@ class ContinuedError(Exception):
 
 
 SLOW_PARTS = {
+    "audit episodes": ("f", "egpo.audits.audit_episodes", "playing the episodes of f again"),
     "audit rewards": ("f", "egpo.audits.audit_rewards", "judging the rows of f"),
     "audit sandbox": ("", "egpo.rewards.sandbox.audit.audit", "still working"),
     "compare": ("a b", "egpo.comparisons.comparison.compare_runs", "comparing"),
@@ -127,6 +128,7 @@ SLOW_PARTS = {
     "eval models": ("m --task countdown", "egpo.evals.targets.local_targets", "still working"),
     "merge": ("a --out m", "egpo.merges.places.find_checkpoint", "reading a"),
     "plan": ("countdown_tiny", "egpo.plans.step_plan.plan_recipe", "reading the model's settings"),
+    "prepare bfcl": ("--out m", "egpo.tasks.preparation.prepare", "preparing the data of bfcl"),
     "prepare code": ("--out m", "egpo.tasks.preparation.prepare", "preparing the data of code"),
     "prepare countdown": ("--out m", "egpo.tasks.preparation.prepare", "preparing the data of countdown"),
     "prepare function-calling": ("--out m", "egpo.tasks.preparation.prepare", "preparing the data of function-calling"),

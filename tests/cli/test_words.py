@@ -53,7 +53,10 @@ def test_recipes_files_and_settings_are_completed(tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text("include: countdown_tiny\n")
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "other.yaml").write_text("")
-    assert complete_recipe("countdown") == ["countdown", "countdown_tiny"]
+    found = complete_recipe("countdown")
+    assert found == sorted(found)
+    assert {"countdown", "countdown_smollm2", "countdown_tiny"} <= {*found}
+    assert all(name.startswith("countdown") for name in found)
     assert complete_recipe("mi") == ["mixed_calibrated", "mixed_tiny", "mine.yaml"]
     assert complete_recipe("more/") == ["more/other.yaml"]
     assert complete_setting("update.l") == ["update.lr="]

@@ -75,8 +75,9 @@ def strike(cwd, moment, rng):
 
 def numbers(cwd):
     """Every file that must be the same: data, metrics, rollouts, weights, figures and responses."""
-    names = {"timings.jsonl", "provenance.json", "stages.json", "report.html", ".lock", ".lock-stages", "recipe.yaml"}
-    paths = [path for path in sorted(cwd.rglob("*")) if path.is_file() and path.name not in names]
+    names = {"timings.jsonl", "provenance.json", "stages.json", "report.html", "recipe.yaml"}
+    files = [path for path in sorted(cwd.rglob("*")) if path.is_file() and not path.name.startswith(".lock")]
+    paths = [path for path in files if path.name not in names]
     return {str(path.relative_to(cwd)): path.read_bytes() for path in paths}
 
 

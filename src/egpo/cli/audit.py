@@ -175,7 +175,9 @@ def episodes(
     from egpo.audits import audit_episodes
     from egpo.cli.audit_tables import episodes_as_json, print_episodes
     from egpo.cli.progress import counted
+    from egpo.cli.silence import now_doing
 
+    now_doing(f"playing the episodes of {paths[0]} again")
     done = audit_episodes(paths, environments=environment or (), limit=limit, keep=rows, watch=counted("episodes"))
     if as_json:
         typer.echo(json.dumps(episodes_as_json(done), indent=2))
