@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from transformers import GenerationConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 
-from egpo.verl.episode_loop import AGENT_NAME, COLUMN, EpisodePlayer, EpisodeSpec, PlayedEpisode, SampledTurn
+from egpo.verl.episode_player import AGENT_NAME, COLUMN, EpisodePlayer, EpisodeSpec, PlayedEpisode, SampledTurn
 from egpo.verl.settings import read_settings
 
 

@@ -12,7 +12,7 @@ from egpo.errors import InputError
 from egpo.runs.folder import RunFolder
 from egpo.tasks import load_task
 from egpo.tasks.episodes import environment_row
-from egpo.verl.episode_loop import EpisodeSpec
+from egpo.verl.episode_player import EpisodeSpec
 from egpo.verl.launch import task_reward
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import write_problems

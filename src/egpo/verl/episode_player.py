@@ -52,7 +52,7 @@ class EpisodeSpec:
             return cls(**json.loads(extra_info[COLUMN]))
         except (TypeError, KeyError, ValueError) as error:
             what = f"the row has no episode that can be read ({type(error).__name__}: {error})"
-            fix = f"write `EpisodeSpec(environment, row).to_json()` of egpo.verl.episode_loop to extra_info.{COLUMN}"
+            fix = f"write `EpisodeSpec(environment, row).to_json()` of egpo.verl.episode_player to extra_info.{COLUMN}"
             raise InputError(what, where=f"agent_name {AGENT_NAME}", fix=fix) from error
 
 
