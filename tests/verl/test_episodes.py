@@ -29,7 +29,7 @@ from egpo.local.sampling import episode_rows
 from egpo.local.sampling.sample import sample
 from egpo.rewards.verdict import Verdict
 from egpo.tasks import load_task
-from egpo.verl.episodes import COLUMN, EpisodePlayer, EpisodeSpec, SampledTurn, episode_spec
+from egpo.verl.episode_player import COLUMN, EpisodePlayer, EpisodeSpec, SampledTurn, episode_spec
 from egpo.verl.estimators import (
     EstimatorInputs,
     estimator_for,

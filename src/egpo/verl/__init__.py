@@ -8,7 +8,7 @@ Plug-in. Input: verl's batch. Output: advantages, metrics, dumps of responses. I
 - `trainers.py`: verl's trainers with our steps; `rows.py`: the batch; `measures.py`: entropy per segment, metrics
 - `estimators.py`: our estimators as verl calls them; `dumps.py`: responses and batches on disk
 - `reward.py`, `hybrid_manager.py`: our rewards as verl calls them
-- `agent_loop.py`: the agent loop `egpo` plays episodes of environments; `episodes.py`: the same without verl
+- `agent_loop.py`: the agent loop `egpo` plays episodes of environments; `episode_player.py`: the same without verl
 
 `launch/`: `egpo train RECIPE engine=verl`. `cpu/`: verl on a CPU. Modules that import verl are loaded only after verl.
 """

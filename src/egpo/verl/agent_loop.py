@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from transformers import GenerationConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 
-from egpo.verl.episodes import AGENT_NAME, COLUMN, EpisodePlayer, EpisodeSpec, PlayedEpisode, SampledTurn
+from egpo.verl.episode_player import AGENT_NAME, COLUMN, EpisodePlayer, EpisodeSpec, PlayedEpisode, SampledTurn
 from egpo.verl.settings import read_settings
 
 
@@ -42,10 +42,10 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
 
         began = time.monotonic()
         played = await player.play(spec, generate)
-        wanted = _output(played, facts, time.monotonic() - began)
-        if not sampling_params.get("logprobs"):
-            wanted.response_logprobs = None
-        return wanted
+        output = _output(played, facts, time.monotonic() - began)
+        if not sampling_params.get("logprobs"):  # also of an episode that sampled nothing
+            output.response_logprobs = None
+        return output
 
     def _shared_player(self) -> EpisodePlayer:
         kind = type(self)

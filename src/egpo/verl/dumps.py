@@ -21,7 +21,7 @@ from torch import Tensor
 from egpo.files import write_atomically
 from egpo.runs.dump import RolloutRecord, TokenSpan, token_spans
 from egpo.segments.tags import TokenTexts
-from egpo.verl.episodes import COLUMN
+from egpo.verl.episode_player import COLUMN
 from egpo.verl.estimators import EstimatorInputs
 
 FIELDS = ["reward_model", "data_source", "extra_info", "advantages"]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from egpo.environments.records import EpisodeRecord, episode_verdicts
-from egpo.verl.episodes import COLUMN
+from egpo.verl.episode_player import COLUMN
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from egpo.runs.provenance import describe_launch
 from egpo.tasks import Dataset, Task, load_task
 from egpo.tasks.loading import sandbox_tier
 from egpo.tasks.sourced import SourcedTask
-from egpo.verl.episodes import require_kept_history
+from egpo.verl.episode_player import require_kept_history
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.mirror import Mirror, VerlCheckpoints, adopt_figures, move_rollouts, recorded_steps
 from egpo.verl.launch.preflight import (

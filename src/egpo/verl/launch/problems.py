@@ -15,7 +15,7 @@ from egpo.errors import InputError
 from egpo.tasks import Problem, Task, load_task
 from egpo.tasks.loading import data_source_of
 from egpo.tasks.sourced import SourcedTask
-from egpo.verl.episodes import AGENT_NAME, COLUMN, EpisodePlayer, episode_spec
+from egpo.verl.episode_player import AGENT_NAME, COLUMN, EpisodePlayer, episode_spec
 from egpo.verl.launch.layout import VerlPlaces
 
 LIMIT = "rollout.max_prompt_tokens"
