@@ -42,10 +42,10 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
 
         began = time.monotonic()
         played = await player.play(spec, generate)
-        wanted = _output(played, facts, time.monotonic() - began)
-        if not sampling_params.get("logprobs"):
-            wanted.response_logprobs = None
-        return wanted
+        output = _output(played, facts, time.monotonic() - began)
+        if not sampling_params.get("logprobs"):  # also of an episode that sampled nothing
+            output.response_logprobs = None
+        return output
 
     def _shared_player(self) -> EpisodePlayer:
         kind = type(self)

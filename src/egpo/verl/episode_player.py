@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from egpo.chat_templates import render
-from egpo.chat_turns import following_tokens, rewrites_history
+from egpo.chat_turns import following_text, following_tokens, rewrites_history
 from egpo.config import Config
 from egpo.config.sections.training import EpisodeSettings
 from egpo.environments import EnvironmentHost, Episode, EpisodeLimits, EpisodeRecord, EpisodeStart
@@ -167,8 +167,17 @@ class EpisodePlayer:
         return all(self._host(spec).deterministic for spec in specs)
 
     def prompt_lengths(self, specs: Sequence[EpisodeSpec]) -> list[int]:
-        """Return the lengths of the episodes' prompts in tokens. EgpoError if none of them can be started."""
+        """Return the lengths of the episodes' prompts in tokens.
+
+        EgpoError if none of them can be started; InputError if the chat template refuses what follows a turn.
+        """
         started = list(self._threads.map(self._started_once, specs))
+        if first := next((one.start for one in started if not one.start.ending), None):
+            answer = (
+                {"role": "tool", "name": "tool", "content": "-"} if first.tools else {"role": "user", "content": "-"}
+            )
+            tools = _template_tools(first)
+            following_text(self.tokenizer, first.messages, [answer], tools=tools, variables=self._variables)
         if specs and all(one.start.ending for one in started):
             episode_verdicts([one.episode.record() for one in started])
         return [len(one.prompt) for one in started]

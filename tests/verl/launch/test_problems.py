@@ -144,6 +144,17 @@ def test_the_prompt_of_an_episode_has_its_tools(tmp_path, tokenizer):
     assert settings["data.filter_overlong_prompts"] is False
 
 
+def test_a_template_that_knows_no_tools_is_refused_before_anything_starts(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model("egpo-tiny"))
+    refusal = "{%- if message.role == 'tool' %}{{ raise_exception('no such role') }}{%- endif %}"
+    tokenizer.chat_template = (
+        "{%- for message in messages %}" + refusal + "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+        "{%- endfor %}{%- if add_generation_prompt %}<|im_start|>assistant\n{%- endif %}"
+    )
+    with pytest.raises(InputError, match="the chat template refuses a conversation with tool: no such role"):
+        written(small("task.name=toolbox", "task.settings={train: 8, test: 4}"), tmp_path, tokenizer)
+
+
 def test_too_few_problems_for_a_step(tmp_path, tokenizer):
     with pytest.raises(InputError, match="32 problems are fewer than one step needs"):
         written(small("rollout.prompts=64"), tmp_path, tokenizer)
