@@ -1,15 +1,16 @@
 """Samples responses from a model behind an OpenAI-compatible server. A server reports no entropy: it stays unknown."""
 
 import asyncio
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
+from egpo.config.sections.training import EpisodeSettings
 from egpo.errors import EgpoError, InputError
 from egpo.evals.responses import ProgressCallback, Response, Sampling
+from egpo.evals.server_episodes import EpisodeQuestion, ServedEpisodes, prompt_of
 from egpo.evals.server_requests import (
     Answer,
     AnswerCache,
@@ -19,8 +20,10 @@ from egpo.evals.server_requests import (
     ask,
     question_key,
     read_model_names,
+    sent_settings,
 )
 from egpo.tasks import Problem, Task
+from egpo.tasks.episodes import environment_of
 
 _MOST_FAILURES_IN_A_ROW = 8
 """Consecutive failures after which the evaluation stops: the server is down or broken."""
@@ -89,11 +92,13 @@ class ServedModel:
     """A model behind a server.
 
     Each answer is cached on disk when it arrives, so that a repeated evaluation requests only the missing ones.
+    `episodes`: limits, for tasks with an environment.
     """
 
     server: Server
     model: str
     cache: AnswerCache
+    episodes: EpisodeSettings = field(default_factory=EpisodeSettings)
 
     @property
     def label(self) -> str:
@@ -102,24 +107,39 @@ class ServedModel:
     def respond(
         self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: ProgressCallback
     ) -> list[Response]:
+        if problems and environment_of(task, problems[0]) is not None:
+            return self._play(task, problems, sampling, watch)
         questions = list(self._questions(task, problems, sampling))
         failures = asyncio.run(_Session(self, questions, watch).run())
         return [self._response(question, failures.get(question.key)) for question in questions]
+
+    def _play(
+        self, task: Task, problems: Sequence[Problem], sampling: Sampling, watch: ProgressCallback
+    ) -> list[Response]:
+        place, retries = (self.server.url, self.model), self.server.retries
+        with ServedEpisodes(place, self.cache, retries, task, problems, sampling, self.episodes) as played:
+            questions = list(played.questions())
+            failures = asyncio.run(_EpisodeSession(self, questions, watch, played).run())
+            unplayed = {
+                one.key: Response(one.problem, one.sample, "", "", failure=failures[one.key])
+                for one in questions
+                if one.key in failures
+            }
+            return [(played.responses | unplayed)[one.key] for one in questions]
 
     def _questions(self, task: Task, problems: Sequence[Problem], sampling: Sampling) -> Iterator[_Question]:
         for index, problem in enumerate(problems):
             messages = [dict(message) for message in task.prompt(problem)]
             for sample in range(sampling.n):
-                body = {"model": self.model, "messages": messages, **_sent(sampling, problem.key, sample)}
+                body = {"model": self.model, "messages": messages, **sent_settings(sampling, problem.key, sample)}
                 yield _Question(index, sample, messages, body, question_key(self.server.url, body, sample))
 
     def _response(self, question: _Question, failure: str | None) -> Response:
         answer = self.cache.find(question.key) or Answer("")
-        prompt = "\n\n".join(f"[{message.get('role')}]\n{message.get('content')}" for message in question.messages)
         return Response(
             problem=question.problem,
             sample=question.sample,
-            prompt=prompt,
+            prompt=prompt_of(question.messages),
             text=answer.text,
             num_tokens=answer.num_tokens,
             finished=answer.finished,
@@ -130,7 +150,9 @@ class ServedModel:
 class _Session:
     """The requests of one evaluation: sends the questions that are not in the cache, several at a time."""
 
-    def __init__(self, model: ServedModel, questions: list[_Question], watch: ProgressCallback) -> None:
+    def __init__(
+        self, model: ServedModel, questions: Sequence[_Question | EpisodeQuestion], watch: ProgressCallback
+    ) -> None:
         self._model, self._watch, self._total = model, watch, len(questions)
         self._open = iter([question for question in questions if model.cache.find(question.key) is None])
         self._done = sum(model.cache.find(question.key) is not None for question in questions)
@@ -156,16 +178,19 @@ class _Session:
     async def _work(self, client: httpx.AsyncClient) -> None:
         for question in self._open:
             try:
-                answer = await ask(client, question.body, self._model.server.retries)
+                await self._ask(client, question)
             except UnansweredError as error:
                 self._note(question, error)
             else:
                 self._failed_in_a_row = 0
-                self._model.cache.keep(question.key, answer)
                 self._done += 1
             self._watch(self._done, self._total)
 
-    def _note(self, question: _Question, error: UnansweredError) -> None:
+    async def _ask(self, client: httpx.AsyncClient, question: Any) -> None:
+        answer = await ask(client, question.body, self._model.server.retries)
+        self._model.cache.keep(question.key, answer)
+
+    def _note(self, question: _Question | EpisodeQuestion, error: UnansweredError) -> None:
         """Record a question that failed.
 
         Raise EgpoError if the server cannot be reached, if too many questions failed in a row, or if all failed.
@@ -182,6 +207,23 @@ class _Session:
             ) from error
 
 
+class _EpisodeSession(_Session):
+    """The episodes of one evaluation, several at a time. An episode fails if one of its turns gets no answer."""
+
+    def __init__(
+        self,
+        model: ServedModel,
+        questions: Sequence[EpisodeQuestion],
+        watch: ProgressCallback,
+        played: ServedEpisodes,
+    ) -> None:
+        super().__init__(model, questions, watch)
+        self._played = played
+
+    async def _ask(self, client: httpx.AsyncClient, question: EpisodeQuestion) -> None:
+        await self._played.play(client, question)
+
+
 def _is_address(url: str) -> bool:
     try:
         parsed = httpx.URL(url)
@@ -193,25 +235,3 @@ def _is_address(url: str) -> bool:
 def _holds_more(url: str) -> bool:
     parsed = httpx.URL(url)
     return bool(parsed.userinfo or parsed.query or parsed.fragment)
-
-
-def _sent(sampling: Sampling, key: str, sample: int) -> dict[str, Any]:
-    """Return the sampling settings under the names of OpenAI's protocol. Settings without a value are left out.
-
-    Each sample has its own seed: with the same seed, a server would return the same response n times.
-    """
-    name = f"{sampling.seed}\n{key}\n{sample}".encode("utf-8", "backslashreplace")
-    settings: dict[str, Any] = {
-        "temperature": sampling.temperature,
-        "seed": int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") >> 1,
-    }
-    if sampling.top_p < 1:
-        settings["top_p"] = sampling.top_p
-    # top_k and min_p are not in OpenAI's protocol, but vLLM, SGLang and llama.cpp accept them under these names.
-    if sampling.top_k:
-        settings["top_k"] = sampling.top_k
-    if sampling.min_p:
-        settings["min_p"] = sampling.min_p
-    if sampling.max_tokens is not None:
-        settings["max_tokens"] = sampling.max_tokens
-    return settings

@@ -17,7 +17,9 @@ from typing import Any, BinaryIO
 import httpx
 
 from egpo.errors import InputError, warn_once
+from egpo.evals.responses import Sampling
 from egpo.files import lock_file
+from egpo.rewards.trl import completion_text
 from egpo.runs.json_lines import Line, LineStream, read_lines
 from egpo.tags import THINK_TAGS
 
@@ -26,18 +28,42 @@ from egpo.tags import THINK_TAGS
 class Answer:
     """A server's answer to a question. `finished` is False if the answer was truncated at the length limit.
 
-    `num_tokens` and `finished` are None if the server does not report them.
+    `num_tokens` and `finished` are None if the server does not report them. `message`: the message as the server gave
+    it, if the server has parsed calls of tools or thinking; None if it is only text.
     """
 
     text: str
     num_tokens: int | None = None
     finished: bool | None = None
+    message: Mapping[str, Any] | None = None
 
 
 def question_key(url: str, body: Mapping[str, Any], sample: int) -> str:
     """Return the cache key of a question: a digest of the server's URL, the request's body, and the sample's number."""
     text = json.dumps([url, body, sample], sort_keys=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def sent_settings(sampling: Sampling, key: str, sample: int) -> dict[str, Any]:
+    """Return the sampling settings under the names of OpenAI's protocol. Settings without a value are left out.
+
+    Each sample has its own seed: with the same seed, a server would return the same response n times.
+    """
+    name = f"{sampling.seed}\n{key}\n{sample}".encode("utf-8", "backslashreplace")
+    settings: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "seed": int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") >> 1,
+    }
+    if sampling.top_p < 1:
+        settings["top_p"] = sampling.top_p
+    # top_k and min_p are not in OpenAI's protocol, but vLLM, SGLang and llama.cpp accept them under these names.
+    if sampling.top_k:
+        settings["top_k"] = sampling.top_k
+    if sampling.min_p:
+        settings["min_p"] = sampling.min_p
+    if sampling.max_tokens is not None:
+        settings["max_tokens"] = sampling.max_tokens
+    return settings
 
 
 class AnswerCache:
@@ -63,7 +89,10 @@ class AnswerCache:
         return self._answers.get(key)
 
     def keep(self, key: str, answer: Answer) -> None:
-        self._stream.append({"key": key, **asdict(answer)})
+        line = {"key": key, **asdict(answer)}
+        if answer.message is None:
+            del line["message"]
+        self._stream.append(line)
         self._answers[key] = answer
 
 
@@ -112,10 +141,15 @@ def read_reply(body: bytes) -> Answer:
     if not isinstance(choices, list) or not choices:
         raise InvalidReplyError("it has no `choices`")
     choice = _mapping(choices[0])
+    message = _mapping(choice.get("message"))
+    calls = _calls(message)
+    parts = ("reasoning_content", "reasoning", "tool_calls")
+    parsed = {name: message[name] for name in parts if message.get(name)}
     return Answer(
-        text=_text(_mapping(choice.get("message"))),
+        text=_text(message) if not calls else completion_text({**message, "role": "assistant"}),
         num_tokens=_count(reply.get("usage")),
         finished=choice["finish_reason"] != "length" if isinstance(choice.get("finish_reason"), str) else None,
+        message={"content": message.get("content"), **parsed} if parsed else None,
     )
 
 
@@ -139,6 +173,17 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise InvalidReplyError(f"it has {value!r:.60} where a JSON object is expected")
     return value
+
+
+def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the calls that the server has parsed. Raise InvalidReplyError if they are not calls."""
+    calls = message.get("tool_calls") or []
+    named = isinstance(calls, list) and all(
+        isinstance(call, dict) and isinstance((call.get("function") or {}).get("name"), str) for call in calls
+    )
+    if not named:
+        raise InvalidReplyError(f"its `tool_calls` are not calls: {calls!r:.60}")
+    return list(calls)
 
 
 def _text(message: Mapping[str, Any]) -> str:

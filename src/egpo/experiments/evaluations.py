@@ -109,7 +109,7 @@ def _opened(candidate: LocalTarget, config: Config, say: Callable[[str], None]) 
         TemporaryDirectory() as folder,
         AnswerCache.open(Path(folder) / "answers.jsonl") as cache,
     ):
-        yield ServedModel(Server.at(server.url), server.model_name, cache)
+        yield ServedModel(Server.at(server.url), server.model_name, cache, config.rollout.episodes)
 
 
 def _serving(candidate: LocalTarget, config: Config) -> Serving:
