@@ -38,7 +38,7 @@ from egpo.verl.estimators import (
     with_inputs,
 )
 from egpo.verl.launch.refusals import refuse_what_verl_lacks
-from egpo.verl.measures import episode_lengths, measure
+from egpo.verl.measures import corrected_metrics, episode_lengths, measure
 from egpo.verl.rows import Rows, find_responses, require_judged
 from egpo.verl.settings import read_settings
 from tests.local.conftest import TEMPLATE, load, model_folder  # noqa: F401
@@ -140,8 +140,7 @@ def advantages_under_verl(rows, measures, estimator, reward_B):
     reward_BT = torch.zeros(rows.mask_BT.shape)
     reward_BT[:, -1] = reward_B
     with with_inputs(inputs):
-        name = estimator_for(inputs) if estimator != "grpo" else "grpo_of_judged_responses"
-        return table[name](token_level_rewards=reward_BT, response_mask=rows.mask_BT)[0]
+        return table[estimator_for(inputs)](token_level_rewards=reward_BT, response_mask=rows.mask_BT)[0]
 
 
 def test_the_same_tokens_masks_and_verdicts(both):
@@ -185,6 +184,14 @@ def test_the_lengths_are_those_of_the_sampled_tokens(both):
     metrics = episode_lengths(rows_of(both.rollouts, both.played))
     assert metrics["response_length/mean"] == pytest.approx(float(both.rollouts.length_B.float().mean()))
     assert metrics["response_length/clip_ratio"] == pytest.approx(1 - float(both.rollouts.finished_B.float().mean()))
+
+
+def test_a_failed_environment_is_left_out_of_the_score(both):
+    rows = rows_of(both.rollouts, both.played)
+    assert "critic/score/mean" not in corrected_metrics(rows), "verl's own is right"
+    failing = tuple({**known, "failed": float(row < 3)} for row, known in enumerate(rows.information))
+    metrics = corrected_metrics(replace(rows, information=failing))
+    assert metrics["critic/score/mean"] == pytest.approx(float(rows.score_B[3:].mean()))
 
 
 def test_a_turn_that_a_gap_opens_is_thinking(both):

@@ -99,6 +99,9 @@ def test_an_environment_that_fails_is_no_wrong_answer(run, episodes):
     assert all(one.failed and one.reason == "environment_reset" and not one.advantage for one in failed)
     for line in read_metrics(run.metrics)[1:]:
         assert line["reward/error_frac"] == 1 / PROMPTS
+    for step, line in enumerate(read_metrics(run.metrics)[1:], 1):
+        judged = [one.score for one, record in episodes if one.step == step and not record.verdict.failed]
+        assert line["critic/score/mean"] == pytest.approx(sum(judged) / len(judged))
 
 
 def test_the_environment_s_tokens_are_not_the_model_s(run):

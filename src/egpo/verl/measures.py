@@ -107,6 +107,23 @@ def truncated_fraction(tags: Sequence[Mapping[str, Any]], longest: int) -> Metri
     )
 
 
+def corrected_metrics(rows: Rows) -> Metrics:
+    """Return metrics of verl's that have another meaning under the embedded engine, as they are there.
+
+    They differ only for episodes, and for responses that could not be judged.
+    """
+    return {**_judged_scores(rows), **episode_lengths(rows)}
+
+
+def _judged_scores(rows: Rows) -> Metrics:
+    """Return the scores of the judged responses. verl's own metrics count the others as 0."""
+    score_M = rows.score_B[~rows.failed_B].float()
+    if len(score_M) in (0, len(rows.groups)):
+        return {}
+    spread = {"mean": score_M.mean(), "max": score_M.max(), "min": score_M.min()}
+    return {f"critic/score/{name}": float(value) for name, value in spread.items()}
+
+
 def episode_lengths(rows: Rows) -> Metrics:
     """Return the lengths of episodes in sampled tokens, and the fraction of them whose last turn was cut off.
 

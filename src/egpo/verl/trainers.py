@@ -22,7 +22,7 @@ from egpo.segments.tags import TokenTexts
 from egpo.verl.dumps import FIELDS as DUMPED_FIELDS
 from egpo.verl.dumps import RECORD_VARIABLE, DumpSettings, rollout_records, write_record
 from egpo.verl.estimators import EstimatorInputs, estimator_for, register_estimators, with_inputs
-from egpo.verl.measures import episode_lengths, measure, step_metrics, truncated_fraction, usable_tags
+from egpo.verl.measures import corrected_metrics, measure, step_metrics, truncated_fraction, usable_tags
 from egpo.verl.plugin_checks import PREFIX, check_data_sources, end_on_failures, plugin_plan
 from egpo.verl.rows import FIELDS, OPTIONAL_FIELDS, find_responses, require_judged, rows_of
 from egpo.verl.settings import is_due
@@ -40,7 +40,7 @@ class EntropyTrainer:
     global_steps: int
 
     def __init__(self, config: DictConfig) -> None:
-        self._lengths: Metrics = {}
+        self._corrected: Metrics = {}
         self.plan = plugin_plan(OmegaConf.to_container(config, resolve=True))
         if ":" in self.plan.settings.estimator:
             register_estimators(core_algos, [self.plan.settings.estimator])
@@ -68,7 +68,7 @@ class EntropyTrainer:
             return super()._compute_advantage(batch, metrics)  # type: ignore[misc]
         inputs = self._read(batch)
         require_judged(inputs.rows)
-        self._lengths = episode_lengths(inputs.rows)
+        self._corrected = corrected_metrics(inputs.rows)
         algorithm = self.config.algorithm
         chosen, algorithm.adv_estimator = algorithm.adv_estimator, estimator_for(inputs)
         try:
@@ -94,7 +94,7 @@ class EntropyTrainer:
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict[str, Any], *rest: Any, **named: Any) -> None:
         super()._compute_metrics(batch, metrics, *rest, **named)  # type: ignore[misc]
         if self.plan.active:
-            metrics |= truncated_fraction(batch.tags, self.config.data.max_response_length) | self._lengths
+            metrics |= truncated_fraction(batch.tags, self.config.data.max_response_length) | self._corrected
 
     def _log_rollout_data(self, batch: KVBatchMeta, timing_raw: dict[str, Any], rollout_data_dir: str) -> None:
         if not self.plan.active:
