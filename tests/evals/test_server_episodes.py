@@ -16,7 +16,7 @@ from egpo.tool_calls.answers import read_answer
 from tests.evals.served import completion, served
 
 QUICK = RetryPolicy(attempts=2, timeout_s=20, first_wait_s=0.01, longest_wait_s=0.02)
-SETTINGS = {"max_requests": 2, "min_requests": 2, "thinking": False}
+SETTINGS = {"max_requests": 2, "min_requests": 2, "thinking": False, "train": 8, "test": 8}
 
 
 def exam(n=1, problems=4, settings=None, **sampling):

@@ -6,9 +6,12 @@ import pytest
 
 from egpo.config import load_config
 from egpo.environments import EnvironmentHost, EpisodeRecord, replay
+from egpo.errors import InputError
 from egpo.local.run import open_run
 from egpo.local.sampling import episode_rows
 from egpo.local.step import step
+from egpo.local.training import preflight
+from egpo.local.training.preflight import check_before_training
 from egpo.local.training.rl_session import rollout_records
 from egpo.local.validate import validate
 from egpo.runs import read_dump, write_dump
@@ -22,7 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
 
 def opened(model_folder, monkeypatch, *overrides):
     host = EnvironmentHost(Talk)
-    monkeypatch.setattr(episode_rows, "host_of", lambda task, problem: host)
+    for module in (episode_rows, preflight):
+        monkeypatch.setattr(module, "host_of", lambda task, problem: host)
     words = [
         f"model.path={model_folder('qwen3')}",
         *WORDS,
@@ -89,6 +93,18 @@ def test_the_rollouts_that_are_written_hold_the_episodes(model_folder, monkeypat
 def test_single_responses_have_no_metrics_of_episodes(model_folder, monkeypatch):
     run = opened(model_folder, monkeypatch, "task.name=tests.local.test_step:Parity", "rollout.max_response_tokens=12")
     assert not [name for name in step(run, 0).metrics if name.startswith("episode/")]
+
+
+class Untold(Talk):
+    tools_in_prompt = False
+
+
+def test_a_template_without_tools_is_refused_before_the_first_step(model_folder, monkeypatch):
+    run = opened(model_folder, monkeypatch)
+    check_before_training(run)
+    monkeypatch.setattr(preflight, "host_of", lambda task, problem: EnvironmentHost(Untold))
+    with pytest.raises(InputError, match="the chat template does not write the tools"):
+        check_before_training(run)
 
 
 def test_validation_is_over_episodes(model_folder, monkeypatch):

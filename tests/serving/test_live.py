@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from egpo.config.schema import Model
+from egpo.environments import EpisodeRecord, replay
 from egpo.evals.evaluate import Exam, evaluate, load_exam
 from egpo.evals.local_model import LocalModel
 from egpo.evals.responses import Sampling
@@ -49,8 +50,20 @@ def test_models_are_listed_where_the_hub_s_cache_does_not_exist(tmp_path, monkey
         assert httpx.get(f"{server.url}/models").status_code == 200
 
 
+@pytest.fixture(scope="module")
+def episodes():
+    """Episodes of a few turns: egpo-tiny calls tools, though not those that it is offered."""
+    sampling = Sampling(n=1, temperature=0.0, max_turns=3, max_turn_tokens=64)
+    return load_exam(Exam("toolbox", {"train": 8, "test": 12}, sampling=sampling, ks=(1,)))
+
+
+@pytest.fixture(scope="module")
+def here_played(episodes):
+    return evaluate(LocalModel("egpo-tiny", load_policy(Model(path="egpo-tiny", device="cpu"))), episodes)
+
+
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
-def test_answers_are_those_of_the_embedded_engine(engine, paper, many, here, tmp_path):
+def test_answers_are_those_of_the_embedded_engine(engine, paper, many, here, episodes, here_played, tmp_path):
     """Greedy ones token for token, in float32; kernels that round otherwise may turn a tie."""
     with (
         served(Serving("egpo-tiny", "some-name"), engine=engine, timeout_s=300) as server,
@@ -60,8 +73,10 @@ def test_answers_are_those_of_the_embedded_engine(engine, paper, many, here, tmp
         model = ServedModel(Server.at(server.url, concurrency=128), server.model_name, cache)
         there = evaluate(model, paper)
         sampled = evaluate(model, many)
+        played = evaluate(model, episodes)
         if engine == "vllm":
             _require_parsed_calls(server)
+    _require_episodes(played, here_played)
     same = [words(ours) == words(theirs) for ours, theirs in zip(here.samples, there.samples, strict=True)]
     assert sum(same) >= 22
     assert there.figures.num_failed == 0
@@ -70,6 +85,28 @@ def test_answers_are_those_of_the_embedded_engine(engine, paper, many, here, tmp
     first, second = ([s.output for s in sampled.samples if s.sample == place] for place in (0, 1))
     assert first != second
     assert sampled.figures.num_failed == 0
+
+
+def _require_episodes(there, here):
+    """Greedy episodes begin as the embedded engine's do; how the server takes calls out of the text may change later
+    prompts. Tools are called, and every episode can be played again."""
+    assert there.figures.num_failed == 0
+    assert there.figures.calls.value > 0
+    assert len({len(sample.episode["turns"]) for sample in there.samples}) > 1
+    for sample in there.samples:
+        assert replay(EpisodeRecord.from_stored(sample.episode)).is_same
+    same = [first_turn(ours) == first_turn(theirs) for ours, theirs in zip(here.samples, there.samples, strict=True)]
+    assert sum(same) >= 9, [
+        (first_turn(one), first_turn(two)) for one, two in zip(here.samples, there.samples, strict=True)
+    ]
+
+
+def first_turn(sample):
+    """The thinking as words, the calls as they were read: white space between them depends on the server."""
+    turn = sample.episode["turns"][0]
+    thinking = re.search(r"<think>(.*?)</think>", turn["text"], re.DOTALL)
+    calls = [(call["name"], call["arguments"]) for call in turn.get("calls", [])]
+    return (thinking[1].split() if thinking else [], calls, turn.get("fault", ""))
 
 
 def words(sample):

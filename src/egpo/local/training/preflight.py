@@ -6,17 +6,21 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from egpo.chat_turns import require_tools
 from egpo.config.machine import model_folder
 from egpo.data.manifest import data_digest
+from egpo.environments import Episode
 from egpo.errors import InputError, warn_once
 from egpo.local.checkpoints.checkpoint import Checkpoints, room_for
 from egpo.local.models.policy import prompt_tokens, require_room
 from egpo.local.run import Run
+from egpo.local.sampling.episode_rows import host_of
 from egpo.local.validate import held_out_problems
 from egpo.model_sources import origin_facts
 from egpo.rewards.scoring import DATA_SOURCES, require_visible_tags, vanishing_tags
 from egpo.support import optimizer_bytes
 from egpo.tasks import Dataset, Problem, Task
+from egpo.tasks.episodes import environment_of, environment_row
 from egpo.tasks.loading import sandbox_tier
 from egpo.tasks.protocol import problems_digest
 from egpo.tasks.sourced import SourcedTask
@@ -34,6 +38,7 @@ def check_before_training(run: Run) -> str | None:
     run.config.algorithm.check_estimator()
     require_tags_in_text(run.policy.tokenizer, run.config.segments.tags, run.task)
     problems = list(islice(run.task.problems("train"), _PROMPTS_CHECKED))
+    _require_tools_in_prompt(run, problems)
     _require_prompts_fit(run, problems)
     if run.config.validation.every:
         _require_prompts_fit(run, held_out_problems(run))
@@ -98,6 +103,17 @@ def require_tags_in_text(tokenizer: PreTrainedTokenizerBase, tags: tuple[str, st
             f"`{lost[0]}` is a special token of the tokenizer, and the judge reads text without special tokens: "
             "a judge that looks for it will not find it",
         )
+
+
+def _require_tools_in_prompt(run: Run, problems: list[Problem]) -> None:
+    """Raise InputError if the task has an environment whose tools the chat template does not write."""
+    if not problems or environment_of(run.task, problems[0]) is None:
+        return
+    episode = Episode(host_of(run.task, problems[0]), environment_row(problems[0]))
+    start = episode.start()
+    episode.close()
+    if start.tools and not start.tools_in_prompt:
+        require_tools(run.policy.tokenizer, variables=run.policy.template)
 
 
 def _require_prompts_fit(run: Run, problems: list[Problem]) -> None:
