@@ -11,21 +11,36 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+FOLDER = Path(__file__).resolve().parents[1] / ".env-trl"
+# After .venv's own packages on the path: only missing packages are taken from there. Before transformers is imported,
+# which looks for jmespath only once.
+sys.path.append(str(FOLDER))
 
-from _toolbox_world import ToolboxWorld
-from _trl_peer import FOLDER
-from egpo.tasks import Problem
+import torch  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+
+from _toolbox_world import ToolboxWorld  # noqa: E402
+from egpo.tasks import Problem  # noqa: E402
 
 MICRO_ROWS = 32
 
 
+class AlternatingWorld(ToolboxWorld):
+    """The same environment with the rewards 0 and 1 in turn. TRL makes one instance for each row, in order."""
+
+    num_made = 0
+
+    def __init__(self) -> None:
+        self._reward = float(AlternatingWorld.num_made % 2)
+        AlternatingWorld.num_made += 1
+
+    def get_reward(self) -> float:
+        super().get_reward()
+        return self._reward
+
+
 def missing() -> str:
     """Return which packages of TRL are missing; empty if it can run."""
-    if FOLDER.is_dir() and str(FOLDER) not in sys.path:
-        # After .venv's own packages on the path: only missing packages are taken from here.
-        sys.path.append(str(FOLDER))
     return ", ".join(name for name in ("trl", "accelerate", "datasets", "jmespath") if find_spec(name) is None)
 
 
@@ -116,7 +131,7 @@ def train_beside(
             train_dataset=Dataset(InMemoryTable.from_pydict(columns), fingerprint="episodes"),
             processing_class=tokenizer,
             callbacks=[Turns()],
-            environment_factory=ToolboxWorld,
+            environment_factory=AlternatingWorld,
         )
         trainer.train()
     return steps

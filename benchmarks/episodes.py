@@ -15,8 +15,10 @@ any engine has to compute. `tools` is the time of the environments alone, with t
 
 **One step**: sample, judge, update. egpo and TRL run the same class (_toolbox_world.py) with the same prompts and
 limits; egpo hosts it in worker processes, and a third contender has the package's own `toolbox`, which runs in the
-process. Both keep the history. Lengths are what the model samples: tokens and turns are printed. The limit on a CPU is
-that of _embedded_limit.py, for rows of the mean length. Without TRL's packages only ours is measured.
+process. Both keep the history. Rewards are judged, then replaced by 0 and 1 in turn: egpo leaves rows without an
+advantage out of the update, and TRL does not. Lengths are what the model samples: tokens and turns are printed. The
+limit on a CPU is that of _embedded_limit.py, for rows of the mean length. Without TRL's packages only ours is measured.
+With --processor-time the time of egpo's worker processes is not counted.
 """
 
 import argparse
@@ -40,13 +42,17 @@ from _embedded_job import Job
 from _embedded_limit import Products
 from _toolbox_world import HIDE_TOOLS, SETTINGS
 from egpo.assets import MODELS
+from egpo.cold_starts import cold_start_plan, make_cold_start
 from egpo.config import Config
 from egpo.environments import EnvironmentHost, Episode, EpisodeLimits
+from egpo.local import collect
+from egpo.local.collect import judge
 from egpo.local.draws import Draws
 from egpo.local.rollouts import Rollouts
 from egpo.local.run import Run, Stages, open_run
 from egpo.local.sampling.sample import sample
 from egpo.local.step import step
+from egpo.rewards.verdict import Verdict
 from embedded_cpu import Start, take_cores
 from interleaved import Timing, time_interleaved
 
@@ -227,7 +233,13 @@ class Steps:
         }
 
 
+def alternating_judge(*arguments: Any) -> tuple[Verdict, ...]:
+    """Judge the rollouts of a step, and replace the rewards by 0 and 1 in turn."""
+    return tuple(replace(verdict, reward=float(row % 2)) for row, verdict in enumerate(judge(*arguments)))
+
+
 def compare_with_trl(job: EpisodeJob, rounds: int, console: Console) -> None:
+    collect.judge = alternating_judge
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         with_hidden_tools(job.model, folder)
@@ -297,11 +309,17 @@ def show_steps(seconds: dict[str, list[Seconds]], limit: float | None, console: 
     console.print(table)
 
 
-def cold_started(folder: Path) -> Path:
-    """Make egpo-tiny learn whole episodes of the job's task from gold turns; return the model's folder."""
-    from egpo.cold_starts import cold_start  # noqa: F401
-
-    raise NotImplementedError
+def cold_started() -> Path:
+    """Return egpo-tiny after a cold start on the job's task, made on the first call, in `runs/cold_starts`."""
+    config = {
+        "model": {"path": "egpo-tiny"},
+        "task": {"name": "toolbox", "settings": {**SETTINGS, "train": 2048, "test": 128}},
+        "cold_start": {"epochs": 3, "lr": 1e-3, "schedule": "cosine", "thinking": True},
+    }
+    plan = cold_start_plan(Config.model_validate(config))
+    assert plan is not None
+    make_cold_start(plan)
+    return plan.model
 
 
 def main() -> None:
@@ -314,19 +332,24 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=256, help="limit of the tokens of an episode")
     parser.add_argument("--max-turns", type=int, default=4)
     parser.add_argument("--part", choices=("single", "trl", "both"), default="both")
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="measure the processor time of one core instead of wall time, for a machine with other load",
+    )
     arguments = parser.parse_args()
     if arguments.device == "cpu":
-        take_cores(2)
+        take_cores(1 if arguments.processor_time else 2)
+    if arguments.processor_time:
+        time.perf_counter = time.process_time  # for all contenders, TRL and our own stages included
     console = Console(width=140)
-    with TemporaryDirectory() as scratch:
-        model = arguments.model or cold_started(Path(scratch))
-        limits = (arguments.prompts, arguments.group, arguments.max_tokens, arguments.max_turns)
-        job = EpisodeJob(model, arguments.device, *limits)
-        console.print(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-        if arguments.part in ("single", "both"):
-            compare_with_single_turns(job, arguments.rounds, console)
-        if arguments.part in ("trl", "both"):
-            compare_with_trl(job, arguments.rounds, console)
+    limits = (arguments.prompts, arguments.group, arguments.max_tokens, arguments.max_turns)
+    job = EpisodeJob(arguments.model or cold_started(), arguments.device, *limits)
+    console.print(f"{os.getloadavg()[0]:.1f} processes run on {os.cpu_count()} cores before the measurement")
+    if arguments.part in ("single", "both"):
+        compare_with_single_turns(job, arguments.rounds, console)
+    if arguments.part in ("trl", "both"):
+        compare_with_trl(job, arguments.rounds, console)
 
 
 if __name__ == "__main__":

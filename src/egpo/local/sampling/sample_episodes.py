@@ -94,12 +94,13 @@ def _sample_rows(request: SampleRequest, episodes: Episodes, rows: list[int]) ->
 
 def _choose_tokens(request: SampleRequest, queue: RowQueue, sampling: Sequence[int], hidden_RD: Tensor) -> None:
     """Choose the next token of the rows at these places."""
-    policy, tables = request.policy, request.tables
-    place_S = torch.tensor(sampling, device=policy.device)
+    policy, tables, device = request.policy, request.tables, hidden_RD.device
+    if len(sampling) < len(hidden_RD):
+        hidden_RD = hidden_RD[torch.tensor(sampling, device=device)]
     at = torch.tensor([[queue.rows[place] for place in sampling], [queue.column[place] for place in sampling]])
-    uniform_S = request.uniform_BT[at[0], at[1]].to(policy.device)
-    choice = choose(policy.logits(hidden_RD[place_S]), uniform_S, request.sampling)
-    row_S, column_S = at.to(policy.device)
+    uniform_S = request.uniform_BT[at[0], at[1]].to(device)
+    choice = choose(policy.logits(hidden_RD), uniform_S, request.sampling)
+    row_S, column_S = at.to(device)
     tables.response_BT[row_S, column_S], tables.logp_BT[row_S, column_S] = choice.token_R, choice.logp_R
     tables.entropy_BT[row_S, column_S] = choice.entropy_R
     for place, token in zip(sampling, choice.token_R.tolist(), strict=True):

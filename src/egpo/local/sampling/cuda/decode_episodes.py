@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from egpo.environments.episodes import TurnOutcome
 from egpo.local.sampling.cuda.decode_buffers import DecodeBuffers
@@ -63,8 +64,8 @@ class GraphTurns:
         self._parked = []
         self._episodes.restart(rows)
         buffers.forced_BT.fill_(-1)
-        for row in rows:
-            buffers.tables.logp_BT[row], buffers.tables.entropy_BT[row] = 0.0, 0.0
+        row_R = torch.tensor(rows, device=buffers.forced_BT.device)
+        buffers.tables.logp_BT[row_R], buffers.tables.entropy_BT[row_R] = 0.0, 0.0
         self._open_turns(buffers, [(row, []) for row in rows])
 
     def after(self, buffers: DecodeBuffers, scheduler: RowScheduler, over: list[bool]) -> list[bool]:
@@ -134,14 +135,26 @@ class GraphTurns:
 
     def _open_turns(self, buffers: DecodeBuffers, opened: Sequence[tuple[int, list[int]]]) -> None:
         """Write the forced tokens before each row's current turn, and the random numbers and the limit of the turn."""
+        if not opened:
+            return
         assert buffers.forced_BT is not None
-        device, columns = buffers.forced_BT.device, buffers.forced_BT.shape[1]
-        most = self._episodes.settings.max_response_tokens
-        for row, forced in opened:
-            start = self._episodes.rows[row].start
-            if forced:
-                tokens = torch.tensor(forced, dtype=torch.int32, device=device)
-                buffers.forced_BT[row, start - len(forced) : start] = tokens
-            uniform_T = self._episodes.uniforms(row)[: columns - start]
-            buffers.uniform_BT[row, start : start + len(uniform_T)] = uniform_T.to(device)
-            buffers.limit_B[row] = min(most, start + self._episodes.turn_tokens)
+        rows, columns = [row for row, _ in opened], buffers.forced_BT.shape[1]
+        starts = [self._episodes.rows[row].start for row in rows]
+        uniforms = [self._episodes.uniforms(row)[: columns - start] for row, start in zip(rows, starts, strict=True)]
+        _write(buffers.uniform_BT, rows, starts, uniforms)
+        forced = [torch.tensor(tokens, dtype=torch.int32) for _, tokens in opened]
+        first = [start - len(tokens) for start, tokens in zip(starts, forced, strict=True)]
+        _write(buffers.forced_BT, rows, first, forced)
+        most, longest = self._episodes.settings.max_response_tokens, self._episodes.turn_tokens
+        limits = torch.tensor([min(most, start + longest) for start in starts], dtype=torch.int32)
+        device = buffers.limit_B.device
+        buffers.limit_B[torch.tensor(rows, device=device)] = limits.to(device)
+
+
+def _write(table_BT: Tensor, rows: Sequence[int], starts: Sequence[int], pieces: Sequence[Tensor]) -> None:
+    """Write each piece to its row of a table, from its start on; all with one copy to the device."""
+    lengths = torch.tensor([len(piece) for piece in pieces])
+    row_N = torch.tensor(rows).repeat_interleave(lengths)
+    column_N = torch.cat([torch.arange(start, start + len(p)) for start, p in zip(starts, pieces, strict=True)])
+    device = table_BT.device
+    table_BT[row_N.to(device), column_N.to(device)] = torch.cat(list(pieces)).to(device)
