@@ -19,7 +19,7 @@ from examples.egpo_tiny.lessons import FIRST, STAGES
 from examples.egpo_tiny.model import CONTEXT, write_model_folder
 from examples.egpo_tiny.tokenizer import CHAT_TEMPLATE, train_tokenizer
 
-CONVERSATIONS = {"first": 400_000, "second": 150_000}
+CONVERSATIONS = {"first": 400_000, "second": 300_000}
 SEEDS = {"first": 0, "second": 10}
 """Number of conversations and seed of each stage."""
 HELD_OUT = 2_000

@@ -155,11 +155,9 @@ def test_episodes_of_a_recipe_for_egpo_tiny_can_be_finished_within_its_limits():
             turns = [len(tokenizer(text).input_ids) + 1 for text in task.gold_turns(problem)]
             assert len(turns) <= rollout.episodes.max_turns
             assert max(turns) <= rollout.episodes.max_turn_tokens
-            talk = gold_conversation(task, problem)["messages"]
-            prompt, whole = (
-                len(tokenizer(tokenizer.apply_chat_template(part, tokenize=False)).input_ids)
-                for part in (task.prompt(problem), talk)
-            )
+            conversations = (task.prompt(problem), gold_conversation(task, problem)["messages"])
+            texts = [tokenizer.apply_chat_template(messages, tokenize=False) for messages in conversations]
+            prompt, whole = (len(tokenizer(text).input_ids) for text in texts)
             assert whole - prompt <= rollout.max_response_tokens
 
 
