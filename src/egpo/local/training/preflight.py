@@ -14,13 +14,12 @@ from egpo.errors import InputError, warn_once
 from egpo.local.checkpoints.checkpoint import Checkpoints, room_for
 from egpo.local.models.policy import prompt_tokens, require_room
 from egpo.local.run import Run
-from egpo.local.sampling.episode_rows import host_of
 from egpo.local.validate import held_out_problems
 from egpo.model_sources import origin_facts
 from egpo.rewards.scoring import DATA_SOURCES, require_visible_tags, vanishing_tags
 from egpo.support import optimizer_bytes
 from egpo.tasks import Dataset, Problem, Task
-from egpo.tasks.episodes import environment_of, environment_row
+from egpo.tasks.episodes import environment_of, environment_row, host_of
 from egpo.tasks.loading import sandbox_tier
 from egpo.tasks.protocol import problems_digest
 from egpo.tasks.sourced import SourcedTask
