@@ -17,13 +17,14 @@ from tests.verl.live import BY_EGPO, EVERY_STEP, records_in
 from tests.verl.replay import turns_of
 from tests.verl.test_conformance import assert_conforms
 
-pytestmark = [pytest.mark.verl, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.verl, pytest.mark.timeout(1300)]
 pytest.importorskip("verl")
 
 STEPS, PROMPTS, SAMPLES = 2, 4, 4
 RECIPE = (
     "engine=verl",
     "verl.device=cpu",
+    "verl.patience_minutes=15",
     "model.path=egpo-tiny",
     "task.name=tests.verl.live_episodes:LiveEpisodes",
     "algorithm.estimator=egpo",
@@ -47,7 +48,7 @@ def run(tmp_path_factory):
     root = tmp_path_factory.mktemp("episodes")
     words = [*RECIPE, f"verl.algorithm.egpo.record={root / 'record'}", f"runs={root}", "name=run"]
     done = subprocess.run(
-        [sys.executable, "-m", "egpo", "train", *words], capture_output=True, text=True, timeout=800, check=False
+        [sys.executable, "-m", "egpo", "train", *words], capture_output=True, text=True, timeout=1200, check=False
     )
     folder = RunFolder(root / "run")
     log = folder.path / "verl.log"

@@ -216,6 +216,16 @@ def test_a_task_from_outside_comes_back():
     assert imported.left_out == []
 
 
+@pytest.mark.parametrize("estimator", ["grpo", "egpo", "tests.local.outside_estimators:scaled"])
+def test_limits_of_episodes_come_back(estimator):
+    values = {"max_turns": 3, "history": "keep", "call_timeout_s": 5.0}
+    limits = {f"algorithm.egpo.episodes.{name}": value for name, value in values.items()}
+    imported = import_verl(VerlSettings({"algorithm.adv_estimator": estimator, **limits}))
+    assert imported.recipe["rollout"]["episodes"] == values
+    assert imported.left_out == []
+    assert "episodes" not in str({**imported.recipe, "rollout": None})
+
+
 def test_an_estimator_that_is_not_ours_goes_to_verl_as_it_is():
     imported = import_verl(VerlSettings({"algorithm.adv_estimator": "rloo", "algorithm.egpo.lam": 0.3}))
     assert imported.recipe["verl"]["algorithm"] == {"adv_estimator": "rloo"}

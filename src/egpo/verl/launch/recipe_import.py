@@ -126,6 +126,7 @@ def _forward(config: Config, reader: SectionReader) -> dict[str, Any]:
         mode=given.get(f"{kwargs}.mode") if ours else None,
         longest_prompt=config.rollout.max_prompt_tokens or UNMEASURED,
         longest_prompt_source="",
+        episodes=any(key.startswith("algorithm.egpo.episodes.") for key in given),
     )
     out = VerlSettings({setting.key: setting.value for setting in translate(config, places, files)})
     resolve_references(out)

@@ -34,6 +34,8 @@ KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 """verl's names of the KL estimators, and their names in a recipe."""
 TEMPLATE = "data.apply_chat_template_kwargs."
 TRACKERS = get_args(get_args(Trackers.model_fields["trackers"].annotation)[0])
+_COMMON = ("tags", "record", "episodes")
+"""Keys below `algorithm.egpo` that belong to no estimator."""
 _NO_TASK = "verl's configuration does not name the task that judges responses: set task.name (docs/tasks.md)"
 
 
@@ -186,11 +188,7 @@ class SectionReader:
     def _estimator_settings(self, estimator: str) -> dict[str, Any]:
         section = estimator_named(estimator).settings if ":" not in estimator else None
         given = [key.removeprefix("algorithm.egpo.") for key in self.given if key.startswith("algorithm.egpo.")]
-        names = (
-            section.model_fields
-            if section
-            else [name for name in given if not name.startswith(("tags", "record", "episodes."))]
-        )
+        names = section.model_fields if section else [name for name in given if name.partition(".")[0] not in _COMMON]
         found = {}
         for name in names:
             if (key := f"algorithm.egpo.{name}") in self.given:
