@@ -50,14 +50,19 @@ def test_models_are_listed_where_the_hub_s_cache_does_not_exist(tmp_path, monkey
         assert httpx.get(f"{server.url}/models").status_code == 200
 
 
-@pytest.fixture(scope="module")
-def episodes():
-    """Episodes of a few turns: egpo-tiny calls tools, though not those that it is offered."""
+@pytest.fixture
+def episodes(engine):
+    """Episodes of a few turns: egpo-tiny calls tools, though not those that it is offered.
+
+    `transformers serve` answers with status 500 where a call is not JSON, if it was sent tools. It gets them in the
+    prompt, which is then the same.
+    """
     sampling = Sampling(n=1, temperature=0.0, max_turns=3, max_turn_tokens=64)
-    return load_exam(Exam("toolbox", {"train": 8, "test": 12}, sampling=sampling, ks=(1,)))
+    tools = "template" if engine == "vllm" else "qwen3"
+    return load_exam(Exam("toolbox", {"train": 8, "test": 12, "tools": tools}, sampling=sampling, ks=(1,)))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def here_played(episodes):
     return evaluate(LocalModel("egpo-tiny", load_policy(Model(path="egpo-tiny", device="cpu"))), episodes)
 
@@ -92,7 +97,7 @@ def _require_episodes(there, here):
     prompts. Tools are called, and every episode can be played again."""
     assert there.figures.num_failed == 0
     assert there.figures.calls.value > 0
-    assert len({len(sample.episode["turns"]) for sample in there.samples}) > 1
+    assert max(len(sample.episode["turns"]) for sample in there.samples) > 1
     for sample in there.samples:
         assert replay(EpisodeRecord.from_stored(sample.episode)).is_same
     same = [first_turn(ours) == first_turn(theirs) for ours, theirs in zip(here.samples, there.samples, strict=True)]
