@@ -4,6 +4,7 @@ All rows are generated at once; no gradient checkpointing, reference model, logg
 settings as ours. On a CPU everything is float32, on a GPU bfloat16.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from _toolbox_world import ToolboxWorld  # noqa: E402
 from egpo.tasks import Problem  # noqa: E402
 
 MICRO_ROWS = 32
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # `environment_factory` warns that it may change
 
 
 class AlternatingWorld(ToolboxWorld):

@@ -48,6 +48,7 @@ from egpo.environments import EnvironmentHost, Episode, EpisodeLimits
 from egpo.local import collect
 from egpo.local.collect import judge
 from egpo.local.draws import Draws
+from egpo.local.models.policy import Policy
 from egpo.local.rollouts import Rollouts
 from egpo.local.run import Run, Stages, open_run
 from egpo.local.sampling.sample import sample
@@ -78,7 +79,8 @@ class EpisodeJob:
         """Open a run whose task has as many problems as a step."""
         episodes = {"max_turns": self.max_turns, "history": history}
         limits = {"max_response_tokens": self.max_tokens, "episodes": episodes}
-        model_settings = {"path": str(model or self.model), "device": self.device}
+        dtype = "bfloat16" if self.device == "cuda" else "float32"
+        model_settings = {"path": str(model or self.model), "device": self.device, "dtype": dtype}
         config = {
             "model": model_settings,
             "task": {"name": task, "settings": {**SETTINGS, "train": self.prompts, "test": 1}},
@@ -113,6 +115,9 @@ class Samplers:
         self._run = job.open("toolbox", "keep")
         self._single = job.open("_toolbox_world:SingleTurns", "keep").task
         self._problems = self._run.task.problems("train")
+        # One policy for each set of stop tokens: on a GPU, a policy has its own captured graphs.
+        self._endless = replace(self._run.policy, stop_ids=frozenset({1 << 30}))
+        self._ending = replace(self._run.policy, stop_ids=frozenset({len(self._run.policy.head_VD) - 1}))
         self.kept, self.per_turn = self.episodes("keep"), self.episodes("per_turn")
         self.lengths = tuple(len(response) for response in self.kept.responses())
         self.mean = round(sum(self.lengths) / len(self.lengths))
@@ -124,15 +129,13 @@ class Samplers:
         return sample(self._run.policy, self._run.task, self._problems, settings, Draws(1))
 
     def mean_length(self) -> Rollouts:
-        return self._single_turns(self.mean, Draws(1), end=1 << 30)
+        return self._single_turns(self._endless, self.mean, Draws(1))
 
     def same_lengths(self) -> Rollouts:
-        end = self._run.policy.head_VD.shape[0] - 1
-        return self._single_turns(max(self.lengths), EndingDraws(1, lengths=self.lengths), end)
+        return self._single_turns(self._ending, max(self.lengths), EndingDraws(1, lengths=self.lengths))
 
-    def _single_turns(self, num_tokens: int, draws: Draws, end: int) -> Rollouts:
+    def _single_turns(self, policy: Policy, num_tokens: int, draws: Draws) -> Rollouts:
         settings = self._run.config.rollout.model_copy(update={"max_response_tokens": num_tokens})
-        policy = replace(self._run.policy, stop_ids=frozenset({end}))
         return sample(policy, self._single, self._problems, settings, draws)
 
     def tools(self) -> None:
@@ -187,8 +190,7 @@ def compare_with_single_turns(job: EpisodeJob, rounds: int, console: Console) ->
         f"{job.rows} episodes of {min(samplers.lengths)} to {max(samplers.lengths)} tokens, mean {samplers.mean}, "
         f"{num_turns:.1f} turns, {sampled:.0%} of the tokens sampled"
     )
-    wanted = [min(length, max(samplers.lengths)) for length in samplers.lengths]
-    if list(map(len, same.responses())) != wanted:
+    if tuple(map(len, same.responses())) != samplers.lengths:
         console.print("The single turns of the same lengths do not all end where they should: see their tokens.")
     table = Table("", "seconds", "tokens", "tokens/s", "speed, of the mean length", "of the same lengths")
     for name in tokens:
