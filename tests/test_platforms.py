@@ -36,7 +36,7 @@ IMPORT_ALL = """
 import importlib, pkgutil, egpo
 # What runs in other processes: candidates' programs, BFCL's evaluator, verl, children's guard.
 ELSEWHERE = ("egpo.rewards.sandbox.inside", "egpo.evals.bfcl.inside", "egpo.verl.", "egpo.processes.guard")
-ELSEWHERE += ("egpo.__main__",)
+ELSEWHERE += ("egpo.__main__", "egpo.environments.bfcl.inside", "egpo.environments.inside")
 KERNELS = ("egpo.token_stats.kernels", "egpo.local.models.cuda.kernels", "egpo.local.sampling.cuda.kernels")
 names = [one.name for one in pkgutil.walk_packages(egpo.__path__, "egpo.", onerror=lambda name: None)]
 names = [name for name in names if not name.startswith((*ELSEWHERE, *KERNELS))]

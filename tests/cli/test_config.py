@@ -32,7 +32,7 @@ def egpo(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("task.name=nope", "override `task.name=nope`: unknown task `nope`; choose from `bfcl`, `bfcl_unseen`, `code`"),
+        ("task.name=nope", "override `task.name=nope`: unknown task `nope`; choose from `bfcl`, `bfcl_multi_turn`"),
         ("task.name=nosuchmodule:Task", "no module `nosuchmodule`"),
         ("task.settings.mode=nope", "override `task.settings.mode=nope`: mode='nope' is not allowed; choose"),
         ("task.settings.nope=1", "unknown setting `nope`"),

@@ -92,7 +92,8 @@ def both(request, load, monkeypatch):  # noqa: F811
     """
     monkeypatch.setattr(episode_rows, "host_of", lambda task, problem: hosted(Talk))
     policy, task = load("qwen3"), Talking()
-    settings = Rollout(n=8, max_response_tokens=160, stop_tokens=ENDS, episodes=EpisodeSettings(max_turn_tokens=20))
+    episodes = EpisodeSettings(max_turn_tokens=20, history="keep")
+    settings = Rollout(n=8, max_response_tokens=160, stop_tokens=ENDS, episodes=episodes)
     drawn = sample(policy, task, task.problems("train"), settings, Draws(1))
     (opening, _), (closing, _) = Counter(c for c in "".join(drawn.texts) if c.isascii() and c.isalpha()).most_common(2)
     if request.param:

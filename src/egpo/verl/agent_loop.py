@@ -121,7 +121,7 @@ def _output(played: PlayedEpisode, facts: _ServerFacts, seconds: float) -> Agent
 def stop_ids(model: str, tokenizer: Any) -> frozenset[int]:
     """Return the tokens at which vLLM ends a response: those of the generation config and of the tokenizer."""
     try:
-        named = GenerationConfig.from_pretrained(model).eos_token_id
+        named = GenerationConfig.from_pretrained(model, trust_remote_code=False).eos_token_id
     except OSError:  # the model has no such file
         named = None
     listed = named if isinstance(named, list) else [named]

@@ -22,8 +22,9 @@ from tests.verl.launch.recipes import small
 RECIPES = [
     path
     for path in sorted(SHIPPED.rglob("*.yaml"))
-    if path.parent.name != "parts" and isinstance(load_recipe(path), Config)
+    if path.parent.name != "parts" and isinstance(config := load_recipe(path), Config) and config.cold_start is None
 ]
+"""Recipes that can be given to verl as they are: a cold start is a stage of its own, before verl."""
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 UNTRANSLATED = {
     "eval", "probe", "prepare", "task.settings", "watch.rollouts_every", "watch.trackers", "validation.problems",

@@ -151,8 +151,9 @@ def test_a_template_that_knows_no_tools_is_refused_before_anything_starts(tmp_pa
         "{%- for message in messages %}" + refusal + "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
         "{%- endfor %}{%- if add_generation_prompt %}<|im_start|>assistant\n{%- endif %}"
     )
+    recipe = small("task.name=toolbox", "task.settings={train: 8, test: 4}", "rollout.episodes.history=keep")
     with pytest.raises(InputError, match="the chat template refuses a conversation with tool: no such role"):
-        written(small("task.name=toolbox", "task.settings={train: 8, test: 4}"), tmp_path, tokenizer)
+        written(recipe, tmp_path, tokenizer)
 
 
 def test_too_few_problems_for_a_step(tmp_path, tokenizer):
