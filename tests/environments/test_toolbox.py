@@ -229,3 +229,12 @@ def test_tools_never_fail_on_arguments_of_the_right_types(host):
             record = play(host, row, [call(tool.name, **drawn), "ok"])
             assert record.ending == "finished", (tool.name, drawn, record.fault)
     assert {tool.domain for tool in TOOLS.values()} == set(DOMAINS)
+
+
+@pytest.mark.parametrize("knobs", [{}, HARD], ids=["easy", "hard"])
+def test_who_does_nothing_has_not_done_what_was_asked(host, knobs):
+    """In every world, and however often the user speaks: a light that is on is not asked to be turned on."""
+    task = load_task("toolbox", train=1000, test=1, **knobs)
+    for problem in task.problems("train"):
+        record = play(host, environment_row(problem), ["Done."] * 12, MANY)
+        assert not record.verdict.correct, problem

@@ -117,7 +117,8 @@ def draw_world(rng: random.Random, knobs: WorldKnobs) -> World:
 def _drawn(rng: random.Random, knobs: WorldKnobs) -> World | None:
     """Draw requests one after the other, each for the state that the gold calls of the earlier ones leave behind.
 
-    None if they do not go together: a file that a later request needs locked is locked from the start.
+    None if they do not go together (a file that a later request needs locked is locked from the start), or if one of
+    them asks for nothing: to turn on a light that is on, say.
     """
     start = draw_state(rng)
     working, requests = copy.deepcopy(start), []
@@ -132,13 +133,20 @@ def _drawn(rng: random.Random, knobs: WorldKnobs) -> World | None:
             return None
         start["locked"] += working["locked"][locked:]
         requests.append((request, hardness))
-        if _num_refused(working, request) != (hardness == "error"):
+        before = copy.deepcopy(working)
+        if _num_refused(working, request) != (hardness == "error") or _is_idle(before, working, [request]):
             return None
     expected = copy.deepcopy(start)
     # The second time from the real beginning, with every lock in place.
     if any(_num_refused(expected, request) != (hardness == "error") for request, hardness in requests):
         return None
-    return _world(rng, knobs, start, expected, [request for request, _ in requests])
+    asked = [request for request, _ in requests]
+    return None if _is_idle(start, expected, asked) else _world(rng, knobs, start, expected, asked)
+
+
+def _is_idle(before: State, after: State, requests: Sequence[Request]) -> bool:
+    """Whether somebody who does nothing would have done all that was asked."""
+    return before == after and not any(request.needs or request.answer for request in requests)
 
 
 def _num_refused(state: State, request: Request) -> int:
