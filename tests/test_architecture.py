@@ -71,10 +71,11 @@ MAY_IMPORT = {
         "comparisons",
     }
     | {"reports"},
-    "config": LEAVES | {"advantages"},
+    "config": LEAVES | {"advantages", "losses"},
     "rewards": LEAVES,
     "segments": LEAVES,
     "advantages": LEAVES,
+    "losses": LEAVES,
     "token_stats": LEAVES,
     "data": LEAVES,
     "runs": LEAVES,
@@ -84,7 +85,7 @@ MAY_IMPORT = {
     "machine_checks": LEAVES | {"rewards"},
     "audits": LEAVES | {"config", "environments", "tasks", "rewards", "data"},
     "local": LEAVES
-    | {"config", "environments", "tasks", "rewards", "data", "advantages", "segments", "token_stats", "runs"},
+    | {"config", "environments", "tasks", "rewards", "data", "advantages", "losses", "segments", "token_stats", "runs"},
     "evals": LEAVES | {"config", "environments", "tasks", "rewards", "runs", "local", "serving"},
     "probes": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "reports"},
     "demos": LEAVES | {"advantages", "config", "runs", "evals", "probes", "plans", "reports", "experiments"},

@@ -2,14 +2,14 @@
 
 import pytest
 
-from egpo.demos.demo import ESTIMATORS, FAST, FULL, DemoFolder, demo_config
+from egpo.demos.demo import FAST, FULL, SHOWN, DemoFolder, demo_config
 from egpo.demos.findings import BASE
 from egpo.errors import InputError
 
 
 def test_only_the_estimator_and_the_name_differ(tmp_path):
-    configs = [demo_config(DemoFolder(tmp_path), FULL, estimator) for estimator in ESTIMATORS]
-    assert [config.algorithm.estimator for config in configs] == list(ESTIMATORS)
+    configs = [demo_config(DemoFolder(tmp_path), FULL, estimator) for estimator in SHOWN]
+    assert [config.algorithm.estimator for config in configs] == list(SHOWN)
     plain = {
         config.model_copy(
             update={"name": "", "algorithm": config.algorithm.model_copy(update={"estimator": "grpo"})}

@@ -1,14 +1,16 @@
-"""Advantage estimators: rewards and measurements of a batch in, one advantage per response out.
+"""Advantage estimators: rewards and measurements of a batch in, one advantage per response or per token out.
 
     signals.py           Signals, the inputs of an estimator; Groups, sums within groups
     grpo.py              the reward compared with the group
     egpo.py              GRPO's advantage plus a clipped bonus for the entropy of the thinking
     egpo_calibrated.py   GRPO's advantage times the confidence relative to the group
+    token_entropy.py     GRPO's advantage plus a clipped bonus for the entropy of each token
 
 To add an estimator, write its file (settings class and function, see `egpo.py`) and add a row to ESTIMATORS. Recipes,
-verl's keys, the translation to verl, the demo and the documentation read this table. An estimator outside the package
-is named `module:name`, where the name is an `Estimator` or a plain function `f(signals, **settings) -> advantage_B`.
-Importing this package does not import torch.
+verl's keys, the translation to verl and the documentation read this table. An estimator outside the package is named
+`module:name`, where the name is an `Estimator` or a plain function: `f(signals, **settings) -> advantage_B`, or
+`f(signals, entropy_BT, mask_BT, **settings) -> advantage_BT` for one advantage per token. Importing this package does
+not import torch.
 
 >>> signals = Signals(reward_B=[1.0, 0.0], group_B=["a", "a"])
 >>> ESTIMATORS["grpo"](signals)
@@ -26,6 +28,7 @@ from egpo.advantages.egpo import EgpoSettings, egpo
 from egpo.advantages.egpo_calibrated import EgpoCalibratedSettings, egpo_calibrated
 from egpo.advantages.grpo import GrpoSettings, grpo
 from egpo.advantages.signals import Metrics, Signals
+from egpo.advantages.token_entropy import TokenEntropySettings, token_entropy
 from egpo.errors import InputError, nearest
 from egpo.sections import Section, Segment
 from egpo.user_code import import_user_code
@@ -43,9 +46,13 @@ __all__ = [
     "explain",
     "grpo",
     "over_tokens",
+    "token_entropy",
 ]
 
-FORM = "give an egpo.advantages.Estimator, or a function f(signals, **settings) that returns advantage_B"
+FORM = (
+    "give an egpo.advantages.Estimator, or a function f(signals, **settings) that returns advantage_B, "
+    "or f(signals, entropy_BT, mask_BT, **settings) that returns advantage_BT"
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,8 @@ class Estimator:
     """An advantage estimator. Calling it calls its function: `ESTIMATORS["egpo"](signals, lam=0.4)`."""
 
     function: Callable[..., Tensor]
-    """The function that computes the advantages: `f(signals, *, normalize, metrics, **settings) -> advantage_B`."""
+    """The function that computes the advantages: `f(signals, *, normalize, metrics, **settings) -> advantage_B`; with
+    level "token", `f(signals, entropy_BT, mask_BT, *, normalize, metrics, **settings) -> advantage_BT`."""
     settings: type[Section] | None = None
     """The class of the estimator's settings, which also checks their values.
 
@@ -62,17 +70,19 @@ class Estimator:
     """
     segment: Segment | None = None
     """The segment whose entropy the estimator uses by default (see `entropy_mode`). None: it uses no entropy."""
-    level: Literal["response"] = "response"
-    """The level of the advantages: `response` means one advantage per response."""
+    level: Literal["response", "token"] = "response"
+    """The level of the advantages: one per response, or one per token. Those of tokens are 0 outside the mask."""
 
-    def __call__(self, signals: Signals, **settings: Any) -> Tensor:
-        return self.function(signals, **settings)
+    def __call__(self, signals: Signals, *tables: Tensor, **settings: Any) -> Tensor:
+        """Return the advantages. `tables` are `entropy_BT` and `mask_BT`, for estimators of level "token" alone."""
+        return self.function(signals, *tables, **settings)
 
 
 ESTIMATORS: dict[str, Estimator] = {
     "grpo": Estimator(grpo, GrpoSettings),
     "egpo": Estimator(egpo, EgpoSettings, "thinking"),
     "egpo_calibrated": Estimator(egpo_calibrated, EgpoCalibratedSettings, "answer"),
+    "token_entropy": Estimator(token_entropy, TokenEntropySettings, level="token"),
 }
 
 
@@ -85,10 +95,13 @@ def estimator_named(name: str) -> Estimator:
     return ESTIMATORS[name]
 
 
-def explain(name: str, signals: Signals, **settings: Any) -> Metrics:
-    """Return the metrics that an estimator reports for this batch. A metric without data is left out."""
+def explain(name: str, signals: Signals, *tables: Tensor, **settings: Any) -> Metrics:
+    """Return the metrics that an estimator reports for this batch. A metric without data is left out.
+
+    `tables` are `entropy_BT` and `mask_BT`, for estimators of level "token" alone.
+    """
     metrics: Metrics = {}
-    estimator_named(name)(signals, **settings, metrics=metrics)
+    estimator_named(name)(signals, *tables, **settings, metrics=metrics)
     return metrics
 
 
@@ -109,9 +122,10 @@ def _from_outside(name: str) -> Estimator:
     accepted = inspect.signature(found).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
 
-    def function(signals: Signals, **settings: Any) -> Tensor:
+    def function(signals: Signals, *tables: Tensor, **settings: Any) -> Tensor:
         ours = {key for key in ("normalize", "metrics") if key not in accepted and not takes_any}
-        result: Tensor = found(signals, **{key: value for key, value in settings.items() if key not in ours})
+        result: Tensor = found(signals, *tables, **{key: value for key, value in settings.items() if key not in ours})
         return result
 
-    return Estimator(function, segment="response")
+    per_token = {"entropy_BT", "mask_BT"} <= set(accepted)
+    return Estimator(function, segment="response", level="token" if per_token else "response")

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from egpo.advantages import ESTIMATORS
 from egpo.config import Config, load_config
 from egpo.demos.findings import BASE
 from egpo.demos.forecast import forecast_and_outcome
@@ -26,6 +25,8 @@ from egpo.reports import write_report
 from egpo.runs.folder import PROBE, RunFolder
 
 RECIPE = Path(__file__).parent / "countdown.yaml"
+SHOWN = ("grpo", "egpo", "egpo_calibrated")
+"""The estimators that the demo compares."""
 MANNERS = ("sampled", "greedy")
 """The two ways of answering in an evaluation, in the order in which `exams_of` returns their exams."""
 # Maximum number of validation problems: validation only draws a curve; the reported figures come from the evaluation.
@@ -124,7 +125,7 @@ def run_demo(folder: DemoFolder, size: DemoSize, screen: Screen) -> Demo:
     """Run the demo and return its results. Finished jobs are skipped, so that an interrupted demo continues."""
     start = time.monotonic()
     folder.claim(size)
-    experiments = {name: Experiment("egpo demo", demo_config(folder, size, name)) for name in ESTIMATORS}
+    experiments = {name: Experiment("egpo demo", demo_config(folder, size, name)) for name in SHOWN}
     runs = list(experiments.values())
     run_each(runs, Selection(), screen)
     _copy_probe(runs[0].run, folder)

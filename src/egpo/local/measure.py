@@ -76,12 +76,24 @@ class Estimate:
     """The advantages of a batch.
 
     `rows`: indices of the rows to train on. `advantage_B` is NaN for all other rows. `metrics`: those that the
-    estimator reports.
+    estimator reports. `advantage_BT`: the advantage of each token, if the estimator gives one; `advantage_B` then has
+    the mean over each response.
     """
 
     advantage_B: Tensor
     rows: list[int]
     metrics: Metrics
+    advantage_BT: Tensor | None = None
+
+    def trained(self, rollouts: Rollouts, row_B: list[int]) -> Tensor:
+        """Return the advantages for the update: one per row, or one per token.
+
+        `rollouts` are the rows of this estimate that are trained on, `row_B` what their `by_turn` returned.
+        """
+        if self.advantage_BT is None:
+            return self.advantage_B[self.rows][row_B]
+        here = torch.tensor(self.rows, device=self.advantage_BT.device)
+        return rollouts.table_by_turn(self.advantage_BT[here])
 
 
 def estimate(batch: Batch, measures: Measures, algorithm: Algorithm) -> Estimate:
@@ -91,19 +103,30 @@ def estimate(batch: Batch, measures: Measures, algorithm: Algorithm) -> Estimate
     """
     metrics: Metrics = {}
     advantage_B = torch.full((len(batch.rollouts),), torch.nan)
-    kept_B = batch.kept_B
-    if bool(kept_B.any()):
-        signals = _signals(batch, measures, algorithm)
-        advantage_B[kept_B] = estimator_named(algorithm.estimator)(signals, **algorithm.settings, metrics=metrics)
-    return Estimate(advantage_B, kept_B.nonzero()[:, 0].tolist(), metrics)
+    advantage_BT = None
+    kept_B, estimator = batch.kept_B, estimator_named(algorithm.estimator)
+    if not bool(kept_B.any()):
+        return Estimate(advantage_B, [], metrics)
+    if estimator.level == "token":
+        entropy_BT, mask_BT = batch.rollouts.entropy_BT, batch.rollouts.mask_BT
+        here_B = kept_B.to(mask_BT.device)
+        signals = _signals(batch, measures, algorithm, mask_BT.device)
+        tables = (entropy_BT[here_B], mask_BT[here_B])
+        advantage_BT = torch.zeros_like(entropy_BT)
+        advantage_BT[here_B] = estimator(signals, *tables, **algorithm.settings, metrics=metrics).to(entropy_BT.dtype)
+        advantage_B[kept_B] = mean_over(advantage_BT, mask_BT).float().cpu()[kept_B]
+    else:
+        signals = _signals(batch, measures, algorithm, batch.reward_B.device)
+        advantage_B[kept_B] = estimator(signals, **algorithm.settings, metrics=metrics)
+    return Estimate(advantage_B, kept_B.nonzero()[:, 0].tolist(), metrics, advantage_BT)
 
 
-def _signals(batch: Batch, measures: Measures, algorithm: Algorithm) -> Signals:
+def _signals(batch: Batch, measures: Measures, algorithm: Algorithm, device: torch.device) -> Signals:
     """Return the inputs of the estimator for the kept rows."""
     kept_B, segment = batch.kept_B, algorithm.segment
     correct_B = torch.tensor([verdict.correct for verdict in batch.verdicts])
     return Signals(
-        reward_B=batch.reward_B[kept_B],
+        reward_B=batch.reward_B[kept_B].to(device),
         group_B=batch.rollouts.problem_B[kept_B],
         entropy_B=None if segment is None else measures.entropy[segment][kept_B],
         correct_B=correct_B[kept_B],

@@ -131,6 +131,12 @@ class Rollouts:
             return _with_own_prompts(self), list(range(len(self)))
         return self, list(range(len(self)))
 
+    def table_by_turn(self, table_BT: Tensor) -> Tensor:
+        """Return a table of this batch's tokens for the rows that `by_turn` returns."""
+        if self.episodes is None or all(episode.prompts is None for episode in self.episodes):
+            return table_BT
+        return _cut_by_turn(self, table_BT)
+
     def select(self, rows: list[int]) -> "Rollouts":
         """Return the rollouts of these rows, in this order, without problems that none of them answers, and without
         alternatives."""
@@ -181,13 +187,6 @@ class EpisodeRow:
 def _rows_by_turn(rollouts: Rollouts) -> tuple[Rollouts, list[int]]:
     assert rollouts.episodes is not None
     spans = [(row, turn) for row, episode in enumerate(rollouts.episodes) for turn in range(len(episode.turns))]
-    places = [rollouts.episodes[row].turns[turn] for row, turn in spans]
-    longest = max((end - start for start, end in places), default=0)
-
-    def cut(table_BT: Tensor) -> Tensor:
-        rows = [table_BT[row, start:end] for (row, _), (start, end) in zip(spans, places, strict=True)]
-        return torch.stack([torch.nn.functional.pad(part, (0, longest - len(part))) for part in rows])
-
     prompts: dict[tuple[int, tuple[int, ...]], int] = {}
     for row, turn in spans:
         episode = rollouts.episodes[row]
@@ -205,14 +204,22 @@ def _rows_by_turn(rollouts: Rollouts) -> tuple[Rollouts, list[int]]:
         problems=tuple(rollouts.problems[problem] for problem, _ in prompts),
         prompts=tuple(prompt for _, prompt in prompts),
         problem_B=torch.tensor(of_turn, dtype=torch.long),
-        response_BT=cut(rollouts.response_BT),
-        mask_BT=cut(rollouts.mask_BT),
-        logp_BT=cut(rollouts.logp_BT),
-        entropy_BT=cut(rollouts.entropy_BT),
+        response_BT=_cut_by_turn(rollouts, rollouts.response_BT),
+        mask_BT=_cut_by_turn(rollouts, rollouts.mask_BT),
+        logp_BT=_cut_by_turn(rollouts, rollouts.logp_BT),
+        entropy_BT=_cut_by_turn(rollouts, rollouts.entropy_BT),
         finished_B=finished_B.to(rollouts.finished_B.device),
         texts=tuple(rollouts.episodes[row].record.turns[turn].text for row, turn in spans),
     )
     return single, row_B
+
+
+def _cut_by_turn(rollouts: Rollouts, table_BT: Tensor) -> Tensor:
+    """Return the columns of each turn as a row of its own, padded to the longest turn."""
+    places = [(row, *place) for row, episode in enumerate(rollouts.episodes or ()) for place in episode.turns]
+    longest = max((end - start for _, start, end in places), default=0)
+    rows = [table_BT[row, start:end] for row, start, end in places]
+    return torch.stack([torch.nn.functional.pad(part, (0, longest - len(part))) for part in rows])
 
 
 def _with_own_prompts(rollouts: Rollouts) -> Rollouts:

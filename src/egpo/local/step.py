@@ -32,12 +32,13 @@ def step(run: Run, number: int) -> StepOutcome:
     batch = collect(run, number)  # B responses with logp and entropy per token, each with its reward
     with run.stages.enter("measure"):
         measures = measure(run.policy, batch.rollouts, run.config.segments.tags)  # entropy per segment
-        estimated = estimate(batch, measures, run.config.algorithm)  # grpo, egpo, egpo_calibrated
-    rollouts, row_B = batch.rollouts.select(estimated.rows).by_turn()  # the same rows, or one row per turn
+        estimated = estimate(batch, measures, run.config.algorithm)  # one advantage per response or per token
+    selected = batch.rollouts.select(estimated.rows)
+    rollouts, row_B = selected.by_turn()  # the same rows, or one row per turn
     reference_BT = _reference(run, rollouts)
     with run.stages.enter("update", changes_state=True):
-        advantage_B = estimated.advantage_B[estimated.rows][row_B]
-        stats = update(run.policy, run.optimizer, rollouts, advantage_B, run.settings, run.budget, number, reference_BT)
+        advantage = estimated.trained(selected, row_B)
+        stats = update(run.policy, run.optimizer, rollouts, advantage, run.settings, run.budget, number, reference_BT)
     return StepOutcome(summarise(run, batch, measures, estimated, stats), batch, measures, estimated)
 
 

@@ -4,12 +4,26 @@ In the order of a step: the task and its segments, the model, sampling, the opti
 checkpoints, validation and logging. The text under a field is its help in `egpo config schema` and in the docs.
 """
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, create_model, model_validator
+from pydantic_core import PydanticKnownError
 
 from egpo.errors import Fault
-from egpo.sections import LARGEST_COUNT, Count, CountOrZero, Every, Fraction, PathText, Positive, Section, Words, raised
+from egpo.losses import LOSSES, loss_named
+from egpo.sections import (
+    LARGEST_COUNT,
+    Count,
+    CountOrZero,
+    Every,
+    Fraction,
+    PathText,
+    Positive,
+    Section,
+    Words,
+    checked,
+    raised,
+)
 from egpo.tags import THINK_TAGS, tags_fault
 
 
@@ -139,6 +153,20 @@ class Rollout(Section):
 
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
+_LOSS_SECTIONS = {name: row.settings for name, row in LOSSES.items() if row.settings and row.settings.model_fields}
+
+
+def _known_loss(name: str) -> str:
+    if ":" not in name and name not in LOSSES:
+        raise PydanticKnownError("literal_error", {"expected": ", ".join(f"'{known}'" for known in LOSSES)})
+    return name
+
+
+LossName = Annotated[
+    str,
+    AfterValidator(_known_loss),
+    WithJsonSchema({"type": "string", "anyOf": [{"enum": list(LOSSES)}, {"pattern": "^[^:]+:[^:]+$"}]}),
+]
 
 
 class Optimization(Section):
@@ -162,7 +190,14 @@ class Optimization(Section):
     for GPUs)."""
 
 
-class Update(Optimization):
+class UpdateFields(Optimization):
+    """The settings of the section `update` that every loss form has."""
+
+    loss: LossName = "clipped"
+    """Loss form of the policy: `clipped` (PPO's surrogate, used by GRPO and DAPO), `gspo`, or `module:name` for a loss
+    form of your own."""
+    loss_settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings of a loss form of your own (`module:name`). Default: none."""
     clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Clip range of the policy ratio: [1 - clip, 1 + clip]. `clip_high` replaces the upper bound."""
     clip_high: Positive | None = None
@@ -185,6 +220,39 @@ class Update(Optimization):
     """Number of passes over each batch of rollouts."""
     mini_batch: Count | None = None
     """Number of problems per optimizer step. Default: all problems of the training step."""
+
+    @model_validator(mode="after")
+    def _settings_stand_where_they_are_read(self) -> "UpdateFields":
+        if self.loss_settings and ":" not in self.loss:
+            what = f"`loss_settings` are not used by the built-in loss form `{self.loss}`"
+            raise raised(Fault(what, "loss_settings", f"write its settings under update.{self.loss}"))
+        return self
+
+    @property
+    def settings_of_loss(self) -> dict[str, Any]:
+        """Keyword arguments of the chosen loss form. Raises ConfigError if those of one that is not built in are
+        wrong."""
+        if self.loss in _LOSS_SECTIONS:
+            section: Section = getattr(self, self.loss)
+            return section.model_dump()
+        row = loss_named(self.loss)
+        if row.settings is None:
+            return dict(self.loss_settings)
+        return checked(row.settings, "update.loss_settings", **self.loss_settings).model_dump()
+
+
+if TYPE_CHECKING:
+    Update = UpdateFields
+else:
+    Update = create_model(
+        "Update",
+        __base__=UpdateFields,
+        __module__=__name__,
+        **{
+            name: (section, Field(default=section(), description=f"Settings of the loss form `{name}`."))
+            for name, section in _LOSS_SECTIONS.items()
+        },
+    )
 
 
 class Checkpoints(Section):

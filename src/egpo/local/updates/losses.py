@@ -1,4 +1,4 @@
-"""The loss of a micro-batch, and its formulas: clipped surrogate, KL estimators, weights of tokens.
+"""The loss of a micro-batch: the loss form of `egpo.losses`, KL estimators, weights of tokens.
 
 Tensor suffixes: B rows, R rows of a micro-batch, T tokens, M response tokens of a micro-batch. The loss is the sum of
 weight * loss over tokens. Weights are computed for a whole mini-batch before it is cut into micro-batches, so the cuts
@@ -18,50 +18,9 @@ from egpo.config.sections.training import Update
 from egpo.local.models.packs import pack_groups
 from egpo.local.models.policy import Policy
 from egpo.local.updates.micro_batches import MicroBatch
+from egpo.losses import Clip, LossTokens, loss_named
+from egpo.losses.tokens import LARGEST_LOG_RATIO
 from egpo.token_stats import token_stats
-
-LARGEST_LOG_RATIO = 20.0
-"""Bound of the log-ratio of two probabilities, so that sums with exp(ratio) stay finite. A token beyond it has no
-gradient, as in verl."""
-
-
-@dataclass(frozen=True, eq=False)
-class Surrogate:
-    """The clipped surrogate loss of each token. `loss_M` has a gradient; the other fields are for metrics.
-
-    `clipped_M`: the clip of the ratio was active (actor/pg_clipfrac). `capped_M`: the dual clip was active
-    (actor/pg_clipfrac_lower). `minus_log_ratio_M`: old - new logp (actor/ppo_kl is its mean).
-    """
-
-    loss_M: Tensor
-    clipped_M: Tensor
-    capped_M: Tensor
-    minus_log_ratio_M: Tensor
-
-
-def clipped_surrogate(
-    logp_M: Tensor, old_logp_M: Tensor, advantage_M: Tensor, *, low: float, high: float, dual: float | None = None
-) -> Surrogate:
-    """Return the clipped surrogate (Schulman et al. 2017, arXiv:1707.06347). With the ratio q = exp(logp - old):
-
-        loss = max(-A q, -A clip(q, 1 - low, 1 + high))
-        loss = min(loss, -A dual)                          where A < 0 (Ye et al. 2020, arXiv:1912.09729)
-
-    Where a clip is active, the token has no gradient. Where old and new policy are equal, loss = -A and its gradient is
-    that of -A logp. Equal to verl's `compute_policy_loss_vanilla`, whose dual clip is always on, at 3; None is off.
-    """
-    # The ratio is at most exp(20), so that its product with A stays finite. A token at this bound has no gradient.
-    log_ratio_M = (logp_M - old_logp_M).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
-    ratio_M = log_ratio_M.exp()
-    plain_M = -advantage_M * ratio_M
-    bounded_M = -advantage_M * ratio_M.clamp(1 - low, 1 + high)
-    loss_M = torch.maximum(plain_M, bounded_M)
-    capped_M = torch.zeros_like(advantage_M, dtype=torch.bool)
-    if dual is not None:
-        cap_M = -advantage_M * dual
-        capped_M = (advantage_M < 0) & (loss_M > cap_M)
-        loss_M = torch.where(capped_M, cap_M, loss_M)
-    return Surrogate(loss_M, (bounded_M > plain_M).detach(), capped_M.detach(), -log_ratio_M.detach())
 
 
 def k1(logp: Tensor, reference_logp: Tensor) -> Tensor:
@@ -126,25 +85,36 @@ def token_weights(length_B: Tensor, aggregation: Aggregation, horizon: int) -> T
 class Targets:
     """Old log-probabilities, advantages and token weights for the loss of a mini-batch, on the policy's device.
 
-    `reference_BT` has the log-probabilities of the reference; None unless KL is a term of the loss.
+    `advantage` has one value per row (B) or one per token (B, T). `reference_BT` has the log-probabilities of the
+    reference; None unless KL is a term of the loss. `marked_BT`: the tokens that the loss form chose; None if it
+    chooses none.
     """
 
     old_logp_BT: Tensor
     mask_BT: Tensor
-    advantage_B: Tensor
+    advantage: Tensor
     weight_B: Tensor
     reference_BT: Tensor | None = None
+    marked_BT: Tensor | None = None
+
+    def live(self) -> list[bool]:
+        """Return which rows have an advantage that is not 0."""
+        live_B = self.advantage != 0
+        return (live_B if live_B.ndim == 1 else (live_B & self.mask_BT).any(1)).tolist()
 
     def of(self, rows: Sequence[int]) -> "_TokenTargets":
         """Return old log-probabilities, advantages and weights of the response tokens of these rows, row by row."""
         row_R = torch.tensor(rows, device=self.mask_BT.device)
         mask_RT = self.mask_BT[row_R]
         length_R = mask_RT.sum(1)
+        advantage = self.advantage[row_R]
         return _TokenTargets(
             old_logp_M=self.old_logp_BT[row_R][mask_RT],
-            advantage_M=self.advantage_B[row_R].repeat_interleave(length_R),
+            advantage_M=advantage.repeat_interleave(length_R) if advantage.ndim == 1 else advantage[mask_RT],
             weight_M=self.weight_B[row_R].repeat_interleave(length_R),
+            row_M=torch.arange(len(rows), device=row_R.device).repeat_interleave(length_R),
             reference_M=None if self.reference_BT is None else self.reference_BT[row_R][mask_RT],
+            marked_M=None if self.marked_BT is None else self.marked_BT[row_R][mask_RT],
         )
 
 
@@ -153,7 +123,9 @@ class _TokenTargets:
     old_logp_M: Tensor
     advantage_M: Tensor
     weight_M: Tensor
+    row_M: Tensor
     reference_M: Tensor | None
+    marked_M: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -210,11 +182,15 @@ def loss_of(
     return _loss(logp_M, targets.of(part.rows), settings)
 
 
-def _loss(logp_M: Tensor, targets: _TokenTargets, settings: Update) -> tuple[Tensor, LossSums]:
+def clip_of(settings: Update) -> Clip:
     high = settings.clip if settings.clip_high is None else settings.clip_high
-    surrogate = clipped_surrogate(
-        logp_M, targets.old_logp_M, targets.advantage_M, low=settings.clip, high=high, dual=settings.dual_clip
-    )
+    return Clip(settings.clip, high, settings.dual_clip)
+
+
+def _loss(logp_M: Tensor, targets: _TokenTargets, settings: Update) -> tuple[Tensor, LossSums]:
+    tokens = LossTokens(logp_M, targets.old_logp_M, targets.advantage_M, targets.row_M, targets.marked_M)
+    surrogate = loss_named(settings.loss)(tokens, clip_of(settings), **settings.settings_of_loss)
+    minus_log_ratio_M = -tokens.log_ratio_M().detach()
     pg_loss = loss = (targets.weight_M * surrogate.loss_M).sum()
     kl_M = torch.zeros_like(logp_M)
     if targets.reference_M is not None:
@@ -225,9 +201,9 @@ def _loss(logp_M: Tensor, targets: _TokenTargets, settings: Update) -> tuple[Ten
         kl=kl_M.detach().sum(),
         clipped=surrogate.clipped_M.sum(),
         capped=surrogate.capped_M.sum(),
-        minus_log_ratio=surrogate.minus_log_ratio_M.sum(),
-        abs_log_ratio=surrogate.minus_log_ratio_M.abs().sum(),
+        minus_log_ratio=minus_log_ratio_M.sum(),
+        abs_log_ratio=minus_log_ratio_M.abs().sum(),
         num_tokens=float(len(logp_M)),
-        max_log_ratio=surrogate.minus_log_ratio_M.abs().amax() if len(logp_M) else 0.0,
+        max_log_ratio=minus_log_ratio_M.abs().amax() if len(logp_M) else 0.0,
     )
     return loss, sums

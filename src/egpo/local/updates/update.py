@@ -31,6 +31,7 @@ from egpo.local.updates.micro_batches import (
     within_memory,
 )
 from egpo.local.updates.optimizer import Optimizer, learning_rate
+from egpo.losses import MiniBatchTokens, loss_named
 from egpo.runs.metric_table import SAMPLER_CLIPPED, SAMPLER_DIFF, SAMPLER_DIFF_MAX
 
 
@@ -129,7 +130,7 @@ def update(
     policy: Policy,
     optimizer: Optimizer,
     rollouts: Rollouts,
-    advantage_B: Tensor,
+    advantage: Tensor,
     settings: UpdateSettings,
     budget: TokenBudget,
     step: int,
@@ -137,16 +138,16 @@ def update(
 ) -> UpdateStats:
     """Update the policy in training step `step`, counted from 0.
 
-    `reference_BT` has the reference's log-probabilities if KL is a term of the loss. `budget` is shared by all updates
-    of a run, and remembers how many tokens fit into memory. Old log-probabilities are those recorded while sampling, so
-    the first optimizer step is on-policy. The size of micro-batches changes the result only by rounding. If there are
-    no rows, nothing is updated.
+    `advantage` has one value per row, or one per token. `reference_BT` has the reference's log-probabilities if KL is a
+    term of the loss. `budget` is shared by all updates of a run, and remembers how many tokens fit into memory. Old
+    log-probabilities are those recorded while sampling, so the first optimizer step is on-policy. The size of
+    micro-batches changes the result only by rounding. If there are no rows, nothing is updated.
     """
     lr = learning_rate(settings.update, step, settings.total_steps)
     tokens = RowTokens.of(rollouts)
     steps = []
     for rows in mini_batches(rollouts.problem_B, settings, step):
-        targets = _targets(rollouts, advantage_B, rows, settings, reference_BT)
+        targets = _targets(rollouts, advantage, rows, settings, reference_BT, step)
         sums = _accumulate(policy, optimizer, tokens, rows, targets, settings, budget).as_numbers()
         steps.append(OptimizerStep(sums, int(rollouts.length_B[rows].sum()), _apply(optimizer, sums, lr)))
     return UpdateStats(lr, tuple(steps), has_kl=reference_BT is not None)
@@ -164,19 +165,54 @@ def mini_batches(problem_B: Tensor, settings: UpdateSettings, step: int) -> Iter
 
 
 def _targets(
-    rollouts: Rollouts, advantage_B: Tensor, rows: Sequence[int], settings: UpdateSettings, reference_BT: Tensor | None
+    rollouts: Rollouts,
+    advantage: Tensor,
+    rows: Sequence[int],
+    settings: UpdateSettings,
+    reference_BT: Tensor | None,
+    step: int,
 ) -> Targets:
     """Return the targets of a mini-batch. Token weights count all its rows, including those without a gradient."""
     device = rollouts.mask_BT.device
     weight_B = torch.zeros(len(rollouts), device=device)
     weight_B[rows] = token_weights(rollouts.length_B[rows], settings.update.aggregation, settings.horizon)
+    advantage = advantage.to(device, torch.float32)
     return Targets(
         old_logp_BT=rollouts.logp_BT,
         mask_BT=rollouts.mask_BT,
-        advantage_B=advantage_B.to(device, torch.float32),
+        advantage=advantage,
         weight_B=weight_B,
         reference_BT=reference_BT,
+        marked_BT=_marked(rollouts, advantage, rows, settings, step),
     )
+
+
+def _marked(
+    rollouts: Rollouts, advantage: Tensor, rows: Sequence[int], settings: UpdateSettings, step: int
+) -> Tensor | None:
+    """Return the tokens that the loss form chooses among all tokens of a mini-batch; None if it chooses none."""
+    mark = loss_named(settings.update.loss).mark
+    if mark is None:
+        return None
+    row_R = torch.tensor(rows, device=rollouts.mask_BT.device)
+    mask_RT = rollouts.mask_BT[row_R]
+    advantage_RT = advantage[row_R] if advantage.ndim == 2 else advantage[row_R].unsqueeze(1).expand_as(mask_RT)
+    keys = [rollouts.problems[index].key for index in rollouts.problem_B[list(rows)].tolist()]
+    uniform_RT = Draws(settings.seed, step, "loss").uniforms(keys, 1, mask_RT.shape[1]).to(mask_RT.device)
+    chosen_K = mark(
+        MiniBatchTokens(
+            old_logp_K=rollouts.logp_BT[row_R][mask_RT],
+            advantage_K=advantage_RT[mask_RT],
+            entropy_K=rollouts.entropy_BT[row_R][mask_RT],
+            uniform_K=uniform_RT[mask_RT],
+        ),
+        **settings.update.settings_of_loss,
+    )
+    marked_BT = torch.zeros_like(rollouts.mask_BT)
+    marked_RT = torch.zeros_like(mask_RT)
+    marked_RT[mask_RT] = chosen_K.bool()
+    marked_BT[row_R] = marked_RT
+    return marked_BT
 
 
 def _accumulate(
@@ -192,7 +228,7 @@ def _accumulate(
 
     The gradient is added to the weights' gradients. A row of advantage 0 adds only its KL term, if there is one.
     """
-    live = (targets.advantage_B != 0).tolist()
+    live = targets.live()
     needed = rows if targets.reference_BT is not None else [row for row in rows if live[row]]
     parts = split_rows(needed, tokens, num_worker_threads(policy))
     if len(parts) < 2:

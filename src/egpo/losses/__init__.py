@@ -1,0 +1,88 @@
+"""Loss forms: log-probabilities and advantages of response tokens in, the loss of each token out.
+
+    tokens.py     LossTokens, Clip, TokenLoss: what a loss form gets and returns; MiniBatchTokens, what it chooses from
+    clipped.py    PPO's clipped surrogate, the loss of GRPO and DAPO
+    gspo.py       one ratio per response
+
+To add a loss form, write its file (settings class, if it has settings, and function) and add a row to LOSSES. A loss
+form outside the package is named `module:name`, where the name is a `LossForm` or a plain function
+`f(tokens, clip, **settings) -> loss_M`. Importing this package does not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from egpo.errors import InputError, nearest
+from egpo.losses.clipped import clipped
+from egpo.losses.gspo import gspo
+from egpo.losses.tokens import Clip, LossTokens, MiniBatchTokens, TokenLoss
+from egpo.sections import Section
+from egpo.user_code import import_user_code
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["LOSSES", "Clip", "LossForm", "LossTokens", "MiniBatchTokens", "TokenLoss", "loss_named"]
+
+FORM = "give an egpo.losses.LossForm, or a function f(tokens, clip, **settings) that returns loss_M"
+
+
+@dataclass(frozen=True)
+class LossForm:
+    """A loss form. Calling it calls its function: `LOSSES["gspo"](tokens, Clip(3e-4, 4e-4))`."""
+
+    function: Callable[..., TokenLoss]
+    """The function that computes the loss: `f(tokens, clip, **settings) -> TokenLoss`."""
+    settings: type[Section] | None = None
+    """The class of the loss form's settings, which also checks their values. None: it has none, or they are not
+    checked."""
+    mark: Callable[..., Tensor] | None = None
+    """Chooses tokens of a whole mini-batch before it is cut into micro-batches, so that the cuts do not change the
+    choice: `mark(tokens: MiniBatchTokens, **settings) -> marked_K`. None: nothing is chosen."""
+
+    def __call__(self, tokens: LossTokens, clip: Clip, **settings: Any) -> TokenLoss:
+        return self.function(tokens, clip, **settings)
+
+
+LOSSES: dict[str, LossForm] = {
+    "clipped": LossForm(clipped),
+    "gspo": LossForm(gspo),
+}
+
+
+def loss_named(name: str) -> LossForm:
+    """Return the loss form of that name, or of that `module:name`. Raise InputError with the nearest name otherwise."""
+    if ":" in name:
+        return _from_outside(name)
+    if name not in LOSSES:
+        raise InputError(f"unknown loss form `{name}`", fix=nearest(name, LOSSES))
+    return LOSSES[name]
+
+
+def _from_outside(name: str) -> LossForm:
+    """Import the loss form `module:name`. A plain function returns the loss of each token alone."""
+    module_name, _, attribute = name.partition(":")
+    where = f"loss {name}"
+    found = getattr(import_user_code(module_name, where), attribute, None)
+    if isinstance(found, LossForm):
+        return found
+    if not callable(found):
+        raise InputError(f"`{module_name}` has no loss form `{attribute}`", where=where, fix=FORM)
+
+    def function(tokens: LossTokens, clip: Clip, **settings: Any) -> TokenLoss:
+        import torch
+
+        loss_M = found(tokens, clip, **settings)
+        if isinstance(loss_M, TokenLoss):
+            return loss_M
+        if not isinstance(loss_M, torch.Tensor) or loss_M.shape != tokens.logp_M.shape:
+            shape = tuple(getattr(loss_M, "shape", ()))
+            what = f"it returned {type(loss_M).__name__} of shape {shape}, not one loss per token"
+            raise InputError(what, where=where, fix=FORM)
+        nothing_M = torch.zeros_like(loss_M, dtype=torch.bool)
+        return TokenLoss(loss_M, nothing_M, nothing_M)
+
+    return LossForm(function)
