@@ -83,7 +83,7 @@ class LocalModel:
                 # What an environment says first, and its tools, are known only from an instance that was reset.
                 chosen = [problems[place] for place in batch]
                 started = Episodes(self.policy, task, chosen, settings, Draws(0), threads, self.tags)
-                if any(start.tools and not start.tools_in_prompt for start in started.starts):
+                if any(start.template_tools for start in started.starts):
                     require_tools(self.policy.tokenizer, variables=self.policy.template)
                 lengths += [len(started.prompt(row)) for row in range(len(batch))]
                 for state in started.rows:
@@ -103,7 +103,7 @@ class LocalModel:
             max_response_tokens=self._max_tokens(sampling.max_tokens, prompt_lengths),
             stop=self.stop,
             stop_tokens=self.stop_tokens,
-            episodes=limited_episodes(self.episodes, sampling),
+            episodes=sampling.limited_episodes(self.episodes),
         )
         # `Rollout` belongs to training and rejects a temperature of 0, which an evaluation may have: set it unchecked.
         return rollout.model_copy(update={"temperature": float(sampling.temperature)})
@@ -142,9 +142,3 @@ class LocalModel:
                 entropy={name: value for name, value in entropies.items() if isfinite(value)},
                 episode=None if rollouts.episodes is None else rollouts.episodes[row].record,
             )
-
-
-def limited_episodes(settings: EpisodeSettings, sampling: Sampling) -> EpisodeSettings:
-    """Return the limits of episodes, with those that the sampling sets."""
-    chosen = {"max_turns": sampling.max_turns, "max_turn_tokens": sampling.max_turn_tokens}
-    return settings.model_copy(update={name: value for name, value in chosen.items() if value is not None})

@@ -111,7 +111,7 @@ def _require_tools_in_prompt(run: Run, problems: list[Problem]) -> None:
     episode = Episode(host_of(run.task, problems[0]), environment_row(problems[0]))
     start = episode.start()
     episode.close()
-    if start.tools and not start.tools_in_prompt:
+    if start.template_tools:
         require_tools(run.policy.tokenizer, variables=run.policy.template)
 
 
