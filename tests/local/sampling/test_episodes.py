@@ -182,7 +182,7 @@ def test_a_prompt_without_room_for_its_first_turn_is_refused(load):
     lower = rf"problem {LONG[:80]}: a prompt of {sizes[0]} tokens and a turn of {room + 1} do not fit .*; "
     with pytest.raises(InputError, match=f"{lower}lower rollout.episodes.max_turn_tokens to {room} or less"):
         drawn(policy, task, episodes={"history": "per_turn", "max_turn_tokens": room + 1})
-    with pytest.raises(InputError, match="an episode of 160 .*; lower rollout.max_response_tokens"):
+    with pytest.raises(InputError, match=r"an episode of 160 .*; lower rollout.max_response_tokens"):
         drawn(policy, task, episodes={"history": "keep"})
     with pytest.raises(InputError, match="shorter prompts"):
         drawn(policy, Talking((2 * LONG,), (1,)), episodes={"history": "per_turn"})
@@ -227,6 +227,21 @@ def test_both_ways_agree_where_the_template_keeps_history_and_tokens(load):
             if policy.tokenizer(turn.text, add_special_tokens=False)["input_ids"] != tokens:
                 break
     assert compared > 3
+
+
+@pytest.mark.parametrize(
+    ("history", "said"),
+    [
+        ("auto", "an episode is one sequence (rollout.episodes.history=keep: the chat template leaves"),
+        ("keep", "an episode is one sequence (rollout.episodes.history=keep: as set)"),
+        ("per_turn", "each turn is a sample of its own (rollout.episodes.history=per_turn: as set)"),
+    ],
+)
+def test_the_history_in_force_is_said_once(load, capsys, history, said):
+    policy, task = load("qwen3"), Talking(("a",), (1,))
+    for _ in range(2):
+        drawn(policy, task, episodes={"history": history})
+    assert capsys.readouterr().err.count(f"egpo: notice: episodes: {said}") == 1
 
 
 @pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")

@@ -40,13 +40,13 @@ _LOOK_S = 0.5
 
 def history_of(policy: Policy, settings: Rollout) -> History:
     """Return how episodes are sampled with the policy's chat template, and print it once."""
-    chosen = settings.episodes.history
+    chosen, why = settings.episodes.history, "as set"
     if chosen == "auto":
         rewrites = rewrites_history(policy.tokenizer, variables=policy.template)
         chosen = "per_turn" if rewrites else "keep"
-        why = "rewrites earlier turns" if rewrites else "leaves earlier turns as they are"
-        what = "each turn is a sample of its own" if rewrites else "an episode is one sequence"
-        notify_once(f"the chat template {why}: {what} (rollout.episodes.history: {chosen})")
+        why = f"the chat template {'rewrites earlier turns' if rewrites else 'leaves earlier turns as they are'}"
+    what = "each turn is a sample of its own" if chosen == "per_turn" else "an episode is one sequence"
+    notify_once(f"episodes: {what} (rollout.episodes.history={chosen}: {why})")
     return chosen
 
 

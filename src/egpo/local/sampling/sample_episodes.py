@@ -167,7 +167,7 @@ def _one_sample_per_turn(episodes: Episodes, tables: ResponseTables) -> list[Pro
     prompts = dict(enumerate(first_prompts))
     live = [row for row in prompts if not episodes.starts[row].ending]
     while live:
-        futures = {}
+        futures: dict[int, Future[TurnOutcome]] = {}
         for rows, width in _parts_of_round(episodes, prompts, live):
             futures |= _sample_turns(episodes, tables, {row: prompts[row] for row in rows}, width)
         for row, future in futures.items():
