@@ -56,7 +56,7 @@ class LocalModel:
         They depend on the seed, but not on which problems share a batch. Problems whose prompts are too long get none.
         """
         require_tags_in_text(self.policy.tokenizer, self.tags, task)
-        lengths = prompt_lengths(self.policy, task, problems, self.episodes)
+        lengths = prompt_lengths(self.policy, task, problems, self.episodes, at_once=self.rows_at_once)
         rollout = self._rollout(sampling, lengths)
         room = self.policy.context - rollout.max_response_tokens
         longest = room if self.max_prompt_tokens is None else min(room, self.max_prompt_tokens)

@@ -13,23 +13,23 @@ from egpo.tags import THINK_TAGS
 from egpo.tasks import Problem, Task
 from egpo.tasks.episodes import environment_of
 
-_STARTED_AT_ONCE = 256
 
-
-def prompt_lengths(policy: Policy, task: Task, problems: Sequence[Problem], settings: EpisodeSettings) -> list[int]:
+def prompt_lengths(
+    policy: Policy, task: Task, problems: Sequence[Problem], settings: EpisodeSettings, *, at_once: int = 256
+) -> list[int]:
     """Return the length of each problem's prompt.
 
     What an environment says first, and the tools that the chat template lists, are known only from an instance that was
-    reset: each problem's is started once. An environment that cannot start has a short prompt. InputError if the chat
-    template does not write the tools.
+    reset: each problem's is started once, `at_once` at a time. An environment that cannot start has a short prompt.
+    InputError if the chat template does not write the tools.
     """
     if not problems or environment_of(task, problems[0]) is None:
         return [len(prompt) for prompt in prompt_tokens(policy, task, problems)]
     lengths: list[int] = []
     rollout = Rollout(n=1, episodes=settings)
     with EpisodeThreads() as threads:
-        for first in range(0, len(problems), _STARTED_AT_ONCE):
-            chosen = problems[first : first + _STARTED_AT_ONCE]
+        for first in range(0, len(problems), at_once):
+            chosen = problems[first : first + at_once]
             started = Episodes(policy, task, chosen, rollout, Draws(0), threads, THINK_TAGS)
             for state in started.rows:
                 state.episode.close()

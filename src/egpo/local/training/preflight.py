@@ -24,10 +24,11 @@ from egpo.tasks.loading import sandbox_tier
 from egpo.tasks.protocol import problems_digest
 from egpo.tasks.sourced import SourcedTask
 
-_STARTS_CHECKED = 64
 _PROMPTS_CHECKED = 10_000
 """Number of prompts whose length is checked before training, which takes seconds. If a later prompt is too long, the
 run is saved and ends when it reaches that prompt."""
+_STARTS_CHECKED = 64
+"""The same number for environments that have to be waited for: each prompt is known only after a `reset`."""
 
 
 def check_before_training(run: Run) -> str | None:
@@ -108,7 +109,8 @@ def _require_prompts_fit(run: Run, problems: list[Problem]) -> None:
     """Raise InputError if a prompt leaves no room for its response, or lacks the tools of its environment."""
     longest, room = run.config.rollout.max_prompt_tokens, run.config.rollout.max_response_tokens
     checked = problems[: num_prompts_checked(run, problems)]
-    lengths = prompt_lengths(run.policy, run.task, checked, run.config.rollout.episodes)
+    at_once = run.config.rollout.prompts * run.config.rollout.n  # a server may allow no more sessions than a step has
+    lengths = prompt_lengths(run.policy, run.task, checked, run.config.rollout.episodes, at_once=at_once)
     for problem, length in zip(checked, lengths, strict=True):
         if longest is None or length <= longest:
             require_room(run.policy, problem, length, room)
