@@ -31,9 +31,9 @@ def test_who_holds_the_gpu_is_said(monkeypatch):
     monkeypatch.setattr(memory.torch.cuda, "memory_reserved", lambda: 8 * 2**30)
     monkeypatch.setattr(memory.torch.cuda, "mem_get_info", lambda: (1 * 2**30, 140 * 2**30))
     assert held_by_others() == "; other processes hold 131 of the 140 GiB of this GPU"
-    with pytest.raises(EgpoError, match="out of memory moving the model to the GPU; other processes hold 131 of"):
-        with out_of_memory_as("moving the model to the GPU", "run fewer"):
-            raise torch.OutOfMemoryError("CUDA out of memory")
+    said = "out of memory moving the model to the GPU; other processes hold 131 of"
+    with pytest.raises(EgpoError, match=said), out_of_memory_as("moving the model to the GPU", "run fewer"):
+        raise torch.OutOfMemoryError("CUDA out of memory")
     monkeypatch.setattr(memory.torch.cuda, "mem_get_info", lambda: (130 * 2**30, 140 * 2**30))
     assert held_by_others() == ""
 
