@@ -181,6 +181,19 @@ def test_whether_a_template_rewrites_history(tokenizer_of, name):
     assert rewrites_history(tokenizer) is REWRITES[name]
 
 
+def test_a_template_is_tried_once_for_its_variables(tokenizer_of, monkeypatch):
+    tokenizer, rendered = tokenizer_of("qwen2_5"), []
+    monkeypatch.setattr(chat_turns, "_rewrites", {})
+    monkeypatch.setattr(chat_turns, "render", lambda *values, **named: rendered.append(1) or render(*values, **named))
+    assert not rewrites_history(tokenizer)
+    first = len(rendered)
+    assert first > 10
+    assert not rewrites_history(tokenizer)
+    assert len(rendered) == first
+    assert not rewrites_history(tokenizer, variables={"enable_thinking": False})
+    assert len(rendered) > first
+
+
 def test_thinking_that_is_turned_off_is_part_of_the_question(tokenizer_of):
     """Qwen3 writes empty thinking into the prompt then, and takes it out of earlier turns."""
     tokenizer, off = tokenizer_of("qwen3"), {"enable_thinking": False}

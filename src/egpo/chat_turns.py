@@ -33,6 +33,7 @@ _FIX = "use a model whose chat template has tools, or set the template's variabl
 
 Messages = Sequence[Mapping[str, Any]]
 _shown: set[tuple[Any, ...]] = set()
+_rewrites: dict[tuple[str, str], bool] = {}
 
 
 def following_text(
@@ -137,8 +138,15 @@ def rewrites_history(tokenizer: Any, *, variables: Mapping[str, Any] | None = No
     """Return whether the template renders a turn differently from what was sampled, once the conversation continues.
 
     Tried with an answer and with a call and its result, after thinking and without, with and without tools. Kinds of
-    conversations that the template refuses are left out.
+    conversations that the template refuses are left out. Tried once for a template and its variables.
     """
+    key = (str(getattr(tokenizer, "chat_template", "")), repr(sorted((variables or {}).items())))
+    if key not in _rewrites:
+        _rewrites[key] = _try_rewriting(tokenizer, variables)
+    return _rewrites[key]
+
+
+def _try_rewriting(tokenizer: Any, variables: Mapping[str, Any] | None) -> bool:
     user, again = ({"role": "user", "content": text} for text in ("first question", "second question"))
     result = {"role": "tool", "name": _TOOL_NAME, "content": "nothing"}
     for tools in (None, [_TOOL]):

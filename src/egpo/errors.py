@@ -101,6 +101,12 @@ def shortened(text: str, most: int = 60) -> str:
     return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 
+ERROR_PREFIX = "egpo: "
+"""The beginning of each line that the command prints about an error."""
+NOTICE_PREFIX = "egpo: notice: "
+STOPPING = "egpo: stopping after saving; send the signal again to stop at once"
+NO_ERRORS = (NOTICE_PREFIX, STOPPING)
+"""Lines that begin like an error and are none."""
 _shown_topics: set[str] = set()
 
 
@@ -114,7 +120,7 @@ def warn_once(topic: str, message: str) -> None:
 def notify_once(message: str) -> None:
     """Print a notice on stderr, unless the same notice was printed before."""
     if message not in _shown_topics:
-        print(f"egpo: notice: {message}", file=sys.stderr)
+        print(f"{NOTICE_PREFIX}{message}", file=sys.stderr)
         _shown_topics.add(message)
 
 

@@ -1,10 +1,12 @@
 """Episodes of outside classes: TRL's shapes unchanged, faults of the model, failures of environments, isolation."""
 
+import gc
 import json
 import random
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,7 +32,7 @@ from egpo.errors import EgpoError, InputError
 from egpo.rewards.tool_calls.judge import REASONS
 from egpo.rewards.verdict import Verdict
 from egpo.tasks import Problem
-from egpo.tasks.episodes import environment_of, environment_row
+from egpo.tasks.episodes import _HOSTS, environment_of, environment_row, host_of
 from tests.environments.playing import call, play
 from tests.waiting import all_end
 
@@ -75,6 +77,42 @@ def test_a_class_of_trl_runs_unchanged(guess):
     assert record.verdict == Verdict(1.0, True, "scored")
     assert record.reasons == {"tool_error": 1}
     assert PROMPT == [{"role": "user", "content": "Go."}], "the row is not changed"
+
+
+@dataclass
+class EqualTask:
+    """A task that is compared by its fields, as users write them: it has no hash."""
+
+    environment: str = f"{HERE}:GuessEnv"
+
+
+@dataclass(slots=True)
+class SlottedTask:
+    """A task without room for weak references."""
+
+    environment: str = f"{HERE}:GuessEnv"
+
+
+@pytest.mark.parametrize("kind", [EqualTask, SlottedTask])
+def test_a_task_that_cannot_be_hashed_has_hosts_of_its_own(kind):
+    one, other, problem = kind(), kind(), Problem("a", PROMPT, "")
+    assert one == other
+    assert host_of(one, problem) is host_of(one, problem)
+    assert host_of(one, problem) is not host_of(other, problem)
+
+
+def test_the_workers_of_a_task_end_with_it():
+    task = EqualTask()
+    host = host_of(task, Problem("a", PROMPT, ""))
+    episode = Episode(host, {**ROW, "word": "milk"})
+    assert not episode.start().ending
+    (worker,) = host._workers
+    key = id(task)
+    del task
+    gc.collect()
+    assert key not in _HOSTS
+    assert not host._workers
+    assert not worker.is_usable
 
 
 def test_a_reward_function_of_trl_gets_the_instance():

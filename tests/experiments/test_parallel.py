@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from egpo.experiments.parallel import ExperimentsFailedError
+from egpo.experiments.parallel import ExperimentsFailedError, _Child, _fault, _follow
 from egpo.experiments.pipeline import LOCKS, run_experiments, run_stages
 from egpo.experiments.screen import plain_screen
 from egpo.experiments.stage_jobs import prepare_jobs
@@ -67,6 +67,46 @@ def test_a_failed_experiment_does_not_stop_the_others(recipe):
     assert len(raised.value.faults) == 1
     assert experiments[1].run.checkpoint_of(2).is_dir()
     assert "tiny-s0: failed" in said
+
+
+def ended_child(folder, program):
+    """A child process that has run this program, and the lines that were printed of it."""
+    log, said = folder / "output.log", []
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=output, stderr=output)
+        process.wait(60)
+    child = _Child("tiny-s0", process, log, 0)
+    with plain_screen(said.append).watched("") as bar:
+        _follow(child, bar)
+    return child, said
+
+
+NOTICE = "from egpo.errors import notify_once; notify_once('the chat template is old')"
+WARNING = "import warnings; warnings.warn('halved', stacklevel=1)"
+
+
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [
+        (f"{NOTICE}; raise SystemExit('egpo: mine.yaml: unknown key')", ": mine.yaml: unknown key"),
+        (f"print('egpo: first\\negpo: second'); {NOTICE}; {WARNING}; exit(1)", ": first"),
+        (f"{WARNING}\ndef f():\n  raise ValueError('no room')\ntry: f()\nfinally: {NOTICE}", ": ValueError: no room"),
+        (f"{NOTICE}; {WARNING}; exit(1)", ""),
+        (f"{NOTICE}; print('last words'); {WARNING}; exit(1)", ": last words"),
+    ],
+)
+def test_a_notice_or_a_warning_is_not_the_cause_of_a_failure(tmp_path, program, cause):
+    child, _ = ended_child(tmp_path, program)
+    assert _fault(child).what == f"ended with code 1{cause}"
+
+
+def test_only_lines_about_stages_are_printed_of_a_child(tmp_path):
+    program = tmp_path / "halve.py"
+    program.write_text("import warnings\nprint('  train: at step 2')\nfor _ in '1':\n  warnings.warn('halved')\n")
+    words = "print('  eval: base: 3 of 4\\n  training\\n  budget.halve(failed)\\nprepare: no')"
+    child, said = ended_child(tmp_path, f"import runpy; runpy.run_path({str(program)!r}); {words}")
+    assert any(line.startswith("  warnings.warn(") for line in child.lines)
+    assert said == ["tiny-s0: train: at step 2", "tiny-s0: eval: base: 3 of 4"]
 
 
 def test_an_interrupted_command_continues_to_the_same_bytes(recipe, tmp_path):

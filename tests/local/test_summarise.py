@@ -7,13 +7,15 @@ import pytest
 from egpo.config import load_config
 from egpo.environments import EnvironmentHost, EpisodeRecord, replay
 from egpo.errors import InputError
+from egpo.local.models.policy import prompt_tokens
 from egpo.local.run import open_run
 from egpo.local.sampling import episode_rows
+from egpo.local.sampling.prompt_lengths import prompt_lengths
 from egpo.local.step import step
 from egpo.local.training import preflight
 from egpo.local.training.preflight import check_before_training
 from egpo.local.training.rl_session import rollout_records
-from egpo.local.validate import validate
+from egpo.local.validate import held_out_problems, validate
 from egpo.runs import read_dump, write_dump
 from egpo.runs.metric_table import find_metric
 from egpo.segments.tags import TokenTexts
@@ -102,9 +104,60 @@ class Untold(Talk):
 def test_a_template_without_tools_is_refused_before_the_first_step(model_folder, monkeypatch):
     run = opened(model_folder, monkeypatch)
     check_before_training(run)
-    monkeypatch.setattr(preflight, "host_of", lambda task, problem: EnvironmentHost(Untold))
+    monkeypatch.setattr(episode_rows, "host_of", lambda task, problem: EnvironmentHost(Untold))
     with pytest.raises(InputError, match="the chat template does not write the tools"):
         check_before_training(run)
+
+
+LISTING = (
+    "{%- if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}{% endfor %}<|im_end|>\n{% endif %}"
+    "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+)
+
+
+@pytest.mark.parametrize("place", ["here", "waits"])
+def test_prompts_are_measured_with_the_tools_that_the_template_lists(model_folder, monkeypatch, place):
+    run = opened(model_folder, monkeypatch, "rollout.max_response_tokens=100", "rollout.episodes.max_turns=1")
+    host = EnvironmentHost(Untold)
+    host._place = place
+    for module in (episode_rows, preflight):
+        monkeypatch.setattr(module, "host_of", lambda task, problem: host)
+    run.policy.tokenizer.chat_template = LISTING
+    object.__setattr__(run.policy, "context", 4096)
+    problems = run.task.problems("train")
+    lengths = prompt_lengths(run.policy, run.task, problems, run.config.rollout.episodes)
+    bare = [len(prompt) for prompt in prompt_tokens(run.policy, run.task, problems)]
+    assert all(length > 100 + short for length, short in zip(lengths, bare, strict=True))
+    taken = step(run, 0).batch.rollouts
+    measured = dict(zip((problem.key for problem in problems), lengths, strict=True))
+    assert [len(prompt) for prompt in taken.prompts] == [measured[problem.key] for problem in taken.problems]
+    check_before_training(run)
+    object.__setattr__(run.policy, "context", max(lengths) + 99)
+    with pytest.raises(InputError, match=f"a prompt of {max(lengths)} tokens"):
+        check_before_training(run)
+
+
+def test_prompts_that_are_too_long_with_their_tools_are_left_out(model_folder, monkeypatch):
+    run = opened(model_folder, monkeypatch, "rollout.max_prompt_tokens=60", "rollout.prompts=2")
+    assert len(run.stream.take(4)) == 4
+    assert len(held_out_problems(run)) == 4
+    monkeypatch.setattr(episode_rows, "host_of", lambda task, problem: EnvironmentHost(Wordy))
+    keys = {problem.key for problem in run.stream.take(6)}
+    assert keys == {"bb ccc", "dd", "a longer prompt than the others"}
+    assert {problem.key for problem in held_out_problems(run)} == keys
+    run.policy.tokenizer.chat_template = LISTING
+    monkeypatch.setattr(episode_rows, "host_of", lambda task, problem: EnvironmentHost(Untold))
+    with pytest.raises(InputError, match="all 4 prompts are longer than allowed"):
+        run.stream.take(1)
+    with pytest.raises(InputError, match="no problems in the split `test`"):
+        held_out_problems(run)
+
+
+class Wordy(Talk):
+    def reset(self, ground_truth="", **row):
+        super().reset(ground_truth=ground_truth, **row)
+        return "x" * (60 if ground_truth == "a" else 0)
 
 
 def test_validation_is_over_episodes(model_folder, monkeypatch):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpo.config import load_config
+from egpo.environments.protocol import FAULT_REASONS
 from egpo.errors import EgpoError, InputError
 from egpo.runs import RULES, Health, MetricStream, Note, NoteStream, read_metrics, read_notes
 
@@ -89,12 +90,25 @@ SICK = {
     "no_response_ends": steady("response_length/clip_ratio", 0.95, 2),
     "responses_truncated": steady("response_length/clip_ratio", 0.31, 3),
     "segment_missing": [{"egpo/segment/coverage": 0.09}],
+    "environment_failing": [
+        {"reward/error_frac": 0.07, "reward/reason/environment_died": 0.02, "reward/reason/environment_timeout": 0.04}
+    ],
     "reward_failing": [{"reward/error_frac": 0.06}],
     "reward_flat": [
         {"critic/score/mean": 0.3 + 0.03 * math.sin(2.4 * step), "groups/zero_variance_frac": 0.6}
         for step in range(50)
     ],
 }  # fmt: skip
+
+
+def test_every_fault_of_an_environment_is_counted_as_one_and_not_as_the_checkers():
+    for reason in FAULT_REASONS:
+        (note,) = observed([{"reward/error_frac": 1.0, f"reward/reason/{reason}": 1.0}])
+        assert note.rule == "environment_failing"
+        assert "sandbox" not in note.advice
+    both = {"reward/error_frac": 0.3, "reward/reason/environment_died": 0.1, "reward/reason/timeout": 0.2}
+    assert [note.rule for note in observed([both])] == ["environment_failing", "reward_failing"]
+    assert "20%" in observed([both])[1].message
 
 
 def exploded(norms):

@@ -55,7 +55,7 @@ class LiveEpisodes:
         toolbox = load_task("toolbox", tools="signatures", distractors=1, mode="shaped", train=4, test=4)
         calls = load_task("function_calling", train=4, test=4, **ONE_CALL).problems(split)
         chosen = [("toolbox", toolbox.problems(split)[0]), ("counting", calls[2]), ("counting", calls[3])]
-        chosen += [("broken", calls[1])] if split == "train" else []
+        chosen.append(("broken", calls[1]))
         return [replace(one, extra={**one.extra, "environment": name}) for name, one in chosen]
 
     def prompt(self, problem):

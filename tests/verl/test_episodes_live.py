@@ -105,6 +105,20 @@ def test_an_environment_that_fails_is_no_wrong_answer(run, episodes):
         assert line["critic/score/mean"] == pytest.approx(sum(judged) / len(judged))
 
 
+def test_a_validation_leaves_out_the_environment_that_fails(run):
+    source = "tests.verl.live_episodes:LiveEpisodes"
+    validated = {line["step"]: line for line in read_metrics(run.metrics) if f"val-aux/{source}/error_frac" in line}
+    assert sorted(validated) == [0, 2]
+    for step, line in validated.items():
+        rows = [json.loads(row) for row in (run.path / f"verl/validations/{step}.jsonl").read_text().splitlines()]
+        judged = [row for row in rows if not row["failed"]]
+        assert (len(rows), len(judged)) == (4, 3)
+        assert line[f"val-aux/{source}/error_frac"] == 1 / 4
+        assert line[f"val-core/{source}/acc/mean@1"] == pytest.approx(sum(row["acc"] for row in judged) / 3)
+        assert line[f"val-aux/{source}/reward/mean@1"] == pytest.approx(sum(row["score"] for row in judged) / 3)
+    assert max(line[f"val-aux/{source}/reward/mean@1"] for line in validated.values()) > 0
+
+
 def test_the_environment_s_tokens_are_not_the_model_s(run):
     """As many runs of tokens in `response_mask` as turns, and no advantage in between; the embedded engine agrees."""
     recorded = records_in(run.path.parent / "record")

@@ -35,7 +35,7 @@ from egpo.cli.sft import sft
 from egpo.cli.silence import watched_verb
 from egpo.cli.train import train
 from egpo.cli.words import Verbs, print_first_line
-from egpo.errors import EgpoError
+from egpo.errors import ERROR_PREFIX, EgpoError
 from egpo.version import __version__
 
 
@@ -182,4 +182,4 @@ def _say(*lines: str) -> None:
     """Print lines to stderr, or nothing if stderr is closed."""
     with suppress(OSError):
         for line in lines:
-            print(f"egpo: {line}", file=sys.stderr)
+            print(f"{ERROR_PREFIX}{line}", file=sys.stderr)

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from egpo.environments.hosts import EnvironmentHost
 from egpo.environments.protocol import EnvironmentFailedError, Schema
@@ -31,6 +31,9 @@ from egpo.rewards.verdict import Verdict
 from egpo.tags import THINK_TAGS
 from egpo.tool_calls.answers import AnswerReading
 from egpo.tool_calls.calls import Call
+
+if TYPE_CHECKING:
+    from egpo.config.sections.training import EpisodeSettings
 
 ENDINGS = {
     "finished": "the assistant answered without a call, and the user has nothing more to say",
@@ -71,6 +74,16 @@ class EpisodeLimits:
     reset_s: float = 120.0
     result_chars: int = 8_000
 
+    @classmethod
+    def of(cls, settings: "EpisodeSettings") -> "EpisodeLimits":
+        """Return the limits of a recipe's section `rollout.episodes`."""
+        return cls(
+            turns=settings.max_turns,
+            calls_per_turn=settings.max_calls,
+            call_s=settings.call_timeout_s,
+            result_chars=settings.max_result_chars,
+        )
+
     def __post_init__(self) -> None:
         for name in ("turns", "calls_per_turn", "result_chars"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
@@ -93,6 +106,11 @@ class EpisodeStart:
     tools: tuple[Schema, ...]
     tools_in_prompt: bool = False
     ending: str = ""
+
+    @property
+    def template_tools(self) -> list[Schema] | None:
+        """The tools that the chat template has to list; None if there are none, or if the prompt lists them."""
+        return None if self.tools_in_prompt else list(self.tools) or None
 
 
 @dataclass(frozen=True)

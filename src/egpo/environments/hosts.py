@@ -61,6 +61,11 @@ class EnvironmentHost:
         return bool(getattr(self._kind, "deterministic", True))
 
     @property
+    def is_fast(self) -> bool:
+        """Whether its sessions answer at once, in this process."""
+        return self._place == "here"
+
+    @property
     def checks_calls(self) -> bool:
         return bool(getattr(self._kind, "checks_calls", True))
 
@@ -78,7 +83,7 @@ class EnvironmentHost:
                 {**own, **self.settings},
                 self._reward,
                 result_chars=limits.result_chars,
-                is_fast=self._place == "here",
+                is_fast=self.is_fast,
             )
         with self._lock:
             worker = self._chosen_worker()

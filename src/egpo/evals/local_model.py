@@ -7,22 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
-from egpo.chat_turns import require_tools
 from egpo.config.schema import Rollout
 from egpo.config.sections.training import EpisodeSettings
-from egpo.environments import EpisodeThreads
 from egpo.errors import InputError
 from egpo.evals.responses import ProgressCallback, Response, Sampling
 from egpo.local.draws import Draws
 from egpo.local.measure import measure
-from egpo.local.models.policy import Policy, prompt_tokens
+from egpo.local.models.policy import Policy
 from egpo.local.rollouts import Rollouts
-from egpo.local.sampling.episode_rows import Episodes
+from egpo.local.sampling.prompt_lengths import prompt_lengths
 from egpo.local.sampling.sample import sample
 from egpo.local.training.preflight import require_tags_in_text
 from egpo.tags import THINK_TAGS
 from egpo.tasks import Problem, Task
-from egpo.tasks.episodes import environment_of
 
 ROWS_AT_ONCE = 256
 _USUAL_MAX_TOKENS = 1024
@@ -59,7 +56,7 @@ class LocalModel:
         They depend on the seed, but not on which problems share a batch. Problems whose prompts are too long get none.
         """
         require_tags_in_text(self.policy.tokenizer, self.tags, task)
-        lengths = self._prompt_lengths(task, problems)
+        lengths = prompt_lengths(self.policy, task, problems, self.episodes, at_once=self.rows_at_once)
         rollout = self._rollout(sampling, lengths)
         room = self.policy.context - rollout.max_response_tokens
         longest = room if self.max_prompt_tokens is None else min(room, self.max_prompt_tokens)
@@ -72,23 +69,6 @@ class LocalModel:
             responses += self._read(rollouts, batch)
         watch(len(responses), len(fitting) * sampling.n)
         return responses
-
-    def _prompt_lengths(self, task: Task, problems: Sequence[Problem]) -> list[int]:
-        if not problems or environment_of(task, problems[0]) is None:
-            return [len(prompt) for prompt in prompt_tokens(self.policy, task, problems)]
-        lengths: list[int] = []
-        settings = Rollout(n=1, episodes=self.episodes)
-        with EpisodeThreads() as threads:
-            for batch in self._batches(list(range(len(problems))), 1):
-                # What an environment says first, and its tools, are known only from an instance that was reset.
-                chosen = [problems[place] for place in batch]
-                started = Episodes(self.policy, task, chosen, settings, Draws(0), threads, self.tags)
-                if any(start.tools and not start.tools_in_prompt for start in started.starts):
-                    require_tools(self.policy.tokenizer, variables=self.policy.template)
-                lengths += [len(started.prompt(row)) for row in range(len(batch))]
-                for state in started.rows:
-                    state.episode.close()
-        return lengths
 
     def _batches(self, indices: list[int], n: int) -> Iterator[list[int]]:
         size = max(1, self.rows_at_once // n)
@@ -103,7 +83,7 @@ class LocalModel:
             max_response_tokens=self._max_tokens(sampling.max_tokens, prompt_lengths),
             stop=self.stop,
             stop_tokens=self.stop_tokens,
-            episodes=limited_episodes(self.episodes, sampling),
+            episodes=sampling.limited_episodes(self.episodes),
         )
         # `Rollout` belongs to training and rejects a temperature of 0, which an evaluation may have: set it unchecked.
         return rollout.model_copy(update={"temperature": float(sampling.temperature)})
@@ -142,9 +122,3 @@ class LocalModel:
                 entropy={name: value for name, value in entropies.items() if isfinite(value)},
                 episode=None if rollouts.episodes is None else rollouts.episodes[row].record,
             )
-
-
-def limited_episodes(settings: EpisodeSettings, sampling: Sampling) -> EpisodeSettings:
-    """Return the limits of episodes, with those that the sampling sets."""
-    chosen = {"max_turns": sampling.max_turns, "max_turn_tokens": sampling.max_turn_tokens}
-    return settings.model_copy(update={name: value for name, value in chosen.items() if value is not None})

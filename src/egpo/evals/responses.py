@@ -16,6 +16,7 @@ from egpo.files import write_atomically
 from egpo.runs.json_lines import encoded, lines_file, read_lines
 
 if TYPE_CHECKING:
+    from egpo.config.sections.training import EpisodeSettings
     from egpo.environments.records import EpisodeRecord
     from egpo.tasks import Problem, Task
 from egpo.runs.stored import EvaluationFile
@@ -71,6 +72,11 @@ class Sampling:
     def described(self) -> str:
         """The number of responses and the temperature as a part of a file name: `greedy`, or such as `n8-t0.7`."""
         return "greedy" if self.temperature == 0 else f"n{self.n}-t{self.temperature:g}"
+
+    def limited_episodes(self, settings: "EpisodeSettings") -> "EpisodeSettings":
+        """Return the limits of episodes, with those that are set here."""
+        chosen = {"max_turns": self.max_turns, "max_turn_tokens": self.max_turn_tokens}
+        return settings.model_copy(update={name: value for name, value in chosen.items() if value is not None})
 
     def as_json_value(self) -> dict[str, Any]:
         """Return the settings; limits of episodes only if they are set."""

@@ -8,14 +8,13 @@ of the same environments, limits and verdicts as for a model in this process.
 import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from egpo.config.sections.training import EpisodeSettings
-from egpo.environments import EnvironmentHost, Episode, EpisodeLimits, EpisodeRecord, EpisodeThreads
+from egpo.environments import Episode, EpisodeLimits, EpisodeRecord, EpisodeThreads
 from egpo.environments.episodes import TurnOutcome
 from egpo.evals.responses import Response, Sampling
 from egpo.evals.server_requests import (
@@ -30,7 +29,7 @@ from egpo.evals.server_requests import (
 from egpo.rewards.trl import completion_text
 from egpo.tags import THINK_TAGS
 from egpo.tasks import Problem, Task
-from egpo.tasks.episodes import environment_of, environment_row
+from egpo.tasks.episodes import environment_row, host_of
 
 Message = dict[str, Any]
 
@@ -73,16 +72,9 @@ class ServedEpisodes:
     ) -> None:
         (self._url, self._model), self._cache, self._retries = place, cache, retries
         self._task, self._problems, self._sampling = task, problems, sampling
-        self._limits = EpisodeLimits(
-            turns=sampling.max_turns or settings.max_turns,
-            calls_per_turn=settings.max_calls,
-            call_s=settings.call_timeout_s,
-            result_chars=settings.max_result_chars,
-        )
-        self._turn_tokens = sampling.max_turn_tokens or settings.max_turn_tokens
-        self._hosts: dict[str, EnvironmentHost] = {}
-        self._stack = ExitStack()
-        self._threads = self._stack.enter_context(EpisodeThreads())
+        chosen = sampling.limited_episodes(settings)
+        self._limits, self._turn_tokens = EpisodeLimits.of(chosen), chosen.max_turn_tokens
+        self._threads = EpisodeThreads()
         self._is_strict = False
         self.responses: dict[str, Response] = {}
 
@@ -90,7 +82,7 @@ class ServedEpisodes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._threads.close()
 
     def questions(self) -> Iterator[EpisodeQuestion]:
         for place in range(len(self._problems)):
@@ -100,10 +92,10 @@ class ServedEpisodes:
     async def play(self, client: httpx.AsyncClient, question: EpisodeQuestion) -> None:
         """Play an episode to its end, and keep it as a response. UnansweredError if the server gives no answer."""
         problem = self._problems[question.problem]
-        episode = Episode(self._host(problem), environment_row(problem), self._limits)
+        episode = Episode(host_of(self._task, problem), environment_row(problem), self._limits)
         try:
             start = await asyncio.wrap_future(self._threads.start(episode))
-            talk = _Talk([dict(one) for one in start.messages], [] if start.tools_in_prompt else list(start.tools))
+            talk = _Talk([dict(one) for one in start.messages], start.template_tools or [])
             while not episode.ending:
                 try:
                     answer = await self._answer(client, talk, question, len(episode.turns))
@@ -160,14 +152,6 @@ class ServedEpisodes:
         limit = self._sampling.max_tokens
         if not episode.ending and limit is not None and talk.num_tokens is not None and talk.num_tokens >= limit:
             episode.stop("token_limit")
-
-    def _host(self, problem: Problem) -> EnvironmentHost:
-        name = environment_of(self._task, problem)
-        assert name is not None, "a task of single responses has no environment"
-        if name not in self._hosts:
-            settings, reward = (getattr(self._task, f"environment_{part}", None) for part in ("settings", "reward"))
-            self._hosts[name] = self._stack.enter_context(EnvironmentHost(name, settings, reward=reward))
-        return self._hosts[name]
 
     def _response(
         self, question: EpisodeQuestion, record: EpisodeRecord, talk: _Talk, prompt: Sequence[Mapping[str, Any]]

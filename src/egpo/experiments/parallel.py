@@ -1,13 +1,13 @@
 """Run several experiments at the same time, each in its own process, on one machine or one GPU.
 
-A small model leaves most of a GPU idle: a token needs as long for one run as for four side by side. Each experiment is
-an `egpo run` of its own. Its output goes to `output.log` in its run folder, and the lines about its stages are printed
-with its name. What several experiments have in common (data, cold start, probe, evaluation of the base model) is
-computed by one of them, and the others wait for it (`pipeline`).
+A small model leaves most of a GPU idle. Each experiment is an `egpo run` of its own. Its output goes to `output.log` in
+its run folder, and the lines about its stages are printed with its name. What several experiments have in common (data,
+cold start, probe, evaluation of the base model) is computed by one of them, and the others wait for it (`pipeline`).
 """
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,14 +19,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from egpo.errors import EgpoError, Fault, RunInterruptedError, how_it_ended, stop_signals
+from egpo.errors import (
+    ERROR_PREFIX,
+    NO_ERRORS,
+    EgpoError,
+    Fault,
+    RunInterruptedError,
+    how_it_ended,
+    stop_signals,
+)
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.screen import ProgressBar, Screen
-from egpo.experiments.stages import Selection
+from egpo.experiments.stages import STAGES, Selection
 from egpo.processes.launches import start_in_session
 
 _LOOK_S = 0.2
-_LINES_SHOWN = 5
+_LINES_KEPT = 40
+_STAGE_LINES = tuple(f"  {name}:" for name in STAGES)
+_RAISED = re.compile(r"(Fatal Python error|[\w.]*(Error|Exception|Interrupt|Exit))\b")
+_WARNING = re.compile(r"(\S+:\d+: )?\w*warning: ", re.IGNORECASE)
 
 
 class ExperimentsFailedError(EgpoError):
@@ -129,8 +140,8 @@ def _follow(child: _Child, bar: ProgressBar) -> None:
         if step is not None:
             child.step = step
         elif line.strip():
-            child.lines = [*child.lines, line.strip()][-_LINES_SHOWN:]
-            if line.startswith("  "):  # a line about a stage, not a warning or a sign of life
+            child.lines = [*child.lines, line.rstrip()][-_LINES_KEPT:]
+            if line.startswith(_STAGE_LINES):  # not a warning's source line, or a sign of life
                 bar.say(f"{child.name}: {line.strip()}")
 
 
@@ -145,10 +156,19 @@ def _step_of(line: str) -> int | None:
 
 
 def _fault(child: _Child) -> Fault:
-    # An error of ours is printed as lines that begin with `egpo:`, the cause first; of a crash the last line is shown.
-    causes = [line for line in child.lines if line.startswith("egpo: ")] or child.lines[-1:]
-    what = ": ".join([how_it_ended(child.process.returncode), *(line.removeprefix("egpo: ") for line in causes[:1])])
+    what = ": ".join([how_it_ended(child.process.returncode), *_cause(child.lines)])
     return Fault(what, child.name, f"its output is in {child.log}")
+
+
+def _cause(lines: Sequence[str]) -> list[str]:
+    """Return the line of a child's last lines that says why it ended; no line if none does.
+
+    An error of ours is printed as lines with a prefix, the cause first. Of a crash it is the last exception that is
+    named, and otherwise the last line that is no notice, no warning and not indented as source lines are.
+    """
+    said = [line for line in lines if not line.startswith((*NO_ERRORS, " ")) and not _WARNING.match(line)]
+    ours = [line.removeprefix(ERROR_PREFIX) for line in said if line.startswith(ERROR_PREFIX)]
+    return ours[:1] or [line for line in said if _RAISED.match(line)][-1:] or said[-1:]
 
 
 @contextmanager

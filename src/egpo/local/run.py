@@ -10,7 +10,8 @@ from egpo.errors import InputError
 from egpo.local.draws import Draws
 from egpo.local.models.loading import load_policy
 from egpo.local.models.lora import add_adapters
-from egpo.local.models.policy import Policy, prompt_tokens
+from egpo.local.models.policy import Policy
+from egpo.local.sampling.prompt_lengths import prompt_lengths
 from egpo.local.updates.micro_batches import TokenBudget, budget_for
 from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.reference import Reference, load_reference
@@ -49,11 +50,13 @@ class Stages:
 class ProblemStream:
     """An endless stream of problems: every epoch contains each problem once, in a new order.
 
-    Problems that `admits` rejects (prompts too long) are skipped and counted in `num_left_out`. The order is a function
-    of seed and epoch, so that `position` and `num_left_out` are the whole state.
+    `admits` says of each of some problems whether it is used; others (prompts too long) are skipped and counted in
+    `num_left_out`. The order is a function of seed and epoch: `position` and `num_left_out` are the whole state.
     """
 
-    def __init__(self, problems: Sequence[Problem], seed: int, admits: Callable[[Problem], bool]) -> None:
+    def __init__(
+        self, problems: Sequence[Problem], seed: int, admits: Callable[[Sequence[Problem]], list[bool]]
+    ) -> None:
         if not len(problems):
             raise InputError("the task has no problems to train on", where="task", fix="prepare the training split")
         self._problems, self._seed, self._admits = problems, seed, admits
@@ -70,13 +73,11 @@ class ProblemStream:
         taken: list[Problem] = []
         refused_in_a_row = 0
         while len(taken) < count:
-            problem = self._next()
-            if self._admits(problem):
-                taken.append(problem)
-                refused_in_a_row = 0
-                continue
-            self.num_left_out += 1
-            refused_in_a_row += 1
+            problems = [self._next() for _ in range(count - len(taken))]
+            admitted = self._admits(problems)
+            taken += [problem for problem, is_admitted in zip(problems, admitted, strict=True) if is_admitted]
+            self.num_left_out += admitted.count(False)
+            refused_in_a_row = 0 if any(admitted) else refused_in_a_row + len(problems)
             if refused_in_a_row >= 2 * len(self._problems):
                 raise InputError(
                     f"all {len(self._problems)} prompts are longer than allowed",
@@ -155,9 +156,10 @@ def training_problems(task: Task, config: Config) -> Sequence[Problem]:
     return problems
 
 
-def _admits(policy: Policy, task: Task, config: Config) -> Callable[[Problem], bool]:
-    """Return a function that says whether a problem's prompt is within `rollout.max_prompt_tokens` (None: always)."""
+def _admits(policy: Policy, task: Task, config: Config) -> Callable[[Sequence[Problem]], list[bool]]:
+    """Return a function that says which prompts are within `rollout.max_prompt_tokens` (None: all)."""
     longest = config.rollout.max_prompt_tokens
     if longest is None:
-        return lambda problem: True
-    return lambda problem: len(prompt_tokens(policy, task, [problem])[0]) <= longest
+        return lambda problems: [True] * len(problems)
+    episodes = config.rollout.episodes
+    return lambda problems: [length <= longest for length in prompt_lengths(policy, task, problems, episodes)]

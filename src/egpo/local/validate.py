@@ -8,8 +8,8 @@ from egpo.errors import InputError
 from egpo.local.collect import judge
 from egpo.local.draws import Draws
 from egpo.local.measure import measure
-from egpo.local.models.policy import prompt_tokens
 from egpo.local.run import Run
+from egpo.local.sampling.prompt_lengths import prompt_lengths
 from egpo.local.sampling.sample import sample
 from egpo.tasks import Problem
 from egpo.tasks.loading import data_source_of
@@ -25,8 +25,8 @@ def held_out_problems(run: Run) -> list[Problem]:
     problems = list(islice(run.task.problems("test"), run.config.validation.problems))
     longest = run.config.rollout.max_prompt_tokens
     if longest is not None:
-        prompts = prompt_tokens(run.policy, run.task, problems)
-        problems = [problem for problem, prompt in zip(problems, prompts, strict=True) if len(prompt) <= longest]
+        lengths = prompt_lengths(run.policy, run.task, problems, run.config.rollout.episodes)
+        problems = [problem for problem, length in zip(problems, lengths, strict=True) if length <= longest]
     if not problems:
         raise InputError(
             "no problems in the split `test` to validate on",

@@ -20,6 +20,7 @@ from egpo.runs.metric_table import (
     CHECKER_FAILED,
     COVERAGE,
     ENTROPY,
+    ENVIRONMENT_FAULTS,
     GRAD_NORM,
     KL,
     NO_SIGNAL,
@@ -154,9 +155,20 @@ def segment_missing(history: History) -> str | None:
     return f"{coverage:.0%} of the responses have the segment that EGPO measures; for the others EGPO equals GRPO"
 
 
+def _environment_failed(history: History) -> float:
+    """Return the share of episodes that ended with a fault of their environment."""
+    return sum(history.present(name) or 0.0 for name in history.now if name.startswith(ENVIRONMENT_FAULTS))
+
+
+def environment_failing(history: History) -> str | None:
+    share = _environment_failed(history)
+    return None if share <= 0.05 else f"the environment failed in {share:.0%} of the episodes"
+
+
 def reward_failing(history: History) -> str | None:
-    share = history.present(CHECKER_FAILED)
-    return None if share is None or share <= 0.05 else f"the checker failed on {share:.0%} of the responses"
+    """Fire if the checker failed on more than 5 %. Failed environments do not count: that is `environment_failing`."""
+    share = (history.present(CHECKER_FAILED) or 0.0) - _environment_failed(history)
+    return None if share <= 0.05 else f"the checker failed on {share:.0%} of the responses"
 
 
 def reward_flat(history: History) -> str | None:
@@ -279,8 +291,15 @@ RULES = (
         "measure the whole response with `algorithm.egpo.entropy_mode=response`",
     ),
     Rule(
+        "environment_failing", "danger", environment_failing,
+        "the sum of `reward/reason/environment_<name>` is above 0.05",
+        "the environment's own code raises, its process ends, or a call takes longer than its limit",
+        "read `fault` in the `episode` of such a row of `rollouts/`; repair the environment, or raise "
+        "`rollout.episodes.call_timeout_s`; `egpo audit episodes` tells whether stored episodes play the same again",
+    ),
+    Rule(
         "reward_failing", "danger", reward_failing,
-        "`reward/error_frac` is above 0.05",
+        "`reward/error_frac`, without failed environments, is above 0.05",
         "there is no sandbox, or checking takes longer than its time limit",
         "read the metrics `reward/reason/<name>`; run `egpo doctor` and `egpo audit sandbox` to find what is missing",
     ),

@@ -23,6 +23,8 @@ INFORMATIVE = "groups/informative_frac"
 """The share of groups whose rewards differ: 1 - NO_SIGNAL. `egpo report` computes it; no engine writes it."""
 LENGTH, TRUNCATED = "response_length/mean", "response_length/clip_ratio"
 CHECKER_FAILED = "reward/error_frac"
+ENVIRONMENT_FAULTS = "reward/reason/environment_"
+"""The beginning of the names of metrics of episodes that ended with a fault of their environment."""
 VALIDATION_ACCURACY = "val-core/<source>/acc/mean@<N>"
 LOSS, VALIDATION_LOSS = "train/loss", "val/loss"
 SAMPLER_DIFF, SAMPLER_DIFF_MAX = "sampler/logp_diff_mean", "sampler/logp_diff_max"
@@ -174,7 +176,8 @@ REWARDS = (
     ),
     Metric(
         CHECKER_FAILED, FRACTION, "responses on which the checker itself failed",
-        "above 0: checking ran out of time, or there is no sandbox. These responses have no advantage", "lower",
+        "above 0: checking ran out of time, there is no sandbox, or an environment failed. These responses have no "
+        "advantage", "lower",
     ),
 )  # fmt: skip
 

@@ -1,9 +1,10 @@
 """Tasks of several turns: the environment and the row of a problem, and whole episodes written as one text."""
 
+import atexit
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary, finalize
+from weakref import finalize
 
 from egpo.environments import EnvironmentHost, Episode, EpisodeLimits
 from egpo.errors import InputError, nearest, notify_once
@@ -14,22 +15,36 @@ TURN_BREAK = "\n\n[next turn]\n\n"
 """Stands between the assistant's texts where a whole episode is one text."""
 
 
-_HOSTS: "WeakKeyDictionary[Task, dict[str, EnvironmentHost]]" = WeakKeyDictionary()
-"""The hosts of each task's environments, with their worker processes; closed with the task."""
+_HOSTS: dict[int, dict[str, EnvironmentHost]] = {}
+"""The hosts of the environments of each task, by its `id`: a task need not be hashable. Closed with the task."""
 
 
 def host_of(task: Task, problem: Problem) -> EnvironmentHost:
     """Return the host of a problem's environment, the same for all problems with this environment."""
     name = environment_of(task, problem)
     assert name is not None, "a task of single responses has no environment"
-    hosts = _HOSTS.setdefault(task, {})
+    hosts = _hosts_of(task)
     if name not in hosts:
         settings, reward = getattr(task, "environment_settings", {}), getattr(task, "environment_reward", None)
         host = hosts[name] = EnvironmentHost(name, settings, reward=reward)
-        finalize(task, host.close)
         if not host.deterministic:
             notify_once(f"the environment `{name}` is not deterministic: a resumed run may differ from an unbroken one")
     return hosts[name]
+
+
+def _hosts_of(task: Task) -> dict[str, EnvironmentHost]:
+    if id(task) not in _HOSTS:
+        _HOSTS[id(task)] = {}
+        try:
+            finalize(task, _close_hosts, id(task))
+        except TypeError:  # a class with slots: the task is kept until the process ends, so that its id stays its own
+            atexit.register(_close_hosts, id(task), task)
+    return _HOSTS[id(task)]
+
+
+def _close_hosts(key: int, task: Task | None = None) -> None:
+    for host in _HOSTS.pop(key).values():
+        host.close()
 
 
 def environment_of(task: Task, problem: Problem) -> str | None:
@@ -107,4 +122,4 @@ def played_conversation(task: Task, problem: Problem, texts: Sequence[str]) -> P
         outcome = episode.assistant(text)
         messages += [{"role": "assistant", "content": text}, *outcome.messages]
     episode.stop()
-    return PlayedConversation(messages, [] if start.tools_in_prompt else list(start.tools), episode.record().verdict)
+    return PlayedConversation(messages, start.template_tools or [], episode.record().verdict)

@@ -7,7 +7,7 @@ Plug-in. Input: verl's batch. Output: advantages, metrics, dumps of responses. I
 - `overrides.py`, `imports.py`: accept our keys on verl's command line; run code after a module is imported
 - `trainers.py`: verl's trainers with our steps; `rows.py`: the batch; `measures.py`: entropy per segment, metrics
 - `estimators.py`: our estimators as verl calls them; `dumps.py`: responses and batches on disk
-- `reward.py`, `hybrid_manager.py`: our rewards as verl calls them
+- `reward.py`, `hybrid_manager.py`: our rewards as verl calls them; `validation.py`: metrics without failed responses
 - `agent_loop.py`: the agent loop `egpo` plays episodes of environments; `episode_player.py`: the same without verl
 
 `launch/`: `egpo train RECIPE engine=verl`. `cpu/`: verl on a CPU. Modules that import verl are loaded only after verl.

@@ -143,7 +143,7 @@ class EpisodePlayer:
     ) -> None:
         self.tokenizer, self._settings, self._tags, self._variables = tokenizer, settings, tags, variables
         self._max_prompt, self._max_response, self._stop_ids = max_prompt_tokens, max_response_tokens, stop_ids
-        self._limits, self._num_workers = limits_of(settings), num_workers
+        self._limits, self._num_workers = EpisodeLimits.of(settings), num_workers
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="episode")
         self._hosts: dict[str, EnvironmentHost] = {}
         # A tokenizer is not made for several threads.
@@ -176,7 +176,7 @@ class EpisodePlayer:
             answer = (
                 {"role": "tool", "name": "tool", "content": "-"} if first.tools else {"role": "user", "content": "-"}
             )
-            tools = _template_tools(first)
+            tools = first.template_tools
             following_text(self.tokenizer, first.messages, [answer], tools=tools, variables=self._variables)
         if specs and all(one.start.ending for one in started):
             episode_verdicts([one.episode.record() for one in started])
@@ -226,7 +226,7 @@ class EpisodePlayer:
         # If the environment could not start, nothing is sampled, and the row needs some prompt.
         messages = list(start.messages) or [{"role": "user", "content": "-"}]
         with self._tokenizer_lock:
-            text = render(self.tokenizer, messages, tools=_template_tools(start), variables=self._variables)
+            text = render(self.tokenizer, messages, tools=start.template_tools, variables=self._variables)
             prompt = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         return _Playing(episode, start, prompt, opens_thinking(text, self._tags))
 
@@ -258,7 +258,7 @@ class EpisodePlayer:
                 playing.start.messages,
                 outcome.messages,
                 tokens[-1],
-                tools=_template_tools(playing.start),
+                tools=playing.start.template_tools,
                 variables=self._variables,
             )
         if len(playing.tokens) + len(following.tokens) >= self._max_response:
@@ -291,20 +291,6 @@ class EpisodePlayer:
                     spec.environment, spec.settings, reward=spec.reward, num_workers=self._num_workers
                 )
             return self._hosts[key]
-
-
-def limits_of(settings: EpisodeSettings) -> EpisodeLimits:
-    return EpisodeLimits(
-        turns=settings.max_turns,
-        calls_per_turn=settings.max_calls,
-        call_s=settings.call_timeout_s,
-        result_chars=settings.max_result_chars,
-    )
-
-
-def _template_tools(start: EpisodeStart) -> list[Any] | None:
-    """Return the tools that the chat template has to list; None if the prompt lists them already."""
-    return None if start.tools_in_prompt else list(start.tools) or None
 
 
 def require_kept_history(tokenizer: Any, settings: EpisodeSettings, variables: Mapping[str, Any] | None) -> None:

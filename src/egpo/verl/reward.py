@@ -36,7 +36,8 @@ def compute_score(
     prompt and key. `reasons` lists the data sources in use, so that there are `reason/<name>` keys only for their
     reasons ([]: no such keys). Text is written to verl's rollout files and left out of its metrics.
 
-    verl cannot leave a response out: if the checker failed, the score is 0, `failed` is 1, and a warning is given.
+    verl cannot leave a response out: if the checker failed, the score is 0, `failed` is 1, and a warning is given. Our
+    trainers leave such a response out of advantages and of the metrics of a validation.
     Without a sandbox this would happen to every program, so that a missing sandbox is an EgpoError with the fix.
     """
     defaults = _defaults(data_source, kwargs)

@@ -26,6 +26,7 @@ from egpo.verl.measures import corrected_metrics, measure, step_metrics, truncat
 from egpo.verl.plugin_checks import PREFIX, check_data_sources, end_on_failures, plugin_plan
 from egpo.verl.rows import FIELDS, OPTIONAL_FIELDS, find_responses, require_judged, rows_of
 from egpo.verl.settings import is_due
+from egpo.verl.validation import ExpectedCounts, Information, judged_validation
 
 
 class EntropyTrainer:
@@ -95,6 +96,19 @@ class EntropyTrainer:
         super()._compute_metrics(batch, metrics, *rest, **named)  # type: ignore[misc]
         if self.plan.active:
             metrics |= truncated_fraction(batch.tags, self.config.data.max_response_length) | self._corrected
+
+    def _val_metrics_update(
+        self, data_sources: Any, sample_uids: Any, reward_extra_infos_dict: Any, sample_turns: Any, **named: Any
+    ) -> dict[str, float]:
+        verls, expected = super()._val_metrics_update, named.pop("expected_acc_counts", None)  # type: ignore[misc]
+
+        def compute(information: Information, counts: ExpectedCounts | None) -> Metrics:
+            found = verls(data_sources, sample_uids, information, sample_turns, expected_acc_counts=counts, **named)
+            return dict(found)
+
+        if not self.plan.active:
+            return compute(reward_extra_infos_dict, expected)
+        return judged_validation(compute, data_sources, sample_uids, reward_extra_infos_dict, expected)
 
     def _log_rollout_data(self, batch: KVBatchMeta, timing_raw: dict[str, Any], rollout_data_dir: str) -> None:
         if not self.plan.active:

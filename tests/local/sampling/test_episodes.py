@@ -5,6 +5,7 @@ import torch
 
 from egpo.config.schema import Rollout
 from egpo.environments import EnvironmentHost
+from egpo.errors import InputError
 from egpo.local.draws import Draws
 from egpo.local.measure import measure
 from egpo.local.models.attention import ATTENTION_NAME
@@ -132,10 +133,26 @@ def test_slow_tools_change_nothing(load, monkeypatch):
     assert at_once.responses() == waiting.responses()
 
 
-def test_a_row_does_not_depend_on_its_company(load, monkeypatch):
-    policy, task = load("qwen3"), Talking()
-    whole = drawn(policy, task)
-    alone = [drawn(policy, Talking((p.key,), (p.extra["num_turns"],))) for p in task.problems("train")]
+LONG = "y" * 180
+"""A prompt that nearly fills the context of 256 tokens."""
+
+
+@pytest.mark.parametrize(
+    ("history", "texts", "episodes"),
+    [
+        ("keep", ("a", "bb ccc", "a longer prompt than the others", "dd"), {}),
+        ("per_turn", ("a", "bb ccc", "a longer prompt than the others", "dd"), {}),
+        ("per_turn", ("a", LONG, LONG[:150], "dd"), {"max_turn_tokens": 30}),
+        ("per_turn", ("a", "bb ccc", LONG[:60], "dd"), {"max_turn_tokens": None}),
+    ],
+)
+def test_a_row_does_not_depend_on_its_company(load, history, texts, episodes):
+    policy, task = load("qwen3"), Talking(texts, (3, 4, 4, 2))
+    episodes = {"history": history, "max_turns": 4} | episodes
+    whole = drawn(policy, task, episodes=episodes)
+    alone = [
+        drawn(policy, Talking((p.key,), (p.extra["num_turns"],)), episodes=episodes) for p in task.problems("train")
+    ]
     for problem, part in enumerate(alone):
         rows = [row for row, owner in enumerate(whole.problem_B.tolist()) if owner == problem]
         assert [whole.responses()[row] for row in rows] == part.responses()
@@ -154,6 +171,30 @@ def test_limits_of_turns_and_tokens(load):
     for row, episode in enumerate(short.episodes):  # a lower limit only cuts
         length = episode.turns[-1][0]
         assert short.responses()[row][:length] == whole.responses()[row][:length]
+
+
+def test_a_prompt_without_room_for_its_first_turn_is_refused(load):
+    policy, task = load("qwen3"), Talking(("a", LONG), (1, 2))
+    sizes = [len(drawn(policy, task, episodes={"history": "per_turn"}).prompts[1]), policy.context]
+    room = sizes[1] - sizes[0]
+    fits = drawn(policy, task, episodes={"history": "per_turn", "max_turn_tokens": room})
+    assert {row.record.ending for row in fits.episodes} <= {"finished", "token_limit"}
+    lower = rf"problem {LONG[:80]}: a prompt of {sizes[0]} tokens and a turn of {room + 1} do not fit .*; "
+    with pytest.raises(InputError, match=f"{lower}lower rollout.episodes.max_turn_tokens to {room} or less"):
+        drawn(policy, task, episodes={"history": "per_turn", "max_turn_tokens": room + 1})
+    with pytest.raises(InputError, match=r"an episode of 160 .*; lower rollout.max_response_tokens"):
+        drawn(policy, task, episodes={"history": "keep"})
+    with pytest.raises(InputError, match="shorter prompts"):
+        drawn(policy, Talking((2 * LONG,), (1,)), episodes={"history": "per_turn"})
+
+
+def test_an_episode_whose_conversation_fills_the_context_ends_at_the_limit_of_tokens(load):
+    policy, task = load("qwen3"), Talking(("a", LONG), (4, 4))
+    found = drawn(policy, task, episodes={"history": "per_turn", "max_turn_tokens": 24})
+    for row, episode in enumerate(found.episodes):
+        turns = zip(episode.prompts, episode.turns, strict=True)
+        assert all(len(prompt) + end - start <= policy.context for prompt, (start, end) in turns)
+        assert (episode.record.ending == "token_limit") == (row >= 3)
 
 
 def test_one_sample_per_turn_where_the_template_rewrites_history(load):
@@ -186,6 +227,21 @@ def test_both_ways_agree_where_the_template_keeps_history_and_tokens(load):
             if policy.tokenizer(turn.text, add_special_tokens=False)["input_ids"] != tokens:
                 break
     assert compared > 3
+
+
+@pytest.mark.parametrize(
+    ("history", "said"),
+    [
+        ("auto", "an episode is one sequence (rollout.episodes.history=keep: the chat template leaves"),
+        ("keep", "an episode is one sequence (rollout.episodes.history=keep: as set)"),
+        ("per_turn", "each turn is a sample of its own (rollout.episodes.history=per_turn: as set)"),
+    ],
+)
+def test_the_history_in_force_is_said_once(load, capsys, history, said):
+    policy, task = load("qwen3"), Talking(("a",), (1,))
+    for _ in range(2):
+        drawn(policy, task, episodes={"history": history})
+    assert capsys.readouterr().err.count(f"egpo: notice: episodes: {said}") == 1
 
 
 @pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")

@@ -40,7 +40,7 @@ def test_a_consequence_is_told_where_there_is_nothing_else(tmp_path):
 
 
 def test_what_egpo_refused_is_told_where_nothing_was_raised(tmp_path):
-    text = "starting\negpo: algorithm.egpo: unknown key `lambda`; did you mean `lam`?\nbye\n"
+    text = "starting\negpo: notice: the CPU\negpo: algorithm.egpo: unknown key `lambda`; did you mean `lam`?\nbye\n"
     assert root_cause(written(tmp_path, text)) == "egpo: algorithm.egpo: unknown key `lambda`; did you mean `lam`?"
 
 

@@ -123,8 +123,8 @@ class Rollout(Section):
     max_response_tokens: Count = 1024
     """Maximum response length, in tokens. A response that is cut off there counts as truncated."""
     max_prompt_tokens: Count | None = None
-    """Maximum prompt length, in tokens. Problems with longer prompts are skipped and counted. Default: no limit; then a
-    prompt that does not fit the model's context is an error."""
+    """Maximum prompt length, in tokens, with the tools that the chat template lists. Problems with longer prompts are
+    skipped and counted. Default: no limit; then a prompt that does not fit the model's context is an error."""
     stop: Words = ()
     """Strings that end a response. The response includes the string. Default: none."""
     stop_tokens: Annotated[tuple[CountOrZero, ...], Field(strict=False)] = ()

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from egpo.config.machine import require_model_place
 from egpo.config.schema import Model
 from egpo.errors import InputError
+from egpo.local.memory import out_of_memory_as
 from egpo.local.models.attention import ATTENTION_NAME
 from egpo.local.models.policy import Policy
 from egpo.local.models.self_check import require_agreement
@@ -32,7 +33,9 @@ def load_policy(settings: Model, seed: int = 0) -> Policy:
     if settings.deterministic and device.type == "cuda":
         _use_deterministic_kernels()
     dtype = _DTYPES.get(settings.dtype, torch.bfloat16 if device.type == "cuda" else torch.float32)
-    model = _model(folder, settings, dtype, seed, where).to(device)
+    loaded = _model(folder, settings, dtype, seed, where)
+    with out_of_memory_as("moving the model to the GPU", "use a smaller model, or run fewer processes on this GPU"):
+        model = loaded.to(device)
     _switch_off_dropout(model)
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
@@ -41,13 +40,13 @@ _LOOK_S = 0.5
 
 def history_of(policy: Policy, settings: Rollout) -> History:
     """Return how episodes are sampled with the policy's chat template, and print it once."""
-    chosen = settings.episodes.history
+    chosen, why = settings.episodes.history, "as set"
     if chosen == "auto":
         rewrites = rewrites_history(policy.tokenizer, variables=policy.template)
         chosen = "per_turn" if rewrites else "keep"
-        why = "rewrites earlier turns" if rewrites else "leaves earlier turns as they are"
-        what = "each turn is a sample of its own" if rewrites else "an episode is one sequence"
-        notify_once(f"the chat template {why}: {what} (rollout.episodes.history: {chosen})")
+        why = f"the chat template {'rewrites earlier turns' if rewrites else 'leaves earlier turns as they are'}"
+    what = "each turn is a sample of its own" if chosen == "per_turn" else "an episode is one sequence"
+    notify_once(f"episodes: {what} (rollout.episodes.history={chosen}: {why})")
     return chosen
 
 
@@ -89,13 +88,7 @@ class Episodes:
     ) -> None:
         self.policy, self.settings, self.threads, self._draws, self._tags = policy, settings, threads, draws, tags
         self._openings: dict[bytes, TurnOpening] = {}
-        chosen = settings.episodes
-        limits = EpisodeLimits(
-            turns=chosen.max_turns,
-            calls_per_turn=chosen.max_calls,
-            call_s=chosen.call_timeout_s,
-            result_chars=chosen.max_result_chars,
-        )
+        limits = EpisodeLimits.of(settings.episodes)
         keys = occurrences([problem.key for problem in problems])
 
         def opened(problem: Problem) -> Episode:
@@ -135,7 +128,7 @@ class Episodes:
                 messages += [{"role": "assistant", "content": turn.text}, *turn.messages]
         if not messages:  # the environment could not start: nothing is sampled, and the row needs some prompt
             messages = [{"role": "user", "content": "-"}]
-        tokenizer, tools, variables = self.policy.tokenizer, self._tools(row), self.policy.template
+        tokenizer, tools, variables = self.policy.tokenizer, start.template_tools, self.policy.template
         opening = self._opening(
             repr((messages, tools)), lambda: render(tokenizer, messages, tools=tools, variables=variables)
         )
@@ -163,7 +156,7 @@ class Episodes:
         state = self.rows[row]
         if not outcome.goes_on:
             return []
-        before, new, tools = self.starts[row].messages, outcome.messages, self._tools(row)
+        before, new, tools = self.starts[row].messages, outcome.messages, self.starts[row].template_tools
         tokenizer, variables = self.policy.tokenizer, self.policy.template
         opening = self._opening(
             repr((before, new, tools)),
@@ -193,10 +186,6 @@ class Episodes:
             tokens = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
             self._openings[digest] = TurnOpening(tuple(tokens), opens_thinking(text, self._tags))
         return self._openings[digest]
-
-    def _tools(self, row: int) -> list[Any] | None:
-        start = self.starts[row]
-        return None if start.tools_in_prompt else list(start.tools) or None
 
 
 @dataclass(eq=False)

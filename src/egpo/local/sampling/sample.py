@@ -17,7 +17,7 @@ from torch import Tensor
 from egpo.config.schema import Rollout
 from egpo.errors import warn_once
 from egpo.local.draws import Draws
-from egpo.local.memory import OUT_OF_MEMORY, is_out_of_memory
+from egpo.local.memory import OUT_OF_MEMORY, is_out_of_memory, out_of_memory_as
 from egpo.local.models.caches import compacted
 from egpo.local.models.packs import Sequences, pack_groups
 from egpo.local.models.policy import AnySlots, Policy, prompt_tokens, require_room
@@ -54,6 +54,20 @@ def sample(
     A response depends only on its problem and its random numbers. `alternatives`: number of likeliest tokens to record
     at positions of high entropy; it does not change a response.
     """
+    fix = "lower rollout.rows_at_once or rollout.max_response_tokens, or run fewer processes on this GPU"
+    with out_of_memory_as("while sampling", fix):
+        return _sample(policy, task, problems, settings, draws, alternatives, tags)
+
+
+def _sample(
+    policy: Policy,
+    task: Task,
+    problems: Sequence[Problem],
+    settings: Rollout,
+    draws: Draws,
+    alternatives: int,
+    tags: tuple[str, str],
+) -> Rollouts:
     if problems and environment_of(task, problems[0]) is not None:
         from egpo.local.sampling.sample_episodes import sample_episodes
 

@@ -3,14 +3,15 @@
 Tensor suffixes: B rows, R rows still being sampled, S rows that sample a token, T tokens, V vocabulary.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from egpo.config.schema import Rollout
-from egpo.environments import EpisodeThreads
+from egpo.environments import EpisodeThreads, TurnOutcome
 from egpo.errors import InputError
 from egpo.local.draws import Draws
 from egpo.local.models.caches import compacted
@@ -22,6 +23,8 @@ from egpo.local.sampling.sample import SampleRequest, cuda_decoder, fill_tables,
 from egpo.local.threads import num_worker_threads, parallel_map, raise_if_cancelled
 from egpo.tasks import Problem, Task
 
+Prompt = tuple[int, ...]
+
 
 def sample_episodes(
     policy: Policy, task: Task, problems: Sequence[Problem], settings: Rollout, draws: Draws, tags: tuple[str, str]
@@ -31,19 +34,16 @@ def sample_episodes(
         episodes = Episodes(policy, task, problems, settings, draws, threads, tags)
         size = (len(episodes.rows), settings.max_response_tokens)
         tables = ResponseTables.empty(size, policy)
-        if history_of(policy, settings) == "keep":
-            request = _one_sequence_each(episodes, tables)
-        else:
-            request = _one_sample_per_turn(episodes, tables)
-    return _rollouts(episodes, request, problems)
+        fill = _one_sequence_each if history_of(policy, settings) == "keep" else _one_sample_per_turn
+        first_prompts = fill(episodes, tables)
+    return _rollouts(episodes, tables, first_prompts, problems)
 
 
-def _one_sequence_each(episodes: Episodes, tables: ResponseTables) -> SampleRequest:
-    """Sample every episode as one sequence, which the environment's tokens are part of."""
-    prompts, prompt_B = _distinct([episodes.prompt(row) for row in range(len(episodes.rows))])
+def _one_sequence_each(episodes: Episodes, tables: ResponseTables) -> list[Prompt]:
+    """Sample every episode as one sequence, which the environment's tokens are part of. Return each row's prompt."""
     settings = episodes.settings
-    for prompt in prompts:
-        _require_room(episodes, len(prompt), settings.max_response_tokens)
+    first_prompts = _first_prompts(episodes, "an episode", settings.max_response_tokens)
+    prompts, prompt_B = _distinct(first_prompts)
     uniform_BT = torch.zeros(len(prompt_B), settings.max_response_tokens, dtype=torch.float64)
     request = SampleRequest(episodes.policy, prompts, prompt_B, settings, uniform_BT, tables)
     decoder = cuda_decoder(episodes.policy)
@@ -51,10 +51,10 @@ def _one_sequence_each(episodes: Episodes, tables: ResponseTables) -> SampleRequ
         from egpo.local.sampling.cuda.decode_episodes import fill_by_graphs
 
         fill_by_graphs(decoder, request, episodes)
-        return request
+        return first_prompts
     parts = split_rows(*request.groups, num_worker_threads(episodes.policy))
     parallel_map(lambda rows: _sample_rows(request, episodes, rows), parts)
-    return request
+    return first_prompts
 
 
 def _sample_rows(request: SampleRequest, episodes: Episodes, rows: list[int]) -> None:
@@ -158,65 +158,103 @@ def _take_answers(request: SampleRequest, episodes: Episodes, queue: RowQueue, p
             _open_turn(request, episodes, queue, place)
 
 
-def _one_sample_per_turn(episodes: Episodes, tables: ResponseTables) -> SampleRequest:
-    """Sample round by round: the next turn of every episode that goes on, from the conversation as it is then."""
-    settings, policy = episodes.settings, episodes.policy
-    live = [row for row in range(len(episodes.rows)) if not episodes.starts[row].ending]
-    first_prompts = [episodes.prompt(row) for row in range(len(episodes.rows))]
-    prompts = {row: first_prompts[row] for row in live}
+def _one_sample_per_turn(episodes: Episodes, tables: ResponseTables) -> list[Prompt]:
+    """Sample round by round: the next turn of every episode that goes on, from the conversation as it is then.
+
+    Return each row's first prompt.
+    """
+    first_prompts = _first_prompts(episodes, "a turn", episodes.turn_tokens)
+    prompts = dict(enumerate(first_prompts))
+    live = [row for row in prompts if not episodes.starts[row].ending]
     while live:
-        distinct, prompt_R = _distinct([prompts[row] for row in live])
-        width = min(episodes.turn_tokens, policy.context - max(map(len, distinct)))
-        uniform_RT = torch.stack([episodes.uniforms(row)[:width] for row in live]).to(policy.device)
-        turn = ResponseTables.empty((len(live), width), policy)
-        order = sorted(range(len(live)), key=lambda place: prompt_R[place])  # rows of one prompt must be adjacent
-        request = SampleRequest(policy, distinct, [prompt_R[i] for i in order], settings, uniform_RT[order], turn)
-        fill_tables(request)
-        futures = {}
-        for place, index in enumerate(order):
-            row, state = live[index], episodes.rows[live[index]]
-            end = state.start + int(turn.length_B[place])
-            limit = min(end, settings.max_response_tokens)
-            columns, own = slice(state.start, limit), slice(0, limit - state.start)
-            tables.response_BT[row, columns] = turn.response_BT[place, own]
-            tables.logp_BT[row, columns] = turn.logp_BT[place, own]
-            tables.entropy_BT[row, columns] = turn.entropy_BT[place, own]
-            finished = bool(turn.finished_B[place]) and limit == end
-            tables.length_B[row], tables.finished_B[row] = limit, finished
-            state.prompts.append(prompts[row])
-            tokens = turn.response_BT[place, own].tolist()
-            futures[row] = episodes.end_turn(row, tokens, finished=finished)
+        futures: dict[int, Future[TurnOutcome]] = {}
+        for rows, width in _parts_of_round(episodes, prompts, live):
+            futures |= _sample_turns(episodes, tables, {row: prompts[row] for row in rows}, width)
         for row, future in futures.items():
-            state = episodes.rows[row]
             if future.result().goes_on:
-                used = int(tables.length_B[row])
-                prompts[row] = episodes.prompt(row, history=True)
-                if used >= settings.max_response_tokens or len(prompts[row]) >= policy.context:
+                state = episodes.rows[row]
+                state.turn, state.start = state.turn + 1, int(tables.length_B[row])
+                prompts[row], left = episodes.prompt(row, history=True), _tokens_of_turn(episodes, row)
+                if left < 1 or len(prompts[row]) + left > episodes.policy.context:
                     state.episode.stop("token_limit")
-                state.turn, state.start = state.turn + 1, used
         live = [row for row in live if not episodes.rows[row].episode.ending]
-    distinct, prompt_B = _distinct(first_prompts)
-    return SampleRequest(policy, distinct, prompt_B, settings, tables.logp_BT.double(), tables)
+    return first_prompts
 
 
-def _distinct(prompts: Sequence[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], list[int]]:
+def _tokens_of_turn(episodes: Episodes, row: int) -> int:
+    """Return the most tokens of a row's current turn: a function of the row alone."""
+    return min(episodes.turn_tokens, episodes.settings.max_response_tokens - episodes.rows[row].start)
+
+
+def _parts_of_round(
+    episodes: Episodes, prompts: Mapping[int, Prompt], live: Sequence[int]
+) -> Iterator[tuple[list[int], int]]:
+    """Split the rows so that the most tokens of a turn of any row of a part fit the context after all its prompts.
+
+    Yield each part with that number. There is one part unless some prompts are nearly as long as the context.
+    """
+    left = list(live)
+    while left:
+        width = max(_tokens_of_turn(episodes, row) for row in left)
+        part = [row for row in left if len(prompts[row]) + width <= episodes.policy.context]
+        yield part, width
+        left = [row for row in left if row not in part]
+
+
+def _sample_turns(
+    episodes: Episodes, tables: ResponseTables, prompts: Mapping[int, Prompt], width: int
+) -> "dict[int, Future[TurnOutcome]]":
+    """Sample the current turn of these rows, write it to their tables, and hand it to their episodes."""
+    policy = episodes.policy
+    distinct, index_R = _distinct(list(prompts.values()))
+    # Rows of one prompt must be adjacent.
+    order = sorted(zip(index_R, prompts, strict=True))
+    rows = [row for _, row in order]
+    uniform_RT = torch.stack([episodes.uniforms(row)[:width] for row in rows]).to(policy.device)
+    turn = ResponseTables.empty((len(rows), width), policy)
+    fill_tables(SampleRequest(policy, distinct, [index for index, _ in order], episodes.settings, uniform_RT, turn))
+    futures = {}
+    for place, row in enumerate(rows):
+        state, sampled = episodes.rows[row], int(turn.length_B[place])
+        length = min(sampled, _tokens_of_turn(episodes, row))
+        columns, own = slice(state.start, state.start + length), slice(0, length)
+        tables.response_BT[row, columns] = turn.response_BT[place, own]
+        tables.logp_BT[row, columns] = turn.logp_BT[place, own]
+        tables.entropy_BT[row, columns] = turn.entropy_BT[place, own]
+        finished = bool(turn.finished_B[place]) and length == sampled
+        tables.length_B[row], tables.finished_B[row] = state.start + length, finished
+        state.prompts.append(prompts[row])
+        futures[row] = episodes.end_turn(row, turn.response_BT[place, own].tolist(), finished=finished)
+    return futures
+
+
+def _distinct(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[int]]:
     """Return the prompts without repetitions, and the index of each one among them."""
     index = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
     return list(index), [index[prompt] for prompt in prompts]
 
 
-def _require_room(episodes: Episodes, num_tokens: int, max_tokens: int) -> None:
-    context = episodes.policy.context
-    if num_tokens + max_tokens > context:
-        what = f"a prompt of {num_tokens} tokens and an episode of {max_tokens} do not fit the context of {context}"
-        fix = f"lower rollout.max_response_tokens to {max(1, context - num_tokens)} or less"
-        raise InputError(what, where="episode", fix=fix)
+def _first_prompts(episodes: Episodes, what: str, max_tokens: int) -> list[Prompt]:
+    """Return the prompt of each row. InputError if one leaves no room for `what`, which has up to `max_tokens`."""
+    prompts, context = [episodes.prompt(row) for row in range(len(episodes.rows))], episodes.policy.context
+    for row, prompt in enumerate(prompts):
+        room = context - len(prompt)
+        if max_tokens > room:
+            setting = "rollout.max_response_tokens" if what == "an episode" else "rollout.episodes.max_turn_tokens"
+            fix = f"lower {setting} to {room} or less" if room > 0 else "use problems with shorter prompts"
+            raise InputError(
+                f"a prompt of {len(prompt)} tokens and {what} of {max_tokens} do not fit the context of {context}",
+                where=f"problem {episodes.rows[row].key.rpartition(chr(10))[0][:80]}",
+                fix=fix,
+            )
+    return prompts
 
 
-def _rollouts(episodes: Episodes, request: SampleRequest, problems: Sequence[Problem]) -> Rollouts:
+def _rollouts(
+    episodes: Episodes, tables: ResponseTables, prompt_B: Sequence[Prompt], problems: Sequence[Problem]
+) -> Rollouts:
     """Return the episodes as rollouts. Rows whose environment could not start have no tokens."""
-    policy, tables, n = episodes.policy, request.tables, episodes.settings.n
-    prompt_B = [request.prompts[index] for index in request.prompt_B]
+    policy, n = episodes.policy, episodes.settings.n
     rows = []
     for row, prompt in enumerate(prompt_B):
         shared = prompt_B[row - row % n]

@@ -6,10 +6,11 @@ from itertools import islice
 
 from egpo.config import Config
 from egpo.local.checkpoints.checkpoint import room_for
-from egpo.local.models.policy import prompt_text, prompt_tokens
+from egpo.local.models.policy import prompt_text
 from egpo.local.run import Run
+from egpo.local.sampling.prompt_lengths import prompt_lengths
 from egpo.local.step import StepOutcome, step
-from egpo.local.training.preflight import check_before_training, checkpoint_bytes, size_text
+from egpo.local.training.preflight import check_before_training, checkpoint_bytes, num_prompts_checked, size_text
 from egpo.local.training.rl_session import open_seeded
 from egpo.local.training.session import run_folder
 from egpo.model_sources import display_name
@@ -75,7 +76,8 @@ def _model(run: Run) -> list[tuple[str, str]]:
 
 def _data(run: Run) -> list[tuple[str, str]]:
     problems = run.task.problems("train")
-    lengths = [len(ids) for ids in prompt_tokens(run.policy, run.task, list(islice(problems, _PROMPTS_COUNTED)))]
+    counted = list(islice(problems, min(_PROMPTS_COUNTED, num_prompts_checked(run, problems))))
+    lengths = prompt_lengths(run.policy, run.task, counted, run.config.rollout.episodes)
     limits = f"{run.config.rollout.max_response_tokens} for a response, {run.policy.context} in the model's context"
     return [("data", f"{len(problems):,} problems; prompts of {min(lengths)} to {max(lengths)} tokens, {limits}")]
 
@@ -101,10 +103,12 @@ def _cost(run: Run, config: Config, seconds: float) -> list[tuple[str, str]]:
 
 def _example(run: Run, outcome: StepOutcome) -> list[str]:
     rollouts, verdict = outcome.batch.rollouts, outcome.batch.verdicts[0]
-    problem, tokens = rollouts.problems[0], len(rollouts.prompts[0])
+    problem, tokens = rollouts.problems[0], rollouts.prompts[0]
+    episodes = rollouts.episodes is not None  # whose prompts have what their environments say first, and the tools
+    shown = run.policy.tokenizer.decode(tokens) if episodes else prompt_text(run.policy, run.task, problem)
     return [
-        f"The prompt as the model sees it ({tokens} tokens):",
-        _visible(prompt_text(run.policy, run.task, problem)),
+        f"The prompt as the model sees it ({len(tokens)} tokens):",
+        _visible(shown),
         "",
         f"A response ({int(rollouts.length_B[0])} tokens; reward {verdict.reward:g}, {verdict.reason}):",
         _visible(rollouts.texts[0]),

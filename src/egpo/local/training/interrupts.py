@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-from egpo.errors import NOTICES, RunInterruptedError, stop_signals
+from egpo.errors import NOTICES, STOPPING, RunInterruptedError, stop_signals
 from egpo.local.checkpoints.checkpoint import Checkpoints
 from egpo.runs.folder import RunFolder
 
@@ -63,7 +63,7 @@ class Interrupts:
         # A second signal gets the default action, which ends the process at once, even inside a long kernel.
         for each in self._before:
             signal.signal(each, signal.SIG_IGN if each in NOTICES else signal.SIG_DFL)
-        _print_now("egpo: stopping after saving; send the signal again to stop at once")
+        _print_now(STOPPING)
         if self._abandonable:
             self._abandonable = False
             raise StepAbandoned

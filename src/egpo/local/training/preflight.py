@@ -1,25 +1,25 @@
 """Checks before the first step, and digests of the data. An error found here costs seconds instead of hours."""
 
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from egpo.chat_turns import require_tools
 from egpo.config.machine import model_folder
 from egpo.data.manifest import data_digest
-from egpo.environments import Episode
 from egpo.errors import InputError, warn_once
 from egpo.local.checkpoints.checkpoint import Checkpoints, room_for
-from egpo.local.models.policy import prompt_tokens, require_room
+from egpo.local.models.policy import require_room
 from egpo.local.run import Run
+from egpo.local.sampling.prompt_lengths import prompt_lengths
 from egpo.local.validate import held_out_problems
 from egpo.model_sources import origin_facts
 from egpo.rewards.scoring import DATA_SOURCES, require_visible_tags, vanishing_tags
 from egpo.support import optimizer_bytes
 from egpo.tasks import Dataset, Problem, Task
-from egpo.tasks.episodes import environment_of, environment_row, host_of
+from egpo.tasks.episodes import environment_of, host_of
 from egpo.tasks.loading import sandbox_tier
 from egpo.tasks.protocol import problems_digest
 from egpo.tasks.sourced import SourcedTask
@@ -27,6 +27,8 @@ from egpo.tasks.sourced import SourcedTask
 _PROMPTS_CHECKED = 10_000
 """Number of prompts whose length is checked before training, which takes seconds. If a later prompt is too long, the
 run is saved and ends when it reaches that prompt."""
+_STARTS_CHECKED = 64
+"""The same number for environments that have to be waited for: each prompt is known only after a `reset`."""
 
 
 def check_before_training(run: Run) -> str | None:
@@ -37,7 +39,6 @@ def check_before_training(run: Run) -> str | None:
     run.config.algorithm.check_estimator()
     require_tags_in_text(run.policy.tokenizer, run.config.segments.tags, run.task)
     problems = list(islice(run.task.problems("train"), _PROMPTS_CHECKED))
-    _require_tools_in_prompt(run, problems)
     _require_prompts_fit(run, problems)
     if run.config.validation.every:
         _require_prompts_fit(run, held_out_problems(run))
@@ -104,19 +105,21 @@ def require_tags_in_text(tokenizer: PreTrainedTokenizerBase, tags: tuple[str, st
         )
 
 
-def _require_tools_in_prompt(run: Run, problems: list[Problem]) -> None:
-    """Raise InputError if the task has an environment whose tools the chat template does not write."""
-    if not problems or environment_of(run.task, problems[0]) is None:
-        return
-    episode = Episode(host_of(run.task, problems[0]), environment_row(problems[0]))
-    start = episode.start()
-    episode.close()
-    if start.tools and not start.tools_in_prompt:
-        require_tools(run.policy.tokenizer, variables=run.policy.template)
-
-
 def _require_prompts_fit(run: Run, problems: list[Problem]) -> None:
+    """Raise InputError if a prompt leaves no room for its response, or lacks the tools of its environment."""
     longest, room = run.config.rollout.max_prompt_tokens, run.config.rollout.max_response_tokens
-    for problem, prompt in zip(problems, prompt_tokens(run.policy, run.task, problems), strict=True):
-        if longest is None or len(prompt) <= longest:
-            require_room(run.policy, problem, len(prompt), room)
+    checked = problems[: num_prompts_checked(run, problems)]
+    at_once = run.config.rollout.prompts * run.config.rollout.n  # a server may allow no more sessions than a step has
+    lengths = prompt_lengths(run.policy, run.task, checked, run.config.rollout.episodes, at_once=at_once)
+    for problem, length in zip(checked, lengths, strict=True):
+        if longest is None or length <= longest:
+            require_room(run.policy, problem, length, room)
+
+
+def num_prompts_checked(run: Run, problems: Sequence[Problem]) -> int:
+    """Return how many prompts are measured before training: few if an environment has to be waited for each time."""
+    waits = any(
+        environment_of(run.task, problem) is not None and not host_of(run.task, problem).is_fast
+        for problem in islice(problems, _PROMPTS_CHECKED)
+    )
+    return _STARTS_CHECKED if waits else _PROMPTS_CHECKED

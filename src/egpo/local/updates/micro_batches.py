@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from egpo.errors import EgpoError, warn_once
-from egpo.local.memory import OUT_OF_MEMORY, is_out_of_memory
+from egpo.local.memory import OUT_OF_MEMORY, held_by_others, is_out_of_memory
 from egpo.local.models.architectures import layers_of
 from egpo.local.models.packs import Sequences
 from egpo.local.models.policy import Policy
@@ -164,7 +164,7 @@ class TokenBudget:
         """Lower the budget so that the failed pass is cut into at least two; raise EgpoError if it is a single row."""
         if failed.num_rows == 1:
             raise EgpoError(
-                f"out of memory on one sequence of {failed.num_tokens} tokens",
+                f"out of memory on one sequence of {failed.num_tokens} tokens{held_by_others()}",
                 where="update",
                 fix="allow shorter sequences, set model.gradient_checkpointing, train adapters (model.lora), "
                 "or use a smaller model",

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Literal
 
-from egpo.errors import NOTICES, stop_signals
+from egpo.errors import ERROR_PREFIX, NO_ERRORS, NOTICES, stop_signals
 from egpo.processes.launches import LaunchedProcesses
 from egpo.processes.table import process_id, remove_shared_memory, shared_memory_of
 from egpo.runs.live import LiveView
@@ -68,7 +68,6 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Died|Failure|Timeout)\b|^AssertionError")
 _TRACEBACK = "Traceback (most recent call last):"
 _CONSEQUENCES = ("ray.exceptions.", "RayTaskError", "KeyboardInterrupt", "SystemExit", "asyncio.exceptions.Cancelled")
-_OUR_PREFIX = "egpo: "
 _MOST_LINES, _LAST_LINES = 24, 15
 
 
@@ -93,7 +92,7 @@ def root_cause(log: Path, start: int = 0, end: int | None = None) -> str:
     chosen = (first or tracebacks)[:1]
     if chosen:
         return "\n".join(chosen[0][-_MOST_LINES:])
-    said = [line for line in lines if line.startswith(_OUR_PREFIX)]
+    said = [line for line in lines if line.startswith(ERROR_PREFIX) and not line.startswith(NO_ERRORS)]
     return "\n".join(said or [line for line in lines if line.strip()][-_LAST_LINES:])
 
 

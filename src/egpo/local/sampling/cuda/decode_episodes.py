@@ -6,7 +6,7 @@ keeps its slot in the cache (`park`).
 """
 
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
 import torch
@@ -87,7 +87,7 @@ class GraphTurns:
         while self._parked and not scheduler.active:
             wait(
                 [turn.answer for turn in self._parked],
-                return_when="ALL_COMPLETED" if self._by_rule else FIRST_COMPLETED,
+                return_when=ALL_COMPLETED if self._by_rule else FIRST_COMPLETED,
             )
             self._unpark(buffers, scheduler, [turn for turn in self._parked if turn.answer.done()])
             scheduler.admit_waiting()
