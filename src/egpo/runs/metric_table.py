@@ -343,7 +343,7 @@ ESTIMATOR = (
         "far above `lambda_max`: single responses have almost no entropy, and the clip limits their weight",
     ),
     Metric(
-        "egpo/recovered_frac", FRACTION, "groups that are all wrong and were given a gradient (`egpo_calibrated.recover`)",
+        "egpo/recovered_frac", FRACTION, "groups, all wrong, that were given a gradient (`egpo_calibrated.recover`)",
         "near 1: most of the gradient pushes away from wrong answers, and towards nothing; the problems are too hard",
     ),
     Metric(
