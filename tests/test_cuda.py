@@ -5,6 +5,7 @@ import torch
 
 from egpo.advantages import ESTIMATORS, Signals, explain
 from egpo.segments import mean_over, opened_by_prompt, segment_masks
+from tests.advantages.batches import tokens_for
 from tests.segments.tokenizers_for_tests import BUILDERS, tokenizer_named
 
 pytestmark = [
@@ -32,10 +33,14 @@ def random_signals(seed, device):
 @pytest.mark.parametrize("normalize", [True, False])
 def test_estimators_agree_with_the_cpu(name, normalize, seed):
     on_cpu, on_gpu = (random_signals(seed, device) for device in ("cpu", "cuda"))
-    advantage = ESTIMATORS[name](on_gpu, normalize=normalize)
+    tokens = tokens_for(512, seed)
+    tables = (tokens.entropy_BT, tokens.mask_BT) if ESTIMATORS[name].level == "token" else ()
+    there = [table.cuda() for table in tables]
+    advantage = ESTIMATORS[name](on_gpu, *there, normalize=normalize)
     assert advantage.is_cuda
-    torch.testing.assert_close(advantage.cpu(), ESTIMATORS[name](on_cpu, normalize=normalize), rtol=1e-6, atol=1e-6)
-    assert explain(name, on_gpu) == pytest.approx(explain(name, on_cpu), rel=1e-6)
+    expected = ESTIMATORS[name](on_cpu, *tables, normalize=normalize)
+    torch.testing.assert_close(advantage.cpu(), expected, rtol=1e-6, atol=1e-6)
+    assert explain(name, on_gpu, *there) == pytest.approx(explain(name, on_cpu, *tables), rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", sorted(BUILDERS))

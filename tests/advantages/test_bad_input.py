@@ -6,6 +6,7 @@ import torch
 
 from egpo.advantages import ESTIMATORS, Signals, egpo, egpo_calibrated, estimator_named, explain
 from egpo.errors import InputError
+from tests.advantages.batches import called
 
 GOOD = Signals([1.0, 0.0], [0, 0], entropy_B=[0.5, 0.5])
 
@@ -40,11 +41,11 @@ def test_signals_refuse(arguments, message):
 def test_an_unknown_estimator_is_named_with_the_nearest():
     with pytest.raises(InputError, match=r"unknown estimator `egop`; did you mean `egpo`\?"):
         estimator_named("egop")
-    with pytest.raises(InputError, match="choose from `egpo`, `egpo_calibrated`, `grpo`"):
+    with pytest.raises(InputError, match="choose from `canon`, `edge`, `egpo`, `egpo_calibrated`, `grpo`"):
         explain("ppo", GOOD)
 
 
-@pytest.mark.parametrize("name", ["egpo", "egpo_calibrated"])
+@pytest.mark.parametrize("name", sorted(name for name, row in ESTIMATORS.items() if row.segment))
 def test_missing_entropy_is_named(name):
     with pytest.raises(InputError, match=f"estimator `{name}`: `entropy_B` is missing"):
         ESTIMATORS[name](Signals([1.0, 0.0], [0, 0]))
@@ -55,6 +56,11 @@ def test_missing_nll_and_missing_correctness_are_named():
         egpo_calibrated(GOOD, measure="nll")
     with pytest.raises(InputError, match="`correct_B` is missing, which `sides=asymmetric` needs"):
         egpo_calibrated(GOOD, sides="asymmetric")
+    with pytest.raises(InputError, match="`correct_B` is missing, which `recover` needs"):
+        egpo_calibrated(GOOD, recover=1.0)
+    for name in ("gtpo", "grpo_s"):
+        with pytest.raises(InputError, match=f"estimator `{name}`: `correct_B` is missing"):
+            called(name, GOOD)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +95,29 @@ def test_egpo_refuses_settings(settings, message):
 def test_egpo_calibrated_refuses_settings(settings, message):
     with pytest.raises(InputError, match=message):
         egpo_calibrated(GOOD, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("qae", {"quantile": 1.0}, "`quantile` is 1; it must be less than 1"),
+        ("qae", {"quantile": 0.0}, "`quantile` is 0; it must be greater than 0"),
+        ("canon", {"mu": 1.5}, "`mu` is 1.5"),
+        ("pass_at_k", {"k": 0}, "`k` is 0"),
+        ("pass_at_k", {"k": 2.5}, "`k` is 2.5"),
+        ("edge", {"mean_over": "all"}, "`mean_over` is `all`"),
+        ("edge", {"eps": 0.0}, "`eps` is 0"),
+        ("grpo_s", {"alpha2": -0.1}, "`alpha2` is -0.1"),
+        ("gtpo", {"compare": "all"}, "`compare` is `all`"),
+        ("high_entropy", {"rho": 0.0}, "`rho` is 0; it must be greater than 0"),
+        ("high_entropy", {"rho": 1.1}, "`rho` is 1.1; it must be less than or equal to 1"),
+        ("token_entropy", {"kappa": 1.0}, "`kappa` is 1; it must be greater than 1"),
+        ("egpo_calibrated", {"recover": -1.0}, "`recover` is -1"),
+    ],
+)
+def test_other_settings_are_refused(name, settings, message):
+    with pytest.raises(InputError, match=f"estimator `{name}`: {message}"):
+        called(name, GOOD, **settings)
 
 
 def test_every_fault_of_the_settings_is_reported_at_once():

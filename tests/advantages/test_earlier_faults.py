@@ -8,10 +8,12 @@ import torch
 
 from egpo.advantages import ESTIMATORS, Signals, egpo, egpo_calibrated, explain, grpo
 from egpo.errors import EgpoWarning
+from tests.advantages.batches import called
 
 NAN = float("nan")
 
-PER_RESPONSE = sorted(name for name, row in ESTIMATORS.items() if row.level == "response")
+NAMES = sorted(ESTIMATORS)
+SMALL_GROUPS = pytest.mark.filterwarnings("ignore:.*under `pass_at_k`.*:egpo.errors.EgpoWarning")
 
 
 @pytest.mark.parametrize(("reward", "naive"), [(0.9, -0.056), (0.3, 0.029)])
@@ -50,9 +52,11 @@ def test_sums_run_in_float64():
     torch.testing.assert_close(grpo(Signals(reward_B, [0] * 200)).double(), exact, rtol=1e-6, atol=1e-6)
 
 
+@SMALL_GROUPS
 def test_inputs_with_a_gradient_give_advantages_without_one():
     reward_B, entropy_B = (torch.rand(4, requires_grad=True) for _ in range(2))
-    assert not any(f(Signals(reward_B, [0] * 4, entropy_B)).requires_grad for f in map(ESTIMATORS.get, PER_RESPONSE))
+    signals = Signals(reward_B, [0] * 4, entropy_B, correct_B=[1, 0, 1, 0])
+    assert not any(called(name, signals).requires_grad for name in NAMES)
 
 
 def test_a_negative_measure_is_clipped_on_its_side_too():
@@ -159,15 +163,16 @@ def test_nll_is_read_from_its_own_place_and_named_so():
     ],
     ids=lambda g: f"{type(g).__name__}-{getattr(g, 'dtype', type(g[0]).__name__)}",
 )
-@pytest.mark.parametrize("name", PER_RESPONSE)
+@SMALL_GROUPS
+@pytest.mark.parametrize("name", NAMES)
 def test_groups_may_be_given_in_any_form(group, name):
-    signals = Signals([1.0, 0.0, 0.0, 1.0], group, entropy_B=[0.5] * 4)
-    expected = ESTIMATORS[name](Signals([1.0, 0.0, 0.0, 1.0], [0, 0, 1, 1], entropy_B=[0.5] * 4))
-    assert torch.equal(ESTIMATORS[name](signals), expected)
+    others = {"entropy_B": [0.5] * 4, "correct_B": [1, 0, 0, 1]}
+    expected = called(name, Signals([1.0, 0.0, 0.0, 1.0], [0, 0, 1, 1], **others))
+    assert torch.equal(called(name, Signals([1.0, 0.0, 0.0, 1.0], group, **others)), expected)
 
 
-@pytest.mark.parametrize("name", PER_RESPONSE)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_empty_batch_stays_empty(name):
-    signals = Signals([], [], entropy_B=[])
-    assert ESTIMATORS[name](signals).shape == (0,)
-    assert explain(name, signals) == {}
+    signals, metrics = Signals([], [], entropy_B=[], correct_B=[]), {}
+    assert len(called(name, signals, metrics=metrics)) == 0
+    assert metrics == {}

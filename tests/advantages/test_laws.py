@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from egpo.advantages import ESTIMATORS, Signals, egpo, egpo_calibrated, explain, grpo
+from egpo.advantages import ESTIMATORS, Signals, egpo, egpo_calibrated, explain, grpo, over_tokens
 from tests.advantages import reference
-from tests.advantages.batches import batches
+from tests.advantages.batches import batches, called, tokens_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
 
@@ -18,7 +18,16 @@ FORMS = st.sampled_from(["clip_entropy", "clip_bonus"])
 SIDES = st.sampled_from(["both", "asymmetric", "positive_only"])
 ALPHAS = st.floats(1.01, 8)
 
-PER_RESPONSE = sorted(name for name, row in ESTIMATORS.items() if row.level == "response")
+NAMES = sorted(ESTIMATORS)
+SHAPED = {"gtpo", "grpo_s"}
+"""Estimators under which groups of equal rewards have a gradient: right and wrong responses are compared apart."""
+AT_ZERO_STRENGTH = {
+    "egpo": {"lam": 0.0},
+    "egpo_calibrated": {"lambda_min": 1.0, "lambda_max": 1.0},
+    "token_entropy": {"alpha": 0.0},
+    "high_entropy": {"rho": 1.0},
+}
+KEEPS_SIGNS = ("egpo", "egpo_calibrated", "token_entropy", "high_entropy", "edge")
 
 
 def signals_of(batch, **changes):
@@ -91,7 +100,7 @@ def test_scaling_rewards_scales_the_advantage_when_not_normalized(batch, scale):
     close(before * scale, after, 1e-9)
 
 
-@given(batches(), st.sampled_from(PER_RESPONSE), st.randoms())
+@given(batches(), st.sampled_from(NAMES), st.randoms())
 def test_row_order_does_not_matter(batch, name, random):
     order = list(range(len(batch.rewards)))
     random.shuffle(order)
@@ -99,15 +108,41 @@ def test_row_order_does_not_matter(batch, name, random):
     shuffled = Signals(
         signals.reward_B[order], signals.group_B[order], signals.entropy_B[order], signals.correct_B[order]
     )
-    close(ESTIMATORS[name](signals)[order], ESTIMATORS[name](shuffled))
+    close(called(name, signals)[order], called(name, shuffled, order=order))
 
 
-@given(batches(), st.sampled_from(PER_RESPONSE))
+@given(batches(), st.sampled_from(NAMES))
 def test_group_labels_do_not_matter(batch, name):
-    advantage = ESTIMATORS[name](signals_of(batch))
-    assert torch.equal(advantage, ESTIMATORS[name](signals_of(batch, group_B=[f"uid-{g}" for g in batch.groups])))
+    advantage = called(name, signals_of(batch))
+    assert torch.equal(advantage, called(name, signals_of(batch, group_B=[f"uid-{g}" for g in batch.groups])))
     relabelled = torch.tensor([-3 * g + 1 for g in batch.groups])
-    close(advantage, ESTIMATORS[name](signals_of(batch, group_B=relabelled)))
+    close(advantage, called(name, signals_of(batch, group_B=relabelled)))
+
+
+@given(batches(), st.sampled_from(sorted(AT_ZERO_STRENGTH)), st.booleans())
+def test_without_strength_it_is_grpo_to_the_bit(batch, name, normalize):
+    signals = signals_of(batch)
+    found = called(name, signals, normalize=normalize, **AT_ZERO_STRENGTH[name])
+    expected = grpo(signals, normalize=normalize)
+    if ESTIMATORS[name].level == "token":
+        expected = over_tokens(expected, tokens_for(len(batch.rewards), 0).mask_BT)
+    assert torch.equal(found, expected)
+
+
+@given(batches(), st.sampled_from(KEEPS_SIGNS))
+def test_no_advantage_has_the_opposite_sign_of_grpos(batch, name):
+    base = grpo(signals_of(batch))
+    found = called(name, signals_of(batch))
+    assert (found * (base if found.ndim == 1 else base[:, None]) >= 0).all()
+
+
+@given(batches(min_group=1), st.sampled_from([name for name in NAMES if name not in SHAPED]))
+def test_a_group_of_one_row_has_grpos_advantage_without_entropy(batch, name):
+    """Its reward, before a bonus or a weight; the entropy is 0 here, which gives none of either."""
+    alone = [batch.groups.count(g) == 1 for g in batch.groups]
+    signals = signals_of(batch, entropy_B=torch.full((len(alone),), float("nan")))
+    if ESTIMATORS[name].level == "response":
+        assert torch.equal(called(name, signals)[alone], signals.reward_B[alone])
 
 
 @given(batches(), ALPHAS, FORMS)
@@ -149,19 +184,36 @@ def test_weights_stay_within_their_clip(batch, low, high, sides):
     assert metrics["egpo/weight/mean"] - 1e-9 <= metrics["egpo/weight/max"] <= high + 1e-9
 
 
-@pytest.mark.parametrize("name", PER_RESPONSE)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SHAPED])
 @pytest.mark.parametrize("reward", SHAPED_REWARDS)
 @pytest.mark.parametrize("size", [2, 3, 7, 8, 16, 64])
 def test_constant_groups_are_exactly_zero(name, reward, size):
     reward_B = torch.full((size,), reward, dtype=torch.float32)
     signals = Signals(reward_B, [0] * size, entropy_B=torch.linspace(0, 3, size))
-    assert torch.equal(ESTIMATORS[name](signals), torch.zeros(size))
+    found = called(name, signals)
+    assert torch.equal(found, torch.zeros_like(found))
 
 
-@given(batches(), st.sampled_from(PER_RESPONSE), SIDES)
-def test_nothing_but_finite_float32_comes_out(batch, name, sides):
-    settings = {"sides": sides} if name == "egpo_calibrated" else {}
-    advantage = ESTIMATORS[name](signals_of(batch), **settings)
-    assert advantage.dtype == torch.float32
+@pytest.mark.parametrize("name", sorted(SHAPED))
+def test_constant_groups_have_a_gradient_where_the_sides_are_compared_apart(name):
+    for correct in (True, False):
+        signals = Signals([float(correct)] * 4, [0] * 4, entropy_B=[0.1, 0.2, 0.3, 0.4], correct_B=[correct] * 4)
+        assert called(name, signals).any()
+        assert not called(name, signals, compare="group", alpha2=0.0).any()
+
+
+@given(batches(), st.sampled_from(NAMES), st.sampled_from([torch.float32, torch.float64]))
+def test_nothing_but_finite_numbers_of_the_rewards_dtype_comes_out(batch, name, dtype):
+    signals = signals_of(batch, reward_B=torch.tensor(batch.rewards, dtype=dtype))
+    metrics = {}
+    advantage = called(name, signals, metrics=metrics)
+    assert advantage.dtype == dtype
     assert torch.isfinite(advantage).all()
-    assert all(math.isfinite(value) for value in explain(name, signals_of(batch), **settings).values())
+    assert all(math.isfinite(value) for value in metrics.values())
+    if advantage.ndim == 2:
+        assert not advantage[~tokens_for(len(batch.rewards), 0).mask_BT].any()
+
+
+@given(batches(), SIDES)
+def test_the_sides_of_egpo_calibrated_give_finite_numbers(batch, sides):
+    assert torch.isfinite(egpo_calibrated(signals_of(batch), sides=sides, recover=1.0)).all()

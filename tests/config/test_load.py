@@ -55,7 +55,7 @@ def test_settings_are_those_of_the_chosen_estimator(tmp_path):
     assert egpo.segment == "thinking"
     calibrated = load_config(path, ["algorithm.estimator=egpo_calibrated"]).algorithm
     assert calibrated.segment == "answer"
-    assert set(calibrated.settings) == {"normalize", "lambda_min", "lambda_max", "eps", "sides", "measure"}
+    assert set(calibrated.settings) == {"normalize", "lambda_min", "lambda_max", "eps", "sides", "measure", "recover"}
 
 
 def test_every_fault_comes_in_one_report(tmp_path):

@@ -1,5 +1,6 @@
 """An estimator is its own file and one name: nothing of the package is edited to run it on either engine."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,14 +25,24 @@ from tests.verl.launch.recipes import small
 DAMPED, SCALED = "tests.local.outside_estimators:damped", "tests.local.outside_estimators:scaled"
 SIGNALS = Signals([1.0, 0.0, 1.0, 0.0], ["a"] * 4, entropy_B=[0.2, 0.4, 2.0, float("nan")])
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*neither.*:egpo.errors.EgpoWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*neither.*:egpo.errors.EgpoWarning", "ignore:.*under `pass_at_k`.*:egpo.errors.EgpoWarning"
+)
 
 
 def test_every_row_of_the_table_is_callable_and_says_what_it_measures():
+    signals = replace(SIGNALS, correct_B=torch.tensor([True, False, True, False]))
+    mask_BT = torch.tensor([[True, True], [True, False], [True, True], [False, False]])
+    entropy_BT = torch.rand(4, 2)
     for name, row in ESTIMATORS.items():
-        assert torch.equal(row(SIGNALS), row.function(SIGNALS))
-        assert row.level == "response"
-        assert (row.segment is None) == (name == "grpo")
+        tables = (entropy_BT, mask_BT) if row.level == "token" else ()
+        found = row(signals, *tables)
+        assert torch.equal(found, row.function(signals, *tables))
+        assert found.shape == (mask_BT.shape if row.level == "token" else (4,))
+        without = {"grpo", "rloo", "qae", "pass_at_k"} | {
+            n for n, other in ESTIMATORS.items() if other.level == "token"
+        }
+        assert (row.segment is None) == (name in without)
 
 
 def test_an_estimator_from_outside_is_found_by_its_name():

@@ -2,9 +2,17 @@
 
     signals.py           Signals, the inputs of an estimator; Groups, sums within groups
     grpo.py              the reward compared with the group
+    rloo.py              the reward compared with the other responses
+    qae.py               the reward compared with a quantile of the group
+    pass_at_k.py         the best of k responses, compared over all subsets of the group
+    canon.py             the reward compared with the halves of the group, by entropy
     egpo.py              GRPO's advantage plus a clipped bonus for the entropy of the thinking
     egpo_calibrated.py   GRPO's advantage times the confidence relative to the group
+    edge.py              the same without a clip
+    grpo_s.py            rewards of responses, reshaped by entropy
+    gtpo.py              rewards of tokens, reshaped by entropy
     token_entropy.py     GRPO's advantage plus a clipped bonus for the entropy of each token
+    high_entropy.py      GRPO's advantage at the tokens of high entropy alone
 
 To add an estimator, write its file (settings class and function, see `egpo.py`) and add a row to ESTIMATORS. Recipes,
 verl's keys, the translation to verl and the documentation read this table. An estimator outside the package is named
@@ -24,9 +32,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from egpo.advantages.canon import CanonSettings, canon
+from egpo.advantages.edge import EdgeSettings, edge
 from egpo.advantages.egpo import EgpoSettings, egpo
 from egpo.advantages.egpo_calibrated import EgpoCalibratedSettings, egpo_calibrated
 from egpo.advantages.grpo import GrpoSettings, grpo
+from egpo.advantages.grpo_s import GrpoSSettings, GtpoSettings, grpo_s
+from egpo.advantages.gtpo import gtpo
+from egpo.advantages.high_entropy import HighEntropySettings, high_entropy
+from egpo.advantages.pass_at_k import PassAtKSettings, pass_at_k
+from egpo.advantages.qae import QaeSettings, qae
+from egpo.advantages.rloo import RlooSettings, rloo
 from egpo.advantages.signals import Metrics, Signals
 from egpo.advantages.token_entropy import TokenEntropySettings, token_entropy
 from egpo.errors import InputError, nearest
@@ -40,12 +56,20 @@ __all__ = [
     "ESTIMATORS",
     "Estimator",
     "Signals",
+    "canon",
+    "edge",
     "egpo",
     "egpo_calibrated",
     "estimator_named",
     "explain",
     "grpo",
+    "grpo_s",
+    "gtpo",
+    "high_entropy",
     "over_tokens",
+    "pass_at_k",
+    "qae",
+    "rloo",
     "token_entropy",
 ]
 
@@ -82,7 +106,15 @@ ESTIMATORS: dict[str, Estimator] = {
     "grpo": Estimator(grpo, GrpoSettings),
     "egpo": Estimator(egpo, EgpoSettings, "thinking"),
     "egpo_calibrated": Estimator(egpo_calibrated, EgpoCalibratedSettings, "answer"),
+    "edge": Estimator(edge, EdgeSettings, "response"),
+    "canon": Estimator(canon, CanonSettings, "response"),
+    "grpo_s": Estimator(grpo_s, GrpoSSettings, "response"),
+    "gtpo": Estimator(gtpo, GtpoSettings, level="token"),
     "token_entropy": Estimator(token_entropy, TokenEntropySettings, level="token"),
+    "high_entropy": Estimator(high_entropy, HighEntropySettings, level="token"),
+    "qae": Estimator(qae, QaeSettings),
+    "pass_at_k": Estimator(pass_at_k, PassAtKSettings),
+    "rloo": Estimator(rloo, RlooSettings),
 }
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from egpo.advantages.grpo import grpo
-from egpo.advantages.signals import Groups, Metrics, Signals, describe, measured
-from egpo.errors import InputError
+from egpo.advantages.grpo import Standing, compare_within_groups
+from egpo.advantages.signals import Groups, Metrics, Signals, describe, describe_weights, measured, right
 from egpo.sections import Fraction, Positive, Section, Segment, checked
 
 if TYPE_CHECKING:
@@ -33,6 +32,9 @@ class EgpoCalibratedSettings(Section):
     [1, lambda_max], wrong ones [lambda_min, 1]. `positive_only`: weight 1 for wrong ones."""
     measure: Literal["entropy", "nll"] = "entropy"
     """What is measured: `entropy` (exact), or `nll` (the mean of -log p of the sampled tokens)."""
+    recover: Annotated[float, Field(ge=0)] = 0.0
+    """Base advantage, times -1, of the responses of groups that are all wrong with equal rewards. 0: such groups have
+    no gradient. Other values need `constant_groups: keep`."""
     entropy_mode: Segment = "answer"
     """The segment that is measured: thinking, answer or response."""
 
@@ -45,18 +47,20 @@ def egpo_calibrated(
     eps: float = 1e-6,
     sides: str = "both",
     measure: str = "entropy",
+    recover: float = 0.0,
     normalize: bool = True,
     metrics: Metrics | None = None,
 ) -> Tensor:
     """Return GRPO's advantage times the response's confidence relative to its group.
 
         A'[i] = A[i] * clip(mean_g(H) / (H[i] + eps), lambda_min, lambda_max)
+        A'[i] = -recover * clip(...)       in groups of at least two rows that are all wrong and have equal rewards
 
     sides="both": a confident wrong answer is punished more. "asymmetric": right rows are clipped to [1, lambda_max],
     wrong ones to [lambda_min, 1]. "positive_only": wrong rows keep weight 1. measure="nll" takes the mean of -log p of
     the sampled tokens instead of H. A row whose segment is empty or not finite has weight 1 and is left out of its
     group's mean. A group whose H all lie far under eps has weight lambda_min. lambda_min = lambda_max = 1 is GRPO to
-    the bit.
+    the bit, if recover is 0.
     """
     checked(
         EgpoCalibratedSettings,
@@ -66,6 +70,7 @@ def egpo_calibrated(
         eps=eps,
         sides=sides,
         measure=measure,
+        recover=recover,
     )
     value_B = measured(signals, "egpo_calibrated", measure)
     groups = Groups.of(signals.group_B)
@@ -74,11 +79,25 @@ def egpo_calibrated(
     ratio_B = groups.rows(groups.mean_where(certain_B.isfinite(), certain_B)) / (certain_B + eps)
     bounds = _bounds(signals, sides, lambda_min, lambda_max)
     weight_B = ratio_B.clamp(bounds.low_B, bounds.high_B).nan_to_num(nan=1.0)
+    standing = compare_within_groups(signals, metrics)
+    base_B = standing.advantages(standing.centred_B, normalize)
+    if recover:
+        base_B = base_B.masked_fill(_lost(signals, standing, metrics), -recover)
     if metrics is not None:
         describe(value_B, groups, measure, metrics)
-        _describe_weights(weight_B, ratio_B[ratio_B.isfinite()], metrics)
-    base_B = grpo(signals, normalize=normalize, metrics=metrics)
+        describe_weights(weight_B, metrics)
+        if bool(ratio_B.isfinite().any()):
+            metrics["egpo/ratio/max"] = float(ratio_B[ratio_B.isfinite()].max())
     return base_B * weight_B.to(base_B.dtype)
+
+
+def _lost(signals: Signals, standing: Standing, metrics: Metrics | None) -> Tensor:
+    """Return a mask of the rows of groups whose rewards are equal and whose responses are all wrong."""
+    right_B = right(signals, "egpo_calibrated", ", which `recover` needs")
+    lost_P = standing.constant_P & (standing.groups.sum(right_B.double()) == 0)
+    if metrics is not None and len(lost_P):
+        metrics["egpo/recovered_frac"] = float(lost_P.double().mean())
+    return standing.groups.rows(lost_P)
 
 
 @dataclass(frozen=True)
@@ -92,24 +111,7 @@ def _bounds(signals: Signals, sides: str, lambda_min: float, lambda_max: float) 
     high_B = low_B.new_full(low_B.shape, lambda_max)
     if sides == "both":
         return _Bounds(low_B, high_B)
-    if signals.correct_B is None:
-        raise InputError(
-            f"`correct_B` is missing, which `sides={sides}` needs",
-            where="estimator `egpo_calibrated`",
-            fix="give Signals(correct_B=...), or use `sides=both`",
-        )
-    right_B = signals.correct_B.bool()
+    right_B = right(signals, "egpo_calibrated", f", which `sides={sides}` needs")
     if sides == "asymmetric":
         return _Bounds(low_B.masked_fill(right_B, 1.0), high_B.masked_fill(~right_B, 1.0))
     return _Bounds(low_B.masked_fill(~right_B, 1.0), high_B.masked_fill(~right_B, 1.0))
-
-
-def _describe_weights(weight_B: Tensor, ratio_K: Tensor, metrics: Metrics) -> None:
-    """Report the weights over all rows, and the largest ratio before the clip."""
-    if len(weight_B):
-        metrics["egpo/weight/mean"] = float(weight_B.mean())
-        metrics["egpo/weight/std"] = float(weight_B.std(correction=0))
-        metrics["egpo/weight/min"] = float(weight_B.min())
-        metrics["egpo/weight/max"] = float(weight_B.max())
-    if len(ratio_K):
-        metrics["egpo/ratio/max"] = float(ratio_K.max())

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Metrics = dict[str, float]
 """Metrics of a batch by the names in docs/metrics.md."""
 
+SAME_ROUNDINGS = 8
+"""Rewards that differ by at most this many rounding errors count as equal, such as one sum in two orders."""
 LOW_COVERAGE = 0.05
 """Fraction of responses with the measured segment below which a warning is given."""
 
@@ -92,6 +94,23 @@ class Groups:
         """Return each group's value at each of its rows."""
         return value_P[self.index_B]
 
+    def equal(self, value_B: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return a mask of the groups whose values are equal, but for a few rounding errors of `dtype`."""
+        import torch
+
+        highest_P, lowest_P = self.max(value_B), self.min(value_B)
+        largest_P = torch.maximum(highest_P.abs(), lowest_P.abs())
+        return highest_P - lowest_P <= SAME_ROUNDINGS * torch.finfo(dtype).eps * largest_P.clamp(min=1.0)
+
+    def sorted(self, value_B: Tensor) -> Tensor:
+        """Return the numbers of the rows, group after group, in the order of their values within each group."""
+        by_value_B = value_B.argsort(stable=True)
+        return by_value_B[self.index_B[by_value_B].argsort(stable=True)]
+
+    def first_P(self) -> Tensor:
+        """Return the place of each group's first row in the order of `sorted`."""
+        return self.size_P.cumsum(0) - self.size_P
+
 
 def measured(signals: Signals, estimator: str, measure: str = "entropy") -> Tensor:
     """Return each row's entropy or nll (float64); NaN if the segment is empty or the value is not finite."""
@@ -107,6 +126,17 @@ def measured(signals: Signals, estimator: str, measure: str = "entropy") -> Tens
     return value_B
 
 
+def right(signals: Signals, estimator: str, why: str = "") -> Tensor:
+    """Return the mask of the right responses. Raise InputError if it is missing; `why` names the setting it is for."""
+    if signals.correct_B is None:
+        raise InputError(
+            f"`correct_B` is missing{why}",
+            where=f"estimator `{estimator}`",
+            fix="give Signals(correct_B=...), whether each response is fully correct",
+        )
+    return signals.correct_B
+
+
 def describe(value_B: Tensor, groups: Groups, measure: str, metrics: Metrics) -> None:
     """Add to `metrics` the coverage and the mean of the measure, over responses and over groups, if there is data."""
     known_B = value_B.isfinite()
@@ -116,6 +146,15 @@ def describe(value_B: Tensor, groups: Groups, measure: str, metrics: Metrics) ->
         mean_P = groups.mean_where(known_B, value_B)
         metrics[f"egpo/{measure}/seq_mean"] = float(value_B[known_B].mean())
         metrics[f"egpo/{measure}/group_mean"] = float(mean_P[mean_P.isfinite()].mean())
+
+
+def describe_weights(weight_B: Tensor, metrics: Metrics) -> None:
+    """Add to `metrics` the factors on the advantages, over all rows, if there are any."""
+    if len(weight_B):
+        metrics["egpo/weight/mean"] = float(weight_B.mean())
+        metrics["egpo/weight/std"] = float(weight_B.std(correction=0))
+        metrics["egpo/weight/min"] = float(weight_B.min())
+        metrics["egpo/weight/max"] = float(weight_B.max())
 
 
 def _warn_of_low_coverage(value_B: Tensor, estimator: str) -> None:

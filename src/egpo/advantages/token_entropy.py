@@ -43,8 +43,9 @@ def token_entropy(
     # alpha = 0 is allowed here, so that tests can compare with GRPO; a recipe must say `grpo` instead.
     checked(TokenEntropySettings, "estimator `token_entropy`", alpha=alpha if alpha != 0 else 0.4, kappa=kappa)
     base_B = grpo(signals, normalize=normalize, metrics=metrics)
-    cap_BT = (base_B.abs() / kappa).unsqueeze(1)
-    wanted_BT = alpha * entropy_BT.nan_to_num(nan=0.0).clamp(min=0.0)
+    mask_BT = mask_BT.bool()
+    cap_BT = (base_B.double().abs() / kappa).unsqueeze(1)
+    wanted_BT = alpha * entropy_BT.detach().double().nan_to_num(nan=0.0).clamp(min=0.0)
     bonus_BT = wanted_BT.minimum(cap_BT) * mask_BT
     if metrics is not None and bool(mask_BT.any()):
         metrics["egpo/bonus/mean"] = float(bonus_BT[mask_BT].mean())
@@ -52,4 +53,4 @@ def token_entropy(
         eligible_BT = mask_BT & (cap_BT > 0)
         if bool(eligible_BT.any()):
             metrics["egpo/bonus/capped_frac"] = float((wanted_BT > cap_BT)[eligible_BT].double().mean())
-    return base_B.unsqueeze(1) * mask_BT + bonus_BT
+    return base_B.unsqueeze(1) * mask_BT + bonus_BT.to(base_B.dtype)

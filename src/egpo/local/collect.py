@@ -1,6 +1,8 @@
 """Sample responses and judge them, in one round, or in several if groups with equal rewards are replaced.
 
-A group whose rewards are all equal carries no gradient, under any estimator here. Tensor suffixes: P problems, B rows.
+A group whose rewards are all equal has no gradient under most estimators. The exceptions: `gtpo` and `grpo_s`, which
+compare right responses with right ones; and `egpo_calibrated` with `recover`, which the config refuses to combine with
+leaving such groups out. Tensor suffixes: P problems, B rows.
 """
 
 from dataclasses import dataclass

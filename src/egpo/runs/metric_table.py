@@ -321,27 +321,57 @@ ESTIMATOR = (
     ),
     Metric(
         "egpo/{entropy,nll}/{seq_mean,group_mean}", NATS,
-        "the measured entropy, mean over responses and over groups (both estimators; `nll` where `measure` is `nll`)",
+        "the measured entropy, mean over responses and over groups (estimators of a segment's entropy; `nll` where "
+        "`measure` is `nll`)",
         "far apart: the groups have very different numbers of measured responses",
     ),
     Metric(
-        "egpo/bonus/{mean,max}", "", "the bonus added to advantages (`egpo`)",
+        "egpo/bonus/{mean,max}", "", "the bonus added to advantages (`egpo`, `token_entropy`)",
         "at most 0.2 \\|A\\| under `clip_entropy` and 0.5 \\|A\\| under `clip_bonus`, with the default settings",
     ),
     Metric(
         "egpo/bonus/capped_frac", FRACTION,
-        "rows whose bonus was limited by the cap, among rows with an advantage and an entropy (`egpo`)",
+        "rows whose bonus was limited by the cap, among rows with an advantage and an entropy (`egpo`), or tokens "
+        "(`token_entropy`)",
         "near 1: the bonus does not depend on the size of the entropy and is a fixed fraction of \\|A\\|. Near 0: the "
         "bonus is proportional to the entropy",
     ),
     Metric(
-        "egpo/weight/{mean,std,min,max}", "", "the factor on advantages (`egpo_calibrated`)",
+        "egpo/weight/{mean,std,min,max}", "", "the factor on advantages (`egpo_calibrated`, `edge`)",
         "a mean far from 1 acts as a change of the learning rate; `std` 0: the estimator equals GRPO",
     ),
     Metric(
         "egpo/ratio/max", "",
         "largest ratio of the group's mean entropy to a response's own, before the clip (`egpo_calibrated`)",
         "far above `lambda_max`: single responses have almost no entropy, and the clip limits their weight",
+    ),
+    Metric(
+        "egpo/recovered_frac", FRACTION, "groups, all wrong, that were given a gradient (`egpo_calibrated.recover`)",
+        "near 1: most of the gradient pushes away from wrong answers, and towards nothing; the problems are too hard",
+    ),
+    Metric(
+        "egpo/share/max", "", "largest ratio of a token's weight to the mean at its position (`gtpo`)",
+        "at most the number of right, or wrong, responses of a group",
+    ),
+    Metric(
+        "egpo/tokens/kept_frac", FRACTION, "tokens with a gradient (`high_entropy`)",
+        "far above `rho`: many tokens have the same entropy, mostly 0",
+    ),
+    Metric("egpo/tokens/threshold", NATS, "lowest entropy of a token with a gradient (`high_entropy`)"),
+    Metric(
+        "egpo/halves/difference", "reward",
+        "mean reward of the half of high entropy minus that of the half of low entropy (`canon`)",
+        "its sign says which half is favoured",
+    ),
+    Metric(
+        "egpo/at_baseline_frac", FRACTION, "responses with advantage 0, because their reward is the quantile (`qae`)",
+        "near 1: hardly any response has a gradient",
+    ),
+    Metric(
+        "egpo/best_of_k/saturated_frac", FRACTION,
+        "groups of different rewards without a gradient, because every subset of k responses has the same best one "
+        "(`pass_at_k`)",
+        "near 1: `k` is too large for these problems",
     ),
 )  # fmt: skip
 

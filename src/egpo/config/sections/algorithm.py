@@ -38,13 +38,14 @@ class AlgorithmFields(Section):
     """The settings of the section `algorithm` that every estimator has."""
 
     estimator: EstimatorName = "grpo"
-    """Estimator that computes advantages from rewards: `grpo`, `egpo`, `egpo_calibrated`, or `module:name` for an
-    estimator of your own."""
+    """Estimator that computes advantages from rewards: `grpo`, `egpo`, `egpo_calibrated`, another one with a page under
+    `docs/algorithms`, or `module:name` for an estimator of your own."""
     normalize: bool = True
-    """Divide the advantages of a group by the standard deviation of its rewards."""
+    """Divide the advantages of a group by the standard deviation of its rewards. No effect on `rloo`."""
     constant_groups: Literal["keep", "drop", "replace"] = "keep"
-    """What to do with groups whose rewards are all equal, which have no gradient. `keep`: count them in the mean of the
-    loss. `drop`: leave them out. `replace`: sample further problems in their place (dynamic sampling)."""
+    """What to do with groups whose rewards are all equal, which have no gradient (but under `gtpo` and `grpo_s`, and
+    with `egpo_calibrated.recover`). `keep`: count them in the mean of the loss. `drop`: leave them out. `replace`:
+    sample further problems in their place (dynamic sampling)."""
     max_refills: Count = 3
     """With `constant_groups: replace`: maximum number of further rounds of sampling per step. After them the step
     continues with the groups that it has."""
@@ -57,6 +58,15 @@ class AlgorithmFields(Section):
             what = f"`estimator_settings` are not used by the built-in estimator `{self.estimator}`"
             fix = f"write its settings under algorithm.{self.estimator}"
             raise raised(Fault(what, "estimator_settings", fix))
+        return self
+
+    @model_validator(mode="after")
+    def _groups_to_recover_are_kept(self) -> "AlgorithmFields":
+        recover = self.own_settings.get("recover", 0.0) if self.estimator in _SECTIONS else 0.0
+        if recover and self.constant_groups != "keep":
+            what = f"`recover` is {recover:g}, but `constant_groups: {self.constant_groups}` leaves out the groups that"
+            fix = "set constant_groups to keep, or recover to 0"
+            raise raised(Fault(f"{what} it is for", "constant_groups", fix))
         return self
 
     def check_estimator(self) -> None:
