@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from egpo.advantages import ESTIMATORS, Signals
-from egpo.local.collect import is_constant
+from egpo.filters import is_constant
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -85,14 +85,14 @@ class _TokenStats(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_N: Tensor, entropy_grad_N: Tensor) -> Any:
-        hidden_ND, weight_VD, target_N, lse_N, *entropy_N = ctx.saved_tensors
+        hidden_ND, weight_VD, target_N, lse_N, *rest = ctx.saved_tensors
         hidden_grad = torch.zeros_like(hidden_ND, dtype=_wide(hidden_ND)) if ctx.needs_input_grad[0] else None
         weight_grad = torch.empty_like(weight_VD) if ctx.needs_input_grad[1] else None
         for start in range(0, len(weight_VD), ctx.words):
             weight_CD = weight_VD[start : start + ctx.words]
             logit_NC = _matmul_wide(hidden_ND, weight_CD.t())
             if ctx.entropy_gradient:
-                upstream = Upstream(lse_N, *entropy_N, grad_N, entropy_grad_N)
+                upstream = Upstream(lse_N, rest[0], grad_N, entropy_grad_N)
                 grad_NC = stats_gradient(logit_NC, upstream, target_N - start, ctx.temperature, weight_VD.dtype)
             else:
                 grad_NC = logp_gradient(logit_NC, lse_N, grad_N, target_N - start, ctx.temperature, weight_VD.dtype)
@@ -216,12 +216,12 @@ def stats_gradient(
     if _has_triton(logit_NC):
         from egpo.token_stats.kernels import fused_stats_gradient
 
-        parts = (upstream.lse_N, upstream.entropy_N, g_N, h_N)
-        return fused_stats_gradient(logit_NC, *parts, target_N, temperature, dtype)
+        stats = (upstream.lse_N, upstream.entropy_N)
+        return fused_stats_gradient(logit_NC, *stats, g_N, h_N, target_N, temperature, dtype)
     if suits(logit_NC) and dtype == torch.float32:
-        parts = tuple(part.contiguous() for part in (upstream.lse_N, upstream.entropy_N, g_N, h_N))
+        rows = [part_N.contiguous() for part_N in (upstream.lse_N, upstream.entropy_N, g_N, h_N)]
         target_N = target_N.contiguous()
-        tensors = map(address, (logit_NC, *parts))
+        tensors = map(address, (logit_NC, *rows))
         kernels().stats_gradient(*tensors, target_N.data_ptr(), *logit_NC.shape, 1 / temperature)
         return logit_NC
     logit_NC.div_(temperature).sub_(upstream.lse_N.unsqueeze(1))
