@@ -46,7 +46,7 @@ METHODS: dict[str, Method] = {
     "egpo_calibrated_recovery": Method(
         "EGPO calibrated, with a signal by entropy for groups in which every response is wrong",
         "2602.22751",
-        _estimator("egpo_calibrated", recovery=True),
+        _estimator("egpo_calibrated", recover=1.0),
         ("weights by entropy", "a signal from groups without a right response"),
     ),
     "token_entropy": Method(

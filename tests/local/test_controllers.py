@@ -12,7 +12,7 @@ from tests.local.test_step import opened
 pytestmark = pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
 ADAPTIVE = [
     "update.controller=adaptive_entropy",
-    "update.adaptive_entropy.target=4.0",  # between the entropies of the steps below: the weight comes and goes
+    "update.adaptive_entropy.target=4.76",  # between the entropies of the steps: the weight comes and goes
     "update.adaptive_entropy.delta=0.3",
     "update.adaptive_entropy.highest=9.0",
 ]
