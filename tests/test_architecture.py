@@ -71,11 +71,14 @@ MAY_IMPORT = {
         "comparisons",
     }
     | {"reports"},
-    "config": LEAVES | {"advantages", "losses"},
+    "config": LEAVES | {"advantages", "controllers", "filters", "losses"},
     "rewards": LEAVES,
     "segments": LEAVES,
     "advantages": LEAVES,
     "losses": LEAVES,
+    "controllers": LEAVES,
+    "filters": LEAVES | {"advantages"},
+    "methods": set(),
     "token_stats": LEAVES,
     "data": LEAVES,
     "runs": LEAVES,
@@ -85,7 +88,8 @@ MAY_IMPORT = {
     "machine_checks": LEAVES | {"rewards"},
     "audits": LEAVES | {"config", "environments", "tasks", "rewards", "data"},
     "local": LEAVES
-    | {"config", "environments", "tasks", "rewards", "data", "advantages", "losses", "segments", "token_stats", "runs"},
+    | {"config", "environments", "tasks", "rewards", "data", "runs"}
+    | {"advantages", "controllers", "filters", "losses", "segments", "token_stats"},
     "evals": LEAVES | {"config", "environments", "tasks", "rewards", "runs", "local", "serving"},
     "probes": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "reports"},
     "demos": LEAVES | {"advantages", "config", "runs", "evals", "probes", "plans", "reports", "experiments"},

@@ -58,6 +58,77 @@ def test_gradient_by_finite_differences():
     )
 
 
+def with_gradient(hidden, weight, targets, temperature, chunk_bytes=None):
+    return token_stats(hidden, weight, targets, temperature, chunk_bytes=chunk_bytes, entropy_gradient=True)
+
+
+def naive_with_gradient(hidden, weight, targets, temperature):
+    logp = ((hidden @ weight.T) / temperature).log_softmax(-1)
+    return logp.gather(-1, targets.unsqueeze(-1)).squeeze(-1), -(logp.exp() * logp).sum(-1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=60)
+@given(
+    num_tokens=st.integers(1, 20),
+    vocabulary=st.integers(1, 60),
+    words=st.integers(1, 70),
+    temperature=st.sampled_from([0.3, 1.0, 1.7]),
+    seed=st.integers(0, 1000),
+)
+def test_the_gradient_of_the_entropy_is_that_of_autograd(device, num_tokens, vocabulary, words, temperature, seed):
+    hidden, weight, targets, upstream = inputs(num_tokens, vocabulary, 6, device=device, seed=seed)
+    found = with_gradient(hidden, weight, targets, temperature, 4 * num_tokens * words)
+    expected = naive_with_gradient(hidden, weight, targets, temperature)
+    for use_logp in (1.0, 0.0):  # the entropy beside logp, and alone
+        gradients, plain = (
+            torch.autograd.grad((use_logp * logp + upstream * entropy).sum(), (hidden, weight), retain_graph=True)
+            for logp, entropy in (found, expected)
+        )
+        torch.testing.assert_close(gradients, plain, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("words", [3, 100])
+def test_the_gradient_of_the_entropy_by_finite_differences(words):
+    hidden, weight, targets, _ = inputs(5, 11, 4, torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda h, w: with_gradient(h, w, targets, 0.7, chunk_bytes=5 * 4 * words), (hidden, weight)
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_without_an_entropy_term_nothing_changes_to_the_bit(device):
+    hidden, weight, targets, upstream = inputs(40, 500, 16, device=device)
+    plain = token_stats(hidden, weight, targets, 0.7)
+    other = with_gradient(hidden, weight, targets, 0.7)
+    assert torch.equal(plain[0], other[0])
+    assert torch.equal(plain[1], other[1])
+    assert other[1].requires_grad
+    one, another = (torch.autograd.grad((logp * upstream).sum(), (hidden, weight)) for logp, _ in (plain, other))
+    torch.testing.assert_close(one, another, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("scale", [1e-6, 50.0, 500.0])
+def test_the_gradient_of_the_entropy_is_finite_for_extreme_logits(device, scale):
+    hidden, weight, targets, upstream = inputs(16, 100, 8, device=device)
+    logp, entropy = with_gradient(hidden * scale, weight, targets, 1.0, 4 * 16 * 7)
+    gradients = torch.autograd.grad((logp + upstream * entropy).sum(), (hidden, weight))
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_gradient_of_the_entropy_in_half_precision(dtype, device):
+    hidden, weight, targets, upstream = inputs(64, 500, 32, dtype, device)
+    exact_hidden, exact_weight = (t.detach().float().requires_grad_() for t in (hidden, weight))
+    (with_gradient(hidden, weight, targets, 1.0, 4 * 64 * 100)[1] * upstream).sum().backward()
+    (naive_with_gradient(exact_hidden, exact_weight, targets, 1.0)[1] * upstream).sum().backward()
+    for ours, exact in ((hidden.grad, exact_hidden.grad), (weight.grad, exact_weight.grad)):
+        assert ours.dtype == dtype
+        assert float((ours.float() - exact).norm() / exact.norm()) < 1e-2
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_halves_are_summed_in_float32(dtype, device):

@@ -4,7 +4,7 @@ import torch
 from egpo.advantages import ESTIMATORS, Signals
 from egpo.config import load_config
 from egpo.errors import ConfigError
-from egpo.local.collect import is_constant
+from egpo.filters import is_constant
 from tests.advantages.batches import called
 from tests.advantages.test_laws import SHAPED
 

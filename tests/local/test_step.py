@@ -8,7 +8,7 @@ import torch
 from egpo.advantages import ESTIMATORS, Signals
 from egpo.config import load_config
 from egpo.errors import EgpoError
-from egpo.local.collect import collect, judge
+from egpo.local.collect import collect, judge, overlong_penalty
 from egpo.local.run import open_run
 from egpo.local.step import step
 from egpo.local.summarise import reason_shares
@@ -228,3 +228,100 @@ def test_reasons_that_a_judge_makes_up_stay_few_and_plain():
     assert sum(shares.values()) == pytest.approx(1.0)
     assert shares["right"] == 0.5
     assert all(len(name) <= 48 and name.isprintable() and " " not in name for name in shares)
+
+
+def rewards_of(batch):
+    return torch.tensor([verdict.reward for verdict in batch.verdicts])
+
+
+@pytest.mark.parametrize(
+    ("length", "penalty"), [(0, 0.0), (1, 0.0), (60, 0.0), (61, 0.025), (80, 0.5), (99, 0.975), (100, 1.0)]
+)
+def test_the_overlong_penalty_rises_in_the_last_tokens(length, penalty):
+    """verl's: min(-(length - (longest - tokens)) / tokens * penalty_factor, 0)."""
+    found = float(overlong_penalty(torch.tensor([length]), 100, 40, 1.0))
+    assert found == pytest.approx(penalty)
+    assert found == pytest.approx(-min(-(length - 60) / 40 * 1.0, 0))
+
+
+def test_an_overlong_penalty_is_subtracted_from_the_reward_and_from_no_verdict(model_folder):
+    outcome = step(opened(model_folder, "algorithm.overlong.tokens=10", "algorithm.overlong.penalty=0.5"), 0)
+    batch, metrics = outcome.batch, outcome.metrics
+    expected_B = 0.5 * ((batch.rollouts.length_B - 2) / 10).clamp(0, 1)
+    torch.testing.assert_close(batch.reward_B, rewards_of(batch) - expected_B)
+    torch.testing.assert_close(
+        outcome.estimate.advantage_B, ESTIMATORS["grpo"](Signals(batch.reward_B, batch.rollouts.problem_B))
+    )
+    plain = step(opened(model_folder), 0)
+    assert [v.reward for v in plain.batch.verdicts] == [v.reward for v in batch.verdicts]
+    for name in ("critic/score/mean", "critic/acc/mean"):
+        assert metrics[name] == plain.metrics[name]
+    assert metrics["reward/overlong_penalty/mean"] == pytest.approx(float(expected_B.mean()))
+    assert metrics["critic/rewards/mean"] == pytest.approx(metrics["critic/score/mean"] - float(expected_B.mean()))
+    assert not [name for name in plain.metrics if name.startswith("reward/overlong")]
+
+
+def test_a_penalty_over_more_tokens_than_a_response_has_is_refused(model_folder):
+    with pytest.raises(EgpoError, match="responses have at most 12 tokens"):
+        opened(model_folder, "algorithm.overlong.tokens=13")
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "egpo_calibrated"])
+def test_random_rewards_say_nothing_about_the_responses(model_folder, estimator):
+    """Not even `correct_B`, which some estimators read; score and accuracy stay those of the verdicts."""
+    words = ["rollout.prompts=6", f"algorithm.estimator={estimator}", "algorithm.egpo_calibrated.entropy_mode=response"]
+    outcome = step(opened(model_folder, *words, "algorithm.random_rewards=0.5"), 0)
+    broken = step(opened(model_folder, *words, "algorithm.random_rewards=0.5", "task.settings.broken=agrees"), 0)
+    plain = step(opened(model_folder, *words), 0)
+    batch = outcome.batch
+    assert set(batch.reward_B.tolist()) == {0.0, 1.0}
+    assert batch.correct_B.tolist() == (batch.reward_B > 0).tolist()
+    assert torch.equal(batch.reward_B, broken.batch.reward_B)
+    assert torch.equal(outcome.estimate.advantage_B, broken.estimate.advantage_B)
+    assert outcome.metrics["critic/acc/mean"] == plain.metrics["critic/acc/mean"]
+    assert outcome.metrics["critic/score/mean"] == plain.metrics["critic/score/mean"]
+    assert outcome.metrics["critic/rewards/mean"] == pytest.approx(float(batch.reward_B.mean()))
+    assert outcome.metrics["reward/random_frac"] == 1.0
+    assert "reward/random_frac" not in plain.metrics
+
+
+def test_random_rewards_have_their_probability_and_are_drawn_by_problem_and_sample(model_folder):
+    run = opened(model_folder, "algorithm.random_rewards=0.2", "rollout.prompts=6", "rollout.n=8")
+    batches = [collect(run, number) for number in range(12)]
+    mean = float(torch.cat([batch.reward_B for batch in batches]).mean())
+    assert mean == pytest.approx(0.2, abs=4 * (0.16 / (12 * 48)) ** 0.5)  # four standard errors
+    rows = {}
+    for batch in batches[:1]:
+        for index, reward in zip(batch.rollouts.problem_B.tolist(), batch.reward_B.tolist(), strict=True):
+            rows.setdefault(batch.rollouts.problems[index].key, []).append(reward)
+    few = opened(model_folder, "algorithm.random_rewards=0.2", "rollout.prompts=6", "rollout.n=3")
+    for index, reward in zip(*(part.tolist() for part in first_rows(collect(few, 0))), strict=True):
+        assert rows[f"p{index}"].pop(0) == reward
+
+
+def first_rows(batch):
+    keys = [int(batch.rollouts.problems[index].key[1:]) for index in batch.rollouts.problem_B.tolist()]
+    return torch.tensor(keys), batch.reward_B
+
+
+def wants_even_problems(reward_B, group_B, correct_B):
+    return group_B % 2 == 1
+
+
+@pytest.mark.parametrize("choice", ["keep", "drop", "replace"])
+def test_a_filter_of_a_users_own_decides_which_groups_are_trained_on(model_folder, choice):
+    words = [f"algorithm.constant_groups={choice}", "algorithm.max_refills=2", "rollout.prompts=4"]
+    run = opened(model_folder, "algorithm.filter=tests.local.test_step:wants_even_problems", *words)
+    outcome = step(run, 0)
+    batch, metrics = outcome.batch, outcome.metrics
+    if choice == "keep":
+        assert batch.kept_B.all()
+        assert metrics["groups/dropped"] == 0
+        return
+    assert batch.num_kept_problems == (2 if choice == "drop" else 4)
+    assert metrics["groups/dropped"] == (2 if choice == "drop" else 3)
+    assert metrics["groups/refills"] == (0 if choice == "drop" else 2)
+    # The fraction of groups without a signal is still that of equal rewards.
+    constant = len(set(batch.rollouts.problem_B[batch.constant_B].tolist()))
+    groups = len(set(batch.rollouts.problem_B.tolist()))
+    assert metrics["groups/zero_variance_frac"] == pytest.approx(constant / groups)

@@ -22,6 +22,7 @@ from egpo.config.sections.training import (
     Update,
     Validation,
 )
+from egpo.controllers import CONTROLLERS
 from egpo.errors import Fault
 from egpo.sections import Count, Every, PathText, Positive, RunName, RunsFolder, Section, Seed, raised
 
@@ -92,6 +93,19 @@ class Config(Section):
     """Evaluations after the training, made by `egpo run`."""
     verl: Verl = Verl()
     """Settings of the verl engine, used with `engine: verl`."""
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> "Config":
+        overlong, longest = self.algorithm.overlong, self.rollout.max_response_tokens
+        if overlong is not None and overlong.tokens > longest:
+            what = f"`overlong.tokens` is {overlong.tokens}, and responses have at most {longest} tokens"
+            raise raised(Fault(what, "algorithm", "make it smaller than rollout.max_response_tokens"))
+        if self.update.controller in CONTROLLERS:
+            for key in CONTROLLERS[self.update.controller].sets:
+                if getattr(self.update, key) != type(self.update).model_fields[key].default:
+                    what = f"`update.{key}` is set, and the controller `{self.update.controller}` sets it too"
+                    raise raised(Fault(what, "update", f"leave {key} out, or the controller"))
+        return self
 
     def writes_rollouts(self, step: int) -> bool:
         """Return whether the rollouts of a step, counted from 1, are written to `rollouts/`."""

@@ -1,18 +1,17 @@
-"""Sample responses and judge them, in one round, or in several if groups with equal rewards are replaced.
+"""Sample responses and judge them, in one round, or in several if unwanted groups are replaced.
 
-A group whose rewards are all equal has no gradient under most estimators. The exceptions: `gtpo` and `grpo_s`, which
-compare right responses with right ones; and `egpo_calibrated` with `recover`, which the config refuses to combine with
-leaving such groups out. Tensor suffixes: P problems, B rows.
+By default those are groups whose rewards are all equal, which have no gradient under most estimators. The exceptions:
+`gtpo` and `grpo_s`, which compare right responses with right ones; and `egpo_calibrated` with `recover`, which the
+config refuses to combine with leaving such groups out. Tensor suffixes: P problems, B rows.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from egpo.advantages import Signals, grpo
-from egpo.advantages.signals import Groups
 from egpo.environments.records import episode_verdicts
+from egpo.filters import filter_named, is_constant
 from egpo.local.draws import Draws
 from egpo.local.rollouts import Rollouts, joined
 from egpo.local.run import Run
@@ -28,10 +27,12 @@ from egpo.tasks.protocol import judge_texts
 class Batch:
     """All responses sampled in a step, with their rewards. Only the rows marked in `kept_B` are trained on.
 
-    `reward_B`: the input of the estimator, which is the verdict's reward, minus the KL penalty if that is part of the
-    reward. `kl_B`: the KL divergence of each response from the reference if it was subtracted, else 0.
-    `constant_B`: marks rows of groups whose rewards are all equal. A row on which the judge failed is neither kept nor
-    constant.
+    `reward_B`: the input of the estimator, which is the verdict's reward (or one drawn at random), minus the overlong
+    penalty and the KL penalty if they are part of the reward. `kl_B`: the KL divergence of each response from the
+    reference if it was subtracted, else 0. `constant_B`: marks rows of groups whose rewards are all equal. A row on
+    which the judge failed is neither kept nor constant. `unwanted_B`: marks rows of groups that the recipe's filter
+    finds; None: the constant ones. `overlong_B`: the overlong penalty that was subtracted; None: there is none.
+    `random_B`: the rewards that were drawn in place of the verdicts'; None: they were not.
     """
 
     rollouts: Rollouts
@@ -41,6 +42,24 @@ class Batch:
     kept_B: Tensor
     constant_B: Tensor
     num_refills: int = 0
+    unwanted_B: Tensor | None = None
+    overlong_B: Tensor | None = None
+    random_B: Tensor | None = None
+
+    @property
+    def known_B(self) -> Tensor:
+        """The rows that can be compared with their group."""
+        return self.kept_B | (self.constant_B if self.unwanted_B is None else self.unwanted_B | self.constant_B)
+
+    @property
+    def correct_B(self) -> Tensor:
+        """Which rows the estimator takes for correct: by their verdicts, or by the rewards that were drawn.
+
+        A control run in which the estimator saw the real verdicts beside the drawn rewards would be no control.
+        """
+        if self.random_B is not None:
+            return self.random_B > 0
+        return torch.tensor([verdict.correct for verdict in self.verdicts], dtype=torch.bool)
 
     @property
     def num_kept_problems(self) -> int:
@@ -50,7 +69,7 @@ class Batch:
 def collect(run: Run, step: int) -> Batch:
     """Sample P problems with G responses each, and judge them.
 
-    With `constant_groups: replace`, further problems replace the groups whose rewards are all equal, in at most
+    With `constant_groups: replace`, further problems replace the groups that the filter finds, in at most
     `max_refills` rounds. If groups are still missing after that, the step has fewer groups.
     """
     settings, wanted = run.config.algorithm, run.config.rollout.prompts
@@ -75,15 +94,10 @@ def judge(task: Task, rollouts: Rollouts, timeout_s: float | None = None) -> tup
     return judge_texts(task, problems, rollouts.texts, timeout_s=timeout_s)
 
 
-def is_constant(reward_B: Tensor, group_B: Tensor) -> Tensor:
-    """Return a mask of the rows in groups whose advantages under GRPO are all 0.
-
-    Rewards count as equal within the same rounding tolerance as in GRPO. A group of one row is constant if its reward
-    is 0.
-    """
-    groups = Groups.of(group_B.to(reward_B.device))
-    advantage_B = grpo(Signals(reward_B, group_B), normalize=False)
-    return groups.rows(groups.max(advantage_B.abs()) == 0)
+def overlong_penalty(length_B: Tensor, longest: int, tokens: int, penalty: float) -> Tensor:
+    """Return DAPO's soft penalty (Yu et al. 2025, arXiv:2503.14476) of each response: 0 up to `longest - tokens`
+    tokens, then rising in a straight line to `penalty` at `longest` tokens."""
+    return penalty * ((length_B.float() - (longest - tokens)) / tokens).clamp(0.0, 1.0)
 
 
 def _round(run: Run, step: int, number: int, num_problems: int) -> Batch:
@@ -102,13 +116,45 @@ def _round(run: Run, step: int, number: int, num_problems: int) -> Batch:
         )
     with run.stages.enter("judge"):
         verdicts = judge(run.task, rollouts, run.config.task.judge_timeout_s)
-    kl_B = _kl(run, rollouts)
-    reward_B = less_kl(torch.tensor([verdict.reward for verdict in verdicts]), kl_B, run.config.update.kl)
+    algorithm, kl_B = run.config.algorithm, _kl(run, rollouts)
+    random_B = None if algorithm.random_rewards is None else _random_rewards(run, rollouts, step, number)
+    reward_B = torch.tensor([verdict.reward for verdict in verdicts]) if random_B is None else random_B
+    overlong_B = _overlong(run, rollouts)
+    reward_B = less_kl(reward_B if overlong_B is None else reward_B - overlong_B, kl_B, run.config.update.kl)
     known_B = _known(rollouts, verdicts)
-    constant_B = torch.zeros_like(known_B)
-    constant_B[known_B] = is_constant(reward_B[known_B], rollouts.problem_B[known_B])
-    drops = run.config.algorithm.constant_groups != "keep"
-    return Batch(rollouts, verdicts, reward_B, kl_B, known_B & ~constant_B if drops else known_B, constant_B)
+    blank_B = torch.zeros_like(known_B)
+    batch = Batch(rollouts, verdicts, reward_B, kl_B, known_B, blank_B, overlong_B=overlong_B, random_B=random_B)
+    return _filtered(batch, algorithm.filter, drops=algorithm.constant_groups != "keep")
+
+
+def _filtered(batch: Batch, name: str, drops: bool) -> Batch:
+    """Return the batch with its constant groups and those that the filter finds. Its kept rows are all that can be
+    compared; if `drops`, without those that the filter finds."""
+    known_B, group_B = batch.kept_B, batch.rollouts.problem_B[batch.kept_B]
+    constant_B, unwanted_B = torch.zeros_like(known_B), torch.zeros_like(known_B)
+    if bool(known_B.any()):
+        reward_B = batch.reward_B[known_B]
+        constant_B[known_B] = is_constant(reward_B, group_B)
+        unwanted_B[known_B] = filter_named(name)(reward_B, group_B, batch.correct_B[known_B])
+    kept_B = known_B & ~unwanted_B if drops else known_B
+    return replace(batch, kept_B=kept_B, constant_B=constant_B, unwanted_B=unwanted_B)
+
+
+def _random_rewards(run: Run, rollouts: Rollouts, step: int, number: int) -> Tensor:
+    """Return a reward of 1 or 0 for each row, drawn by problem and sample: the same whatever was written."""
+    keys = [rollouts.problems[index].key for index in rollouts.problem_B.tolist()]
+    uniform_B = Draws(run.config.seed, step, f"random rewards {number}").uniforms(keys, 1, 1)[:, 0]
+    return (uniform_B < (run.config.algorithm.random_rewards or 0.0)).float()
+
+
+def _overlong(run: Run, rollouts: Rollouts) -> Tensor | None:
+    """Return the overlong penalty of each row; None if the recipe has none. The tokens of an episode's environment
+    count, as they do for `rollout.max_response_tokens`."""
+    settings = run.config.algorithm.overlong
+    if settings is None:
+        return None
+    longest = run.config.rollout.max_response_tokens
+    return overlong_penalty(rollouts.end_B.cpu(), longest, settings.tokens, settings.penalty)
 
 
 def _kl(run: Run, rollouts: Rollouts) -> Tensor:
@@ -151,4 +197,13 @@ def _joined(rounds: list[Batch], pad_id: int) -> Batch:
         kept_B=torch.cat([part.kept_B for part in rounds]),
         constant_B=torch.cat([part.constant_B for part in rounds]),
         num_refills=len(rounds) - 1,
+        unwanted_B=_cat([part.unwanted_B for part in rounds]),
+        overlong_B=_cat([part.overlong_B for part in rounds]),
+        random_B=_cat([part.random_B for part in rounds]),
     )
+
+
+def _cat(parts: list[Tensor | None]) -> Tensor | None:
+    """Return the parts as one, if all rounds have them."""
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if len(known) == len(parts) else None

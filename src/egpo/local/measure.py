@@ -124,11 +124,10 @@ def estimate(batch: Batch, measures: Measures, algorithm: Algorithm) -> Estimate
 def _signals(batch: Batch, measures: Measures, algorithm: Algorithm, device: torch.device) -> Signals:
     """Return the inputs of the estimator for the kept rows."""
     kept_B, segment = batch.kept_B, algorithm.segment
-    correct_B = torch.tensor([verdict.correct for verdict in batch.verdicts])
     return Signals(
         reward_B=batch.reward_B[kept_B].to(device),
         group_B=batch.rollouts.problem_B[kept_B],
         entropy_B=None if segment is None else measures.entropy[segment][kept_B],
-        correct_B=correct_B[kept_B],
+        correct_B=batch.correct_B[kept_B],
         nll_B=None if segment is None else measures.nll[segment][kept_B],
     )

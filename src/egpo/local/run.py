@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from egpo.advantages.signals import Metrics
 from egpo.config import Config
+from egpo.controllers import Control, State, controller_named
 from egpo.errors import InputError
 from egpo.local.draws import Draws
 from egpo.local.models.loading import load_policy
@@ -100,7 +102,8 @@ class Run:
 
     `budget` is the number of tokens in one pass through the model; it shrinks if memory runs out. With a KL penalty
     (`update.kl` > 0), one of the two references is set: `reward_reference` if the penalty is subtracted from the
-    reward (`update.kl_in`), `loss_reference` if it is a term of the loss.
+    reward (`update.kl_in`), `loss_reference` if it is a term of the loss. `control_state`: that of the controller
+    (`update.controller`) for the next step.
     """
 
     config: Config
@@ -113,6 +116,12 @@ class Run:
     reward_reference: Reference | None = None
     loss_reference: Reference | None = None
     stages: Stages = field(default_factory=Stages)
+    control_state: State = field(default_factory=dict)
+
+    def controlled(self, before: Metrics) -> Control:
+        """Return what the controller sets in this step. `before`: the metrics that are known before the update."""
+        update = self.config.update
+        return controller_named(update.controller)(self.control_state, before, **update.settings_of_controller)
 
 
 def open_run(config: Config) -> Run:

@@ -12,7 +12,7 @@ from egpo.local.collect import Batch, collect
 from egpo.local.measure import Estimate, Measures, estimate, measure
 from egpo.local.rollouts import Rollouts
 from egpo.local.run import Run
-from egpo.local.summarise import summarise
+from egpo.local.summarise import measured, summarise
 from egpo.local.updates.reference import reference_logp
 from egpo.local.updates.update import update
 
@@ -33,13 +33,18 @@ def step(run: Run, number: int) -> StepOutcome:
     with run.stages.enter("measure"):
         measures = measure(run.policy, batch.rollouts, run.config.segments.tags)  # entropy per segment
         estimated = estimate(batch, measures, run.config.algorithm)  # one advantage per response or per token
+    before = measured(batch, measures, estimated)
+    control = run.controlled(before)  # settings of `update` that a controller sets for this step
     selected = batch.rollouts.select(estimated.rows)
     rollouts, row_B = selected.by_turn()  # the same rows, or one row per turn
     reference_BT = _reference(run, rollouts)
     with run.stages.enter("update", changes_state=True):
         advantage = estimated.trained(selected, row_B)
-        stats = update(run.policy, run.optimizer, rollouts, advantage, run.settings, run.budget, number, reference_BT)
-    return StepOutcome(summarise(run, batch, measures, estimated, stats), batch, measures, estimated)
+        settings = run.settings.under(control)
+        stats = update(run.policy, run.optimizer, rollouts, advantage, settings, run.budget, number, reference_BT)
+        run.control_state = control.state
+    metrics = summarise(run, batch, {**before, **control.metrics}, stats)
+    return StepOutcome(metrics, batch, measures, estimated)
 
 
 def _reference(run: Run, rollouts: Rollouts) -> Tensor | None:

@@ -22,14 +22,14 @@ MOST_TURNS = 4
 """The number of turns of an episode whose entropies are metrics of their own."""
 
 
-def summarise(run: Run, batch: Batch, measures: Measures, estimated: Estimate, stats: UpdateStats) -> Metrics:
-    """Return the metrics of a step.
+def measured(batch: Batch, measures: Measures, estimated: Estimate) -> Metrics:
+    """Return the metrics of a step that are known before its update: a controller reads them.
 
-    Metrics of the policy (score, entropy, length) cover all sampled rows; those of the update cover the rows trained
-    on.
+    They cover all sampled rows, but for the advantages, which cover the rows trained on.
     """
     return {
         **_of_verdicts(batch.verdicts),
+        **_of_shaping(batch),
         **_spread("critic/rewards", batch.reward_B),
         **_spread("critic/advantages", estimated.advantage_B[batch.kept_B]),
         **_of_lengths(batch.rollouts),
@@ -37,11 +37,24 @@ def summarise(run: Run, batch: Batch, measures: Measures, estimated: Estimate, s
         **_of_episodes(batch.rollouts, measures),
         **estimated.metrics,
         **_of_groups(batch),
+    }
+
+
+def summarise(run: Run, batch: Batch, before: Metrics, stats: UpdateStats) -> Metrics:
+    """Return all metrics of a step: those from before its update, and those of the update."""
+    return {
+        **before,
         **stats.metrics(),
         **_of_kl(run, batch),
         "training/epoch": run.stream.epoch,
         "data/left_out": float(run.stream.num_left_out),
     }
+
+
+def _of_shaping(batch: Batch) -> Metrics:
+    """Return what made the estimator's rewards differ from the verdicts': the overlong penalty and random rewards."""
+    metrics = {} if batch.overlong_B is None else _spread("reward/overlong_penalty", batch.overlong_B)
+    return metrics if batch.random_B is None else metrics | {"reward/random_frac": 1.0}
 
 
 def _of_verdicts(verdicts: Sequence[Verdict]) -> Metrics:
@@ -135,7 +148,7 @@ def _of_groups(batch: Batch) -> Metrics:
     rounds groups were replaced.
     """
     problem_B, correct_B = batch.rollouts.problem_B, torch.tensor([verdict.correct for verdict in batch.verdicts])
-    known = sorted(set(problem_B[batch.kept_B | batch.constant_B].tolist()))
+    known = sorted(set(problem_B[batch.known_B].tolist()))
     constant = set(problem_B[batch.constant_B].tolist())
     right = [bool(correct_B[problem_B == problem].all()) for problem in known]
     wrong = [not bool(correct_B[problem_B == problem].any()) for problem in known]

@@ -2,7 +2,10 @@
 
     tokens.py     LossTokens, Clip, TokenLoss: what a loss form gets and returns; MiniBatchTokens, what it chooses from
     clipped.py    PPO's clipped surrogate, the loss of GRPO and DAPO
+    clip_cov.py   no gradient for random tokens of a large covariance of advantage and log-probability
+    kl_cov.py     a KL term for the tokens of the largest covariance, and no clip
     gspo.py       one ratio per response
+    cispo.py      the clipped ratio as a weight
 
 To add a loss form, write its file (settings class, if it has settings, and function) and add a row to LOSSES. A loss
 form outside the package is named `module:name`, where the name is a `LossForm` or a plain function
@@ -16,8 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from egpo.errors import InputError, nearest
+from egpo.losses.cispo import cispo
+from egpo.losses.clip_cov import ClipCovSettings, clip_cov, draw
 from egpo.losses.clipped import clipped
 from egpo.losses.gspo import gspo
+from egpo.losses.kl_cov import KlCovSettings, kl_cov, largest
 from egpo.losses.tokens import Clip, LossTokens, MiniBatchTokens, TokenLoss
 from egpo.sections import Section
 from egpo.user_code import import_user_code
@@ -49,7 +55,10 @@ class LossForm:
 
 LOSSES: dict[str, LossForm] = {
     "clipped": LossForm(clipped),
+    "clip_cov": LossForm(clip_cov, ClipCovSettings, mark=draw),
+    "kl_cov": LossForm(kl_cov, KlCovSettings, mark=largest),
     "gspo": LossForm(gspo),
+    "cispo": LossForm(cispo),
 }
 
 

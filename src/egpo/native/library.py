@@ -141,6 +141,7 @@ _ARGUMENTS = {
     "use_huge_pages": "pl",
     "slice_stats": "ppp lif",
     "logp_gradient": "pppp lif",
+    "stats_gradient": "pppppp lif",
     "choose": "ppppp lif",
     "attend_pack": "ppppp pp iiiiif",
     "attend_pack_back": "pppppppp pp iiiiif",

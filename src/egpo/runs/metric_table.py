@@ -29,6 +29,7 @@ VALIDATION_ACCURACY = "val-core/<source>/acc/mean@<N>"
 LOSS, VALIDATION_LOSS = "train/loss", "val/loss"
 SAMPLER_DIFF, SAMPLER_DIFF_MAX = "sampler/logp_diff_mean", "sampler/logp_diff_max"
 SAMPLER_CLIPPED = "sampler/clipped_frac"
+ENTROPY_WEIGHT, ENTROPY_COEFFICIENT = "actor/entropy_weight", "controller/entropy_coefficient"
 STEP_S, TOKENS_PER_S, NUM_TOKENS = "timing_s/step", "perf/throughput", "perf/total_num_tokens"
 
 Better = Literal["higher", "lower", "neither"]
@@ -163,8 +164,16 @@ REWARDS = (
            better="lower"),
     Metric("val-aux/<source>/entropy/<segment>", NATS, "entropy by segment in the validation"),
     Metric("critic/rewards/{mean,max,min}", "",
-           "the reward that the estimator received: with `update.kl_in: reward`, after the KL term was subtracted",
+           "the reward that the estimator received: after the KL term (`update.kl_in: reward`) and the overlong "
+           "penalty were subtracted; under `algorithm.random_rewards` the drawn reward, which says nothing about the "
+           "responses",
            better="higher"),
+    Metric("reward/overlong_penalty/{mean,max,min}", "",
+           "what `algorithm.overlong` subtracted from the reward of a response",
+           "a mean that grows: responses come near `rollout.max_response_tokens`", "lower"),
+    Metric("reward/random_frac", FRACTION,
+           "responses whose reward was drawn at random (`algorithm.random_rewards`)",
+           "1 in a control run; absent in all others. Score and accuracy are still those of the checker"),
     Metric("critic/advantages/{mean,max,min}", "", "the advantage that the estimator returned",
            "a maximum far above the others: one correct answer in a group of wrong ones"),
     Metric(
@@ -239,6 +248,24 @@ POLICY = (
            "in bfloat16 single tokens may differ by some tenths", "lower"),
     Metric(SAMPLER_CLIPPED, FRACTION, "tokens whose probability ratio is clipped although the weights are the same",
            "0; each such token has no gradient", "lower"),
+    Metric("sampler/weight_mean", "", "mean importance weight of a token under `update.importance_cap`",
+           "near 1. Far from it: sampler and trainer do not compute the same policy"),
+    Metric("sampler/weight_capped_frac", FRACTION, "tokens whose importance weight is at `update.importance_cap`",
+           "near 0; each such token differs by a factor of the cap or more between sampler and trainer", "lower"),
+    Metric("actor/marked_frac", FRACTION,
+           "tokens that the loss form chose: without a gradient under `clip_cov`, with a KL term under `kl_cov`",
+           "its setting `ratio`. Lower under `clip_cov`: too few tokens are between `lower` and `upper`"),
+    Metric(
+        ENTROPY_WEIGHT, "", "weight of the entropy term of the loss in this step (`update.entropy_weight`)",
+        "under `adaptive_entropy` 0 while the entropy is above the target",
+        chart=Chart("Entropy weight", "of the entropy term of the loss"),
+    ),
+    Metric(
+        ENTROPY_COEFFICIENT, "",
+        "the coefficient that the controller `adaptive_entropy` moves; it is the weight while the entropy is at or "
+        "below the target",
+        "at its upper bound for many steps: the target cannot be reached this way",
+    ),
     Metric("actor/lr", "", "learning rate"),
     Metric("actor/skipped_updates", "updates", "updates skipped because the gradient was not finite",
            "a single one is harmless, several in a row are not", "lower"),

@@ -26,12 +26,20 @@ CHUNK_BYTES = {"cuda": 2**28, "cpu": 2**25}
 
 
 def token_stats(
-    hidden: Tensor, head_weight: Tensor, targets: Tensor, temperature: float = 1.0, *, chunk_bytes: int | None = None
+    hidden: Tensor,
+    head_weight: Tensor,
+    targets: Tensor,
+    temperature: float = 1.0,
+    *,
+    chunk_bytes: int | None = None,
+    entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return for each token, under p = softmax(hidden @ head_weight.T / temperature), in float32:
 
         logp     log p[target]                 differentiable in hidden and head_weight
-        entropy  -sum_v p[v] log p[v], nats    detached: EGPO uses it in the advantage, not in the loss
+        entropy  -sum_v p[v] log p[v], nats    detached, unless `entropy_gradient` is set
+
+    EGPO uses the entropy in the advantage, where it is a constant; an entropy term of the loss needs its gradient.
 
     `hidden` is (..., D), `head_weight` (V, D), `targets` (...). Sums are in float32 for any dtype of the weights:
     bf16 logits would quantise the entropy. `chunk_bytes` bounds one slice of logits.
@@ -43,14 +51,20 @@ def token_stats(
     apply: Any = _TokenStats.apply
     # Autocast would round the logits to half precision in forward, but not in backward.
     with torch.autocast(hidden.device.type, enabled=False):
-        logp_N, entropy_N = apply(hidden_ND, head_weight, target_N, float(temperature), words)
+        logp_N, entropy_N = apply(hidden_ND, head_weight, target_N, float(temperature), words, entropy_gradient)
     return logp_N.view(targets.shape), entropy_N.view(targets.shape)
 
 
 class _TokenStats(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, temperature: float, words: int
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        target_N: Tensor,
+        temperature: float,
+        words: int,
+        entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         chosen_N = hidden_ND.new_zeros(len(hidden_ND), dtype=_wide(hidden_ND))
         stats = None
@@ -60,26 +74,34 @@ class _TokenStats(torch.autograd.Function):
             here = slice_stats(logit_NC, temperature)
             stats = here if stats is None else merge(stats, here)
         assert stats is not None  # the vocabulary is not empty
-        ctx.save_for_backward(hidden_ND, weight_VD, target_N, stats.lse_N)
-        ctx.temperature, ctx.words = temperature, words
-        ctx.mark_non_differentiable(stats.entropy_N)
+        ctx.temperature, ctx.words, ctx.entropy_gradient = temperature, words, entropy_gradient
+        if entropy_gradient:
+            ctx.save_for_backward(hidden_ND, weight_VD, target_N, stats.lse_N, stats.entropy_N)
+        else:
+            ctx.save_for_backward(hidden_ND, weight_VD, target_N, stats.lse_N)
+            ctx.mark_non_differentiable(stats.entropy_N)
         return chosen_N / temperature - stats.lse_N, stats.entropy_N
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_N: Tensor, _: Any) -> Any:
-        hidden_ND, weight_VD, target_N, lse_N = ctx.saved_tensors
+    def backward(ctx: Any, grad_N: Tensor, entropy_grad_N: Tensor) -> Any:
+        hidden_ND, weight_VD, target_N, lse_N, *rest = ctx.saved_tensors
         hidden_grad = torch.zeros_like(hidden_ND, dtype=_wide(hidden_ND)) if ctx.needs_input_grad[0] else None
         weight_grad = torch.empty_like(weight_VD) if ctx.needs_input_grad[1] else None
         for start in range(0, len(weight_VD), ctx.words):
             weight_CD = weight_VD[start : start + ctx.words]
             logit_NC = _matmul_wide(hidden_ND, weight_CD.t())
-            grad_NC = logp_gradient(logit_NC, lse_N, grad_N, target_N - start, ctx.temperature, weight_VD.dtype)
+            if ctx.entropy_gradient:
+                upstream = Upstream(lse_N, rest[0], grad_N, entropy_grad_N)
+                grad_NC = stats_gradient(logit_NC, upstream, target_N - start, ctx.temperature, weight_VD.dtype)
+            else:
+                grad_NC = logp_gradient(logit_NC, lse_N, grad_N, target_N - start, ctx.temperature, weight_VD.dtype)
             if hidden_grad is not None:
                 hidden_grad += _matmul_wide(grad_NC, weight_CD)
             if weight_grad is not None:
                 torch.mm(grad_NC.t(), hidden_ND, out=weight_grad[start : start + ctx.words])
-        return hidden_grad if hidden_grad is None else hidden_grad.to(hidden_ND.dtype), weight_grad, None, None, None
+        hidden_grad = None if hidden_grad is None else hidden_grad.to(hidden_ND.dtype)
+        return hidden_grad, weight_grad, None, None, None, None
 
 
 def _even(words: int) -> int:
@@ -160,9 +182,54 @@ def logp_gradient(
         kernels().logp_gradient(*tensors, target_N.data_ptr(), *logit_NC.shape, 1 / temperature)
         return logit_NC
     grad_NC = logit_NC.div_(temperature).sub_(lse_N.unsqueeze(1)).exp_().mul_(-scale_N.unsqueeze(1))
+    return _at_targets(grad_NC, target_N, scale_N).to(dtype)
+
+
+def _at_targets(grad_NC: Tensor, target_N: Tensor, value_N: Tensor) -> Tensor:
+    """Add each token's value at its target, if the target is in this slice. Overwrites `grad_NC`."""
     here_N = (target_N >= 0) & (target_N < grad_NC.shape[1])
     index_N1 = target_N.clamp(0, grad_NC.shape[1] - 1).unsqueeze(1)
-    return grad_NC.scatter_add_(1, index_N1, scale_N.where(here_N, 0.0).unsqueeze(1)).to(dtype)
+    return grad_NC.scatter_add_(1, index_N1, value_N.where(here_N, 0.0).unsqueeze(1))
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """What the gradient of a slice depends on, besides its logits: statistics over the whole vocabulary, and the
+    gradients of the loss by logp and by entropy."""
+
+    lse_N: Tensor
+    entropy_N: Tensor
+    logp_grad_N: Tensor
+    entropy_grad_N: Tensor
+
+
+def stats_gradient(
+    logit_NC: Tensor, upstream: Upstream, target_N: Tensor, temperature: float, dtype: torch.dtype
+) -> Tensor:
+    """Return the gradient of a loss with terms in logp and in entropy H by one slice of logits. Overwrites `logit_NC`.
+
+        (g (onehot(target) - p) - h p (log p + H)) / temperature      g = d loss / d logp, h = d loss / d H
+
+    A word of probability 0 has no gradient.
+    """
+    g_N, h_N = ((grad_N / temperature).to(logit_NC.dtype) for grad_N in (upstream.logp_grad_N, upstream.entropy_grad_N))
+    if _has_triton(logit_NC):
+        from egpo.token_stats.kernels import fused_stats_gradient
+
+        stats = (upstream.lse_N, upstream.entropy_N)
+        return fused_stats_gradient(logit_NC, *stats, g_N, h_N, target_N, temperature, dtype)
+    if suits(logit_NC) and dtype == torch.float32:
+        rows = [part_N.contiguous() for part_N in (upstream.lse_N, upstream.entropy_N, g_N, h_N)]
+        target_N = target_N.contiguous()
+        tensors = map(address, (logit_NC, *rows))
+        kernels().stats_gradient(*tensors, target_N.data_ptr(), *logit_NC.shape, 1 / temperature)
+        return logit_NC
+    logit_NC.div_(temperature).sub_(upstream.lse_N.unsqueeze(1))
+    p_NC = logit_NC.exp()
+    # 0 * -inf would be NaN.
+    logit_NC.masked_fill_(p_NC == 0, 0.0)
+    logit_NC.add_(upstream.entropy_N.unsqueeze(1)).mul_(h_N.unsqueeze(1)).add_(g_N.unsqueeze(1))
+    return _at_targets(logit_NC.mul_(p_NC).neg_(), target_N, g_N).to(dtype)
 
 
 def _has_triton(logit_NC: Tensor) -> bool:

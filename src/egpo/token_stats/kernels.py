@@ -50,6 +50,23 @@ def _gradient_kernel(logit, out, lse, scale, target, num_words, inverse_temperat
     tl.store(out + row * num_words + word, grad.to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _stats_gradient_kernel(
+    logit, out, lse, entropy, scale, entropy_scale, target, num_words, inverse_temperature, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    word = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = word < num_words
+    x = tl.load(logit + row * num_words + word, mask=inside, other=0.0) * inverse_temperature - tl.load(lse + row)
+    p = tl.exp(x)
+    g = tl.load(scale + row)
+    # A word of probability 0 adds nothing, though its logit may be minus infinity.
+    rise = tl.where(p == 0.0, 0.0, x + tl.load(entropy + row))
+    chosen = tl.where(word == tl.load(target + row), 1.0, 0.0)
+    grad = g * (chosen - p) - tl.load(entropy_scale + row) * p * rise
+    tl.store(out + row * num_words + word, grad.to(out.dtype.element_ty), mask=inside)
+
+
 def fused_slice_stats(logit_NC: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return for each token the log-sum-exp of logits / temperature, and the entropy of their softmax."""
     num_tokens, num_words = logit_NC.shape
@@ -71,6 +88,30 @@ def fused_logp_gradient(
         _gradient_kernel[grid](
             logit_NC, grad_NC, lse_N, scale_N, target_N, num_words, 1 / temperature, BLOCK=block
         )  # fmt: skip
+    return grad_NC
+
+
+def fused_stats_gradient(
+    logit_NC: Tensor,
+    lse_N: Tensor,
+    entropy_N: Tensor,
+    scale_N: Tensor,
+    entropy_scale_N: Tensor,
+    target_N: Tensor,
+    temperature: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return scale * (onehot(target) - p) - entropy_scale * p (log p + H) in `dtype`, where H is the entropy.
+
+    The logits are overwritten if they have this dtype.
+    """
+    num_tokens, num_words = logit_NC.shape
+    grad_NC = logit_NC if dtype == logit_NC.dtype else torch.empty_like(logit_NC, dtype=dtype)
+    block = _block(num_words)
+    if num_tokens:
+        grid = (num_tokens, triton.cdiv(num_words, block))
+        rows = (part_N.contiguous() for part_N in (lse_N, entropy_N, scale_N, entropy_scale_N, target_N))
+        _stats_gradient_kernel[grid](logit_NC, grad_NC, *rows, num_words, 1 / temperature, BLOCK=block)
     return grad_NC
 
 

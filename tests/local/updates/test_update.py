@@ -6,9 +6,12 @@ import torch
 
 from egpo.config.schema import Update
 from egpo.errors import EgpoError, EgpoWarning
-from egpo.local.updates.micro_batches import TokenBudget
+from egpo.local.models.packs import pack_groups
+from egpo.local.updates import losses
+from egpo.local.updates.micro_batches import RowTokens, TokenBudget
 from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.update import UpdateSettings, mini_batches, update
+from egpo.token_stats import token_stats
 from tests.local.plain_update import HORIZON, TEMPERATURE, descend, plain_update, recorded_batch
 
 SHAPES = ("qwen3", "qwen2", "llama", "gpt2")
@@ -74,6 +77,29 @@ LOSSES = {
     "epochs": {"epochs": 3},
     "mini-batches": {"mini_batch": 1, "epochs": 2, "kl": 0.1, "dual_clip": 1.5},
     "uneven mini-batches": {"mini_batch": 3, "epochs": 2, "aggregation": "sequence_mean"},
+    "gspo": {"loss": "gspo", "clip": 0.05, "aggregation": "sequence_mean"},
+    "cispo": {"loss": "cispo", "clip": 0.1, "clip_high": 0.3, "mini_batch": 2},
+    "clip-cov": {"loss": "clip_cov", "clip_cov": {"ratio": 0.1, "lower": 0.1, "upper": 2.0}},
+    "clip-cov in mini-batches": {
+        "loss": "clip_cov",
+        "clip_cov": {"ratio": 0.2, "lower": 0.1, "upper": 2.0},
+        "mini_batch": 2,
+        "epochs": 2,
+    },
+    "kl-cov": {"loss": "kl_cov", "kl_cov": {"ratio": 0.2, "weight": 0.5, "tolerance": 0.0}},
+    "kl-cov in mini-batches": {
+        "loss": "kl_cov",
+        "kl_cov": {"ratio": 0.3, "weight": 0.5, "tolerance": 0.0},
+        "mini_batch": 2,
+        "lr": 0.01,
+        "aggregation": "sequence_mean",
+    },
+    "entropy": {"entropy_weight": 0.3},
+    "entropy and KL": {"entropy_weight": 0.3, "kl": 0.2, "mini_batch": 2, "aggregation": "sequence_mean"},
+    "entropy at a fixed length": {"entropy_weight": 0.3, "aggregation": "fixed_length", "loss": "gspo", "clip": 0.05},
+    "importance": {"importance_cap": 1.2},
+    "importance in mini-batches": {"importance_cap": 1.2, "mini_batch": 1, "epochs": 2, "lr": 0.01},
+    "importance and entropy": {"importance_cap": 1.1, "entropy_weight": 0.1, "loss": "cispo", "epochs": 2},
 }
 
 
@@ -84,7 +110,7 @@ def test_an_update_is_the_plain_one(load, loss):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("loss", ["token_mean", "all of it", "mini-batches"])
+@pytest.mark.parametrize("loss", ["token_mean", "all of it", "mini-batches", "entropy and KL"])
 def test_an_update_is_the_plain_one_for_every_architecture(load, shape, loss):
     assert_like_plain(load(shape), settings_of(**LOSSES[loss]), TokenBudget(40))
 
@@ -102,11 +128,22 @@ def test_the_learning_rate_is_the_schedule_s_at_the_step(load):
     assert rates == pytest.approx([1e-3, 0.75e-3, 0.125e-3])
 
 
+TERMS = {
+    "kl": {"kl": 0.1},
+    "entropy": {"entropy_weight": 0.2},
+    "importance": {"importance_cap": 1.5, "mini_batch": 2},
+    **{name: {"loss": name} for name in ("gspo", "cispo")},
+    "clip_cov": {"loss": "clip_cov", "clip_cov": {"ratio": 0.2, "lower": 0.0, "upper": 9.0}},
+    "kl_cov": {"loss": "kl_cov", "kl_cov": {"ratio": 0.2}},
+}
+
+
 @pytest.mark.parametrize("budget", [1, 17, 40, 100])
-def test_micro_batches_do_not_matter(load, budget):
+@pytest.mark.parametrize("terms", TERMS)
+def test_micro_batches_do_not_matter(load, budget, terms):
     batch = recorded_batch(load())
-    one, whole, _ = updated(load(), batch, settings_of(kl=0.1))
-    other, cut, _ = updated(load(), batch, settings_of(kl=0.1), budget=TokenBudget(budget))
+    one, whole, _ = updated(load(), batch, settings_of(**TERMS[terms]))
+    other, cut, _ = updated(load(), batch, settings_of(**TERMS[terms]), budget=TokenBudget(budget))
     for name in whole:
         torch.testing.assert_close(cut[name], whole[name], atol=1e-6, rtol=1e-5)
     assert other.metrics() == pytest.approx(one.metrics(), rel=1e-4, abs=1e-6)
@@ -265,6 +302,89 @@ def test_other_errors_of_the_model_pass_through(load):
     policy.hidden = ShortOfMemory(policy, 2, RuntimeError("shapes do not match"), in_backward=False)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         updated(policy, batch, settings_of())
+
+
+def test_a_chosen_token_of_a_row_without_an_advantage_has_its_kl_term(load):
+    """Such a row is left out otherwise."""
+    batch = recorded_batch(load())
+    batch.advantage_B[
+        :
+    ] = -1.0  # rows 0 to 5 lie above the mean, and their likeliest tokens have the largest covariance
+    batch.advantage_B[:6] = 0.0
+    settings = settings_of(loss="kl_cov", kl_cov={"ratio": 0.2, "weight": 1.0, "tolerance": 0.0}, lr=1e-6)
+    plain_gradient, _ = plain_update(load(), batch, settings)
+    stats, gradient, _ = updated(load(), batch, settings)
+    assert stats.metrics()["actor/marked_frac"] == pytest.approx(0.2, abs=0.02)
+    for name in gradient:
+        torch.testing.assert_close(gradient[name], plain_gradient[name], atol=1e-5, rtol=1e-5)
+
+
+def test_the_entropy_term_raises_the_entropy_and_its_weight_is_a_metric(load):
+    batch = recorded_batch(load(), spread=0.0)
+    batch.advantage_B.zero_()
+
+    def entropy_after(weight):
+        policy, settings = load(), settings_of(entropy_weight=weight, lr=1e-3)
+        stats, _, _ = updated(policy, batch, settings, optimizer=Optimizer)
+        pack = pack_groups([RowTokens.of(batch.rollouts).sequences([row]) for row in range(12)], policy.device)
+        hidden_MD = policy.hidden(pack)[pack.source_M]
+        return float(token_stats(hidden_MD, policy.head_VD, pack.target_M, TEMPERATURE)[1].mean()), stats.metrics()
+
+    (before, plain), (after, metrics) = entropy_after(0.0), entropy_after(1.0)
+    assert after > before + 1e-3
+    assert metrics["actor/entropy_weight"] == 1.0
+    assert metrics["actor/grad_norm"] > 0
+    assert "actor/entropy_weight" not in plain
+
+
+def test_an_entropy_weight_of_0_changes_no_bit(load, monkeypatch):
+    """The gradient of the entropy is not asked for."""
+    asked, original = [], losses.token_stats
+
+    def spy(*arguments, entropy_gradient=False):
+        asked.append(entropy_gradient)
+        return original(*arguments)
+
+    batch = recorded_batch(load())
+    _, _, weights = updated(load(), batch, settings_of(entropy_weight=0.0), optimizer=Optimizer)
+    monkeypatch.setattr(losses, "token_stats", spy)
+    _, _, plain = updated(load(), batch, settings_of(), optimizer=Optimizer)
+    assert asked == [False] * len(asked)
+    assert all(torch.equal(weights[name], plain[name]) for name in weights)
+
+
+@pytest.mark.parametrize(("words", "passes"), [({}, 1), ({"mini_batch": 2}, 3), ({"epochs": 2}, 3)])
+def test_importance_weights_cost_a_pass_only_if_there_are_several_steps(load, words, passes):
+    """One pass for each mini-batch, and one for the log-probabilities before the first, if there is a second."""
+    policy, seen = load(), []
+    batch, hidden = recorded_batch(load()), policy.hidden
+    policy.hidden = lambda pack: seen.append(pack) or hidden(pack)
+    updated(policy, batch, settings_of(importance_cap=2.0, **words))
+    assert len(seen) == passes
+
+
+@pytest.mark.parametrize("words", [{}, {"mini_batch": 1}])
+def test_importance_weights_are_1_where_sampler_and_trainer_agree(load, words):
+    batch = recorded_batch(load(), spread=0.0)
+    stats, gradient, _ = updated(load(), batch, settings_of(importance_cap=2.0, **words))
+    _, plain, _ = updated(load(), batch, settings_of(**words))
+    metrics = stats.metrics()
+    assert metrics["sampler/weight_mean"] == pytest.approx(1, abs=1e-5)
+    assert metrics["sampler/weight_capped_frac"] == 0
+    for name in gradient:
+        torch.testing.assert_close(gradient[name], plain[name], atol=1e-5, rtol=1e-4)
+
+
+def test_importance_weights_are_capped_and_the_sampler_is_still_compared(load):
+    exact = recorded_batch(load(), spread=0.0)
+    logp_BT = exact.rollouts.logp_BT - 0.5 * exact.rollouts.mask_BT
+    apart = replace(exact, rollouts=replace(exact.rollouts, logp_BT=logp_BT))
+    for cap, weight in ((1.2, 1.2), (9.0, 1.64872)):
+        metrics = updated(load(), apart, settings_of(importance_cap=cap))[0].metrics()
+        assert metrics["sampler/weight_mean"] == pytest.approx(weight, abs=1e-4)
+        assert metrics["sampler/weight_capped_frac"] == (1.0 if cap == 1.2 else 0.0)
+        assert metrics["sampler/logp_diff_mean"] == pytest.approx(0.5, abs=1e-5)
+        assert metrics["actor/ppo_kl"] == pytest.approx(0, abs=1e-6)
 
 
 def poison_a_recorded_logp(policy, batch, rows):

@@ -5,33 +5,28 @@ The estimators and their settings come from the table `egpo.advantages.ESTIMATOR
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    WithJsonSchema,
-    create_model,
-    model_validator,
-)
-from pydantic_core import PydanticKnownError
+from pydantic import Field, create_model, model_validator
 
 from egpo.advantages import ESTIMATORS, estimator_named
+from egpo.config.sections.training import named_in, one_of
 from egpo.errors import Fault
-from egpo.sections import Count, Section, Segment, checked, raised
+from egpo.filters import FILTERS, filter_named
+from egpo.sections import Count, Fraction, Positive, Section, Segment, checked, raised
 
 _SECTIONS = {name: row.settings for name, row in ESTIMATORS.items() if row.settings and row.settings.model_fields}
 
 
-def _known(name: str) -> str:
-    if ":" not in name and name not in ESTIMATORS:
-        raise PydanticKnownError("literal_error", {"expected": ", ".join(f"'{known}'" for known in ESTIMATORS)})
-    return name
+EstimatorName = Annotated[str, one_of(ESTIMATORS), named_in(ESTIMATORS)]
+FilterName = Annotated[str, one_of(FILTERS), named_in(FILTERS)]
 
 
-EstimatorName = Annotated[
-    str,
-    AfterValidator(_known),
-    WithJsonSchema({"type": "string", "anyOf": [{"enum": list(ESTIMATORS)}, {"pattern": "^[^:]+:[^:]+$"}]}),
-]
+class Overlong(Section):
+    """DAPO's soft penalty for long responses."""
+
+    tokens: Count
+    """Length of the range below rollout.max_response_tokens in which the penalty rises from 0, in tokens."""
+    penalty: Positive = 1.0
+    """Penalty of a response of rollout.max_response_tokens tokens."""
 
 
 class AlgorithmFields(Section):
@@ -43,12 +38,21 @@ class AlgorithmFields(Section):
     normalize: bool = True
     """Divide the advantages of a group by the standard deviation of its rewards. No effect on `rloo`."""
     constant_groups: Literal["keep", "drop", "replace"] = "keep"
-    """What to do with groups whose rewards are all equal, which have no gradient (but under `gtpo` and `grpo_s`, and
-    with `egpo_calibrated.recover`). `keep`: count them in the mean of the loss. `drop`: leave them out. `replace`:
-    sample further problems in their place (dynamic sampling)."""
+    """What to do with the groups that `filter` finds: by default those whose rewards are all equal, which have no
+    gradient (but under `gtpo` and `grpo_s`, and with `egpo_calibrated.recover`). `keep`: count them in the mean of the
+    loss. `drop`: leave them out. `replace`: sample further problems in their place (dynamic sampling)."""
+    filter: FilterName = "constant"
+    """Which groups `constant_groups` is about: `constant` (all rewards are equal), `all_or_none` (every response is
+    correct, or none, as in DAPO), or `module:function` for a filter of your own."""
     max_refills: Count = 3
     """With `constant_groups: replace`: maximum number of further rounds of sampling per step. After them the step
     continues with the groups that it has."""
+    overlong: Overlong | None = None
+    """Subtract a penalty from the reward of responses that come near rollout.max_response_tokens. Verdicts and accuracy
+    stay as they are. Default: no penalty."""
+    random_rewards: Fraction | None = None
+    """For a control run: replace the reward of each response by 1 with this probability, else by 0, drawn by problem
+    and sample. Scores and accuracy are still those of the verdicts. Default: off."""
     estimator_settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of an estimator of your own (`module:name`). Default: none."""
 
@@ -70,7 +74,9 @@ class AlgorithmFields(Section):
         return self
 
     def check_estimator(self) -> None:
-        """Import the estimator, if it is not built in, and check its settings. Raise InputError if they are wrong."""
+        """Import estimator and filter, if they are not built in, and check their settings. Raise InputError if they
+        are wrong."""
+        filter_named(self.filter)
         _ = self.settings
 
     @property

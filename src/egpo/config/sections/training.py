@@ -4,11 +4,13 @@ In the order of a step: the task and its segments, the model, sampling, the opti
 checkpoints, validation and logging. The text under a field is its help in `egpo config schema` and in the docs.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, create_model, model_validator
 from pydantic_core import PydanticKnownError
 
+from egpo.controllers import CONTROLLERS, controller_named
 from egpo.errors import Fault
 from egpo.losses import LOSSES, loss_named
 from egpo.sections import (
@@ -154,19 +156,27 @@ class Rollout(Section):
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 _LOSS_SECTIONS = {name: row.settings for name, row in LOSSES.items() if row.settings and row.settings.model_fields}
+_CONTROLLER_SECTIONS = {name: row.settings for name, row in CONTROLLERS.items() if row.settings}
 
 
-def _known_loss(name: str) -> str:
-    if ":" not in name and name not in LOSSES:
-        raise PydanticKnownError("literal_error", {"expected": ", ".join(f"'{known}'" for known in LOSSES)})
-    return name
+def one_of(names: Mapping[str, object]) -> AfterValidator:
+    """Return a check that a text is a name of this table, or a `module:name`."""
+
+    def known(name: str) -> str:
+        if ":" not in name and name not in names:
+            raise PydanticKnownError("literal_error", {"expected": ", ".join(f"'{each}'" for each in names)})
+        return name
+
+    return AfterValidator(known)
 
 
-LossName = Annotated[
-    str,
-    AfterValidator(_known_loss),
-    WithJsonSchema({"type": "string", "anyOf": [{"enum": list(LOSSES)}, {"pattern": "^[^:]+:[^:]+$"}]}),
-]
+def named_in(names: Mapping[str, object]) -> WithJsonSchema:
+    """Return the JSON schema of a text that is a name of this table, or a `module:name`."""
+    return WithJsonSchema({"type": "string", "anyOf": [{"enum": list(names)}, {"pattern": "^[^:]+:[^:]+$"}]})
+
+
+LossName = Annotated[str, one_of(LOSSES), named_in(LOSSES)]
+ControllerName = Annotated[str, one_of(CONTROLLERS), named_in(CONTROLLERS)]
 
 
 class Optimization(Section):
@@ -194,8 +204,8 @@ class UpdateFields(Optimization):
     """The settings of the section `update` that every loss form has."""
 
     loss: LossName = "clipped"
-    """Loss form of the policy: `clipped` (PPO's surrogate, used by GRPO and DAPO), `gspo`, or `module:name` for a loss
-    form of your own."""
+    """Loss form of the policy: `clipped` (PPO's surrogate, used by GRPO and DAPO), `clip_cov`, `kl_cov`, `gspo`,
+    `cispo`, or `module:name` for a loss form of your own."""
     loss_settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of a loss form of your own (`module:name`). Default: none."""
     clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
@@ -212,6 +222,18 @@ class UpdateFields(Optimization):
     kl_in: Literal["loss", "reward"] = "loss"
     """Where the KL term is applied. `loss`: added to the policy loss. `reward`: subtracted from each response's reward
     before advantages are computed."""
+    entropy_weight: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the entropy in the loss: the loss is reduced by this times the entropy of each token over the full
+    vocabulary. 0: no entropy term. A controller may set it (`update.controller`)."""
+    importance_cap: Positive | None = None
+    """Truncated importance sampling: multiply the loss of each token by the ratio of the trainer's probability to the
+    sampler's, at most this. The policy ratio is then that of two policies of the trainer. More than one optimizer step
+    per batch (`mini_batch`, `epochs`) costs a further forward pass over the batch. Default: off."""
+    controller: ControllerName = "none"
+    """Controller that changes settings of this section from step to step: `none`, `adaptive_entropy`, or `module:name`
+    for a controller of your own."""
+    controller_settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings of a controller of your own (`module:name`). Default: none."""
     aggregation: Literal["token_mean", "sequence_mean", "fixed_length"] = "token_mean"
     """How token losses are averaged. `token_mean`: every token has the same weight. `sequence_mean`: every response has
     the same weight. `fixed_length`: the sum over tokens divided by rollout.max_response_tokens, so that a response's
@@ -226,6 +248,9 @@ class UpdateFields(Optimization):
         if self.loss_settings and ":" not in self.loss:
             what = f"`loss_settings` are not used by the built-in loss form `{self.loss}`"
             raise raised(Fault(what, "loss_settings", f"write its settings under update.{self.loss}"))
+        if self.controller_settings and ":" not in self.controller:
+            what = f"`controller_settings` are not used by the built-in controller `{self.controller}`"
+            raise raised(Fault(what, "controller_settings", f"write its settings under update.{self.controller}"))
         return self
 
     @property
@@ -240,6 +265,29 @@ class UpdateFields(Optimization):
             return dict(self.loss_settings)
         return checked(row.settings, "update.loss_settings", **self.loss_settings).model_dump()
 
+    @property
+    def settings_of_controller(self) -> dict[str, Any]:
+        """Keyword arguments of the chosen controller. Raises ConfigError if those of one that is not built in are
+        wrong."""
+        if self.controller in _CONTROLLER_SECTIONS:
+            section: Section = getattr(self, self.controller)
+            return section.model_dump()
+        row = controller_named(self.controller)
+        if row.settings is None:
+            return dict(self.controller_settings)
+        return checked(row.settings, "update.controller_settings", **self.controller_settings).model_dump()
+
+    def check_names(self) -> None:
+        """Import loss form and controller, if they are not built in, and check their settings. Raise InputError if they
+        are wrong."""
+        loss_named(self.loss)
+        controller_named(self.controller)
+        _ = self.settings_of_loss, self.settings_of_controller
+
+    def controlled(self, values: Mapping[str, Any]) -> "Update":
+        """Return these settings with the values of a controller, which are checked as those of a recipe are."""
+        return checked(type(self), "update.controller", **{**self.model_dump(), **values}) if values else self
+
 
 if TYPE_CHECKING:
     Update = UpdateFields
@@ -251,6 +299,10 @@ else:
         **{
             name: (section, Field(default=section(), description=f"Settings of the loss form `{name}`."))
             for name, section in _LOSS_SECTIONS.items()
+        },
+        **{
+            name: (section, Field(default=section(), description=f"Settings of the controller `{name}`."))
+            for name, section in _CONTROLLER_SECTIONS.items()
         },
     )
 

@@ -1,8 +1,8 @@
 """Conversion of a run's state to a snapshot for a checkpoint, and back, without any loss.
 
-A snapshot has the optimizer's state, adapters, the position in the stream of problems, and the state of the global
-random generators, which a user's task may use. The model itself is exported in the format of transformers, for vLLM,
-evaluations and the next run.
+A snapshot has the optimizer's state, adapters, the position in the stream of problems, the state of a controller, and
+that of the global random generators, which a user's task may use. The model itself is exported in the format of
+transformers, for vLLM, evaluations and the next run.
 """
 
 import base64
@@ -34,11 +34,13 @@ _OPTIMIZER, _ADAPTERS = "optimizer/", "adapter/"
 
 def snapshot(run: Run, step: int, score: float | None) -> Snapshot:
     """Return the state of a run after `step` steps. The tensors are not copied: write them before the next step."""
-    state = {
+    state: dict[str, Any] = {
         "stream": {"position": run.stream.position, "num_left_out": run.stream.num_left_out},
         "micro_tokens": run.budget.tokens,
         "random": random_states(),
     }
+    if run.control_state:
+        state["controller"] = run.control_state
     return Snapshot(step, learned_tensors(run.policy, run.optimizer), state, score)
 
 
@@ -48,6 +50,7 @@ def restore(run: Run, saved: Snapshot, model_folder: Path) -> None:
     run.stream.position = saved.state["stream"]["position"]
     run.stream.num_left_out = saved.state["stream"]["num_left_out"]
     run.budget.tokens = saved.state["micro_tokens"]
+    run.control_state = saved.state.get("controller", {})
     restore_random_states(saved.state["random"])
 
 

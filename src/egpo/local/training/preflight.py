@@ -37,6 +37,7 @@ def check_before_training(run: Run) -> str | None:
     Return the kind of sandbox, or None if the task does not run programs written by the model.
     """
     run.config.algorithm.check_estimator()
+    run.config.update.check_names()
     require_tags_in_text(run.policy.tokenizer, run.config.segments.tags, run.task)
     problems = list(islice(run.task.problems("train"), _PROMPTS_CHECKED))
     _require_prompts_fit(run, problems)

@@ -1,4 +1,4 @@
-"""The loss of a micro-batch: the loss form of `egpo.losses`, KL estimators, weights of tokens.
+"""The loss of a micro-batch: the loss form of `egpo.losses`, KL and entropy terms, weights of tokens.
 
 Tensor suffixes: B rows, R rows of a micro-batch, T tokens, M response tokens of a micro-batch. The loss is the sum of
 weight * loss over tokens. Weights are computed for a whole mini-batch before it is cut into micro-batches, so the cuts
@@ -87,7 +87,8 @@ class Targets:
 
     `advantage` has one value per row (B) or one per token (B, T). `reference_BT` has the log-probabilities of the
     reference; None unless KL is a term of the loss. `marked_BT`: the tokens that the loss form chose; None if it
-    chooses none.
+    chooses none. `trainer_BT`: the log-probabilities that the trainer computes with the weights that sampled, for
+    `update.importance_cap`; None: the loss is computed with those weights, and its own log-probabilities are these.
     """
 
     old_logp_BT: Tensor
@@ -96,11 +97,13 @@ class Targets:
     weight_B: Tensor
     reference_BT: Tensor | None = None
     marked_BT: Tensor | None = None
+    trainer_BT: Tensor | None = None
 
     def live(self) -> list[bool]:
-        """Return which rows have an advantage that is not 0."""
+        """Return which rows have an advantage that is not 0, or a token that the loss form chose."""
         live_B = self.advantage != 0
-        return (live_B if live_B.ndim == 1 else (live_B & self.mask_BT).any(1)).tolist()
+        live_B = live_B if live_B.ndim == 1 else (live_B & self.mask_BT).any(1)
+        return (live_B if self.marked_BT is None else live_B | self.marked_BT.any(1)).tolist()
 
     def of(self, rows: Sequence[int]) -> "_TokenTargets":
         """Return old log-probabilities, advantages and weights of the response tokens of these rows, row by row."""
@@ -115,6 +118,7 @@ class Targets:
             row_M=torch.arange(len(rows), device=row_R.device).repeat_interleave(length_R),
             reference_M=None if self.reference_BT is None else self.reference_BT[row_R][mask_RT],
             marked_M=None if self.marked_BT is None else self.marked_BT[row_R][mask_RT],
+            trainer_M=None if self.trainer_BT is None else self.trainer_BT[row_R][mask_RT],
         )
 
 
@@ -126,6 +130,7 @@ class _TokenTargets:
     row_M: Tensor
     reference_M: Tensor | None
     marked_M: Tensor | None
+    trainer_M: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -143,6 +148,13 @@ class LossSums:
     minus_log_ratio: Tensor | float = 0.0
     abs_log_ratio: Tensor | float = 0.0
     num_tokens: Tensor | float = 0.0
+    entropy: Tensor | float = 0.0
+    """0 unless the entropy is a term of the loss."""
+    marked: Tensor | float = 0.0
+    """The number of tokens that the loss form chose."""
+    importance: Tensor | float = 0.0
+    """The sum of the weights of `update.importance_cap`; 0 if it is not set."""
+    importance_capped: Tensor | float = 0.0
     max_log_ratio: Tensor | float = 0.0
     """The largest absolute log-ratio of a token; the only field that is a maximum and not a sum."""
 
@@ -172,14 +184,17 @@ def _larger(one: Tensor | float, other: Tensor | float) -> Tensor | float:
 def loss_of(
     policy: Policy, part: MicroBatch, targets: Targets, settings: Update, temperature: float
 ) -> tuple[Tensor, LossSums]:
-    """Return the loss of a micro-batch, sum over tokens of weight * (surrogate + kl * KL), and the sums of its terms.
+    """Return the loss of a micro-batch, and the sums of its terms. The loss is the sum over tokens of
+
+        weight * (importance * surrogate + kl * KL - entropy_weight * entropy)
 
     It takes one forward pass, which never holds the logits of all tokens at once.
     """
     pack = pack_groups(part.groups, policy.device)
     hidden_MD = policy.hidden(pack)[pack.source_M]
-    logp_M, _ = token_stats(hidden_MD, policy.head_VD, pack.target_M, temperature)
-    return _loss(logp_M, targets.of(part.rows), settings)
+    has_entropy = settings.entropy_weight != 0
+    logp_M, entropy_M = token_stats(hidden_MD, policy.head_VD, pack.target_M, temperature, entropy_gradient=has_entropy)
+    return _loss(logp_M, entropy_M if has_entropy else None, targets.of(part.rows), settings)
 
 
 def clip_of(settings: Update) -> Clip:
@@ -187,23 +202,48 @@ def clip_of(settings: Update) -> Clip:
     return Clip(settings.clip, high, settings.dual_clip)
 
 
-def _loss(logp_M: Tensor, targets: _TokenTargets, settings: Update) -> tuple[Tensor, LossSums]:
-    tokens = LossTokens(logp_M, targets.old_logp_M, targets.advantage_M, targets.row_M, targets.marked_M)
+def importance_weights(trainer_M: Tensor, sampler_M: Tensor, cap: float) -> Tensor:
+    """Return min(exp(trainer's logp - sampler's logp), cap) for each token, without a gradient.
+
+    Truncated importance sampling (Yao et al. 2025): it corrects for a sampler that computes slightly other
+    probabilities than the trainer. Equal to verl's `rollout_is: token`.
+    """
+    return (trainer_M - sampler_M).detach().clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp().clamp(max=cap)
+
+
+def _loss(
+    logp_M: Tensor, entropy_M: Tensor | None, targets: _TokenTargets, settings: Update
+) -> tuple[Tensor, LossSums]:
+    sampler_M = old_M = targets.old_logp_M
+    importance_M = None
+    if settings.importance_cap is not None:
+        # The ratio compares two policies of the trainer; what the sampler computes differently is in the weight alone.
+        old_M = logp_M.detach() if targets.trainer_M is None else targets.trainer_M
+        importance_M = importance_weights(old_M, sampler_M, settings.importance_cap)
+    tokens = LossTokens(logp_M, old_M, targets.advantage_M, targets.row_M, targets.marked_M)
     surrogate = loss_named(settings.loss)(tokens, clip_of(settings), **settings.settings_of_loss)
-    minus_log_ratio_M = -tokens.log_ratio_M().detach()
-    pg_loss = loss = (targets.weight_M * surrogate.loss_M).sum()
+    loss_M = surrogate.loss_M if importance_M is None else importance_M * surrogate.loss_M
+    pg_loss = loss = (targets.weight_M * loss_M).sum()
     kl_M = torch.zeros_like(logp_M)
     if targets.reference_M is not None:
         kl_M = KL_ESTIMATORS[settings.kl_estimator](logp_M, targets.reference_M)
-        loss = pg_loss + settings.kl * (targets.weight_M * kl_M).sum()
+        loss = loss + settings.kl * (targets.weight_M * kl_M).sum()
+    if entropy_M is not None:
+        loss = loss - settings.entropy_weight * (targets.weight_M * entropy_M).sum()
+    apart_M = LossTokens(logp_M, sampler_M, targets.advantage_M, targets.row_M).log_ratio_M().detach().abs()
+    capped = 0.0 if importance_M is None else (importance_M >= (settings.importance_cap or 0.0)).sum()
     sums = LossSums(
         pg_loss=pg_loss.detach(),
         kl=kl_M.detach().sum(),
         clipped=surrogate.clipped_M.sum(),
         capped=surrogate.capped_M.sum(),
-        minus_log_ratio=minus_log_ratio_M.sum(),
-        abs_log_ratio=minus_log_ratio_M.abs().sum(),
+        minus_log_ratio=(-tokens.log_ratio_M().detach()).sum(),
+        abs_log_ratio=apart_M.sum(),
         num_tokens=float(len(logp_M)),
-        max_log_ratio=minus_log_ratio_M.abs().amax() if len(logp_M) else 0.0,
+        entropy=0.0 if entropy_M is None else entropy_M.detach().sum(),
+        marked=0.0 if targets.marked_M is None else targets.marked_M.sum(),
+        importance=0.0 if importance_M is None else importance_M.sum(),
+        importance_capped=capped,
+        max_log_ratio=apart_M.amax() if len(logp_M) else 0.0,
     )
     return loss, sums

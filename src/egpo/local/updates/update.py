@@ -8,7 +8,7 @@ each core sums the gradient of its own rows. `UpdateStats` reports the update un
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from egpo.advantages.signals import Metrics
 from egpo.config import Config
 from egpo.config.sections.training import Update
+from egpo.controllers import Control
 from egpo.local.draws import Draws
 from egpo.local.models.policy import Policy
 from egpo.local.rollouts import Rollouts
@@ -31,8 +32,9 @@ from egpo.local.updates.micro_batches import (
     within_memory,
 )
 from egpo.local.updates.optimizer import Optimizer, learning_rate
+from egpo.local.updates.reference import packed_logp
 from egpo.losses import MiniBatchTokens, loss_named
-from egpo.runs.metric_table import SAMPLER_CLIPPED, SAMPLER_DIFF, SAMPLER_DIFF_MAX
+from egpo.runs.metric_table import ENTROPY_WEIGHT, SAMPLER_CLIPPED, SAMPLER_DIFF, SAMPLER_DIFF_MAX
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,13 +60,17 @@ class UpdateSettings:
             total_steps=config.steps,
         )
 
+    def under(self, control: Control) -> "UpdateSettings":
+        """Return the settings of one step, with what a controller sets in it."""
+        return replace(self, update=self.update.controlled(control.update)) if control.update else self
+
 
 @dataclass(frozen=True)
 class OptimizerStep:
     """The result of the optimizer step on one mini-batch.
 
-    `num_tokens`: number of all its response tokens. `sums` leaves out rows of advantage 0, unless KL is a term of the
-    loss.
+    `num_tokens`: number of all its response tokens. `sums` leaves out rows of advantage 0, unless KL or entropy is a
+    term of the loss.
     """
 
     sums: LossSums
@@ -79,11 +85,15 @@ class OptimizerStep:
 
 @dataclass(frozen=True)
 class UpdateStats:
-    """The result of an update, from which its metrics are computed. `has_kl`: whether KL was a term of the loss."""
+    """The result of an update, from which its metrics are computed. `has_kl`: whether KL was a term of the loss.
+
+    `settings`: those of this update, which a controller may have changed.
+    """
 
     lr: float
     steps: tuple[OptimizerStep, ...]
     has_kl: bool
+    settings: Update
 
     @property
     def num_skipped(self) -> int:
@@ -92,6 +102,8 @@ class UpdateStats:
     def metrics(self) -> Metrics:
         """Return means over the applied optimizer steps, or over their tokens. Metrics without data are absent."""
         metrics = {"actor/lr": self.lr, "actor/skipped_updates": float(self.num_skipped), **self._sampler_metrics()}
+        if self.settings.entropy_weight or self.settings.controller != "none":
+            metrics[ENTROPY_WEIGHT] = self.settings.entropy_weight
         applied = [step for step in self.steps if step.applied]
         if not applied:
             return metrics
@@ -108,6 +120,11 @@ class UpdateStats:
             metrics["actor/ppo_kl"] = float(sums.minus_log_ratio) / float(sums.num_tokens)
         if sums.num_tokens and self.has_kl:
             metrics["actor/kl"] = float(sums.kl) / float(sums.num_tokens)
+        if loss_named(self.settings.loss).mark is not None:
+            metrics["actor/marked_frac"] = float(sums.marked) / num_tokens
+        if sums.num_tokens and self.settings.importance_cap is not None:
+            metrics["sampler/weight_mean"] = float(sums.importance) / float(sums.num_tokens)
+            metrics["sampler/weight_capped_frac"] = float(sums.importance_capped) / float(sums.num_tokens)
         return metrics
 
     def _sampler_metrics(self) -> Metrics:
@@ -142,15 +159,22 @@ def update(
     term of the loss. `budget` is shared by all updates of a run, and remembers how many tokens fit into memory. Old
     log-probabilities are those recorded while sampling, so the first optimizer step is on-policy. The size of
     micro-batches changes the result only by rounding. If there are no rows, nothing is updated.
+
+    With `importance_cap`, old log-probabilities are the trainer's own. If the batch takes one optimizer step, they are
+    those of the loss itself. Otherwise one more forward pass over the batch computes them before the first step.
     """
     lr = learning_rate(settings.update, step, settings.total_steps)
     tokens = RowTokens.of(rollouts)
+    batches = list(mini_batches(rollouts.problem_B, settings, step))
+    trainer_BT = None
+    if settings.update.importance_cap is not None and len(batches) > 1:
+        trainer_BT = packed_logp(policy, rollouts, settings.temperature, budget)
     steps = []
-    for rows in mini_batches(rollouts.problem_B, settings, step):
-        targets = _targets(rollouts, advantage, rows, settings, reference_BT, step)
+    for rows in batches:
+        targets = _targets(rollouts, advantage, rows, settings, reference_BT, step, trainer_BT)
         sums = _accumulate(policy, optimizer, tokens, rows, targets, settings, budget).as_numbers()
         steps.append(OptimizerStep(sums, int(rollouts.length_B[rows].sum()), _apply(optimizer, sums, lr)))
-    return UpdateStats(lr, tuple(steps), has_kl=reference_BT is not None)
+    return UpdateStats(lr, tuple(steps), has_kl=reference_BT is not None, settings=settings.update)
 
 
 def mini_batches(problem_B: Tensor, settings: UpdateSettings, step: int) -> Iterator[list[int]]:
@@ -171,6 +195,7 @@ def _targets(
     settings: UpdateSettings,
     reference_BT: Tensor | None,
     step: int,
+    trainer_BT: Tensor | None = None,
 ) -> Targets:
     """Return the targets of a mini-batch. Token weights count all its rows, including those without a gradient."""
     device = rollouts.mask_BT.device
@@ -184,6 +209,7 @@ def _targets(
         weight_B=weight_B,
         reference_BT=reference_BT,
         marked_BT=_marked(rollouts, advantage, rows, settings, step),
+        trainer_BT=trainer_BT,
     )
 
 
@@ -226,10 +252,11 @@ def _accumulate(
 ) -> LossSums:
     """Compute the gradient of a mini-batch, and return the sums of its loss terms.
 
-    The gradient is added to the weights' gradients. A row of advantage 0 adds only its KL term, if there is one.
+    The gradient is added to the weights' gradients. A row of advantage 0 adds only its KL and entropy terms, if there
+    are any, and those of the loss form for the tokens that it chose.
     """
-    live = targets.live()
-    needed = rows if targets.reference_BT is not None else [row for row in rows if live[row]]
+    live, has_terms = targets.live(), targets.reference_BT is not None or settings.update.entropy_weight != 0
+    needed = rows if has_terms else [row for row in rows if live[row]]
     parts = split_rows(needed, tokens, num_worker_threads(policy))
     if len(parts) < 2:
         return _over_micro_batches(
@@ -312,7 +339,7 @@ def _apply(optimizer: Optimizer, sums: LossSums, lr: float) -> float:
 
     The norm alone does not show a loss of NaN: a clamp has no gradient if its input is NaN.
     """
-    if math.isfinite(sums.pg_loss + sums.kl):
+    if math.isfinite(sums.pg_loss + sums.kl + sums.entropy):
         return optimizer.step(lr)
     optimizer.discard_gradients()
     return math.nan

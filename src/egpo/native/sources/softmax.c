@@ -42,3 +42,20 @@ void logp_gradient(float *logits, const float *lse, const float *scale, const in
         if (target[token] >= 0 && target[token] < words) row[target[token]] += scale[token];
     }
 }
+
+/* Overwrite the logits with scale (onehot(target) - p) - entropy_scale p (log p + H), where H is the entropy over the
+whole vocabulary. A word of probability 0 adds nothing, though its logit may be minus infinity. */
+void stats_gradient(float *logits, const float *lse, const float *entropy, const float *scale,
+                    const float *entropy_scale, const int64_t *target, int64_t tokens, int words,
+                    float inverse_temperature) {
+    PARALLEL_ROWS
+    for (int64_t token = 0; token < tokens; token++) {
+        float *row = logits + token * words;
+        for (int i = 0; i < words; i++) {
+            float log_p = row[i] * inverse_temperature - lse[token], p = exp_of(log_p);
+            float rise = p == 0 ? 0 : log_p + entropy[token];
+            row[i] = -p * (scale[token] + entropy_scale[token] * rise);
+        }
+        if (target[token] >= 0 && target[token] < words) row[target[token]] += scale[token];
+    }
+}
