@@ -64,10 +64,12 @@ def _print_error(error: Exception) -> None:
 
 
 def _register_estimators(core_algos: ModuleType) -> None:
-    from egpo.verl.estimators import register_estimators, register_grpo_of_judged
+    from egpo.verl.estimators import register_estimators, register_forms_of_judged
+    from egpo.verl.losses import accept_plugin_losses
 
     register_estimators(core_algos)
-    register_grpo_of_judged(core_algos)
+    register_forms_of_judged(core_algos)
+    accept_plugin_losses(core_algos)
 
 
 def _register_trainers(v1: ModuleType) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from egpo.errors import ConfigError, EgpoError, Fault, nearest
+from egpo.verl.losses import loss_faults
 from egpo.verl.settings import Settings, is_ours, read_settings
 
 
@@ -83,7 +84,7 @@ def plugin_plan(config: Mapping[str, Any]) -> PluginPlan:
     trainer = config.get("trainer") or {}
     mode = str((trainer.get("v1") or {}).get("trainer_mode", "sync"))
     active = settings.asked or mode.startswith(PREFIX)
-    if active and (faults := list(_refusals(config, settings, mode))):
+    if faults := [*loss_faults(config), *(_refusals(config, settings, mode) if active else ())]:
         raise ConfigError(faults)
     return PluginPlan(settings, mode.removeprefix(PREFIX), active)
 

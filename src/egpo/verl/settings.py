@@ -44,8 +44,9 @@ class _AnyKeys(_CommonKeys):
     model_config = ConfigDict(extra="allow")
 
 
-VERLS_OWN = ("grpo",)
-"""Estimators of this package that verl has itself, under the same name."""
+VERLS_OWN = tuple(name for name in ("grpo", "rloo") if name in TABLE)
+"""Estimators of this package that verl has itself, under the same name and with the same values: verl's are used. A
+name of verl's with other values (`grpo_passk`) must not be a name of ours."""
 ESTIMATORS = tuple(name for name in TABLE if name not in VERLS_OWN)
 """Names of the estimators that the plug-in adds to verl."""
 
@@ -85,6 +86,11 @@ class Settings:
     @property
     def ours(self) -> bool:
         return is_ours(self.estimator)
+
+    @property
+    def per_token(self) -> bool:
+        """Whether the estimator gives one advantage per token, and needs the entropy of each."""
+        return self.ours and estimator_named(self.estimator).level == "token"
 
 
 def read_settings(algorithm: Mapping[str, Any]) -> Settings:

@@ -24,8 +24,16 @@ from egpo.verl.dumps import RECORD_VARIABLE, DumpSettings, rollout_records, writ
 from egpo.verl.estimators import EstimatorInputs, estimator_for, register_estimators, with_inputs
 from egpo.verl.measures import corrected_metrics, measure, step_metrics, truncated_fraction, usable_tags
 from egpo.verl.plugin_checks import PREFIX, check_data_sources, end_on_failures, plugin_plan
-from egpo.verl.rows import FIELDS, OPTIONAL_FIELDS, find_responses, require_judged, rows_of
-from egpo.verl.settings import is_due
+from egpo.verl.rows import (
+    FIELDS,
+    OPTIONAL_FIELDS,
+    TOKEN_FIELDS,
+    TokenTables,
+    find_responses,
+    require_judged,
+    rows_of,
+)
+from egpo.verl.settings import VERLS_OWN, is_due
 
 
 class EntropyTrainer:
@@ -77,7 +85,9 @@ class EntropyTrainer:
         finally:
             algorithm.adv_estimator = chosen
         if not self.plan.settings.ours:
-            inputs.advantages("grpo", inputs.rows.score_B)  # only for its metrics: the advantages used are verl's
+            # Only for their metrics: the advantages used are verl's.
+            chosen = self.plan.settings.estimator
+            inputs.advantages(chosen if chosen in VERLS_OWN else "grpo", inputs.rows.score_B)
         metrics.update(step_metrics(inputs.rows, inputs.measures) | inputs.metrics)
         self._record(batch, inputs)
         return batch
@@ -89,7 +99,11 @@ class EntropyTrainer:
             tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=[*FIELDS, *OPTIONAL_FIELDS]),
             responses.groups,
         )
-        return EstimatorInputs(self.plan.settings, responses, rows, measure(rows, self.tokenizer, self.tags))
+        settings, tokens = self.plan.settings, None
+        if settings.per_token:
+            data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=TOKEN_FIELDS)
+            tokens = TokenTables.of(data)
+        return EstimatorInputs(settings, responses, rows, measure(rows, self.tokenizer, self.tags), tokens)
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict[str, Any], *rest: Any, **named: Any) -> None:
         super()._compute_metrics(batch, metrics, *rest, **named)  # type: ignore[misc]

@@ -11,7 +11,9 @@ from typing import Any, get_args
 
 from egpo.advantages import ESTIMATORS, estimator_named
 from egpo.config.old_spellings import OLD_KEYS, current_value
-from egpo.config.sections.training import EpisodeSettings, Trackers
+from egpo.config.sections.training import EpisodeSettings, Trackers, Update
+from egpo.errors import InputError
+from egpo.losses import LOSSES
 from egpo.model_sources import short_names
 from egpo.tasks.loading import SOURCED_TASKS
 from egpo.verl.launch.problems import UNMEASURED
@@ -20,14 +22,16 @@ from egpo.verl.launch.translation import (
     ACTOR,
     AGGREGATIONS,
     ALL_TOKENS,
+    CORRECTION,
+    LOSS_MODE,
     MODEL,
-    NO_DUAL_CLIP,
     REWARD,
     ROLLOUT,
     TRAINER_MODE,
     USUAL_MICRO_TOKENS,
     float32_settings,
 )
+from egpo.verl.losses import NO_DUAL_CLIP, VERLS_LOSSES, recipe_loss
 from egpo.verl.settings import is_ours
 
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
@@ -204,6 +208,7 @@ class SectionReader:
             "epochs": self.effective(f"{ACTOR}.ppo_epochs", "update.epochs"),
             "mini_batch": None if mini == rollout["prompts"] else mini,
         }
+        found |= self._loss()
         aggregations = {theirs: ours for ours, theirs in AGGREGATIONS.items()}
         mode = self.effective(f"{ACTOR}.loss_agg_mode", "update.aggregation")
         if str(mode) in aggregations:
@@ -211,6 +216,30 @@ class SectionReader:
         if (tokens := self._micro_tokens(rollout["max_response_tokens"])) is not None:
             found["micro_tokens"] = tokens
         return found | dict(self._kl())
+
+    def _loss(self) -> dict[str, Any]:
+        """Return the loss form with its settings, and the terms beside it. Other modes of verl go below `verl:`."""
+        found: dict[str, Any] = {}
+        mode = self.effective(LOSS_MODE, "update.loss")
+        ours = {row.mode: name for name, row in VERLS_LOSSES.items() if name in LOSSES}
+        if mode in ours:
+            name = found["loss"] = ours[mode]
+            keys = {key: f"{ACTOR}.policy_loss.{theirs}" for key, theirs in VERLS_LOSSES[name].keys.items()}
+            if keys:
+                values = {key: self.effective(theirs, f"update.{name}.{key}") for key, theirs in keys.items()}
+                found[name] = {key: _float(value) for key, value in values.items()}
+        elif plugin := _plugin_loss(mode):
+            found["loss"], settings = plugin
+            if settings:
+                found["loss_settings" if ":" in plugin[0] else plugin[0]] = settings
+        return found | dict(self._corrections())
+
+    def _corrections(self) -> Iterator[tuple[str, Any]]:
+        if "entropy_weight" in Update.model_fields and (weight := self.given.get(f"{ACTOR}.entropy_coeff")):
+            yield "entropy_weight", _float(weight)
+        if "importance_cap" in Update.model_fields and self.given.get(f"{CORRECTION}.rollout_is") == "token":
+            cap = self.effective(f"{CORRECTION}.rollout_is_threshold", "update.importance_cap")
+            yield "importance_cap", _float(cap)
 
     def _optimizer(self) -> dict[str, Any]:
         optim = f"{ACTOR}.optim"
@@ -331,6 +360,13 @@ class SectionReader:
 def _float(value: Any) -> Any:
     """Return an int as a float if that is exact; anything else unchanged."""
     return float(value) if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else value
+
+
+def _plugin_loss(mode: Any) -> tuple[str, dict[str, Any]] | None:
+    try:
+        return recipe_loss(mode) if isinstance(mode, str) else None
+    except InputError:
+        return None
 
 
 def _json_section(text: Any) -> dict[str, Any]:

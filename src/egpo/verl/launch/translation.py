@@ -18,6 +18,7 @@ from egpo.verl.cpu import launch_settings as cpu
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import ProblemFiles
 from egpo.verl.launch.schema.known import leaves
+from egpo.verl.losses import NO_DUAL_CLIP, VERLS_LOSSES, loss_mode
 from egpo.verl.settings import is_ours
 
 MODEL, ACTOR = "actor_rollout_ref.model", "actor_rollout_ref.actor"
@@ -221,10 +222,6 @@ def _validation(config: Config) -> Iterator[Setting]:
     yield Setting(f"{ROLLOUT}.val_kwargs.top_k", config.rollout.top_k or ALL_TOKENS, "rollout.top_k")
 
 
-NO_DUAL_CLIP = 1e9
-"""A dual clip without effect. verl always clips the loss of negative advantages, but first cuts ratios at exp(20) =
-4.9e8, which is below this value."""
-
 AGGREGATIONS = {
     "token_mean": "token-mean",
     "sequence_mean": "seq-mean-token-mean",
@@ -246,9 +243,37 @@ def update_settings(config: Config, longest_prompt: int) -> Iterator[Setting]:
     yield Setting(f"{ACTOR}.ppo_mini_batch_size", update.mini_batch or config.rollout.prompts, "update.mini_batch")
     yield Setting(f"{ACTOR}.data_loader_seed", config.seed, "seed")
     yield Setting(f"{ACTOR}.fsdp_config.seed", config.seed, "seed")
+    yield from loss_settings(config)
     yield from _clips(config)
+    yield from _corrections(config)
     yield from _kl(config)
     yield from _micro_batches(config, longest_prompt)
+
+
+LOSS_MODE = f"{ACTOR}.policy_loss.loss_mode"
+
+
+def loss_settings(config: Config) -> Iterator[Setting]:
+    """Yield the loss form: verl's own if it has it, with its keys, else a mode that the plug-in registers."""
+    update = config.update
+    settings = update.settings_of_loss
+    yield Setting(LOSS_MODE, loss_mode(update.loss, settings), "update.loss")
+    if update.loss in VERLS_LOSSES:
+        for ours, theirs in VERLS_LOSSES[update.loss].keys.items():
+            yield Setting(f"{ACTOR}.policy_loss.{theirs}", settings[ours], f"update.{update.loss}.{ours}")
+
+
+CORRECTION = "algorithm.rollout_correction"
+
+
+def _corrections(config: Config) -> Iterator[Setting]:
+    """Yield the weight of the entropy term, and the cap of the weights that correct for the sampler's arithmetic."""
+    if weight := getattr(config.update, "entropy_weight", 0.0):
+        yield Setting(f"{ACTOR}.entropy_coeff", weight, "update.entropy_weight")
+    if (cap := getattr(config.update, "importance_cap", None)) is not None:
+        yield Setting(f"{CORRECTION}.rollout_is", "token", "update.importance_cap")
+        yield Setting(f"{CORRECTION}.rollout_is_threshold", cap, "update.importance_cap")
+        yield Setting(f"{ROLLOUT}.calculate_log_probs", True, "update.importance_cap")
 
 
 def _clips(config: Config) -> Iterator[Setting]:
