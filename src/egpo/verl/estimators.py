@@ -34,7 +34,24 @@ class EstimatorInputs:
     measures: Measures
     tokens: TokenTables | None = None
     """Entropy and mask of every row of the batch, for estimators of level "token" alone."""
+    drawn_B: Tensor | None = None
+    """Rewards that were drawn at random, in place of those of the verdicts; None: they were not."""
     metrics: Metrics = field(default_factory=dict)
+
+    def rewards(self, reward_B: Tensor) -> Tensor:
+        """Return what the estimator gets: verl's reward of each response, with the drawn one in place of the score.
+
+        A KL or overlong penalty that is part of verl's reward stays.
+        """
+        if self.drawn_B is None:
+            return reward_B
+        judged = zip(self.rows.information, self.rows.score_B.tolist(), strict=True)
+        scores = [float(known.get("score", score)) for known, score in judged]
+        drawn_B = reward_B - torch.tensor(scores, dtype=reward_B.dtype) + self.drawn_B.to(reward_B.dtype)
+        spread = {"mean": drawn_B.mean(), "max": drawn_B.max(), "min": drawn_B.min()}
+        self.metrics.update({f"critic/rewards/{name}": float(value) for name, value in spread.items()})
+        self.metrics["reward/random_frac"] = 1.0
+        return drawn_B
 
     def advantages(self, estimator: str, reward_B: Tensor, **arguments: Any) -> Tensor:
         """Return one advantage per response.
@@ -73,6 +90,8 @@ class EstimatorInputs:
 
     def _signals(self, reward_B: Tensor, kept_B: Tensor) -> Signals:
         segment, correct_B = self.settings.segment, self.rows.correct_B
+        if self.drawn_B is not None:
+            correct_B = self.drawn_B > 0  # an estimator that saw the real verdicts would be no control
         return Signals(
             reward_B=reward_B[kept_B],
             group_B=self.rows.group_B[kept_B],
@@ -107,7 +126,7 @@ def _as_verl_calls_it(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
                 where="algorithm.adv_estimator",
                 fix=TRAINER_FIX,
             )
-        reward_B = token_level_rewards.sum(-1)[inputs.responses.row_B]
+        reward_B = inputs.rewards(token_level_rewards.sum(-1)[inputs.responses.row_B])
         if estimator_named(name).level == "token":
             advantage_NT = inputs.token_advantages(name, reward_B, **inputs.settings.arguments) * response_mask
         else:
@@ -125,16 +144,18 @@ response could not be judged: verl's own counts its score, 0, as that of a wrong
 
 
 def estimator_for(inputs: EstimatorInputs) -> str:
-    """Return the estimator of a step by its name in verl: that of the configuration, with two exceptions.
+    """Return the estimator of a step by its name in verl: that of the configuration, with three exceptions.
 
-    Our form of verl's own estimators computes steps with a response that could not be judged. It also computes steps in
-    which a session has several outputs, unless the estimator is `grpo`: verl would count each as a response.
+    Our form of verl's own estimators computes steps with a response that could not be judged, and those with rewards
+    drawn at random. It also computes steps in which a session has several outputs, unless the estimator is `grpo`: verl
+    would count each as a response.
     """
     chosen = inputs.settings.estimator
     if chosen not in VERLS_OWN:
         return chosen
     counted_apart = chosen != "grpo" and bool((inputs.responses.output_N > 0).any())
-    return OF_JUDGED.format(chosen) if counted_apart or bool(inputs.rows.failed_B.any()) else chosen
+    differs = counted_apart or inputs.drawn_B is not None or bool(inputs.rows.failed_B.any())
+    return OF_JUDGED.format(chosen) if differs else chosen
 
 
 def register_estimators(core_algos: ModuleType, names: Iterable[str] = ESTIMATORS) -> None:

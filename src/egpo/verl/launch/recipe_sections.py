@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from egpo.advantages import ESTIMATORS, estimator_named
 from egpo.config.old_spellings import OLD_KEYS, current_value
+from egpo.config.sections.algorithm import Algorithm
 from egpo.config.sections.training import EpisodeSettings, Trackers, Update
 from egpo.errors import InputError
 from egpo.losses import LOSSES
@@ -23,8 +24,11 @@ from egpo.verl.launch.translation import (
     AGGREGATIONS,
     ALL_TOKENS,
     CORRECTION,
+    EPISODES_OVERLONG,
+    FILTER_METRICS,
     LOSS_MODE,
     MODEL,
+    OVERLONG,
     REWARD,
     ROLLOUT,
     TRAINER_MODE,
@@ -32,14 +36,12 @@ from egpo.verl.launch.translation import (
     float32_settings,
 )
 from egpo.verl.losses import NO_DUAL_CLIP, VERLS_LOSSES, recipe_loss
-from egpo.verl.settings import is_ours
+from egpo.verl.settings import COMMON_KEYS, is_ours
 
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 """verl's names of the KL estimators, and their names in a recipe."""
 TEMPLATE = "data.apply_chat_template_kwargs."
 TRACKERS = get_args(get_args(Trackers.model_fields["trackers"].annotation)[0])
-_COMMON = ("tags", "record", "episodes")
-"""Keys below `algorithm.egpo` that belong to no estimator."""
 _NO_TASK = "verl's configuration does not name the task that judges responses: set task.name (docs/tasks.md)"
 
 
@@ -183,16 +185,36 @@ class SectionReader:
             self.taken.add("trainer.v1.trainer_mode")  # egpo_sync is the same trainer, and logs more
         key = "algorithm.norm_adv_by_std_in_grpo"
         found["normalize"] = self.effective(key, "algorithm.normalize")
-        if self.given.get("algorithm.filter_groups.enable"):
-            found["constant_groups"] = "replace"
+        found |= self._rewards_of_groups()
         if is_ours(estimator):
             found["estimator_settings" if ":" in estimator else estimator] = self._estimator_settings(estimator)
+        return found
+
+    def _rewards_of_groups(self) -> dict[str, Any]:
+        """Return which groups are replaced, and what changes the rewards that the estimator gets."""
+        found: dict[str, Any] = {}
+        fields = Algorithm.model_fields
+        if self.given.get("algorithm.filter_groups.enable"):
+            found["constant_groups"] = "replace"
+            metric = self.effective("algorithm.filter_groups.metric", "algorithm.filter")
+            filters = {theirs: ours for ours, theirs in FILTER_METRICS.items()}
+            if "filter" in fields and metric in filters:
+                found["filter"] = filters[metric]
+        if "random_rewards" in fields and (chance := self.given.get("algorithm.egpo.random_rewards")) is not None:
+            found["random_rewards"] = _float(chance)
+        tokens = self.given.get(f"{OVERLONG}.len") if self.given.get(f"{OVERLONG}.enable") else None
+        tokens = self.given.get(f"{EPISODES_OVERLONG}.tokens", tokens)
+        if "overlong" in fields and tokens is not None:
+            penalty = self.given.get(f"{EPISODES_OVERLONG}.penalty", self.given.get(f"{OVERLONG}.penalty_factor", 1.0))
+            found["overlong"] = {"tokens": tokens, "penalty": _float(penalty)}
         return found
 
     def _estimator_settings(self, estimator: str) -> dict[str, Any]:
         section = estimator_named(estimator).settings if ":" not in estimator else None
         given = [key.removeprefix("algorithm.egpo.") for key in self.given if key.startswith("algorithm.egpo.")]
-        names = section.model_fields if section else [name for name in given if name.partition(".")[0] not in _COMMON]
+        names = (
+            section.model_fields if section else [name for name in given if name.partition(".")[0] not in COMMON_KEYS]
+        )
         found = {}
         for name in names:
             if (key := f"algorithm.egpo.{name}") in self.given:
@@ -240,6 +262,13 @@ class SectionReader:
         if "importance_cap" in Update.model_fields and self.given.get(f"{CORRECTION}.rollout_is") == "token":
             cap = self.effective(f"{CORRECTION}.rollout_is_threshold", "update.importance_cap")
             yield "importance_cap", _float(cap)
+        name = self.given.get("algorithm.egpo.controller.name")
+        if "controller" in Update.model_fields and isinstance(name, str):
+            place = "algorithm.egpo.controller.settings."
+            held = {key.removeprefix(place): value for key, value in self.given.items() if key.startswith(place)}
+            yield "controller", name
+            if held:
+                yield "controller_settings" if ":" in name else name, held
 
     def _optimizer(self) -> dict[str, Any]:
         optim = f"{ACTOR}.optim"

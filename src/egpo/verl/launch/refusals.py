@@ -10,6 +10,7 @@ from egpo.errors import ConfigError, Fault
 from egpo.losses import loss_named
 from egpo.verl.launch.schema.known import ignored_keys, leaves, schema
 from egpo.verl.launch.translation import (
+    FILTER_METRICS,
     Setting,
     algorithm_settings,
     loss_settings,
@@ -156,11 +157,26 @@ def _lacking(config: Config) -> Iterator[Fault]:
         what = "under verl an episode is one sequence of tokens, not one sample per turn"
         yield Fault(what, "rollout.episodes.history", fix)
     yield from _lacking_losses(config)
+    yield from _lacking_filters(config)
     if config.update.schedule == "linear":
         yield Fault("verl has only the schedules `constant` and `cosine`", "update.schedule", "choose one of them")
     if config.algorithm.constant_groups == "drop":
         fix = "set `keep`, or `replace`, under which verl samples other problems instead"
         yield Fault("verl's loss averages over every group, and cannot drop any", "algorithm.constant_groups", fix)
+
+
+def _lacking_filters(config: Config) -> Iterator[Fault]:
+    """Yield faults of settings about rewards that verl cannot combine with the replacement of groups."""
+    algorithm = config.algorithm
+    if algorithm.constant_groups != "replace":
+        return
+    chosen = getattr(algorithm, "filter", "constant")
+    if chosen not in FILTER_METRICS:
+        fix = f"choose one of {', '.join(FILTER_METRICS)}, or train with engine=local"
+        yield Fault(f"verl filters groups by a metric, and cannot call `{chosen}`", "algorithm.filter", fix)
+    if getattr(algorithm, "random_rewards", None) is not None:
+        what = "verl replaces groups by their real rewards, before random ones are drawn"
+        yield Fault(what, "algorithm.random_rewards", "set algorithm.constant_groups=keep")
 
 
 def _lacking_losses(config: Config) -> Iterator[Fault]:

@@ -110,11 +110,31 @@ def algorithm_settings(config: Config) -> Iterator[Setting]:
         for name, value in algorithm.own_settings.items():
             yield Setting(f"algorithm.egpo.{name}", value, f"algorithm.{home}.{name}")
     if algorithm.constant_groups == "replace":
+        metric = FILTER_METRICS.get(getattr(algorithm, "filter", "constant"), "reward")
         yield Setting("algorithm.filter_groups.enable", True, "algorithm.constant_groups")
-        yield Setting("algorithm.filter_groups.metric", "reward", "algorithm.constant_groups")
+        yield Setting("algorithm.filter_groups.metric", metric, "algorithm.constant_groups, algorithm.filter")
+    if (probability := getattr(algorithm, "random_rewards", None)) is not None:
+        yield Setting("algorithm.egpo.random_rewards", probability, "algorithm.random_rewards")
+    yield from _controller(config)
+
+
+FILTER_METRICS = {"constant": "reward", "all_or_none": "acc"}
+"""The filters of groups (`algorithm.filter`), and the metric by which verl filters in the same way."""
+
+
+def _controller(config: Config) -> Iterator[Setting]:
+    """Yield the controller of the weight of the entropy term. verl has none; the plug-in's trainer calls ours."""
+    update: Any = config.update
+    name = getattr(update, "controller", "none")
+    if name != "none":
+        home = "controller_settings" if ":" in name else name
+        yield Setting("algorithm.egpo.controller.name", name, "update.controller")
+        for key, value in update.settings_of_controller.items():
+            yield Setting(f"algorithm.egpo.controller.settings.{key}", value, f"update.{home}.{key}")
 
 
 REWARD = "reward.custom_reward_function"
+OVERLONG, EPISODES_OVERLONG = "reward.reward_kwargs.overlong_buffer_cfg", "algorithm.egpo.overlong"
 
 
 def data_settings(config: Config, files: ProblemFiles) -> Iterator[Setting]:
@@ -133,12 +153,30 @@ def data_settings(config: Config, files: ProblemFiles) -> Iterator[Setting]:
         yield from _episodes(config)
     else:
         yield from _reward(config, files)
+    yield from _overlong(config, files)
 
 
 def _episodes(config: Config) -> Iterator[Setting]:
     """Yield the limits of episodes, for the agent loop. The environments judge: there is no reward function."""
     for name, value in config.rollout.episodes.model_dump(exclude_none=True).items():
         yield Setting(f"algorithm.egpo.episodes.{name}", value, f"rollout.episodes.{name}")
+
+
+def _overlong(config: Config, files: ProblemFiles) -> Iterator[Setting]:
+    """Yield DAPO's overlong penalty: verl's own reward manager has it, the agent loop of episodes has ours."""
+    overlong, source = getattr(config.algorithm, "overlong", None), "algorithm.overlong"
+    if overlong is None:
+        return
+    if files.episodes:
+        yield Setting(f"{EPISODES_OVERLONG}.tokens", overlong.tokens, f"{source}.tokens")
+        yield Setting(f"{EPISODES_OVERLONG}.penalty", overlong.penalty, f"{source}.penalty")
+        return
+    yield Setting("reward.reward_manager.name", "dapo", source)
+    yield Setting(f"{OVERLONG}.enable", True, source)
+    yield Setting(f"{OVERLONG}.len", overlong.tokens, f"{source}.tokens")
+    yield Setting(f"{OVERLONG}.penalty_factor", overlong.penalty, f"{source}.penalty")
+    yield Setting(f"{OVERLONG}.log", False, source)
+    yield Setting("reward.reward_kwargs.max_resp_len", config.rollout.max_response_tokens, f"{source}, rollout")
 
 
 def _reward(config: Config, files: ProblemFiles) -> Iterator[Setting]:
