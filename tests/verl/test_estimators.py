@@ -9,7 +9,7 @@ import torch
 from egpo.advantages import ESTIMATORS as FORMULAS
 from egpo.advantages import Signals
 from egpo.errors import InputError
-from egpo.verl.estimators import register_estimators, with_inputs
+from egpo.verl.estimators import estimator_for, register_estimators, register_forms_of_judged, with_inputs
 from egpo.verl.rows import TokenTables
 from tests.verl.batches import LENGTH, feed_for, keys_of
 
@@ -29,10 +29,10 @@ def token_rewards(reward_N):
     return reward_NT
 
 
-def advantages(feed, reward_N, mask_NT=None):
+def advantages(feed, reward_N, mask_NT=None, name=None):
     mask_NT = torch.ones(len(reward_N), LENGTH) if mask_NT is None else mask_NT
     with with_inputs(feed):
-        advantage_NT, returns_NT = registered(feed.settings.estimator)(
+        advantage_NT, returns_NT = registered(name or feed.settings.estimator)(
             token_level_rewards=token_rewards(reward_N), response_mask=mask_NT, index=None, config=None
         )
     assert torch.equal(advantage_NT, returns_NT)
@@ -168,6 +168,44 @@ def test_an_estimator_from_outside_may_give_advantages_per_token():
 
 def signed_entropy(signals, entropy_BT, mask_BT, scale=1.0):
     return scale * (signals.reward_B - 0.5).unsqueeze(1) * entropy_BT * mask_BT
+
+
+@pytest.mark.parametrize("estimator", ["egpo", "grpo", "token_entropy"])
+def test_a_control_run_learns_from_drawn_rewards_and_keeps_penalties(estimator):
+    """The score at the end of verl's reward is replaced; a penalty of 0.25 that is part of it stays."""
+    drawn_B = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0])
+    feed = replace(feed_for(keys_of(2, 4), estimator=estimator), drawn_B=drawn_B)
+    score_B = feed.rows.score_B
+    penalty_B = torch.tensor([0.25, 0, 0, 0, 0.25, 0, 0, 0])
+    expected = replace(feed_for(keys_of(2, 4), estimator=estimator))
+    name = estimator_for(feed)
+    assert name == ("grpo_of_judged_responses" if estimator == "grpo" else estimator), "verl's own sees the real scores"
+    register_forms_of_judged(SimpleNamespace(register_adv_est=lambda name: lambda fn: TABLE.setdefault(name, fn)))
+    found_NT = advantages(feed, score_B - penalty_B, name=name)
+    torch.testing.assert_close(found_NT, advantages(expected, drawn_B - penalty_B, name=name), rtol=0, atol=1e-6)
+    assert feed.metrics["reward/random_frac"] == 1.0
+    assert feed.metrics["critic/rewards/mean"] == pytest.approx(float((drawn_B - penalty_B).mean()))
+
+
+def test_in_a_control_run_the_estimator_does_not_see_who_was_right():
+    drawn_B = torch.tensor([0.0, 1.0, 1.0, 0.0])
+    feed = feed_for(keys_of(1, 4), estimator="egpo_calibrated", sides="asymmetric")
+    found_NT = advantages(replace(feed, drawn_B=drawn_B), feed.rows.score_B)
+    signals = Signals(drawn_B, [0] * 4, feed.measures.entropy["answer"], drawn_B > 0)
+    expected_B = FORMULAS["egpo_calibrated"](signals, sides="asymmetric")
+    torch.testing.assert_close(found_NT[:, 0], expected_B, rtol=0, atol=1e-6)
+
+
+def test_verls_own_estimators_are_used_where_they_count_as_ours_do():
+    keys = keys_of(1, 4)
+    assert estimator_for(feed_for(keys, estimator="grpo")) == "grpo"
+    assert estimator_for(feed_for(keys, estimator="grpo", failed={1})) == "grpo_of_judged_responses"
+    assert estimator_for(feed_for(keys, estimator="gae", failed={1})) == "gae", "not one of ours"
+    if "rloo" in FORMULAS:
+        outputs = ["a_0_0", "a_0_1", "a_1_0"]
+        assert estimator_for(feed_for(keys, estimator="rloo")) == "rloo"
+        assert estimator_for(feed_for(outputs, estimator="rloo")) == "rloo_of_judged_responses"
+        assert estimator_for(feed_for(outputs, estimator="grpo")) == "grpo", "verl itself takes the last output"
 
 
 def test_without_the_entropy_of_tokens_the_call_is_refused():
