@@ -93,7 +93,7 @@ MAY_IMPORT = {
     "evals": LEAVES | {"config", "environments", "tasks", "rewards", "runs", "local", "serving"},
     "probes": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "reports"},
     "demos": LEAVES | {"advantages", "config", "runs", "evals", "probes", "plans", "reports", "experiments"},
-    "verl": LEAVES | {"config", "environments", "tasks", "rewards", "advantages", "segments", "data", "runs"},
+    "verl": LEAVES | {"config", "environments", "tasks", "rewards", "advantages", "losses", "segments", "data", "runs"},
     "merges": LEAVES | {"config", "data", "runs", "local"},
     "pushes": LEAVES | {"runs", "merges", "local"},
     "comparisons": LEAVES | {"data", "runs", "evals"},

@@ -4,7 +4,7 @@ import torch
 
 from egpo.verl.estimators import EstimatorInputs
 from egpo.verl.measures import Measures
-from egpo.verl.rows import Rows, find_responses
+from egpo.verl.rows import Rows, TokenTables, find_responses
 from egpo.verl.settings import read_settings
 
 LENGTH = 6
@@ -46,4 +46,8 @@ def feed_for(keys, tags=None, *, estimator="egpo", failed=(), seed=0, **settings
     names = ("thinking", "answer", "response")
     measures = Measures(dict.fromkeys(names, entropy_B), dict.fromkeys(names, nll_B), None)
     algorithm = {"adv_estimator": estimator, "egpo": settings}
-    return EstimatorInputs(read_settings(algorithm), responses, rows, measures)
+    generator = torch.Generator().manual_seed(seed + 1)
+    # Padding and earlier outputs of a session have entropies of their own.
+    tokens = TokenTables(torch.rand(len(keys), LENGTH, generator=generator), torch.ones(len(keys), LENGTH).bool())
+    tokens.entropy_NT[responses.row_B] = rows.entropy_BT
+    return EstimatorInputs(read_settings(algorithm), responses, rows, measures, tokens)

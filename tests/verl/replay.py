@@ -5,6 +5,7 @@ from itertools import groupby
 import numpy as np
 import torch
 
+from egpo.advantages import ESTIMATORS
 from egpo.assets import resolve_model
 from egpo.config.schema import Algorithm, Model
 from egpo.local.collect import Batch, _known
@@ -29,8 +30,10 @@ def replay(recorded: Recorded) -> Estimate:
 def algorithm_of(recorded: Recorded) -> Algorithm:
     name, arguments = recorded.about["estimator"], dict(recorded.about["arguments"])
     sections = {"normalize": arguments.pop("normalize"), "estimator": name}
-    if name != "grpo":
-        sections[name] = {**arguments, "entropy_mode": recorded.about["segment"]}
+    row = ESTIMATORS[name]
+    if row.settings and row.settings.model_fields:
+        segment = {"entropy_mode": recorded.about["segment"]} if row.segment else {}
+        sections[name] = {**arguments, **segment}
     return Algorithm.model_validate(sections)
 
 

@@ -34,7 +34,7 @@ from egpo.verl.estimators import (
     EstimatorInputs,
     estimator_for,
     register_estimators,
-    register_grpo_of_judged,
+    register_forms_of_judged,
     with_inputs,
 )
 from egpo.verl.launch.refusals import refuse_what_verl_lacks
@@ -134,7 +134,7 @@ def advantages_under_verl(rows, measures, estimator, reward_B):
     table = {}
     core_algos = SimpleNamespace(register_adv_est=lambda name: lambda fn: table.setdefault(name, fn))
     register_estimators(core_algos)
-    register_grpo_of_judged(core_algos)
+    register_forms_of_judged(core_algos)
     keys = [f"{group}_{row}_0" for row, group in enumerate(rows.groups)]
     responses = find_responses(keys, [{}] * len(keys))
     inputs = EstimatorInputs(read_settings({"adv_estimator": estimator}), responses, rows, measures)

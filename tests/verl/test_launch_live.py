@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -307,3 +308,30 @@ def name_of(pid):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def test_a_method_per_token_and_a_loss_form_per_response(runs):
+    """`token_entropy` is the plug-in's; `gspo` and importance weights are verl's own: two steps of all three."""
+    words = [*COUNTDOWN, "steps=2", "validation.every=0", "checkpoints.every=0", "update.lr=1e-4"]
+    words += ["algorithm.estimator=token_entropy", "algorithm.token_entropy.alpha=0.3"]
+    words += ["update.loss=gspo", "update.aggregation=sequence_mean", "update.clip=0.0003", "update.clip_high=0.0004"]
+    words += ["verl.algorithm.rollout_correction.rollout_is=token"]
+    record = runs / "methods-record"
+    process = launched(runs, "methods", "model.path=egpo-tiny", *words, **{VARIABLE: str(record)})
+    assert process.wait(timeout=LIMIT_S) == 0, screen_of(runs, "methods")
+    folder = RunFolder(runs / "methods")
+    assert steps_of(folder) == [1, 2]
+    for line in read_metrics(folder.metrics):
+        assert set(line) >= EVERY_STEP | {"egpo/bonus/mean", "egpo/bonus/max", "rollout_corr/rollout_is_mean"}
+    recorded = records_in(record)
+    assert len(recorded) == 2
+    for one in recorded:
+        assert one.about["arguments"]["alpha"] == 0.3
+        assert_conforms(one)
+        # A response of a group that differs has an advantage for each token, and the dump their mean.
+        values = [len(np.unique(row[mask])) for row, mask in zip(one.advantage_BT, one.mask_BT, strict=True)]
+        assert max(values) > 10
+    dumped = [row.advantage for row in read_dump(folder.rollouts_of(2))]
+    last = recorded[-1]
+    means = [row[mask].mean() for row, mask in zip(last.advantage_BT, last.mask_BT, strict=True)]
+    assert sorted(dumped) == pytest.approx(sorted(means), abs=1e-5)

@@ -30,6 +30,18 @@ def imported(version, *arguments):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "algorithm.adv_estimator=token_entropy",
+        "algorithm.adv_estimator='mine.estimators:f'",
+        "actor_rollout_ref.actor.policy_loss.loss_mode=mine:loss",
+    ],
+)
+def test_a_method_whose_name_does_not_begin_with_ours_is_known_to_be_ours(argument):
+    assert imported("0.8.0", argument).returncode == 2
+
+
 @pytest.mark.parametrize("version", ["0.8.0", None])
 def test_a_command_that_names_us_ends_at_once_under_a_verl_that_is_not_supported(version):
     done = imported(version, "data.train_batch_size=4", "algorithm.adv_estimator=egpo")

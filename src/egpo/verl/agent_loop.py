@@ -16,13 +16,14 @@ from transformers import GenerationConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 
 from egpo.verl.episode_player import AGENT_NAME, COLUMN, EpisodePlayer, EpisodeSpec, PlayedEpisode, SampledTurn
-from egpo.verl.settings import read_settings
+from egpo.verl.settings import OverlongKeys, read_settings
 
 
 class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
     """One episode. verl makes a new object for every rollout; all objects of a process share the player."""
 
     _player: ClassVar[EpisodePlayer | None] = None
+    _overlong: ClassVar[OverlongKeys | None] = None
 
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **row: Any) -> AgentLoopOutput:
         player, spec = self._shared_player(), EpisodeSpec.from_row(row.get("extra_info"))
@@ -43,6 +44,8 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
         began = time.monotonic()
         played = await player.play(spec, generate)
         output = _output(played, facts, time.monotonic() - began)
+        if (overlong := self._overlong) is not None:
+            output.reward_score -= overlong.of(len(played.tokens), int(self.rollout_config.response_length))
         if not sampling_params.get("logprobs"):  # also of an episode that sampled nothing
             output.response_logprobs = None
         return output
@@ -55,6 +58,7 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
 
     def _new_player(self) -> EpisodePlayer:
         settings = read_settings(OmegaConf.to_container(self.config.algorithm, resolve=True))
+        type(self)._overlong = settings.overlong
         variables = self.apply_chat_template_kwargs
         # The cores are shared by all workers of verl on the machine.
         cores = max(1, (os.cpu_count() or 1) // max(1, int(self.rollout_config.agent.num_workers)))

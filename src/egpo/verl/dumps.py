@@ -69,7 +69,7 @@ def rollout_records(inputs: EstimatorInputs, data: Any, step: int, dump: DumpSet
             reason=str(judged.get("reason", "")),
             problem=_problem(extra, rows.groups[row]),
             sample=seen[rows.groups[row]],
-            advantage=_first_where(advantages[row], rows.mask_BT[row]),
+            advantage=_mean_where(advantages[row], rows.mask_BT[row]),
             failed=bool(judged.get("failed", False)),
             finished=bool(fields.get("finished", length < dump.longest)),
             data_source=str(sources[row] or ""),
@@ -97,10 +97,13 @@ def _where(value_T: Tensor, mask_T: Tensor) -> list[float | None]:
     return [value if own else None for value, own in zip(value_T.tolist(), mask_T.tolist(), strict=True)]
 
 
-def _first_where(value_T: Tensor, mask_T: Tensor) -> float | None:
-    """Return a response's advantage, which is the same at all of its tokens; None if the model wrote no token."""
+def _mean_where(value_T: Tensor, mask_T: Tensor) -> float | None:
+    """Return the mean of a response's advantages over its tokens; None if the model wrote no token."""
     own = value_T[: len(mask_T)][mask_T[: len(value_T)]]
-    return float(own[0]) if len(own) else None
+    if not len(own):
+        return None
+    # Equal advantages stay exactly what they are; their mean could be off by rounding.
+    return float(own[0]) if bool((own == own[0]).all()) else float(own.mean())
 
 
 def _problem(extra: Mapping[str, Any], group: str) -> str:

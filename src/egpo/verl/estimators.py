@@ -20,8 +20,8 @@ from egpo.advantages import Signals, estimator_named, over_tokens
 from egpo.advantages.signals import Metrics
 from egpo.errors import InputError
 from egpo.verl.measures import Measures
-from egpo.verl.rows import Responses, Rows
-from egpo.verl.settings import ESTIMATORS, Settings
+from egpo.verl.rows import Responses, Rows, TokenTables
+from egpo.verl.settings import ESTIMATORS, VERLS_OWN, Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +32,32 @@ class EstimatorInputs:
     responses: Responses
     rows: Rows
     measures: Measures
+    tokens: TokenTables | None = None
+    """Entropy and mask of every row of the batch, for estimators of level "token" alone."""
+    drawn_B: Tensor | None = None
+    """Rewards that were drawn at random, in place of those of the verdicts; None: they were not."""
     metrics: Metrics = field(default_factory=dict)
 
+    def rewards(self, reward_B: Tensor) -> Tensor:
+        """Return what the estimator gets: verl's reward of each response, with the drawn one in place of the score.
+
+        A KL or overlong penalty that is part of verl's reward stays.
+        """
+        if self.drawn_B is None:
+            return reward_B
+        judged = zip(self.rows.information, self.rows.score_B.tolist(), strict=True)
+        scores = [float(known.get("score", score)) for known, score in judged]
+        drawn_B = reward_B - torch.tensor(scores, dtype=reward_B.dtype) + self.drawn_B.to(reward_B.dtype)
+        spread = {"mean": drawn_B.mean(), "max": drawn_B.max(), "min": drawn_B.min()}
+        self.metrics.update({f"critic/rewards/{name}": float(value) for name, value in spread.items()})
+        self.metrics["reward/random_frac"] = 1.0
+        return drawn_B
+
     def advantages(self, estimator: str, reward_B: Tensor, **arguments: Any) -> Tensor:
-        """Return the advantages; 0 for a response that could not be judged, which is left out of its group."""
+        """Return one advantage per response.
+
+        It is 0 for a response that could not be judged, which is left out of its group.
+        """
         kept_B = self.rows.comparable_B
         advantage_B = torch.zeros_like(reward_B)
         if bool(kept_B.any()):
@@ -43,8 +65,33 @@ class EstimatorInputs:
             advantage_B[kept_B] = estimator_named(estimator)(signals, **arguments, metrics=self.metrics)
         return advantage_B
 
+    def token_advantages(self, estimator: str, reward_B: Tensor, **arguments: Any) -> Tensor:
+        """Return one advantage per token of each row of the batch; 0 as in `advantages`, outside the mask, and padding.
+
+        If a session has several outputs, the estimator gets their tokens one after the other, as one response.
+        """
+        tokens, responses, kept_B = self._tokens(), self.responses, self.rows.comparable_B
+        entropy_BT, mask_BT = responses.joined(tokens.entropy_NT), responses.joined(tokens.mask_NT)
+        advantage_BT = torch.zeros_like(entropy_BT)
+        if bool(kept_B.any()):
+            signals, tables = self._signals(reward_B, kept_B), (entropy_BT[kept_B], mask_BT[kept_B])
+            found_BT = estimator_named(estimator)(signals, *tables, **arguments, metrics=self.metrics)
+            advantage_BT[kept_B] = found_BT.to(entropy_BT.dtype) * tables[1]
+        return responses.apart(advantage_BT)
+
+    def _tokens(self) -> TokenTables:
+        if self.tokens is None:
+            raise InputError(
+                f"the estimator `{self.settings.estimator}` was called without the entropy of each token",
+                where="algorithm.adv_estimator",
+                fix=TRAINER_FIX,
+            )
+        return self.tokens
+
     def _signals(self, reward_B: Tensor, kept_B: Tensor) -> Signals:
         segment, correct_B = self.settings.segment, self.rows.correct_B
+        if self.drawn_B is not None:
+            correct_B = self.drawn_B > 0  # an estimator that saw the real verdicts would be no control
         return Signals(
             reward_B=reward_B[kept_B],
             group_B=self.rows.group_B[kept_B],
@@ -67,6 +114,9 @@ def with_inputs(inputs: EstimatorInputs) -> Iterator[EstimatorInputs]:
         _inputs.reset(token)
 
 
+TRAINER_FIX = "run verl's main_ppo with trainer.use_v1=True and trainer.v1.trainer_mode=sync"
+
+
 def _as_verl_calls_it(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
     def advantage_and_returns(token_level_rewards: Tensor, response_mask: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
         inputs = _inputs.get()
@@ -74,26 +124,38 @@ def _as_verl_calls_it(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
             raise InputError(
                 f"the estimator `{name}` was called without the batch's entropy",
                 where="algorithm.adv_estimator",
-                fix="run verl's main_ppo with trainer.use_v1=True and trainer.v1.trainer_mode=sync",
+                fix=TRAINER_FIX,
             )
-        reward_B = token_level_rewards.sum(-1)[inputs.responses.row_B]
-        advantage_B = inputs.advantages(name, reward_B, **inputs.settings.arguments)
-        advantage_NT = over_tokens(inputs.responses.to_rows(advantage_B), response_mask)
+        reward_B = inputs.rewards(token_level_rewards.sum(-1)[inputs.responses.row_B])
+        if estimator_named(name).level == "token":
+            advantage_NT = inputs.token_advantages(name, reward_B, **inputs.settings.arguments) * response_mask
+        else:
+            advantage_B = inputs.advantages(name, reward_B, **inputs.settings.arguments)
+            advantage_NT = over_tokens(inputs.responses.to_rows(advantage_B), response_mask)
         return advantage_NT, advantage_NT
 
     advantage_and_returns.__name__ = name
     return advantage_and_returns
 
 
-GRPO_OF_JUDGED = "grpo_of_judged_responses"
-"""The name of our `grpo` in verl. It is used in steps in which a response could not be judged: verl's own counts its
-score, 0, as that of a wrong answer."""
+OF_JUDGED = "{}_of_judged_responses"
+"""The name in verl of our form of an estimator that verl has itself, such as `grpo`. It is used in steps in which a
+response could not be judged: verl's own counts its score, 0, as that of a wrong answer."""
 
 
 def estimator_for(inputs: EstimatorInputs) -> str:
-    """Return the estimator of a step by its name in verl: that of the configuration, with one exception."""
+    """Return the estimator of a step by its name in verl: that of the configuration, with three exceptions.
+
+    Our form of verl's own estimators computes steps with a response that could not be judged, and those with rewards
+    drawn at random. It also computes steps in which a session has several outputs, unless the estimator is `grpo`: verl
+    would count each as a response.
+    """
     chosen = inputs.settings.estimator
-    return GRPO_OF_JUDGED if chosen == "grpo" and bool(inputs.rows.failed_B.any()) else chosen
+    if chosen not in VERLS_OWN:
+        return chosen
+    counted_apart = chosen != "grpo" and bool((inputs.responses.output_N > 0).any())
+    differs = counted_apart or inputs.drawn_B is not None or bool(inputs.rows.failed_B.any())
+    return OF_JUDGED.format(chosen) if differs else chosen
 
 
 def register_estimators(core_algos: ModuleType, names: Iterable[str] = ESTIMATORS) -> None:
@@ -102,5 +164,7 @@ def register_estimators(core_algos: ModuleType, names: Iterable[str] = ESTIMATOR
         core_algos.register_adv_est(name)(_as_verl_calls_it(name))
 
 
-def register_grpo_of_judged(core_algos: ModuleType) -> None:
-    core_algos.register_adv_est(GRPO_OF_JUDGED)(_as_verl_calls_it("grpo"))
+def register_forms_of_judged(core_algos: ModuleType) -> None:
+    """Register our forms of the estimators that verl has itself, beside verl's own."""
+    for name in VERLS_OWN:
+        core_algos.register_adv_est(OF_JUDGED.format(name))(_as_verl_calls_it(name))

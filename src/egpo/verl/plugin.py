@@ -15,8 +15,12 @@ from collections.abc import Callable
 from types import ModuleType
 
 USE_V1 = "run verl's main_ppo with trainer.use_v1=True and trainer.v1.trainer_mode=sync or colocate_async"
-NAMES_US = re.compile(r"(adv_estimator|trainer_mode)=.?egpo|algorithm\.egpo|reward_manager\.name=.?hybrid")
+NAMES_US = re.compile(
+    r"(adv_estimator|trainer_mode)=.?egpo|algorithm\.egpo|reward_manager\.name=.?hybrid"
+    r"|(adv_estimator|policy_loss\.loss_mode)=.?[\w.]+:"
+)
 """Matches arguments of verl's command line that use the plug-in; `egpo` in a path does not count."""
+NAMES_AN_ESTIMATOR = re.compile(r"adv_estimator=\W?(\w+)")
 
 
 def load() -> None:
@@ -25,8 +29,20 @@ def load() -> None:
         _register_hooks()
     except Exception as error:  # boundary: verl would ignore the error silently
         _print_error(error)
-        if any(map(NAMES_US.search, sys.argv[1:])):
+        if any(map(_uses_us, sys.argv[1:])):
             raise SystemExit(2) from error
+
+
+def _uses_us(argument: str) -> bool:
+    """Return whether an argument of verl's command line uses the plug-in."""
+    if NAMES_US.search(argument):
+        return True
+    named = NAMES_AN_ESTIMATOR.search(argument)
+    try:
+        from egpo.verl.settings import ESTIMATORS
+    except Exception:  # boundary: this import may be what failed
+        return False
+    return named is not None and named[1] in ESTIMATORS
 
 
 def _register_hooks() -> None:
@@ -64,10 +80,12 @@ def _print_error(error: Exception) -> None:
 
 
 def _register_estimators(core_algos: ModuleType) -> None:
-    from egpo.verl.estimators import register_estimators, register_grpo_of_judged
+    from egpo.verl.estimators import register_estimators, register_forms_of_judged
+    from egpo.verl.losses import accept_plugin_losses
 
     register_estimators(core_algos)
-    register_grpo_of_judged(core_algos)
+    register_forms_of_judged(core_algos)
+    accept_plugin_losses(core_algos)
 
 
 def _register_trainers(v1: ModuleType) -> None:

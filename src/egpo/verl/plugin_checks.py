@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from egpo.errors import ConfigError, EgpoError, Fault, nearest
-from egpo.verl.settings import Settings, is_ours, read_settings
+from egpo.verl.control import controller_faults
+from egpo.verl.losses import loss_faults
+from egpo.verl.settings import VERLS_OWN, Settings, is_ours, read_settings
 
 
 def refuse_our_estimators(trainer: Any, fix: str, allowed: type | None = None) -> None:
@@ -83,7 +85,7 @@ def plugin_plan(config: Mapping[str, Any]) -> PluginPlan:
     trainer = config.get("trainer") or {}
     mode = str((trainer.get("v1") or {}).get("trainer_mode", "sync"))
     active = settings.asked or mode.startswith(PREFIX)
-    if active and (faults := list(_refusals(config, settings, mode))):
+    if faults := [*loss_faults(config), *(_refusals(config, settings, mode) if active else ())]:
         raise ConfigError(faults)
     return PluginPlan(settings, mode.removeprefix(PREFIX), active)
 
@@ -105,6 +107,16 @@ def _refusals(config: Mapping[str, Any], settings: Settings, mode: str) -> Itera
             "algorithm.rollout_correction",
             "algorithm.rollout_correction.bypass_mode=False",
         )
+    yield from controller_faults(settings.controller)
+    if settings.controller and (config.get("distillation") or {}).get("enabled"):
+        what = "a controller replaces the loss of verl's workers, and with it that of the distillation"
+        yield Fault(what, "algorithm.egpo.controller", "leave one of the two out")
+    if settings.random_rewards is not None and not (settings.ours or settings.estimator in VERLS_OWN):
+        what = f"`random_rewards` are drawn by the plug-in, which does not compute `{settings.estimator}`"
+        yield Fault(what, "algorithm.egpo.random_rewards", "set algorithm.adv_estimator=grpo")
+    if settings.random_rewards is not None and (config["algorithm"].get("filter_groups") or {}).get("enable"):
+        what = "verl filters groups by their real rewards, before `random_rewards` are drawn"
+        yield Fault(what, "algorithm.egpo.random_rewards", "algorithm.filter_groups.enable=False")
     temperature = rollout.get("temperature", 1.0)
     if not temperature > 0:
         yield Fault(

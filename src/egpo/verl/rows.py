@@ -21,16 +21,31 @@ class Responses:
     """The responses in verl's batch. `row_B`: the row of each session's last output, which is the one that is judged.
 
     `groups`: the uid of each response's prompt. `response_N`: the response that a row of the batch belongs to, -1 for
-    padding.
+    padding. `output_N`: the number of the row among the outputs of its session, from 0; 0 for padding.
     """
 
     row_B: Tensor
     groups: tuple[str, ...]
     response_N: Tensor
+    output_N: Tensor
 
     def to_rows(self, value_B: Tensor) -> Tensor:
         """Return one value for each row of the batch: that of the row's response, or 0 for padding."""
         return torch.cat([value_B, value_B.new_zeros(1)])[self.response_N]
+
+    def joined(self, value_NT: Tensor) -> Tensor:
+        """Return the tokens of each response: those of its outputs one after the other, each T places long."""
+        real_N = self.response_N >= 0
+        num_outputs, length = int(self.output_N.max()) + 1, value_NT.shape[1]
+        value_BOT = value_NT.new_zeros(len(self.row_B), num_outputs, length)
+        value_BOT[self.response_N[real_N], self.output_N[real_N]] = value_NT[real_N]
+        return value_BOT.flatten(1)
+
+    def apart(self, value_BT: Tensor) -> Tensor:
+        """Return the inverse of `joined`, with 0 for padding."""
+        value_BOT = value_BT.reshape(len(value_BT), int(self.output_N.max()) + 1, -1)
+        value_NT = value_BOT[self.response_N.clamp(min=0), self.output_N]
+        return value_NT * (self.response_N >= 0).unsqueeze(1)
 
 
 def find_responses(keys: Sequence[str], tags: Sequence[Mapping[str, Any]]) -> Responses:
@@ -38,18 +53,21 @@ def find_responses(keys: Sequence[str], tags: Sequence[Mapping[str, Any]]) -> Re
 
     verl's keys have the form `uid_session_index`.
     """
-    last: dict[str, tuple[int, int]] = {}
-    session_of: list[str | None] = []
+    outputs: dict[str, list[tuple[int, int]]] = {}
     for row, (key, tag) in enumerate(zip(keys, tags, strict=True)):
         session, _, index = key.rpartition("_")
-        session_of.append(None if tag.get("is_padding", False) else session)
-        if session_of[-1] is not None:
-            last[session] = max(last.get(session, (-1, -1)), (int(index), row))
-    number_of = {session: number for number, session in enumerate(last)}
+        if not tag.get("is_padding", False):
+            outputs.setdefault(session, []).append((int(index), row))
+    response_N = torch.full((len(keys),), -1, dtype=torch.long)
+    output_N = torch.zeros(len(keys), dtype=torch.long)
+    for number, held in enumerate(outputs.values()):
+        for place, (_, row) in enumerate(sorted(held)):
+            response_N[row], output_N[row] = number, place
     return Responses(
-        row_B=torch.tensor([row for _, row in last.values()], dtype=torch.long),
-        groups=tuple(session.rpartition("_")[0] for session in last),
-        response_N=torch.tensor([-1 if s is None else number_of[s] for s in session_of], dtype=torch.long),
+        row_B=torch.tensor([max(held)[1] for held in outputs.values()], dtype=torch.long),
+        groups=tuple(session.rpartition("_")[0] for session in outputs),
+        response_N=response_N,
+        output_N=output_N,
     )
 
 
@@ -134,6 +152,22 @@ def rows_of(data: Any, groups: Sequence[str]) -> Rows:
         information=tuple(_mapping(fields.get("reward_extra_info")) for fields in loop_fields),
         loop_fields=loop_fields,
     )
+
+
+TOKEN_FIELDS = ["entropy", "response_mask"]
+
+
+@dataclass(frozen=True, eq=False)
+class TokenTables:
+    """Entropy and mask of the response tokens of every row of the batch: responses, earlier outputs and padding."""
+
+    entropy_NT: Tensor
+    mask_NT: Tensor
+
+    @classmethod
+    def of(cls, data: Any) -> "TokenTables":
+        """Read a TensorDict that has the keys `TOKEN_FIELDS`."""
+        return cls(_padded(data["entropy"]).float(), _padded(data["response_mask"]).bool())
 
 
 def _padded(jagged: Tensor) -> Tensor:

@@ -11,14 +11,14 @@ from importlib import metadata
 from typing import Any, cast
 
 from packaging.specifiers import SpecifierSet
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from egpo.advantages import ESTIMATORS as TABLE
 from egpo.advantages import estimator_named
 from egpo.config.old_spellings import OLD_KEYS, current_value
 from egpo.config.sections.training import EpisodeSettings, Segments
 from egpo.errors import ConfigError, EgpoError, Fault, nearest, notify_once
-from egpo.sections import PlaceOf, faults_of
+from egpo.sections import Count, Fraction, PlaceOf, Positive, Section, faults_of
 from egpo.support import VERL_VERSION
 
 WHERE = "algorithm.egpo"
@@ -29,13 +29,44 @@ OLDER_SIBLINGS = {old: new for old, new in _OLD.items() if "." not in old}
 """Older keys directly under `algorithm`, and their present names under `algorithm.egpo`."""
 
 
+class OverlongKeys(Section):
+    """DAPO's soft penalty for long episodes. Single responses have verl's own (`reward.reward_manager.name=dapo`)."""
+
+    tokens: Count
+    """Length of the range below `data.max_response_length` in which the penalty rises from 0, in tokens."""
+    penalty: Positive = 1.0
+    """Penalty of an episode of `data.max_response_length` tokens."""
+
+    def of(self, length: int, longest: int) -> float:
+        """Return the penalty of an episode of this length, in tokens."""
+        return self.penalty * min(1.0, max(0.0, (length - (longest - self.tokens)) / self.tokens))
+
+
+class ControllerKeys(Section):
+    """A controller: a function that sets the weight of the entropy term in each step."""
+
+    name: str
+    """`adaptive_entropy`, or `module:name`."""
+    settings: dict[str, Any] = Field({})
+    """The controller's settings."""
+
+
 class _CommonKeys(Segments):
-    """Keys under `algorithm.egpo` that do not depend on the estimator: `tags`, `record` and `episodes`."""
+    """Keys under `algorithm.egpo` that do not depend on the estimator."""
 
     record: str | None = None
     """Folder to which each step's batch is written, with the advantages that verl used. None: nothing is written."""
     episodes: EpisodeSettings = EpisodeSettings()
     """Limits of the episodes of rows with `agent_name: egpo`."""
+    overlong: OverlongKeys | None = None
+    """Penalty for long episodes. None: no penalty."""
+    random_rewards: Fraction | None = None
+    """For a control run: the estimator gets a reward of 1 with this probability, else of 0. None: off."""
+    controller: ControllerKeys | None = None
+    """Controller of the weight of the entropy term. None: the weight is `actor.entropy_coeff`."""
+
+
+COMMON_KEYS = tuple(_CommonKeys.model_fields)
 
 
 class _AnyKeys(_CommonKeys):
@@ -44,8 +75,9 @@ class _AnyKeys(_CommonKeys):
     model_config = ConfigDict(extra="allow")
 
 
-VERLS_OWN = ("grpo",)
-"""Estimators of this package that verl has itself, under the same name."""
+VERLS_OWN = tuple(name for name in ("grpo", "rloo") if name in TABLE)
+"""Estimators of this package that verl has itself, under the same name and with the same values: verl's are used. A
+name of verl's with other values (`grpo_passk`) must not be a name of ours."""
 ESTIMATORS = tuple(name for name in TABLE if name not in VERLS_OWN)
 """Names of the estimators that the plug-in adds to verl."""
 
@@ -81,10 +113,18 @@ class Settings:
     tags: tuple[str, str]
     record: str | None
     episodes: EpisodeSettings
+    overlong: OverlongKeys | None = None
+    random_rewards: float | None = None
+    controller: ControllerKeys | None = None
 
     @property
     def ours(self) -> bool:
         return is_ours(self.estimator)
+
+    @property
+    def per_token(self) -> bool:
+        """Whether the estimator gives one advantage per token, and needs the entropy of each."""
+        return self.ours and estimator_named(self.estimator).level == "token"
 
 
 def read_settings(algorithm: Mapping[str, Any]) -> Settings:
@@ -110,7 +150,7 @@ def read_settings(algorithm: Mapping[str, Any]) -> Settings:
 
 
 def _settings(estimator: str, made: _CommonKeys, algorithm: Mapping[str, Any]) -> Settings:
-    own = made.model_dump(exclude={"tags", "record", "episodes", "entropy_mode"})
+    own = made.model_dump(exclude={*COMMON_KEYS, "entropy_mode"})
     normalize = bool(algorithm.get("norm_adv_by_std_in_grpo", True))
     return Settings(
         estimator=estimator,
@@ -120,6 +160,9 @@ def _settings(estimator: str, made: _CommonKeys, algorithm: Mapping[str, Any]) -
         tags=made.tags,
         record=made.record,
         episodes=made.episodes,
+        overlong=made.overlong,
+        random_rewards=made.random_rewards,
+        controller=made.controller,
     )
 
 

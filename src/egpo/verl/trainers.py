@@ -6,10 +6,13 @@ another mode, derive a class from `EntropyTrainer` and verl's trainer, and add a
 """
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+import torch
 import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
@@ -19,13 +22,22 @@ from verl.trainer.ppo.v1 import PPOTrainerColocateAsync, PPOTrainerSync
 from egpo.advantages.signals import Metrics
 from egpo.runs.dump import write_dump
 from egpo.segments.tags import TokenTexts
+from egpo.verl.control import EntropyControl
 from egpo.verl.dumps import FIELDS as DUMPED_FIELDS
 from egpo.verl.dumps import RECORD_VARIABLE, DumpSettings, rollout_records, write_record
 from egpo.verl.estimators import EstimatorInputs, estimator_for, register_estimators, with_inputs
 from egpo.verl.measures import corrected_metrics, measure, step_metrics, truncated_fraction, usable_tags
 from egpo.verl.plugin_checks import PREFIX, check_data_sources, end_on_failures, plugin_plan
-from egpo.verl.rows import FIELDS, OPTIONAL_FIELDS, find_responses, require_judged, rows_of
-from egpo.verl.settings import is_due
+from egpo.verl.rows import (
+    FIELDS,
+    OPTIONAL_FIELDS,
+    TOKEN_FIELDS,
+    TokenTables,
+    find_responses,
+    require_judged,
+    rows_of,
+)
+from egpo.verl.settings import VERLS_OWN, is_due
 from egpo.verl.validation import ExpectedCounts, Information, judged_validation
 
 
@@ -42,9 +54,12 @@ class EntropyTrainer:
 
     def __init__(self, config: DictConfig) -> None:
         self._corrected: Metrics = {}
+        self._control: EntropyControl | None = None
         self.plan = plugin_plan(OmegaConf.to_container(config, resolve=True))
         if ":" in self.plan.settings.estimator:
             register_estimators(core_algos, [self.plan.settings.estimator])
+        if self.plan.settings.controller is not None:
+            self._control = EntropyControl(self.plan.settings.controller)
         # verl compares the mode with its own names, which have no prefix.
         config.trainer.v1.trainer_mode = self.plan.mode
         super().__init__(config)  # type: ignore[call-arg]
@@ -67,9 +82,8 @@ class EntropyTrainer:
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         if not self.plan.active:
             return super()._compute_advantage(batch, metrics)  # type: ignore[misc]
-        inputs = self._read(batch)
+        inputs = self._drawn(self._read(batch))
         require_judged(inputs.rows)
-        self._corrected = corrected_metrics(inputs.rows)
         algorithm = self.config.algorithm
         chosen, algorithm.adv_estimator = algorithm.adv_estimator, estimator_for(inputs)
         try:
@@ -78,10 +92,43 @@ class EntropyTrainer:
         finally:
             algorithm.adv_estimator = chosen
         if not self.plan.settings.ours:
-            inputs.advantages("grpo", inputs.rows.score_B)  # only for its metrics: the advantages used are verl's
+            # Only for their metrics: the advantages used are verl's.
+            chosen = self.plan.settings.estimator
+            inputs.advantages(chosen if chosen in VERLS_OWN else "grpo", inputs.rows.score_B)
         metrics.update(step_metrics(inputs.rows, inputs.measures) | inputs.metrics)
+        drawn = {name: value for name, value in inputs.metrics.items() if name.startswith("critic/rewards/")}
+        self._corrected = corrected_metrics(inputs.rows) | drawn
         self._record(batch, inputs)
         return batch
+
+    def _drawn(self, inputs: EstimatorInputs) -> EstimatorInputs:
+        """Return the inputs with rewards drawn at random, if the configuration asks for them (a control run)."""
+        probability = self.plan.settings.random_rewards
+        if probability is None:
+            return inputs
+        draws = np.random.default_rng([int(self.config.data.get("seed") or 0), self.global_steps])
+        drawn_B = torch.from_numpy(draws.random(len(inputs.rows.groups)) < probability).float()
+        return replace(inputs, drawn_B=drawn_B)
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        if self._control is not None:
+            actor, workers = self.config.actor_rollout_ref.actor, self.actor_rollout_wg  # type: ignore[attr-defined]
+            metrics.update(self._control.apply(metrics, actor, workers))
+        return super()._update_actor(batch, metrics)  # type: ignore[misc]
+
+    def _save_checkpoint(self) -> None:
+        if self._control is not None:
+            # Before verl's own files: a checkpoint that is complete has the state.
+            self._control.save(Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}")
+        super()._save_checkpoint()  # type: ignore[misc]
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()  # type: ignore[misc]
+        if self._control is not None and self.global_steps:
+            trainer = self.config.trainer
+            folder = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
+            chosen = trainer.resume_from_path if trainer.resume_mode == "resume_path" else folder
+            self._control.load(Path(str(chosen)))
 
     def _read(self, batch: KVBatchMeta) -> EstimatorInputs:
         responses = find_responses(batch.keys, batch.tags)
@@ -90,7 +137,11 @@ class EntropyTrainer:
             tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=[*FIELDS, *OPTIONAL_FIELDS]),
             responses.groups,
         )
-        return EstimatorInputs(self.plan.settings, responses, rows, measure(rows, self.tokenizer, self.tags))
+        settings, tokens = self.plan.settings, None
+        if settings.per_token:
+            data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=TOKEN_FIELDS)
+            tokens = TokenTables.of(data)
+        return EstimatorInputs(settings, responses, rows, measure(rows, self.tokenizer, self.tags), tokens)
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict[str, Any], *rest: Any, **named: Any) -> None:
         super()._compute_metrics(batch, metrics, *rest, **named)  # type: ignore[misc]
@@ -131,7 +182,8 @@ class EntropyTrainer:
         wanted = ["advantages", "token_level_rewards", "rm_scores"]
         used = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=wanted).to_padded_tensor()
         rewards = used["token_level_rewards"] if "token_level_rewards" in used else used["rm_scores"]
-        write_record(Path(folder), self.global_steps, inputs, rewards.sum(-1), used["advantages"])
+        reward_B = inputs.rewards(rewards.sum(-1))
+        write_record(Path(folder), self.global_steps, inputs, reward_B, used["advantages"])
 
 
 def _data_sources(dataset: Any) -> list[str]:

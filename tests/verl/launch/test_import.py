@@ -8,8 +8,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from egpo.advantages import ESTIMATORS
 from egpo.config import Config, load_config, load_recipe
+from egpo.config.sections.algorithm import Algorithm
+from egpo.config.sections.training import Update
 from egpo.errors import InputError
+from egpo.losses import LOSSES
 from egpo.recipes import RECIPES as SHIPPED
 from egpo.verl.launch.dry_run import planned_command, planned_settings
 from egpo.verl.launch.hydra_overrides import format_value, parse_value
@@ -26,6 +30,25 @@ RECIPES = [
 ]
 """Recipes that can be given to verl as they are: a cold start is a stage of its own, before verl."""
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+_FIELDS = {*Algorithm.model_fields, *Update.model_fields, *LOSSES, *ESTIMATORS}
+LATER_KEYS = [
+    overrides
+    for needed, overrides in [
+        ("rloo", ["algorithm.estimator=rloo"]),
+        ("gtpo", ["algorithm.estimator=gtpo"]),
+        ("clip_cov", ["update.loss=clip_cov", "update.clip_cov.ratio=0.01"]),
+        ("kl_cov", ["update.loss=kl_cov", "update.kl_cov.weight=0.5"]),
+        ("cispo", ["update.loss=cispo"]),
+        ("entropy_weight", ["update.entropy_weight=0.01"]),
+        ("importance_cap", ["update.importance_cap=2.5"]),
+        ("controller", ["update.controller=adaptive_entropy", "update.adaptive_entropy.target=0.3"]),
+        ("overlong", ["algorithm.overlong.tokens=16", "algorithm.overlong.penalty=0.5"]),
+        ("random_rewards", ["algorithm.random_rewards=0.5"]),
+        ("filter", ["algorithm.constant_groups=replace", "algorithm.filter=all_or_none"]),
+    ]
+    if needed in _FIELDS
+]
+"""Settings of methods that are in the tables of this version."""
 UNTRANSLATED = {
     "eval", "probe", "prepare", "task.settings", "watch.rollouts_every", "watch.trackers", "validation.problems",
     "checkpoints.keep_last", "checkpoints.keep_best", "algorithm.max_refills", "verl.python", "verl.patience_minutes",
@@ -78,8 +101,10 @@ def told(config):
     for key in UNTRANSLATED:
         section, _, name = key.partition(".")
         (dump[section] if name else dump).pop(name or section)
-    for estimator in {"egpo", "egpo_calibrated"} - {config.algorithm.estimator}:
+    for estimator in ESTIMATORS.keys() & dump["algorithm"].keys() - {config.algorithm.estimator}:
         del dump["algorithm"][estimator]
+    for loss in LOSSES.keys() & dump["update"].keys() - {config.update.loss}:
+        del dump["update"][loss]
     if dump["update"]["kl"] == 0:
         del dump["update"]["kl_in"], dump["update"]["kl_estimator"]
     return dump
@@ -114,6 +139,10 @@ def test_what_a_recipe_tells_verl_is_imported_as_the_same_settings(recipe, words
         ["validation.every=0", "checkpoints.every=0", "steps=9"],
         ["algorithm.estimator=egpo", "algorithm.egpo.lam=0.7", 'segments.tags=["<a>", "</a>"]'],
         ["algorithm.estimator=egpo_calibrated", "algorithm.egpo_calibrated.sides=asymmetric"],
+        ["algorithm.estimator=token_entropy", "algorithm.token_entropy.alpha=0.7"],
+        ["update.loss=gspo", "update.clip=0.0003", "update.clip_high=0.0004"],
+        ["update.loss=tests.verl.test_losses:weighted", "update.loss_settings.weight=2.0"],
+        *LATER_KEYS,
         ["verl.address=head:6379", "verl.device=cuda", "verl.gpus=4", "verl.nodes=2", "verl.tensor_parallel=2"],
         ["model.template.enable_thinking=false", "model.gradient_checkpointing=true", "model.path=some/Model-7B"],
     ],
@@ -228,9 +257,9 @@ def test_limits_of_episodes_come_back(estimator):
 
 
 def test_an_estimator_that_is_not_ours_goes_to_verl_as_it_is():
-    imported = import_verl(VerlSettings({"algorithm.adv_estimator": "rloo", "algorithm.egpo.lam": 0.3}))
-    assert imported.recipe["verl"]["algorithm"] == {"adv_estimator": "rloo"}
-    assert [one.reason for one in imported.left_out] == ["not a setting of the estimator `rloo`"]
+    imported = import_verl(VerlSettings({"algorithm.adv_estimator": "opo", "algorithm.egpo.lam": 0.3}))
+    assert imported.recipe["verl"]["algorithm"] == {"adv_estimator": "opo"}
+    assert [one.reason for one in imported.left_out] == ["not a setting of the estimator `opo`"]
     assert import_verl(VerlSettings({"trainer.nnodes": 1})).recipe["verl"]["algorithm"] == {"adv_estimator": "gae"}
 
 

@@ -1,19 +1,24 @@
 """Our recipe in verl's words. The schema that it is held against is verl's own."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from egpo.advantages import ESTIMATORS
 from egpo.config.sections.algorithm import Algorithm
+from egpo.config.sections.training import Update
 from egpo.errors import ConfigError
+from egpo.losses import LOSSES
 from egpo.runs.folder import RunFolder
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import planned_files
 from egpo.verl.launch.refusals import OURS_ALONE, refuse_what_verl_lacks
 from egpo.verl.launch.schema.known import schema
-from egpo.verl.launch.translation import tensor_parallel, translate
+from egpo.verl.launch.translation import LOSS_MODE, tensor_parallel, translate
 from egpo.verl.settings import read_settings
 from tests.verl.launch.recipes import small
 
@@ -28,7 +33,7 @@ def translated(*overrides, start=0):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("estimator", ["grpo", "egpo", "egpo_calibrated"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("kl_in", ["loss", "reward"])
 def test_every_key_that_is_set_is_one_that_verl_reads(device, estimator, kl_in):
     keys = translated(
@@ -46,7 +51,7 @@ def test_every_key_that_is_set_is_one_that_verl_reads(device, estimator, kl_in):
     assert [key for key in keys if not schema().knows(key) and not key.startswith("hydra.")] == []
 
 
-@pytest.mark.parametrize("estimator", ["grpo", "egpo", "egpo_calibrated"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_plug_in_reads_the_estimator_settings_that_the_recipe_made(estimator):
     """Through the plug-in's own reader: the two sides agree on names and on values."""
     chosen = [f"algorithm.estimator={estimator}", "algorithm.normalize=false", 'segments.tags=["<a>", "</a>"]']
@@ -101,6 +106,95 @@ def test_kl_goes_where_the_recipe_says(kl_in, ours):
     switches = {key: keys[key] for key in (f"{ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward")}
     assert [key for key, on in switches.items() if on] == [ours]
     assert not any(translated()[key] for key in switches)
+
+
+def with_values(config, **sections):
+    """The recipe with these values, whether or not its sections have such keys yet."""
+    changed = {name: getattr(config, name).model_copy(update=values) for name, values in sections.items()}
+    return config.model_copy(update=changed)
+
+
+def translated_with(config, episodes=False):
+    places = VerlPlaces(RunFolder(Path(config.runs) / config.name))
+    files = replace(planned_files(config, places), episodes=episodes)
+    return {setting.key: setting.value for setting in translate(config, places, files)}
+
+
+@pytest.mark.parametrize(("loss", "mode"), [("clipped", "vanilla"), ("gspo", "gspo"), ("cispo", "cispo")])
+def test_a_loss_form_that_verl_has_is_selected_by_verls_name(loss, mode):
+    if loss in LOSSES:
+        assert translated(f"update.loss={loss}")[LOSS_MODE] == mode
+
+
+@pytest.mark.skipif("kl_cov" not in LOSSES, reason="the table has no kl_cov")
+def test_settings_of_a_loss_form_go_to_verls_keys():
+    keys = translated("update.loss=clip_cov", "update.clip_cov.ratio=0.01", "update.clip_cov.upper=9.0")
+    held = [
+        keys[f"{ACTOR}.policy_loss.{name}"] for name in ("loss_mode", "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub")
+    ]
+    assert held == ["clip_cov", 0.01, 1.0, 9.0]
+    keys = translated("update.loss=kl_cov", "update.kl_cov.weight=0.5")
+    held = [keys[f"{ACTOR}.policy_loss.{name}"] for name in ("loss_mode", "kl_cov_ratio", "ppo_kl_coef")]
+    assert held == ["kl_cov", 0.002, 0.5]
+    with pytest.raises(ConfigError, match="verl's `kl_cov` needs a ratio above 0"):
+        refuse_what_verl_lacks(small("update.loss=kl_cov", "update.kl_cov.ratio=0.0"))
+
+
+def test_a_loss_form_from_outside_goes_to_the_plug_in_unless_it_chooses_tokens():
+    loss = "tests.verl.test_losses:weighted"
+    mode = translated(f"update.loss={loss}", "update.loss_settings.weight=2.0")[LOSS_MODE]
+    assert mode == loss + '?{"weight": 2.0}'
+    refuse_what_verl_lacks(small(f"update.loss={loss}"))
+    with pytest.raises(ConfigError, match=r"^update\.loss: .*chooses among the tokens of a mini-batch"):
+        refuse_what_verl_lacks(small("update.loss=tests.verl.test_losses:choosing"))
+
+
+def test_terms_beside_the_loss_are_verls_own():
+    plain = translated_with(small())
+    assert f"{ACTOR}.entropy_coeff" not in plain
+    assert "algorithm.rollout_correction.rollout_is" not in plain
+    keys = translated_with(with_values(small(), update={"entropy_weight": 0.01, "importance_cap": 2.0}))
+    assert keys[f"{ACTOR}.entropy_coeff"] == 0.01
+    assert keys["algorithm.rollout_correction.rollout_is"] == "token"
+    assert keys["algorithm.rollout_correction.rollout_is_threshold"] == 2.0
+    assert all(schema().knows(key) for key in keys if not key.startswith("hydra."))
+
+
+def test_an_overlong_penalty_is_verls_for_responses_and_the_agent_loops_for_episodes():
+    overlong = SimpleNamespace(tokens=16, penalty=0.5)
+    config = with_values(small(), algorithm={"overlong": overlong})
+    keys = translated_with(config)
+    buffer = "reward.reward_kwargs.overlong_buffer_cfg"
+    assert keys["reward.reward_manager.name"] == "dapo"
+    assert [keys[f"{buffer}.{name}"] for name in ("enable", "len", "penalty_factor")] == [True, 16, 0.5]
+    assert keys["reward.reward_kwargs.max_resp_len"] == 64
+    assert all(schema().knows(key) for key in keys if not key.startswith("hydra."))
+    keys = translated_with(config, episodes=True)
+    assert "reward.reward_manager.name" not in keys
+    read = read_settings({"adv_estimator": "grpo", "egpo": {"overlong": {"tokens": 16, "penalty": 0.5}}}).overlong
+    assert (keys["algorithm.egpo.overlong.tokens"], keys["algorithm.egpo.overlong.penalty"]) == (16, 0.5)
+    assert [read.of(length, 64) for length in (10, 48, 56, 64, 70)] == [0.0, 0.0, 0.25, 0.5, 0.5]
+
+
+def test_random_rewards_are_drawn_by_the_plug_in_and_filters_are_metrics_of_verls():
+    keys = translated_with(with_values(small(), algorithm={"random_rewards": 0.5}))
+    assert keys["algorithm.egpo.random_rewards"] == 0.5
+    replaced = small("algorithm.constant_groups=replace")
+    assert translated_with(replaced)["algorithm.filter_groups.metric"] == "reward"
+    keys = translated_with(with_values(replaced, algorithm={"filter": "all_or_none"}))
+    assert keys["algorithm.filter_groups.metric"] == "acc"
+    with pytest.raises(ConfigError, match=r"algorithm\.filter: verl filters groups by a metric, and cannot call `a:b`"):
+        refuse_what_verl_lacks(with_values(replaced, algorithm={"filter": "a:b"}))
+    with pytest.raises(ConfigError, match=r"algorithm\.random_rewards: verl replaces groups by their real rewards"):
+        refuse_what_verl_lacks(with_values(replaced, algorithm={"random_rewards": 0.5}))
+
+
+@pytest.mark.skipif("controller" not in Update.model_fields, reason="recipes have no controllers")
+def test_a_controller_goes_to_the_plug_in():
+    keys = translated("update.controller=adaptive_entropy", "update.adaptive_entropy.target=0.3")
+    assert keys["algorithm.egpo.controller.name"] == "adaptive_entropy"
+    assert keys["algorithm.egpo.controller.settings.target"] == 0.3
+    refuse_what_verl_lacks(small("update.controller=adaptive_entropy"))
 
 
 def test_what_the_recipe_says_in_verls_words_wins():

@@ -11,7 +11,10 @@ from typing import Any, get_args
 
 from egpo.advantages import ESTIMATORS, estimator_named
 from egpo.config.old_spellings import OLD_KEYS, current_value
-from egpo.config.sections.training import EpisodeSettings, Trackers
+from egpo.config.sections.algorithm import Algorithm
+from egpo.config.sections.training import EpisodeSettings, Trackers, Update
+from egpo.errors import InputError
+from egpo.losses import LOSSES
 from egpo.model_sources import short_names
 from egpo.tasks.loading import SOURCED_TASKS
 from egpo.verl.launch.problems import UNMEASURED
@@ -20,22 +23,25 @@ from egpo.verl.launch.translation import (
     ACTOR,
     AGGREGATIONS,
     ALL_TOKENS,
+    CORRECTION,
+    EPISODES_OVERLONG,
+    FILTER_METRICS,
+    LOSS_MODE,
     MODEL,
-    NO_DUAL_CLIP,
+    OVERLONG,
     REWARD,
     ROLLOUT,
     TRAINER_MODE,
     USUAL_MICRO_TOKENS,
     float32_settings,
 )
-from egpo.verl.settings import is_ours
+from egpo.verl.losses import NO_DUAL_CLIP, VERLS_LOSSES, recipe_loss
+from egpo.verl.settings import COMMON_KEYS, is_ours
 
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 """verl's names of the KL estimators, and their names in a recipe."""
 TEMPLATE = "data.apply_chat_template_kwargs."
 TRACKERS = get_args(get_args(Trackers.model_fields["trackers"].annotation)[0])
-_COMMON = ("tags", "record", "episodes")
-"""Keys below `algorithm.egpo` that belong to no estimator."""
 _NO_TASK = "verl's configuration does not name the task that judges responses: set task.name (docs/tasks.md)"
 
 
@@ -179,16 +185,36 @@ class SectionReader:
             self.taken.add("trainer.v1.trainer_mode")  # egpo_sync is the same trainer, and logs more
         key = "algorithm.norm_adv_by_std_in_grpo"
         found["normalize"] = self.effective(key, "algorithm.normalize")
-        if self.given.get("algorithm.filter_groups.enable"):
-            found["constant_groups"] = "replace"
+        found |= self._rewards_of_groups()
         if is_ours(estimator):
             found["estimator_settings" if ":" in estimator else estimator] = self._estimator_settings(estimator)
+        return found
+
+    def _rewards_of_groups(self) -> dict[str, Any]:
+        """Return which groups are replaced, and what changes the rewards that the estimator gets."""
+        found: dict[str, Any] = {}
+        fields = Algorithm.model_fields
+        if self.given.get("algorithm.filter_groups.enable"):
+            found["constant_groups"] = "replace"
+            metric = self.effective("algorithm.filter_groups.metric", "algorithm.filter")
+            filters = {theirs: ours for ours, theirs in FILTER_METRICS.items()}
+            if "filter" in fields and metric in filters:
+                found["filter"] = filters[metric]
+        if "random_rewards" in fields and (chance := self.given.get("algorithm.egpo.random_rewards")) is not None:
+            found["random_rewards"] = _float(chance)
+        tokens = self.given.get(f"{OVERLONG}.len") if self.given.get(f"{OVERLONG}.enable") else None
+        tokens = self.given.get(f"{EPISODES_OVERLONG}.tokens", tokens)
+        if "overlong" in fields and tokens is not None:
+            penalty = self.given.get(f"{EPISODES_OVERLONG}.penalty", self.given.get(f"{OVERLONG}.penalty_factor", 1.0))
+            found["overlong"] = {"tokens": tokens, "penalty": _float(penalty)}
         return found
 
     def _estimator_settings(self, estimator: str) -> dict[str, Any]:
         section = estimator_named(estimator).settings if ":" not in estimator else None
         given = [key.removeprefix("algorithm.egpo.") for key in self.given if key.startswith("algorithm.egpo.")]
-        names = section.model_fields if section else [name for name in given if name.partition(".")[0] not in _COMMON]
+        names = (
+            section.model_fields if section else [name for name in given if name.partition(".")[0] not in COMMON_KEYS]
+        )
         found = {}
         for name in names:
             if (key := f"algorithm.egpo.{name}") in self.given:
@@ -204,6 +230,7 @@ class SectionReader:
             "epochs": self.effective(f"{ACTOR}.ppo_epochs", "update.epochs"),
             "mini_batch": None if mini == rollout["prompts"] else mini,
         }
+        found |= self._loss()
         aggregations = {theirs: ours for ours, theirs in AGGREGATIONS.items()}
         mode = self.effective(f"{ACTOR}.loss_agg_mode", "update.aggregation")
         if str(mode) in aggregations:
@@ -211,6 +238,37 @@ class SectionReader:
         if (tokens := self._micro_tokens(rollout["max_response_tokens"])) is not None:
             found["micro_tokens"] = tokens
         return found | dict(self._kl())
+
+    def _loss(self) -> dict[str, Any]:
+        """Return the loss form with its settings, and the terms beside it. Other modes of verl go below `verl:`."""
+        found: dict[str, Any] = {}
+        mode = self.effective(LOSS_MODE, "update.loss")
+        ours = {row.mode: name for name, row in VERLS_LOSSES.items() if name in LOSSES}
+        if mode in ours:
+            name = found["loss"] = ours[mode]
+            keys = {key: f"{ACTOR}.policy_loss.{theirs}" for key, theirs in VERLS_LOSSES[name].keys.items()}
+            if keys:
+                values = {key: self.effective(theirs, f"update.{name}.{key}") for key, theirs in keys.items()}
+                found[name] = {key: _float(value) for key, value in values.items()}
+        elif plugin := _plugin_loss(mode):
+            found["loss"], settings = plugin
+            if settings:
+                found["loss_settings" if ":" in plugin[0] else plugin[0]] = settings
+        return found | dict(self._corrections())
+
+    def _corrections(self) -> Iterator[tuple[str, Any]]:
+        if "entropy_weight" in Update.model_fields and (weight := self.given.get(f"{ACTOR}.entropy_coeff")):
+            yield "entropy_weight", _float(weight)
+        if "importance_cap" in Update.model_fields and self.given.get(f"{CORRECTION}.rollout_is") == "token":
+            cap = self.effective(f"{CORRECTION}.rollout_is_threshold", "update.importance_cap")
+            yield "importance_cap", _float(cap)
+        name = self.given.get("algorithm.egpo.controller.name")
+        if "controller" in Update.model_fields and isinstance(name, str):
+            place = "algorithm.egpo.controller.settings."
+            held = {key.removeprefix(place): value for key, value in self.given.items() if key.startswith(place)}
+            yield "controller", name
+            if held:
+                yield "controller_settings" if ":" in name else name, held
 
     def _optimizer(self) -> dict[str, Any]:
         optim = f"{ACTOR}.optim"
@@ -331,6 +389,13 @@ class SectionReader:
 def _float(value: Any) -> Any:
     """Return an int as a float if that is exact; anything else unchanged."""
     return float(value) if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else value
+
+
+def _plugin_loss(mode: Any) -> tuple[str, dict[str, Any]] | None:
+    try:
+        return recipe_loss(mode) if isinstance(mode, str) else None
+    except InputError:
+        return None
 
 
 def _json_section(text: Any) -> dict[str, Any]:

@@ -7,8 +7,18 @@ from typing import Any
 
 from egpo.config import Config
 from egpo.errors import ConfigError, Fault
+from egpo.losses import loss_named
 from egpo.verl.launch.schema.known import ignored_keys, leaves, schema
-from egpo.verl.launch.translation import Setting, algorithm_settings, merged, rollout_settings, tensor_parallel
+from egpo.verl.launch.translation import (
+    FILTER_METRICS,
+    Setting,
+    algorithm_settings,
+    loss_settings,
+    merged,
+    rollout_settings,
+    tensor_parallel,
+)
+from egpo.verl.losses import VERLS_LOSSES, choosing_fault
 from egpo.verl.plugin_checks import plugin_plan
 
 _LOCAL = "leave the setting out, or train with engine=local"
@@ -59,6 +69,11 @@ def _unheeded(config: Config) -> Iterator[tuple[str, str]]:
         yield "algorithm.max_refills", "verl samples until the step is full"
     if config.rollout.alternatives:
         yield "rollout.alternatives", "verl's sampling does not return the likeliest tokens"
+    if config.update.loss in VERLS_LOSSES:
+        own = getattr(config.update, config.update.loss, None)
+        for name, reason in VERLS_LOSSES[config.update.loss].lacks.items():
+            if name in getattr(own, "model_fields_set", ()):
+                yield f"update.{config.update.loss}.{name}", reason
     for key in raw:
         if key.startswith("critic.") and raw.get("critic.enable") is not True:
             yield f"verl.{key}", f"`{algorithm.estimator}` trains no critic"
@@ -75,6 +90,7 @@ def _plugin(config: Config) -> list[Fault]:
         [
             *rollout_settings(config, 0),
             *algorithm_settings(config),
+            *_losses(config),
             *(Setting(key, value, "verl") for key, value in leaves(config.verl.raw)),
         ]
     )
@@ -83,6 +99,12 @@ def _plugin(config: Config) -> list[Fault]:
     except ConfigError as error:
         return [replace(fault, where=f"verl.{fault.where}") for fault in error.faults]
     return []
+
+
+def _losses(config: Config) -> Iterator[Setting]:
+    """Yield the settings of the loss form, unless `_lacking` refuses it."""
+    if choosing_fault(config.update.loss, loss_named(config.update.loss)) is None:
+        yield from loss_settings(config)
 
 
 def _tree(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,11 +156,36 @@ def _lacking(config: Config) -> Iterator[Fault]:
         fix = "set `keep`: earlier turns stay as they were sampled; or train with engine=local"
         what = "under verl an episode is one sequence of tokens, not one sample per turn"
         yield Fault(what, "rollout.episodes.history", fix)
+    yield from _lacking_losses(config)
+    yield from _lacking_filters(config)
     if config.update.schedule == "linear":
         yield Fault("verl has only the schedules `constant` and `cosine`", "update.schedule", "choose one of them")
     if config.algorithm.constant_groups == "drop":
         fix = "set `keep`, or `replace`, under which verl samples other problems instead"
         yield Fault("verl's loss averages over every group, and cannot drop any", "algorithm.constant_groups", fix)
+
+
+def _lacking_filters(config: Config) -> Iterator[Fault]:
+    """Yield faults of settings about rewards that verl cannot combine with the replacement of groups."""
+    algorithm = config.algorithm
+    if algorithm.constant_groups != "replace":
+        return
+    chosen = getattr(algorithm, "filter", "constant")
+    if chosen not in FILTER_METRICS:
+        fix = f"choose one of {', '.join(FILTER_METRICS)}, or train with engine=local"
+        yield Fault(f"verl filters groups by a metric, and cannot call `{chosen}`", "algorithm.filter", fix)
+    if getattr(algorithm, "random_rewards", None) is not None:
+        what = "verl replaces groups by their real rewards, before random ones are drawn"
+        yield Fault(what, "algorithm.random_rewards", "set algorithm.constant_groups=keep")
+
+
+def _lacking_losses(config: Config) -> Iterator[Fault]:
+    update = config.update
+    if fault := choosing_fault(update.loss, loss_named(update.loss)):
+        yield fault
+    if update.loss in VERLS_LOSSES and update.settings_of_loss.get("ratio") == 0:
+        fix = "set a value above 0, or another loss form"
+        yield Fault(f"verl's `{update.loss}` needs a ratio above 0", f"update.{update.loss}.ratio", fix)
 
 
 def _indivisible(config: Config) -> Iterator[Fault]:

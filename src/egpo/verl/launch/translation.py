@@ -18,6 +18,7 @@ from egpo.verl.cpu import launch_settings as cpu
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import ProblemFiles
 from egpo.verl.launch.schema.known import leaves
+from egpo.verl.losses import NO_DUAL_CLIP, VERLS_LOSSES, loss_mode
 from egpo.verl.settings import is_ours
 
 MODEL, ACTOR = "actor_rollout_ref.model", "actor_rollout_ref.actor"
@@ -109,11 +110,31 @@ def algorithm_settings(config: Config) -> Iterator[Setting]:
         for name, value in algorithm.own_settings.items():
             yield Setting(f"algorithm.egpo.{name}", value, f"algorithm.{home}.{name}")
     if algorithm.constant_groups == "replace":
+        metric = FILTER_METRICS.get(getattr(algorithm, "filter", "constant"), "reward")
         yield Setting("algorithm.filter_groups.enable", True, "algorithm.constant_groups")
-        yield Setting("algorithm.filter_groups.metric", "reward", "algorithm.constant_groups")
+        yield Setting("algorithm.filter_groups.metric", metric, "algorithm.constant_groups, algorithm.filter")
+    if (probability := getattr(algorithm, "random_rewards", None)) is not None:
+        yield Setting("algorithm.egpo.random_rewards", probability, "algorithm.random_rewards")
+    yield from _controller(config)
+
+
+FILTER_METRICS = {"constant": "reward", "all_or_none": "acc"}
+"""The filters of groups (`algorithm.filter`), and the metric by which verl filters in the same way."""
+
+
+def _controller(config: Config) -> Iterator[Setting]:
+    """Yield the controller of the weight of the entropy term. verl has none; the plug-in's trainer calls ours."""
+    update: Any = config.update
+    name = getattr(update, "controller", "none")
+    if name != "none":
+        home = "controller_settings" if ":" in name else name
+        yield Setting("algorithm.egpo.controller.name", name, "update.controller")
+        for key, value in update.settings_of_controller.items():
+            yield Setting(f"algorithm.egpo.controller.settings.{key}", value, f"update.{home}.{key}")
 
 
 REWARD = "reward.custom_reward_function"
+OVERLONG, EPISODES_OVERLONG = "reward.reward_kwargs.overlong_buffer_cfg", "algorithm.egpo.overlong"
 
 
 def data_settings(config: Config, files: ProblemFiles) -> Iterator[Setting]:
@@ -132,12 +153,30 @@ def data_settings(config: Config, files: ProblemFiles) -> Iterator[Setting]:
         yield from _episodes(config)
     else:
         yield from _reward(config, files)
+    yield from _overlong(config, files)
 
 
 def _episodes(config: Config) -> Iterator[Setting]:
     """Yield the limits of episodes, for the agent loop. The environments judge: there is no reward function."""
     for name, value in config.rollout.episodes.model_dump(exclude_none=True).items():
         yield Setting(f"algorithm.egpo.episodes.{name}", value, f"rollout.episodes.{name}")
+
+
+def _overlong(config: Config, files: ProblemFiles) -> Iterator[Setting]:
+    """Yield DAPO's overlong penalty: verl's own reward manager has it, the agent loop of episodes has ours."""
+    overlong, source = getattr(config.algorithm, "overlong", None), "algorithm.overlong"
+    if overlong is None:
+        return
+    if files.episodes:
+        yield Setting(f"{EPISODES_OVERLONG}.tokens", overlong.tokens, f"{source}.tokens")
+        yield Setting(f"{EPISODES_OVERLONG}.penalty", overlong.penalty, f"{source}.penalty")
+        return
+    yield Setting("reward.reward_manager.name", "dapo", source)
+    yield Setting(f"{OVERLONG}.enable", True, source)
+    yield Setting(f"{OVERLONG}.len", overlong.tokens, f"{source}.tokens")
+    yield Setting(f"{OVERLONG}.penalty_factor", overlong.penalty, f"{source}.penalty")
+    yield Setting(f"{OVERLONG}.log", False, source)
+    yield Setting("reward.reward_kwargs.max_resp_len", config.rollout.max_response_tokens, f"{source}, rollout")
 
 
 def _reward(config: Config, files: ProblemFiles) -> Iterator[Setting]:
@@ -221,10 +260,6 @@ def _validation(config: Config) -> Iterator[Setting]:
     yield Setting(f"{ROLLOUT}.val_kwargs.top_k", config.rollout.top_k or ALL_TOKENS, "rollout.top_k")
 
 
-NO_DUAL_CLIP = 1e9
-"""A dual clip without effect. verl always clips the loss of negative advantages, but first cuts ratios at exp(20) =
-4.9e8, which is below this value."""
-
 AGGREGATIONS = {
     "token_mean": "token-mean",
     "sequence_mean": "seq-mean-token-mean",
@@ -246,9 +281,37 @@ def update_settings(config: Config, longest_prompt: int) -> Iterator[Setting]:
     yield Setting(f"{ACTOR}.ppo_mini_batch_size", update.mini_batch or config.rollout.prompts, "update.mini_batch")
     yield Setting(f"{ACTOR}.data_loader_seed", config.seed, "seed")
     yield Setting(f"{ACTOR}.fsdp_config.seed", config.seed, "seed")
+    yield from loss_settings(config)
     yield from _clips(config)
+    yield from _corrections(config)
     yield from _kl(config)
     yield from _micro_batches(config, longest_prompt)
+
+
+LOSS_MODE = f"{ACTOR}.policy_loss.loss_mode"
+
+
+def loss_settings(config: Config) -> Iterator[Setting]:
+    """Yield the loss form: verl's own if it has it, with its keys, else a mode that the plug-in registers."""
+    update = config.update
+    settings = update.settings_of_loss
+    yield Setting(LOSS_MODE, loss_mode(update.loss, settings), "update.loss")
+    if update.loss in VERLS_LOSSES:
+        for ours, theirs in VERLS_LOSSES[update.loss].keys.items():
+            yield Setting(f"{ACTOR}.policy_loss.{theirs}", settings[ours], f"update.{update.loss}.{ours}")
+
+
+CORRECTION = "algorithm.rollout_correction"
+
+
+def _corrections(config: Config) -> Iterator[Setting]:
+    """Yield the weight of the entropy term, and the cap of the weights that correct for the sampler's arithmetic."""
+    if weight := getattr(config.update, "entropy_weight", 0.0):
+        yield Setting(f"{ACTOR}.entropy_coeff", weight, "update.entropy_weight")
+    if (cap := getattr(config.update, "importance_cap", None)) is not None:
+        yield Setting(f"{CORRECTION}.rollout_is", "token", "update.importance_cap")
+        yield Setting(f"{CORRECTION}.rollout_is_threshold", cap, "update.importance_cap")
+        yield Setting(f"{ROLLOUT}.calculate_log_probs", True, "update.importance_cap")
 
 
 def _clips(config: Config) -> Iterator[Setting]:

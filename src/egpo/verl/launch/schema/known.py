@@ -22,6 +22,7 @@ OPEN = (
     "distillation.teacher_models",
     "ray_kwargs.ray_init",
     "reward.custom_reward_function.reward_kwargs",
+    "reward.reward_kwargs",
     "transfer_queue.backend",
 )
 """Sections that verl passes on to other code: their keys are not checked here."""
