@@ -228,9 +228,9 @@ def test_limits_of_episodes_come_back(estimator):
 
 
 def test_an_estimator_that_is_not_ours_goes_to_verl_as_it_is():
-    imported = import_verl(VerlSettings({"algorithm.adv_estimator": "rloo", "algorithm.egpo.lam": 0.3}))
-    assert imported.recipe["verl"]["algorithm"] == {"adv_estimator": "rloo"}
-    assert [one.reason for one in imported.left_out] == ["not a setting of the estimator `rloo`"]
+    imported = import_verl(VerlSettings({"algorithm.adv_estimator": "opo", "algorithm.egpo.lam": 0.3}))
+    assert imported.recipe["verl"]["algorithm"] == {"adv_estimator": "opo"}
+    assert [one.reason for one in imported.left_out] == ["not a setting of the estimator `opo`"]
     assert import_verl(VerlSettings({"trainer.nnodes": 1})).recipe["verl"]["algorithm"] == {"adv_estimator": "gae"}
 
 
