@@ -53,7 +53,10 @@ def loop_over_rows(reward_BT, group_B, mask_BT):
 
 
 def estimated(name, batch):
-    signals = Signals(batch["reward_BT"].sum(-1), batch["group_B"], batch["entropy_B"])
+    reward_B = batch["reward_BT"].sum(-1)
+    signals = Signals(reward_B, batch["group_B"], batch["entropy_B"], correct_B=reward_B > 0)
+    if ESTIMATORS[name].level == "token":
+        return ESTIMATORS[name](signals, batch["entropy_BT"], batch["mask_BT"].bool())
     return over_tokens(ESTIMATORS[name](signals), batch["mask_BT"])
 
 

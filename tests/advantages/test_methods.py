@@ -180,6 +180,16 @@ def test_the_best_of_one_is_grpo_but_for_the_kind_of_standard_deviation(batch):
     close(pass_at_k(batch.signals(), k=1), grpo(batch.signals()) * (size_B / (size_B - 1)).sqrt(), 1e-2)
 
 
+@pytest.mark.parametrize("k", [2, 3, 5])
+@pytest.mark.parametrize("n", [6, 7, 11, 16, 33])
+def test_where_every_subset_has_a_right_response_the_advantage_is_exactly_zero(n, k):
+    num_right = n - k + 1
+    signals = Signals(torch.tensor([0.9] * num_right + [0.2] * (k - 1)), [0] * n)
+    assert not pass_at_k(signals, k=k).any()
+    assert explain("pass_at_k", signals, k=k)["egpo/best_of_k/saturated_frac"] == 1.0
+    assert pass_at_k(signals, k=k - 1).any()
+
+
 def test_groups_of_at_most_k_responses_are_named():
     signals = Signals([1.0, 0.0, 1.0, 0.0, 0.0], ["a", "a", "b", "b", "b"])
     with pytest.warns(EgpoWarning, match="1 of 2 groups have at most k = 2 responses and no gradient"):

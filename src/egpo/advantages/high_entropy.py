@@ -56,5 +56,5 @@ def _quantile(value_K: Tensor, fraction: float) -> Tensor:
     """Return the quantile, linear between two values. (`torch.quantile` takes no more than 2^24 values.)"""
     place = fraction * (len(value_K) - 1)
     low = min(int(place), len(value_K) - 1)
-    sorted_K = value_K.sort().values
-    return sorted_K[low].lerp(sorted_K[min(low + 1, len(value_K) - 1)], place - low)
+    at_low, above = (value_K.kthvalue(min(rank, len(value_K))).values for rank in (low + 1, low + 2))
+    return at_low.lerp(above, place - low)
