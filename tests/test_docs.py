@@ -85,6 +85,14 @@ def test_every_estimator_has_its_page_with_an_executed_example():
         assert blocks(ROOT / "docs" / "algorithms" / f"{name}.md", "python")
 
 
+def test_every_loss_form_and_controller_has_its_page_with_an_executed_example():
+    from egpo.controllers import CONTROLLERS
+    from egpo.losses import LOSSES
+
+    for name in {*LOSSES, *CONTROLLERS} - {"clipped", "none"}:
+        assert blocks(ROOT / "docs" / "algorithms" / f"{name}.md", "python")
+
+
 def test_links_between_pages_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", prose(page)):

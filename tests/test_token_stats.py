@@ -1,5 +1,9 @@
 """The chunked statistics equal full logits and autograd, in value and gradient."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -259,3 +263,37 @@ def test_bad_input_is_named(change, message):
     arguments = {"hidden": hidden, "head_weight": weight, "targets": targets, "temperature": 1.0} | change
     with pytest.raises(InputError, match=message):
         token_stats(**arguments)
+
+
+INTERPRETED = """
+import torch
+from egpo.token_stats.chunked import Upstream, stats_gradient
+from egpo.token_stats.kernels import fused_logp_gradient, fused_stats_gradient
+
+torch.manual_seed(0)
+for tokens, words, t in ((5, 37, 0.7), (3, 5000, 1.3), (1, 1, 1.0)):
+    logit = 3 * torch.randn(tokens, words)
+    if words > 1:
+        logit[0, 0] = -torch.inf
+    logp = (logit / t).log_softmax(-1)
+    entropy = -(logp.exp() * logp.masked_fill(logp == -torch.inf, 0.0)).sum(-1)
+    lse, target = (logit / t).logsumexp(-1), torch.arange(tokens) * 7 % (words + 2) - 1
+    g, h = torch.randn(tokens), torch.randn(tokens)
+    exact = Upstream(*(each.double() for each in (lse, entropy, g, h)))
+    expected = stats_gradient(logit.double(), exact, target, t, torch.float64)
+    found = fused_stats_gradient(logit.clone(), lse, entropy, g / t, h / t, target, t, torch.float32)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=2e-6)
+    off = fused_stats_gradient(logit.clone(), lse, entropy, g / t, 0 * h, target, t, torch.float32)
+    assert torch.equal(off, fused_logp_gradient(logit.clone(), lse, g / t, target, t, torch.float32))
+"""
+
+
+@pytest.mark.verl
+def test_the_triton_kernel_of_the_entropy_is_right_where_there_is_no_gpu():
+    """By Triton's interpreter. Triton is part of verl's environment; on a GPU the tests above run the kernel itself."""
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

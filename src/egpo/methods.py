@@ -107,7 +107,7 @@ METHODS: dict[str, Method] = {
             "update.aggregation": "token_mean",
             "algorithm.constant_groups": "replace",
             "algorithm.filter": "all_or_none",
-            "algorithm.overlong.tokens": 128,
+            "algorithm.overlong.penalty": 1.0,
         },
         ("upper clip of 0.28", "mean over tokens", "dynamic sampling", "overlong penalty"),
     ),

@@ -7,6 +7,7 @@ import torch
 
 from egpo.advantages import ESTIMATORS, Signals
 from egpo.config import load_config
+from egpo.config.sections.algorithm import Overlong
 from egpo.errors import EgpoError
 from egpo.local.collect import collect, judge, overlong_penalty
 from egpo.local.run import open_run
@@ -265,6 +266,11 @@ def test_an_overlong_penalty_is_subtracted_from_the_reward_and_from_no_verdict(m
     assert metrics["reward/overlong_penalty/mean"] == pytest.approx(float(expected_B.mean()))
     assert metrics["critic/rewards/mean"] == pytest.approx(metrics["critic/score/mean"] - float(expected_B.mean()))
     assert not [name for name in plain.metrics if name.startswith("reward/overlong")]
+
+
+def test_a_fifth_of_the_maximum_length_is_penalised_by_default():
+    assert [Overlong(penalty=2.0).range_below(longest) for longest in (1, 4, 100, 20_480)] == [1, 1, 20, 4_096]
+    assert Overlong(tokens=7).range_below(100) == 7
 
 
 def test_a_penalty_over_more_tokens_than_a_response_has_is_refused(model_folder):

@@ -97,7 +97,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _settings_agree(self) -> "Config":
         overlong, longest = self.algorithm.overlong, self.rollout.max_response_tokens
-        if overlong is not None and overlong.tokens > longest:
+        if overlong is not None and overlong.range_below(longest) > longest:
             what = f"`overlong.tokens` is {overlong.tokens}, and responses have at most {longest} tokens"
             raise raised(Fault(what, "algorithm", "make it smaller than rollout.max_response_tokens"))
         if self.update.controller in CONTROLLERS:

@@ -154,7 +154,7 @@ def _overlong(run: Run, rollouts: Rollouts) -> Tensor | None:
     if settings is None:
         return None
     longest = run.config.rollout.max_response_tokens
-    return overlong_penalty(rollouts.end_B.cpu(), longest, settings.tokens, settings.penalty)
+    return overlong_penalty(rollouts.end_B.cpu(), longest, settings.range_below(longest), settings.penalty)
 
 
 def _kl(run: Run, rollouts: Rollouts) -> Tensor:

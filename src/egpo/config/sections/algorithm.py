@@ -23,10 +23,15 @@ FilterName = Annotated[str, one_of(FILTERS), named_in(FILTERS)]
 class Overlong(Section):
     """DAPO's soft penalty for long responses."""
 
-    tokens: Count
-    """Length of the range below rollout.max_response_tokens in which the penalty rises from 0, in tokens."""
+    tokens: Count | None = None
+    """Length of the range below rollout.max_response_tokens in which the penalty rises from 0, in tokens. Default: a
+    fifth of rollout.max_response_tokens, as in the paper."""
     penalty: Positive = 1.0
     """Penalty of a response of rollout.max_response_tokens tokens."""
+
+    def range_below(self, longest: int) -> int:
+        """Return the length of the range for a maximum response length."""
+        return max(1, longest // 5) if self.tokens is None else self.tokens
 
 
 class AlgorithmFields(Section):
