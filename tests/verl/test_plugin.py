@@ -97,6 +97,21 @@ def test_a_trainer_that_feeds_nobody_refuses_our_estimators_as_it_is_made():
             trainer(config=config_of("egpo_calibrated"))
 
 
+@pytest.mark.parametrize("keys", [{"random_rewards": 0.5}, {"controller": {"name": "adaptive_entropy"}}])
+def test_a_trainer_that_would_ignore_our_keys_refuses_them(keys):
+    class Stock:
+        def __init__(self, config):
+            pass
+
+    refuse_our_estimators(Stock, "take another")
+    config = config_of("grpo")
+    config.algorithm.egpo = keys
+    with pytest.raises(ConfigError, match=f"`Stock` would ignore `{next(iter(keys))}`; take another"):
+        Stock(config)
+    config.algorithm.egpo = {"record": "here"}
+    Stock(config)
+
+
 def test_trainers_apart_from_their_rollouts_are_refused_before_ray_starts():
     started = []
     main_ppo = SimpleNamespace(run_ppo=lambda config, task_runner_class: started.append(task_runner_class))

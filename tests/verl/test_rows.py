@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from egpo.assets import resolve_model
 from egpo.errors import EgpoWarning, InputError
 from egpo.segments import opened_by_prompt
-from egpo.verl.measures import measure, step_metrics, usable_tags
+from egpo.verl.measures import corrected_metrics, measure, step_metrics, usable_tags
 from egpo.verl.rows import FIELDS, rows_of
 from tests.local.conftest import build_tokenizer
 from tests.verl.batches import rows_for
@@ -142,6 +142,18 @@ def test_a_reward_from_outside_that_says_nothing_more_has_no_accuracy():
         assert bare.correct_B is None
         assert bare.comparable_B.tolist() == [True, True, True]
         assert "critic/acc/mean" not in step_metrics(bare, measure(bare, None, None))
+
+
+def test_a_penalty_in_verl_s_reward_is_no_part_of_the_score():
+    rows = rows_for(["a"] * 4, failed={3})
+    told = [{**one, "score": score + extra} for one, score, extra in
+            zip(rows.information, rows.score_B.tolist(), [0.0, 0.5, 0.0, 0.0], strict=True)]  # fmt: skip
+    assert "reward/overlong_penalty/mean" not in corrected_metrics(rows)
+    rows = dataclasses.replace(rows, information=tuple(told))
+    metrics = corrected_metrics(rows)
+    assert metrics["critic/score/mean"] == pytest.approx(float(rows.score_B[:3].mean()) + 0.5 / 3)
+    assert metrics["reward/overlong_penalty/mean"] == pytest.approx(0.125)
+    assert metrics["reward/overlong_penalty/max"] == pytest.approx(0.5)
 
 
 def test_a_group_with_one_judged_response_has_nothing_to_compare():

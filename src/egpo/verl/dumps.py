@@ -46,7 +46,7 @@ def rollout_records(inputs: EstimatorInputs, data: Any, step: int, dump: DumpSet
     rows, tokenizer = inputs.rows, dump.tokenizer
     length_B = [int(mask_T.nonzero()[-1]) + 1 if bool(mask_T.any()) else 0 for mask_T in rows.mask_BT]
     prompts = [ids[mask].tolist() for ids, mask in zip(rows.prompt_BS, rows.prompt_mask_BS, strict=True)]
-    names_B = _segment_names(inputs)
+    names_B, verdict_B = _segment_names(inputs), rows.verdict_B
     advantages = data["advantages"].to_padded_tensor(0) if data["advantages"].is_nested else data["advantages"]
     truths, sources, extras = (_listed(data, name, len(length_B)) for name in FIELDS[:3])
     seen: Counter[str] = Counter()
@@ -63,7 +63,7 @@ def rollout_records(inputs: EstimatorInputs, data: Any, step: int, dump: DumpSet
             input=tokenizer.decode(prompts[row]),
             output=output,
             gts=_mapping(truths[row]).get("ground_truth"),
-            score=float(rows.score_B[row]),
+            score=float(verdict_B[row]),
             step=step,
             acc=bool(judged.get("acc", False)),
             reason=str(judged.get("reason", "")),

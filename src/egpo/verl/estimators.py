@@ -45,9 +45,7 @@ class EstimatorInputs:
         """
         if self.drawn_B is None:
             return reward_B
-        judged = zip(self.rows.information, self.rows.score_B.tolist(), strict=True)
-        scores = [float(known.get("score", score)) for known, score in judged]
-        drawn_B = reward_B - torch.tensor(scores, dtype=reward_B.dtype) + self.drawn_B.to(reward_B.dtype)
+        drawn_B = reward_B - self.rows.verdict_B.to(reward_B.dtype) + self.drawn_B.to(reward_B.dtype)
         spread = {"mean": drawn_B.mean(), "max": drawn_B.max(), "min": drawn_B.min()}
         self.metrics.update({f"critic/rewards/{name}": float(value) for name, value in spread.items()})
         self.metrics["reward/random_frac"] = 1.0

@@ -110,18 +110,28 @@ def truncated_fraction(tags: Sequence[Mapping[str, Any]], longest: int) -> Metri
 def corrected_metrics(rows: Rows) -> Metrics:
     """Return metrics of verl's that have another meaning under the embedded engine, as they are there.
 
-    They differ only for episodes, and for responses that could not be judged.
+    They differ only for episodes, for responses that could not be judged, and under a penalty for long responses.
     """
-    return {**_judged_scores(rows), **episode_lengths(rows)}
+    return {**_judged_scores(rows), **_penalties(rows), **episode_lengths(rows)}
 
 
 def _judged_scores(rows: Rows) -> Metrics:
-    """Return the scores of the judged responses. verl's own metrics count the others as 0."""
-    score_M = rows.score_B[~rows.failed_B].float()
-    if len(score_M) in (0, len(rows.groups)):
-        return {}
-    spread = {"mean": score_M.mean(), "max": score_M.max(), "min": score_M.min()}
-    return {f"critic/score/{name}": float(value) for name, value in spread.items()}
+    """Return the scores of the judged responses. verl's own metrics count the others as 0, and contain penalties."""
+    verdict_B = rows.verdict_B
+    score_M = verdict_B[~rows.failed_B].float()
+    same = len(score_M) == len(rows.groups) and torch.equal(verdict_B, rows.score_B)
+    return {} if same or not len(score_M) else _spread("critic/score", score_M)
+
+
+def _penalties(rows: Rows) -> Metrics:
+    """Return what verl's reward manager, or the agent loop, subtracted from the scores, if it subtracted anything."""
+    penalty_B = (rows.verdict_B - rows.score_B).float()
+    return _spread("reward/overlong_penalty", penalty_B) if bool((penalty_B > 1e-6).any()) else {}
+
+
+def _spread(name: str, value_M: Tensor) -> Metrics:
+    spread = {"mean": value_M.mean(), "max": value_M.max(), "min": value_M.min()}
+    return {f"{name}/{part}": float(value) for part, value in spread.items()}
 
 
 def episode_lengths(rows: Rows) -> Metrics:

@@ -52,11 +52,18 @@ def refuse_separate_trainers(main_ppo: Any, fix: str) -> None:
     main_ppo.run_ppo = run_or_refuse
 
 
+TRAINER_KEYS = ("controller", "random_rewards")
+"""Keys under `algorithm.egpo` that only our trainers read, under any estimator."""
+
+
 def _refuse(config: Any, trainer: str, fix: str) -> None:
     estimator = str(config.algorithm.adv_estimator)
     if is_ours(estimator):
         what = f"{trainer} does not pass `{estimator}` the entropy it needs"
         raise ConfigError([Fault(what, "algorithm.adv_estimator", fix)])
+    for key in TRAINER_KEYS:
+        if (getattr(config.algorithm, "egpo", None) or {}).get(key) is not None:
+            raise ConfigError([Fault(f"{trainer} would ignore `{key}`", f"algorithm.egpo.{key}", fix)])
 
 
 PREFIX = "egpo_"

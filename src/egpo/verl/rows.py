@@ -110,6 +110,12 @@ class Rows:
         return torch.tensor([bool(known.get("failed", False)) for known in self.information], dtype=torch.bool)
 
     @property
+    def verdict_B(self) -> Tensor:
+        """The score of each verdict. verl's reward differs from it if its reward manager subtracts a penalty."""
+        known = zip(self.information, self.score_B.tolist(), strict=True)
+        return torch.tensor([float(one.get("score", score)) for one, score in known], dtype=self.score_B.dtype)
+
+    @property
     def correct_B(self) -> Tensor | None:
         """Whether each response is correct; None if the reward returns no `acc`, or one that is not 0 or 1."""
         said = [known.get("acc") for known in self.information]

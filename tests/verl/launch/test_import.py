@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from egpo.advantages import ESTIMATORS
@@ -370,6 +370,8 @@ KEYS = sorted(
 )
 
 
+@example({f"{ACTOR}.policy_loss.loss_mode": [], "algorithm.filter_groups.enable": True})  # lists are not hashable
+@example({f"{ACTOR}.policy_loss.loss_mode": "a:b?{", "algorithm.filter_groups.metric": []})
 @given(st.dictionaries(st.sampled_from(KEYS), SIMPLE | st.lists(SIMPLE, max_size=2), max_size=8))
 def test_no_setting_whatever_its_value_is_lost_or_ends_in_a_traceback(values):
     imported = import_verl(VerlSettings(dict(values)))

@@ -198,7 +198,7 @@ class SectionReader:
             found["constant_groups"] = "replace"
             metric = self.effective("algorithm.filter_groups.metric", "algorithm.filter")
             filters = {theirs: ours for ours, theirs in FILTER_METRICS.items()}
-            if "filter" in fields and metric in filters:
+            if "filter" in fields and isinstance(metric, str) and metric in filters:
                 found["filter"] = filters[metric]
         if "random_rewards" in fields and (chance := self.given.get("algorithm.egpo.random_rewards")) is not None:
             found["random_rewards"] = _float(chance)
@@ -244,7 +244,7 @@ class SectionReader:
         found: dict[str, Any] = {}
         mode = self.effective(LOSS_MODE, "update.loss")
         ours = {row.mode: name for name, row in VERLS_LOSSES.items() if name in LOSSES}
-        if mode in ours:
+        if isinstance(mode, str) and mode in ours:
             name = found["loss"] = ours[mode]
             keys = {key: f"{ACTOR}.policy_loss.{theirs}" for key, theirs in VERLS_LOSSES[name].keys.items()}
             if keys:

@@ -11,6 +11,7 @@ from egpo.losses import loss_named
 from egpo.verl.launch.schema.known import ignored_keys, leaves, schema
 from egpo.verl.launch.translation import (
     FILTER_METRICS,
+    LOSS_MODE,
     Setting,
     algorithm_settings,
     loss_settings,
@@ -36,6 +37,14 @@ OURS_ALONE = {
 }
 """Keys of verl that the launcher sets, and what to set instead. If they differed from the recipe, the launcher would
 look for checkpoints of another number of ranks, or wait for metrics in a file that is never written."""
+
+
+RECIPE_KEYS = {
+    "algorithm.egpo.controller": "update.controller",
+    "algorithm.egpo.random_rewards": "algorithm.random_rewards",
+    LOSS_MODE: "update.loss",
+}
+"""Keys that the plug-in names in its faults, and the keys of a recipe from which they follow."""
 
 
 def refuse_what_verl_lacks(config: Config) -> None:
@@ -97,7 +106,7 @@ def _plugin(config: Config) -> list[Fault]:
     try:
         plugin_plan(_tree({**schema().defaults, **{one.key: one.value for one in settings}}))
     except ConfigError as error:
-        return [replace(fault, where=f"verl.{fault.where}") for fault in error.faults]
+        return [replace(fault, where=RECIPE_KEYS.get(fault.where, f"verl.{fault.where}")) for fault in error.faults]
     return []
 
 
