@@ -190,10 +190,10 @@ def run_cells(board: Board, cells: Sequence[Cell], screen: Screen) -> dict[str, 
 
 
 def earlier_failures(board: Board) -> dict[str, str]:
-    """Return the reasons of the holes that `board.json` lists, by the name of the run."""
+    """Return the reasons of the failures that `board.json` lists, by the name of the run."""
     path = board.results
     held = read_json_object(path).get("holes", []) if path.is_file() else []
-    return {str(hole["cell"]): str(hole["reason"]) for hole in held if "cell" in hole and "reason" in hole}
+    return {str(hole["cell"]): str(hole["reason"]) for hole in held if isinstance(hole, dict) and hole.get("failed")}
 
 
 def exam_of(board: Board, cell: Cell) -> str:

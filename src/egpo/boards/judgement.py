@@ -82,10 +82,11 @@ class TaskJudgement:
 
 @dataclass(frozen=True)
 class Hole:
-    """A cell without a result, and the reason."""
+    """A cell without a result, and the reason. `failed`: its run ended with an error."""
 
     cell: str
     reason: str
+    failed: bool
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,9 @@ def judge(board: Board, cells: Sequence[Cell], failures: Mapping[str, str] | Non
     """Read the runs of a board and judge them. `failures` has the reasons of holes, by the name of the run."""
     known = {**earlier_failures(board), **(failures or {})}
     found = {cell.name: evaluated(board, cell) for cell in cells}
-    holes = [Hole(name, known.get(name, value)) for name, value in found.items() if isinstance(value, str)]
+    holes = [
+        Hole(name, known.get(name, value), name in known) for name, value in found.items() if isinstance(value, str)
+    ]
     models = {name: value for name, value in found.items() if not isinstance(value, str)}
     tasks = [_task(board, [cell for cell in cells if cell.task == task], models) for task in board.tasks]
     tasks = _with_correction(tasks, board.num_pairs)
