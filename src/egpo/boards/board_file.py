@@ -3,7 +3,7 @@
 A method is a name of the table `egpo.methods.METHODS`, or is written into the file with `name` and `set`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -117,18 +117,24 @@ def load_board(path: Path) -> Board:
         entries = BoardEntries.model_validate(document.value)
     except ValidationError as error:
         faults = faults_of(error, BoardEntries, place_of)
-        raise ConfigError([*faults, *_faults_inside(document.value, place_of)]) from error
-    reader = _Reader(place_of)
-    tasks, methods = reader.tasks(entries.tasks), reader.methods(entries.methods)
+        raise ConfigError([*faults, *_read(document.value, place_of).faults]) from error
+    read = _read({key: getattr(entries, key) for key in BoardEntries.model_fields}, place_of)
+    if read.faults:
+        raise ConfigError(read.faults)
     baselines = tuple(dict.fromkeys([entries.baseline, *entries.baselines]))
-    reader.faults += [*_unlisted(entries, methods, place_of), *_twice(entries.seeds, place_of)]
-    if reader.faults:
-        raise ConfigError(reader.faults)
     folder = Path(entries.folder or f"boards/{entries.name}")
     return Board(
-        entries.name, path, folder, tasks, methods, tuple(entries.seeds), entries.baseline, baselines, entries.parallel,
+        entries.name,
+        path,
+        folder,
+        read.tasks,
+        read.methods,
+        entries.seeds,
+        entries.baseline,
+        baselines,
+        entries.parallel,
         entries.exam,
-    )  # fmt: skip
+    )
 
 
 _EXAMPLE = "write name, tasks, methods, seeds and baseline; docs/board.md has an example"
@@ -149,33 +155,40 @@ class _Reader:
     def __init__(self, place_of: PlaceOf) -> None:
         self.place_of = place_of
         self.faults: list[Fault] = []
+        self.tasks: dict[str, TaskEntry] = {}
+        self.methods: dict[str, Method] = {}
 
-    def tasks(self, given: Mapping[str, Any]) -> dict[str, TaskEntry]:
-        found: dict[str, TaskEntry] = {}
+    def read_tasks(self, given: Mapping[str, Any]) -> None:
         for name, value in given.items():
             path = ("tasks", str(name))
             self._require_name(str(name), path)
             if (entry := self._section(TaskEntry, value, path)) is not None:
                 self._refuse_keys(entry.set, _OWN_KEYS, path, "the board sets it")
-                found[str(name)] = entry
-        return found
+                self.tasks[str(name)] = entry
 
-    def methods(self, given: Sequence[Any]) -> dict[str, Method]:
-        found: dict[str, Method] = {}
+    def read_methods(self, given: Sequence[Any]) -> None:
         for value in given:
             name, method = self._method(value)
-            if name in found:
+            if name in self.methods:
                 self._fault(f"the method `{name}` is listed twice", ("methods",), "list each method once")
             if method is not None:
-                found[name] = method
-        return found
+                self.methods[name] = method
+
+    def read_baselines(self, key: str, names: Sequence[Any]) -> None:
+        for name in names:
+            if self.methods and isinstance(name, str) and name not in self.methods:
+                self._fault(f"`{name}` is not among the methods of the board", (key,), nearest(name, self.methods))
+
+    def read_seeds(self, seeds: Sequence[Any]) -> None:
+        if any(seeds.count(seed) > 1 for seed in seeds):
+            self._fault("a seed is listed twice", ("seeds",), "list each seed once")
 
     def _method(self, value: Any) -> tuple[str, Method | None]:
         path = ("methods",)
         if isinstance(value, str):
             if value not in METHODS:
-                advice = nearest(value, METHODS)
-                self._fault(f"unknown method `{value}`", path, f"{advice}, or write {{name: {value}, set: ...}}")
+                fix = f"{nearest(value, METHODS)} (your own: {{name: {value}, set: {{KEY: VALUE}}}})"
+                self._fault(f"unknown method `{value}`", path, fix)
             return value, METHODS.get(value)
         entry = self._section(MethodEntry, value, path)
         if entry is None:
@@ -213,26 +226,16 @@ class _Reader:
         self.faults.append(Fault(what, self.place_of(path), fix))
 
 
-def _faults_inside(value: Mapping[str, Any], place_of: PlaceOf) -> list[Fault]:
-    """Return the faults of tasks and methods in a file whose other keys have faults."""
-    reader = _Reader(place_of)
-    readers: dict[str, tuple[type, Callable[[Any], object]]] = {
-        "tasks": (dict, reader.tasks),
-        "methods": (list, reader.methods),
-    }
-    for key, (kind, read) in readers.items():
-        if isinstance(value.get(key), kind):
-            read(value[key])
-    return reader.faults
-
-
-def _unlisted(entries: BoardEntries, methods: Mapping[str, Method], place_of: PlaceOf) -> Iterator[Fault]:
-    named = [("baseline", entries.baseline), *(("baselines", name) for name in entries.baselines)]
-    for key, name in named:
-        if methods and name not in methods:
-            yield Fault(f"`{name}` is not among the methods of the board", place_of((key,)), nearest(name, methods))
-
-
-def _twice(seeds: Sequence[int], place_of: PlaceOf) -> Iterator[Fault]:
-    if len(set(seeds)) < len(seeds):
-        yield Fault("a seed is listed twice", place_of(("seeds",)), "list each seed once")
+def _read(value: Mapping[str, Any], place_of: PlaceOf) -> _Reader:
+    """Check the entries of a file. Values of another type than they should have are left to pydantic."""
+    reader, lists = _Reader(place_of), (list, tuple)
+    if isinstance(value.get("tasks"), dict):
+        reader.read_tasks(value["tasks"])
+    if isinstance(value.get("methods"), lists):
+        reader.read_methods(value["methods"])
+    reader.read_baselines("baseline", [value.get("baseline", START)])
+    if isinstance(value.get("baselines"), lists):
+        reader.read_baselines("baselines", value["baselines"])
+    if isinstance(value.get("seeds"), lists):
+        reader.read_seeds(value["seeds"])
+    return reader

@@ -62,22 +62,31 @@ def cells_of(row: BoardRow, judgement: Judgement) -> list[str]:
 
 def verdict(row: BoardRow, judgement: Judgement) -> str:
     """Return the finding of a row in words, with a warning if the method changes several things at once."""
+    return "; ".join(text for text in (finding_text(row, judgement), changes_text(row)) if text)
+
+
+def finding_text(row: BoardRow, judgement: Judgement) -> str:
+    """Return the finding of a row in words; nothing for a model before RL."""
     if not row.by_seed:
         return ""
-    changes = ""
-    if len(row.changes) > 1:
-        count = _COUNTS[len(row.changes)] if len(row.changes) < len(_COUNTS) else str(len(row.changes))
-        changes = f"; changes {count} things: {', '.join(row.changes)}"
     if row.name == judgement.baseline:
-        return f"the baseline{changes}"
+        return "the baseline"
     first, second = row.from_baseline, row.from_all
     if first is None:
-        return f"not tested: fewer than two seeds shared with {judgement.baseline}{changes}"
+        return f"not tested: fewer than two seeds shared with {judgement.baseline}"
     if second is not None and second.finding != NOT_DISTINGUISHABLE:
-        return f"{second.finding} than all baselines{changes}"
+        return f"{second.finding} than all baselines"
     if first.finding != NOT_DISTINGUISHABLE:
-        return f"{first.finding} than {judgement.baseline}{changes}"
-    return f"not distinguishable from {judgement.baseline}{changes}"
+        return f"{first.finding} than {judgement.baseline}"
+    return f"not distinguishable from {judgement.baseline}"
+
+
+def changes_text(row: BoardRow) -> str:
+    """Return which things a method changes at once; nothing if it is one."""
+    if len(row.changes) < 2:
+        return ""
+    count = _COUNTS[len(row.changes)] if len(row.changes) < len(_COUNTS) else str(len(row.changes))
+    return f"changes {count} things: {', '.join(row.changes)}"
 
 
 def accuracy_text(found: Estimate) -> str:

@@ -210,7 +210,7 @@ def evaluated(board: Board, cell: Cell) -> ComparedModel | str:
         return "not started"
     try:
         if others := other_settings(cell):
-            return f"the run has other settings: {others[0].what}"
+            return others[0].what
         files = [one for one in run.evaluations if one.is_evaluation and one.step == steps]
         held = [StoredEvaluation(one.path, one.header) for one in files if one.exam == exam_of(board, cell)]
         if held:

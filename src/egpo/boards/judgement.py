@@ -189,16 +189,16 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def _before(exam: str, runs: Sequence[StoredRun]) -> list[BoardRow]:
     """Return the rows of the base model and of the cold start, whose evaluations the runs of a task share."""
-    found: dict[str, StoredEvaluation] = {}
+    found: dict[bool, StoredEvaluation] = {}
     for run in runs:
         for one in run.evaluations:
             if one.is_evaluation and one.step is None and one.exam.endswith(exam):
-                found.setdefault(one.label, StoredEvaluation(one.path, one.header))
+                found.setdefault(one.label.startswith(COLD_START), StoredEvaluation(one.path, one.header))
     rows = []
-    for label, evaluation in sorted(found.items(), key=lambda pair: pair[0].startswith(COLD_START)):
+    for is_cold_start, evaluation in sorted(found.items(), key=lambda pair: pair[0]):
         accuracy = mean_with_interval(METRIC.by_problem(evaluation.samples).values(), bounds=SHARES)
         if accuracy is not None:
-            rows.append(BoardRow("cold start" if label.startswith(COLD_START) else f"base ({label})", accuracy, {}))
+            rows.append(BoardRow("cold start" if is_cold_start else f"base ({evaluation.label})", accuracy, {}))
     return rows
 
 

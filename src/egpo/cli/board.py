@@ -94,17 +94,20 @@ def _write(chosen: "Board", cells: "Sequence[Cell]", failures: dict[str, str]) -
 def _print_judgement(judgement: "Judgement") -> None:
     from rich.console import Console
 
-    from egpo.boards.board_page import accuracy_text, cells_of, verdict
+    from egpo.boards.board_page import accuracy_text, cells_of, changes_text, finding_text
     from egpo.cli.tables import cell, safe_table
 
     console = Console(highlight=False, emoji=False)
     for one in judgement.tasks:
         rows = [
-            [row.name, accuracy_text(row.accuracy), *cells_of(row, judgement)[2:4], verdict(row, judgement)]
+            [row.name, accuracy_text(row.accuracy), *cells_of(row, judgement)[2:4], finding_text(row, judgement)]
             for row in (*one.before, *one.rows)
         ]
         columns = ["method", "accuracy", f"from {judgement.baseline}", "p", "verdict"]
         console.print(safe_table(f"{one.task}: {one.exam}, {one.num_problems:,} problems", columns, rows, num_text=5))
+        for row in one.rows:
+            if text := changes_text(row):
+                console.print(cell(f"{row.name} {text}"))
         for found in one.unfair:
             console.print(f"[bold red]Not a fair comparison:[/] {cell(found)}")
     for hole in judgement.holes:
