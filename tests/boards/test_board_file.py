@@ -1,10 +1,15 @@
 """The board file: what it may hold, and its faults, all at once."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from egpo.boards.board_file import SHARED_KEYS, load_board
 from egpo.boards.cells import load_cells, require_fit
 from egpo.errors import ConfigError, InputError
+
+PAGE = Path(__file__).parents[2] / "docs" / "board.md"
 
 BOARD = """
 name: tiny
@@ -145,3 +150,10 @@ def test_a_file_that_is_no_board_is_one_clear_error(text, written):
         load_board(written(text))
     with pytest.raises(InputError, match="no such board file"):
         load_board(written(text).with_name("other.yaml"))
+
+
+def test_the_board_of_the_page_is_valid(written, tmp_path):
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "my_module.py").write_text("def mine(signals):\n    return signals.reward_B\n")
+    board = load_board(written(text))
+    assert len(load_cells(board)) == 2 * 5 * 5

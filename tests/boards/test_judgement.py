@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -30,15 +31,15 @@ seeds: [0, 1, 2, 3, 4]
 baselines: [grpo, dr_grpo]
 """
 ACCURACIES = {"grpo": 0.4, "dr_grpo": 0.5, "egpo": 0.7, "token_entropy": 0.52, "worse": 0.1}
-PROBLEMS = 150
+PROBLEMS = 100
 
 
-def write_cell(cell, difficulty_P):
+def write_cell(cell, difficulty_P, launch):
     """A run with metrics and an evaluation: seeds move it by two points, problems differ."""
     rng = np.random.default_rng([cell.seed, sorted(ACCURACIES).index(cell.method), cell.task == "one"])
     chance_P = np.clip(ACCURACIES[cell.method] + difficulty_P + rng.normal(0, 0.02), 0, 1)
     with RunFolder.create(cell.experiment.run.path, config_to_yaml(cell.experiment.config)) as folder:
-        write_provenance(folder.provenance, Provenance(cell.seed, {"train": "a" * 64}, describe_launch(threads=1)))
+        write_provenance(folder.provenance, Provenance(cell.seed, {"train": "a" * 64}, launch))
         for step in range(1, 5):
             MetricStream(folder.metrics).append(step, {"actor/entropy": 1 / step, "critic/acc/mean": step / 10})
             MetricStream(folder.timings).append(step, {"timing_s/step": 2.0})
@@ -49,16 +50,28 @@ def write_cell(cell, difficulty_P):
     )
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The folder of a board whose runs are written, the board and its cells, whose paths are relative."""
+    folder = tmp_path_factory.mktemp("board")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        (folder / "board.yaml").write_text(BOARD)
+        board = load_board(folder / "board.yaml")
+        cells = load_cells(board)
+        difficulty_P = np.random.default_rng(0).uniform(-0.1, 0.1, PROBLEMS)
+        launch = describe_launch(threads=1)
+        for cell in cells:
+            write_cell(cell, difficulty_P, launch)
+    return folder, board, cells
+
+
 @pytest.fixture
-def known(tmp_path, monkeypatch):
-    """A board whose runs are written, and its cells."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "board.yaml").write_text(BOARD)
-    board = load_board(tmp_path / "board.yaml")
-    cells = load_cells(board)
-    difficulty_P = np.random.default_rng(0).uniform(-0.1, 0.1, PROBLEMS)
-    for cell in cells:
-        write_cell(cell, difficulty_P)
+def known(written, tmp_path, monkeypatch):
+    """The board and its cells, with runs that may be changed."""
+    folder, board, cells = written
+    shutil.copytree(folder, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
     return board, cells
 
 

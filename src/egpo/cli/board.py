@@ -29,7 +29,7 @@ def board(
     and board.html has, for each task, accuracies, differences from the baselines with intervals and corrected p-values,
     cost, entropy and learning curves.
 
-    Example: [cyan]egpo board boards/tiny.yaml --plan[/]
+    Example: [cyan]egpo board board.yaml --plan[/]
     """
     from egpo.boards.board_file import load_board
     from egpo.boards.cells import load_cells, require_fit, run_cells

@@ -81,9 +81,9 @@ app.command(rich_help_panel="Set-up", short_help="Check this machine for egpo.  
 app.command(
     rich_help_panel="Experiments", short_help="Run recipes from data to report.  [cyan]egpo run countdown_tiny[/]"
 )(run)
-app.command(
-    rich_help_panel="Experiments", short_help="Compare many methods.  [cyan]egpo board boards/tiny.yaml --plan[/]"
-)(board)
+app.command(rich_help_panel="Experiments", short_help="Compare many methods.  [cyan]egpo board board.yaml --plan[/]")(
+    board
+)
 app.command(rich_help_panel="Recipes", short_help="List the recipes of the package.  [cyan]egpo recipes[/]")(recipes)
 app.command(rich_help_panel="Recipes", short_help="Write a recipe from another.  [cyan]egpo new mine --from RECIPE[/]")(
     new
