@@ -1,8 +1,10 @@
 """The judgement of a board, on run folders whose truth is known, and the correction of its p-values."""
 
+import gzip
 import itertools
 import json
 import shutil
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -168,7 +170,20 @@ def test_the_pages_have_the_numbers_and_load_nothing(known):
     assert html.count("<polyline") == 2 * 2 * len(board.methods)
     for outside in ("http://", "https://", "<script", "style="):
         assert outside not in html.replace('xmlns="http://www.w3.org/2000/svg"', "")
-    assert sorted(path.name for path in board.folder.glob("*.svg")) == ["board-one.svg", "board-two.svg"]
+    figures = sorted(board.folder.glob("*.svg"))
+    assert [path.name for path in figures] == ["board-one.svg", "board-two.svg"]
+    for path in figures:
+        assert ElementTree.fromstring(path.read_text()).get("role") == "img"
+
+
+def test_compressed_runs_without_weights_give_the_same_judgement(known):
+    """As runs are kept in docs/evidence."""
+    board, cells = known
+    whole = judge(board, cells)
+    for path in [*board.runs.glob("*/*.jsonl"), *board.runs.glob("*/evals/*.jsonl")]:
+        path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert judge(board, cells) == whole
 
 
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=8)

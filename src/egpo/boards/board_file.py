@@ -100,11 +100,12 @@ class Board:
     def factors(self) -> list[str]:
         """The keys in which methods may differ."""
         ours = [key for method in self.methods.values() for key in method.settings]
-        return list(dict.fromkeys([*METHODS[START].settings, *ours]))
+        return list(dict.fromkeys([*START_SETTINGS, *ours]))
 
 
 START = "grpo"
-"""The method whose settings every other method starts from, whatever estimator the recipe has."""
+START_SETTINGS = {"algorithm.estimator": START, **METHODS[START].settings}
+"""The settings that every method starts from, whatever estimator the recipe has."""
 
 
 def load_board(path: Path) -> Board:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from egpo.boards.board_file import START, Board
+from egpo.boards.board_file import START_SETTINGS, Board
 from egpo.comparisons.compared_models import ComparedModel
 from egpo.config import load_config
 from egpo.config.yaml_text import dump_yaml
@@ -23,7 +23,6 @@ from egpo.experiments.screen import Screen, plain_screen
 from egpo.experiments.stage_record import StageRecord
 from egpo.experiments.stages import STAGES, Selection
 from egpo.experiments.validate import require_later_stages
-from egpo.methods import METHODS
 from egpo.runs.differences import refuse_other_training
 from egpo.runs.stored import StoredRun, read_json_object
 
@@ -54,7 +53,7 @@ def load_cells(board: Board) -> list[Cell]:
         found = _config_faults(entry.recipe, _overrides(entry.set), f"{board.path} task `{task}`")
         faults += found
         for name in board.methods if not found else ():
-            overrides = _overrides({**entry.set, **METHODS[START].settings, **board.methods[name].settings})
+            overrides = _overrides({**entry.set, **START_SETTINGS, **board.methods[name].settings})
             recipes[task, name] = overrides
             own = [f"name={_run_name(task, name, 0)}"]
             faults += _config_faults(entry.recipe, [*overrides, *own], f"{board.path} task `{task}`, method `{name}`")
