@@ -24,11 +24,12 @@ import torch
 
 def tempered(signals, *, strength=0.5):
     """The reward less the group's mean, with the sign of it and the square root of its size."""
-    groups = {group: [] for group in signals.group_B}
-    for reward, group in zip(signals.reward_B.tolist(), signals.group_B):
-        groups[group].append(reward)
-    means = {group: sum(rewards) / len(rewards) for group, rewards in groups.items()}
-    centred = signals.reward_B - torch.tensor([means[group] for group in signals.group_B])
+    groups, rewards = list(map(str, signals.group_B)), signals.reward_B.tolist()
+    means = []
+    for group in groups:
+        own = [reward for reward, other in zip(rewards, groups) if other == group]
+        means.append(sum(own) / len(own))
+    centred = signals.reward_B - torch.tensor(means)
     return centred.sign() * centred.abs() ** strength
 
 
