@@ -36,6 +36,7 @@ LEAVES = {
 MAY_IMPORT = {
     "assets": set(),
     "errors": set(),
+    "methods": set(),
     "version": set(),
     "recipes": set(),
     "tags": set(),
@@ -96,7 +97,8 @@ MAY_IMPORT = {
     "verl": LEAVES | {"config", "environments", "tasks", "rewards", "advantages", "losses", "segments", "data", "runs"},
     "merges": LEAVES | {"config", "data", "runs", "local"},
     "pushes": LEAVES | {"runs", "merges", "local"},
-    "comparisons": LEAVES | {"data", "runs", "evals"},
+    "comparisons": LEAVES | {"data", "runs", "evals", "methods"},
+    "boards": LEAVES | {"config", "runs", "evals", "comparisons", "reports", "experiments", "methods"},
     "serving": LEAVES | {"config"},
     "plans": LEAVES | {"config"},
     "prepared_data": LEAVES | {"config", "data", "tasks"},

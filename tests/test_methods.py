@@ -43,8 +43,8 @@ def test_no_two_methods_are_the_same_recipe():
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_says_what_it_changes(name):
     method = METHODS[name]
-    assert method.description
-    assert re.fullmatch(r"\d{4}\.\d{5}|", method.arxiv)
+    assert method.about
+    assert re.fullmatch(r"(arXiv:\d{4}\.\d{5})?", method.paper)
     assert len(method.changes) != 1, "one change is the description"
     if len(method.settings) > 1 and name != "adaptive_entropy":
         assert len(method.changes) > 1

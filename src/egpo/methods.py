@@ -12,11 +12,11 @@ Value = str | float | int | bool | None
 
 @dataclass(frozen=True)
 class Method:
-    """A method. `arxiv`: the id of its paper; empty if there is none. `changes`: the factors that differ from GRPO, if
+    """A method. `paper`: where it was published; empty if nowhere. `changes`: the factors that differ from GRPO, if
     there is more than one: a difference between the two cannot be assigned to one of them."""
 
-    description: str
-    arxiv: str
+    about: str = ""
+    paper: str = ""
     settings: Mapping[str, Value] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
 
@@ -36,72 +36,78 @@ def _estimator(name: str, **settings: Value) -> dict[str, Value]:
 
 
 METHODS: dict[str, Method] = {
-    "grpo": Method("rewards relative to the group, over their standard deviation", "2402.03300", _estimator("grpo")),
-    "egpo": Method("GRPO plus a bonus for the entropy of the thinking", "2508.05118", _estimator("egpo")),
+    "grpo": Method(
+        "rewards relative to the group, over their standard deviation", "arXiv:2402.03300", _estimator("grpo")
+    ),
+    "egpo": Method("GRPO plus a bonus for the entropy of the thinking", "arXiv:2508.05118", _estimator("egpo")),
     "egpo_calibrated": Method(
         "GRPO's advantages weighted by the group's entropy over the response's own",
-        "2602.22751",
+        "arXiv:2602.22751",
         _estimator("egpo_calibrated"),
     ),
     "egpo_calibrated_recovery": Method(
         "EGPO calibrated, with a signal by entropy for groups in which every response is wrong",
-        "2602.22751",
+        "arXiv:2602.22751",
         _estimator("egpo_calibrated", recover=1.0),
         ("weights by entropy", "a signal from groups without a right response"),
     ),
     "token_entropy": Method(
-        "GRPO plus a bonus for the entropy of each token", "2506.14758", _estimator("token_entropy")
+        "GRPO plus a bonus for the entropy of each token", "arXiv:2506.14758", _estimator("token_entropy")
     ),
     "high_entropy": Method(
-        "the gradient of the tokens of highest entropy alone", "2506.01939", _estimator("high_entropy")
+        "the gradient of the tokens of highest entropy alone", "arXiv:2506.01939", _estimator("high_entropy")
     ),
-    "edge": Method("GRPO's advantage times mean entropy over the response's own", "2507.21848", _estimator("edge")),
+    "edge": Method(
+        "GRPO's advantage times mean entropy over the response's own", "arXiv:2507.21848", _estimator("edge")
+    ),
     "gtpo": Method(
         "rewards of tokens reshaped by their entropy",
-        "2508.04349",
+        "arXiv:2508.04349",
         _estimator("gtpo"),
         ("rewards by entropy of the token", "right and wrong responses normalised apart"),
     ),
     "grpo_s": Method(
         "rewards of responses reshaped by their mean entropy",
-        "2508.04349",
+        "arXiv:2508.04349",
         _estimator("grpo_s"),
         ("rewards by entropy of the response", "right and wrong responses normalised apart"),
     ),
-    "qae": Method("a quantile of the group's rewards as the baseline", "2509.22611", _estimator("qae")),
+    "qae": Method("a quantile of the group's rewards as the baseline", "arXiv:2509.22611", _estimator("qae")),
     "clip_cov": Method(
         "no gradient for random tokens of a large covariance of advantage and log-probability",
-        "2505.22617",
+        "arXiv:2505.22617",
         {"update.loss": "clip_cov"},
         ("no gradient for tokens of a large covariance", "the choice among them is random"),
     ),
     "kl_cov": Method(
         "a KL term for the tokens of the largest covariance of advantage and log-probability",
-        "2505.22617",
+        "arXiv:2505.22617",
         {"update.loss": "kl_cov"},
         ("no clip", "a KL term for chosen tokens"),
     ),
     "adaptive_entropy": Method(
         "an entropy term whose weight moves towards a target entropy",
-        "2505.22312",
+        "arXiv:2505.22312",
         {"update.controller": "adaptive_entropy"},
     ),
-    "canon": Method("responses compared between and within halves of the group", "2509.23962", _estimator("canon")),
+    "canon": Method(
+        "responses compared between and within halves of the group", "arXiv:2509.23962", _estimator("canon")
+    ),
     "rloo": Method(
         "the mean of the group's other rewards as the baseline",
-        "2402.14740",
+        "arXiv:2402.14740",
         _estimator("rloo"),
         ("baseline without the response itself", "no division by the standard deviation"),
     ),
     "dr_grpo": Method(
         "no division by the standard deviation, and a loss over a fixed length",
-        "2503.20783",
+        "arXiv:2503.20783",
         {"algorithm.normalize": False, "update.aggregation": "fixed_length"},
         ("no division by the standard deviation", "loss over a fixed length"),
     ),
     "dapo": Method(
         "a higher upper clip, mean over tokens, dynamic sampling and a penalty for long responses",
-        "2503.14476",
+        "arXiv:2503.14476",
         {
             "update.clip_high": 0.28,
             "update.aggregation": "token_mean",
@@ -113,7 +119,7 @@ METHODS: dict[str, Method] = {
     ),
     "gspo": Method(
         "one ratio per response, clipped as a whole",
-        "2507.18071",
+        "arXiv:2507.18071",
         {
             "update.loss": "gspo",
             "update.aggregation": "sequence_mean",
@@ -124,7 +130,7 @@ METHODS: dict[str, Method] = {
     ),
     "cispo": Method(
         "the clipped ratio as a weight, so that every token keeps its gradient",
-        "2506.13585",
+        "arXiv:2506.13585",
         {"update.loss": "cispo", "update.clip": 0.999, "update.clip_high": 4.0},
         ("the ratio is a weight", "no lower clip, upper clip of 4"),
     ),
@@ -134,8 +140,8 @@ METHODS: dict[str, Method] = {
         {"update.importance_cap": 2.0},
         ("importance weights", "the ratio is that of two policies of the trainer"),
     ),
-    "pass_at_k": Method("the advantage of the best of k responses", "2508.10751", _estimator("pass_at_k")),
+    "pass_at_k": Method("the advantage of the best of k responses", "arXiv:2508.10751", _estimator("pass_at_k")),
     "random_reward": Method(
-        "a control: GRPO with rewards of 0 or 1 drawn at random", "2509.26114", {"algorithm.random_rewards": 0.5}
+        "a control: GRPO with rewards of 0 or 1 drawn at random", "arXiv:2509.26114", {"algorithm.random_rewards": 0.5}
     ),
 }

@@ -117,6 +117,7 @@ SLOW_PARTS = {
     "audit episodes": ("f", "egpo.audits.audit_episodes", "playing the episodes of f again"),
     "audit rewards": ("f", "egpo.audits.audit_rewards", "judging the rows of f"),
     "audit sandbox": ("", "egpo.rewards.sandbox.audit.audit", "still working"),
+    "board": ("f", "egpo.boards.board_file.load_board", "reading f"),
     "compare": ("a b", "egpo.comparisons.comparison.compare_runs", "comparing"),
     "convert hardgen": ("f --out m", "egpo.data.convert", "converting f"),
     "convert messages": ("f --out m", "egpo.data.convert", "converting f"),

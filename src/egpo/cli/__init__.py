@@ -3,7 +3,7 @@
 `main` assembles the verbs and handles errors: an InputError ends with exit code 2, other failures with 1. A verb
 imports what it needs inside its function, so that `egpo --help` is fast and loads neither torch nor transformers.
 
-- Experiments: `run`, `demo`. Training: `probe`, `plan`, `train`, `sft`. Data: `prepare`, `convert`.
+- Experiments: `run`, `board`, `demo`. Training: `probe`, `plan`, `train`, `sft`. Data: `prepare`, `convert`.
 - Recipes: `recipes` (and `egpo new`), `config`. Checks: `doctor`, `audit`.
 - Results: `merge`, `push`, `serve`, `eval`, `eval_bfcl`, `report`, `compare`, `results`.
 - `words`: completion of recipes and settings, advice for unknown options, the first line of a verb.

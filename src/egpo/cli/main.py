@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from egpo.cli.audit import audit_app
+from egpo.cli.board import board
 from egpo.cli.compare import compare
 from egpo.cli.config import config_app
 from egpo.cli.convert import convert_app
@@ -80,6 +81,9 @@ app.command(rich_help_panel="Set-up", short_help="Check this machine for egpo.  
 app.command(
     rich_help_panel="Experiments", short_help="Run recipes from data to report.  [cyan]egpo run countdown_tiny[/]"
 )(run)
+app.command(rich_help_panel="Experiments", short_help="Compare many methods.  [cyan]egpo board board.yaml --plan[/]")(
+    board
+)
 app.command(rich_help_panel="Recipes", short_help="List the recipes of the package.  [cyan]egpo recipes[/]")(recipes)
 app.command(rich_help_panel="Recipes", short_help="Write a recipe from another.  [cyan]egpo new mine --from RECIPE[/]")(
     new

@@ -7,6 +7,7 @@ In: run folders, evaluation files, or plain scores. Out: a `Comparison` with one
 `fairness`          differences besides the factor (the setting under comparison), and notes for the reader
 `values`            the compared metric of each run and problem
 `mcnemar`, `seeds`  the tests: over problems (one run per condition), over seeds and problems (several runs)
+`paired_seeds`      the test of boards: methods with the same seeds, paired by seed and problem
 `outcome`           the result type of all tests, and Student's t
 `result`            Holm's correction for multiple tests, and the verdicts
 `comparison`        `compare_runs`, which calls all of the above in order

@@ -15,6 +15,8 @@ from egpo.comparisons.values import ComparedMetric, RunFigures
 from egpo.errors import ConfigError, Fault
 from egpo.evals.responses import StoredEvaluation
 from egpo.files import ROWS
+from egpo.methods import METHODS, Method
+from egpo.runs.stored import StoredRun
 
 Kind = Literal["setting", "reward", "data", "evaluation", "seed"]
 _ABSENT, _UNPROVED = "nothing", "unproved"
@@ -168,6 +170,7 @@ def notes_on(conditions: Sequence[Condition], figures: Figures) -> list[str]:
     """Return notes for the reader about limits of the comparison that do not make it unfair."""
     return [
         *_on_seeds(conditions),
+        *_on_methods(conditions),
         *_on_failures(conditions),
         *_on_problems(figures),
         *_on_versions(conditions),
@@ -190,6 +193,32 @@ def _on_seeds(conditions: Sequence[Condition]) -> Iterator[str]:
         )
     elif min(counts) == 2:
         yield "Two training seeds per condition determine the variation between seeds poorly: the intervals are wide."
+
+
+def _on_methods(conditions: Sequence[Condition]) -> Iterator[str]:
+    """Yield a note for each condition with a method that changes several things at once, unless all conditions have
+    it: a difference from it is then not the effect of one setting."""
+    for name, method in METHODS.items():
+        if len(method.changes) < 2:
+            continue
+        having = [one for one in conditions if one.runs[0].run and _has_settings(one.runs[0].run, method)]
+        if len(having) < len(conditions):
+            for condition in having:
+                yield (
+                    f"{condition.label} has the settings of {name}, which changes several things at once: "
+                    f"{', '.join(method.changes)}. A difference from it is the effect of all of them."
+                )
+
+
+def _has_settings(run: StoredRun, method: Method) -> bool:
+    return all(_setting(run, key.split(".")) == value for key, value in method.settings.items())
+
+
+def _setting(run: StoredRun, path: Sequence[str]) -> object:
+    value: object = run.config
+    for part in path:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _on_failures(conditions: Sequence[Condition]) -> Iterator[str]:

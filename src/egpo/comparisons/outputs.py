@@ -41,14 +41,19 @@ def as_json(comparison: Comparison) -> str:
 
 
 def as_markdown(comparison: Comparison) -> str:
-    lines = [f"### {_cell(comparison.title)}", ""]
-    lines += [f"- {_cell(line)}" for line in verdict_lines(comparison.contrasts)]
-    lines += ["", *_markdown_table(CONDITION_COLUMNS, map(condition_cells, comparison.conditions))]
-    lines += ["", *_markdown_table(CONTRAST_COLUMNS, map(contrast_cells, comparison.contrasts))]
+    lines = [f"### {markdown_cell(comparison.title)}", ""]
+    lines += [f"- {markdown_cell(line)}" for line in verdict_lines(comparison.contrasts)]
+    lines += ["", *markdown_table(CONDITION_COLUMNS, map(condition_cells, comparison.conditions))]
+    lines += ["", *markdown_table(CONTRAST_COLUMNS, map(contrast_cells, comparison.contrasts))]
     if comparison.unfair:
-        lines += ["", "**Not a fair comparison:**", "", *(f"- {_cell(str(found))}" for found in comparison.unfair)]
+        lines += [
+            "",
+            "**Not a fair comparison:**",
+            "",
+            *(f"- {markdown_cell(str(found))}" for found in comparison.unfair),
+        ]
     if comparison.notes:
-        lines += ["", *(f"- {_cell(note)}" for note in comparison.notes)]
+        lines += ["", *(f"- {markdown_cell(note)}" for note in comparison.notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -162,11 +167,11 @@ def figure(value: float, is_share: bool) -> str:
     return f"{100 * value:.1f} %" if is_share else f"{value:.3f}"
 
 
-def _markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [f"| {' | '.join(map(_cell, row))} |" for row in rows]
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(map(markdown_cell, row))} |" for row in rows]
     return [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns), *lines]
 
 
-def _cell(text: str) -> str:
+def markdown_cell(text: str) -> str:
     """Return text on one line with Markdown escaped, because labels may contain any characters."""
     return " ".join(text.translate(_MARKUP).split())

@@ -3,12 +3,14 @@
 Every output (table, JSON, Markdown, CSV, report) is made from `Comparison`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from egpo.comparisons.fairness import Inequality
 from egpo.comparisons.outcome import ALPHA, POWER, DifferenceTest
+
+Place = TypeVar("Place", bound=Hashable)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -22,6 +24,32 @@ def holm(p_values: Sequence[float]) -> list[float]:
     for rank, place in enumerate(sorted(range(count), key=lambda place: p_values[place])):
         floor = max(floor, min(1.0, (count - rank) * p_values[place]))
         adjusted[place] = floor
+    return adjusted
+
+
+def holm_in_pairs(
+    first: Mapping[Place, float], second: Mapping[Place, float], num_places: int
+) -> dict[tuple[Place, int], float]:
+    """Return adjusted p-values of two claims per place, where the second follows only from the first: `(place, 1)` and
+    `(place, 2)`. With first claims alone, and all places given, it is Holm's method.
+
+    The second claim inherits the share of the first (Bretz et al. 2009, doi:10.1002/sim.3495): of m places with an
+    open claim each has 1/m of the level, and uses it for its first claim until that is decided. The probability of any
+    false positive stays below the level. Places without a p-value stay open.
+    """
+    adjusted: dict[tuple[Place, int], float] = {}
+    active = dict.fromkeys(first, 1)
+    p_of = {1: first, 2: second}
+    num_open, floor = num_places, 0.0
+    while active:
+        place = min(active, key=lambda one: p_of[active[one]][one])
+        claim = active.pop(place)
+        floor = max(floor, min(1.0, num_open * p_of[claim][place]))
+        adjusted[place, claim] = floor
+        if claim == 1 and place in second:
+            active[place] = 2
+        else:
+            num_open -= 1
     return adjusted
 
 

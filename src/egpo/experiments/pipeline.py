@@ -41,7 +41,7 @@ def run_experiments(experiments: Sequence[Experiment], selection: Selection, scr
     """
     if parallel > 1 and len(experiments) > 1:
         for experiment in experiments:
-            _check(experiment, selection)
+            require_runnable(experiment, selection)
         run_parallel(experiments, selection, parallel, screen)
     else:
         run_each(experiments, selection, screen)
@@ -54,7 +54,7 @@ def run_experiments(experiments: Sequence[Experiment], selection: Selection, scr
 def run_each(experiments: Sequence[Experiment], selection: Selection, screen: Screen) -> None:
     """Run the experiments one after the other. All are checked before the first one begins."""
     for experiment in experiments:
-        _check(experiment, selection)
+        require_runnable(experiment, selection)
     for experiment in experiments:
         screen.say(f"{experiment.name}: {experiment.recipe} -> {experiment.run.path}")
         _run_stages(experiment, selection, screen)
@@ -62,7 +62,7 @@ def run_each(experiments: Sequence[Experiment], selection: Selection, screen: Sc
 
 def run_stages(experiment: Experiment, selection: Selection, screen: Screen) -> None:
     """Run every job of the selected stages that is not done yet or whose inputs have changed."""
-    _check(experiment, selection)
+    require_runnable(experiment, selection)
     _run_stages(experiment, selection, screen)
 
 
@@ -78,7 +78,7 @@ def compare_experiments(experiments: Sequence[Experiment], screen: Screen) -> No
     screen.say(f"report of all runs: {write_report(runs)}")
 
 
-def _check(experiment: Experiment, selection: Selection) -> None:
+def require_runnable(experiment: Experiment, selection: Selection) -> None:
     """Raise InputError if the run folder has a training with other settings, or if a selected stage cannot run."""
     run = experiment.run
     if run.config.is_file():

@@ -124,3 +124,30 @@ def render_table_page(title: str, columns: Sequence[str], rows: Sequence[Sequenc
         style=Markup(style),
     )
     return page
+
+
+@dataclass(frozen=True)
+class TableSection:
+    """A section of a page: paragraphs, a table, a figure as SVG, and notes. Texts are escaped; the figure is not."""
+
+    title: str
+    paragraphs: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    svg: str = ""
+    notes: Sequence[str] = ()
+
+
+def render_sections_page(kicker: str, title: str, sections: Sequence[TableSection]) -> str:
+    """Return the HTML of sections with tables and figures, in the style of the report."""
+    style = web_file("style.css")
+    page: str = ENVIRONMENT.get_template("sections.html.jinja").render(
+        kicker=kicker,
+        title=title,
+        sections=sections,
+        figures=[Markup(section.svg) for section in sections],
+        version=__version__,
+        policy=content_policy(style),
+        style=Markup(style),
+    )
+    return page

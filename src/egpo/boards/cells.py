@@ -1,0 +1,219 @@
+"""The cells of a board: each is an experiment of one task, one method and one seed, in the board's folder.
+
+Cells are ordered by seed, then task, then method, so that an unfinished board has whole seeds. What the cells of a task
+have in common (data, cold start, evaluations before RL) is computed once (`experiments.pipeline`).
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from egpo.boards.board_file import START_SETTINGS, Board
+from egpo.comparisons.compared_models import ComparedModel
+from egpo.config import load_config
+from egpo.config.yaml_text import dump_yaml
+from egpo.errors import ConfigError, EgpoError, Fault, InputError
+from egpo.evals.responses import StoredEvaluation
+from egpo.evals.targets import exam_name
+from egpo.experiments.exams import exams_of
+from egpo.experiments.experiment import Experiment
+from egpo.experiments.parallel import ExperimentsFailedError, run_parallel
+from egpo.experiments.pipeline import require_runnable
+from egpo.experiments.screen import Screen, plain_screen
+from egpo.experiments.stage_record import StageRecord
+from egpo.experiments.stages import STAGES, Selection
+from egpo.experiments.validate import require_later_stages
+from egpo.runs.differences import refuse_other_training
+from egpo.runs.stored import StoredRun, read_json_object
+
+SELECTION = Selection.of([name for name in STAGES if name != "probe"])
+_MEASURED = ("train", "merge", "eval")
+"""The stages without which a cell has no result."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run of a board."""
+
+    task: str
+    method: str
+    seed: int
+    experiment: Experiment
+
+    @property
+    def name(self) -> str:
+        return self.experiment.name
+
+
+def load_cells(board: Board) -> list[Cell]:
+    """Return all cells of a board. Raise ConfigError with the faults of all recipes and settings."""
+    faults: list[Fault] = []
+    recipes: dict[tuple[str, str], list[str]] = {}
+    for task, entry in board.tasks.items():
+        found = _config_faults(entry.recipe, _overrides(entry.set), f"{board.path} task `{task}`")
+        faults += found
+        for name in board.methods if not found else ():
+            overrides = _overrides({**entry.set, **START_SETTINGS, **board.methods[name].settings})
+            recipes[task, name] = overrides
+            own = [f"name={_run_name(task, name, 0)}"]
+            faults += _config_faults(entry.recipe, [*overrides, *own], f"{board.path} task `{task}`, method `{name}`")
+    if faults:
+        raise ConfigError(dict.fromkeys(faults))
+    return [_cell(board, *place, seed, overrides) for seed in board.seeds for place, overrides in recipes.items()]
+
+
+def _cell(board: Board, task: str, method: str, seed: int, overrides: Sequence[str]) -> Cell:
+    own = {"seed": seed, "runs": str(board.runs), "name": _run_name(task, method, seed)}
+    words, recipe = (*overrides, *_overrides(own)), board.tasks[task].recipe
+    return Cell(task, method, seed, Experiment(recipe, load_config(recipe, words), words))
+
+
+def _run_name(task: str, method: str, seed: int) -> str:
+    return f"{task}-{method}-s{seed}"
+
+
+def _overrides(settings: Mapping[str, object]) -> list[str]:
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in settings.items()]
+
+
+def _config_faults(recipe: str, overrides: Sequence[str], where: str) -> list[Fault]:
+    """Return what is wrong with a recipe and these overrides, including an estimator or loss form of one's own."""
+    try:
+        config = load_config(recipe, overrides)
+        require_later_stages(config)
+        config.algorithm.check_estimator()
+        _ = config.update.settings_of_loss
+    except InputError as error:
+        return [_placed(fault, where) for fault in error.faults]
+    return []
+
+
+def _placed(fault: Fault, where: str) -> Fault:
+    return replace(fault, where=f"{where}: {fault.where}" if fault.where else where)
+
+
+def require_fit(board: Board, cells: Sequence[Cell]) -> None:
+    """Raise ConfigError with everything that would stop a cell later: run folders with other settings, methods of a
+    task that do not share data and cold start, models and engines that cannot be used here."""
+    faults: list[Fault] = []
+    for place, cell in {(cell.task, cell.method): cell for cell in reversed(cells)}.items():
+        where = f"{board.path} task `{place[0]}`, method `{place[1]}`"
+        faults += [_placed(fault, where) for fault in _stage_faults(cell)]
+    for cell in cells:
+        fix = "remove the run's folder, or choose another `folder` for the board"
+        faults += [replace(fault, fix=fix) for fault in other_settings(cell)]
+    faults += _unshared(board, cells)
+    if faults:
+        raise ConfigError(dict.fromkeys(faults))
+
+
+def _stage_faults(cell: Cell) -> list[Fault]:
+    if cell.experiment.run.config.is_file():  # its settings are compared by `other_settings`
+        return []
+    try:
+        require_runnable(cell.experiment, SELECTION)
+    except InputError as error:
+        return error.faults
+    return []
+
+
+def other_settings(cell: Cell) -> list[Fault]:
+    """Return the settings in which the run in the cell's folder differs from the board; none if there is no run.
+
+    Paths to the same data and cold start may differ: digests are compared by `judgement`.
+    """
+    run, config = StoredRun.at(cell.experiment.run.path), cell.experiment.config
+    if not run.config_yaml:
+        return []
+    wanted = config.model_dump(mode="json")
+    source, model = (run.config.get("task") or {}).get("settings", {}).get("source"), run.setting("model", "path")
+    wanted["task"]["settings"] |= {} if source is None else {"source": source}
+    wanted["model"] |= {"path": model} if config.cold_start and model else {}
+    try:
+        changed = config.model_dump(mode="json", exclude_defaults=True)
+        refuse_other_training(run.config_yaml, dump_yaml(wanted), str(run.folder.path), changed)
+    except ConfigError as error:
+        return error.faults[:-1]
+    return []
+
+
+def _unshared(board: Board, cells: Sequence[Cell]) -> Iterator[Fault]:
+    """Yield the methods whose data or cold start differ from those of the task's first cell."""
+    firsts: dict[str, Cell] = {}
+    for cell in cells:
+        first = firsts.setdefault(cell.task, cell)
+        for kind in ("data", "cold_start"):
+            plans = [getattr(one.experiment, kind) for one in (first, cell)]
+            ours, other = ({} if plan is None else plan.inputs for plan in plans)
+            if ours != other and cell.seed == first.seed:
+                what = f"its {kind.replace('_', ' ')} differs from that of `{first.method}`"
+                where = f"{board.path} task `{cell.task}`, method `{cell.method}`"
+                yield Fault(what, where, "leave out the settings of the method that change it")
+
+
+def missing(cell: Cell) -> str | None:
+    """Return why a cell has no result yet; None if it is done and its settings, data and files are unchanged."""
+    experiment = cell.experiment
+    if not experiment.run.path.is_dir():
+        return "not started"
+    try:
+        record = StageRecord(experiment.run.stages)
+        for name in _MEASURED:
+            if name == "eval" and not (experiment.trained_model / "config.json").is_file():
+                return _progress(cell)
+            for job in STAGES[name].jobs(experiment, plain_screen(lambda line: None)):
+                if (reason := record.reason_to_work(job)) is not None:
+                    return _progress(cell) if name == "train" else f"{job.name}: {reason}"
+    except EgpoError as error:
+        return str(error.faults[0])
+    return None
+
+
+def _progress(cell: Cell) -> str:
+    done = StoredRun.at(cell.experiment.run.path).last_step
+    steps = cell.experiment.config.steps
+    return f"step {done} of {steps}" if done < steps else f"step {done}, not finished"
+
+
+def run_cells(board: Board, cells: Sequence[Cell], screen: Screen) -> dict[str, str]:
+    """Run every cell that is not done. Return the reason of each failure by the name of its run."""
+    todo = [cell.experiment for cell in cells if missing(cell) is not None]
+    screen.say(f"{board.name}: {len(cells) - len(todo)} of {len(cells)} runs are done")
+    if not todo:
+        return {}
+    try:
+        run_parallel(todo, SELECTION, board.parallel, screen)
+    except ExperimentsFailedError as error:
+        return {fault.where: f"{fault.what}; {fault.fix}" for fault in error.faults}
+    return {}
+
+
+def earlier_failures(board: Board) -> dict[str, str]:
+    """Return the reasons of the failures that `board.json` lists, by the name of the run."""
+    path = board.results
+    held = read_json_object(path).get("holes", []) if path.is_file() else []
+    return {str(hole["cell"]): str(hole["reason"]) for hole in held if isinstance(hole, dict) and hole.get("failed")}
+
+
+def exam_of(board: Board, cell: Cell) -> str:
+    """Return the name of the evaluation that the board compares, without model and step."""
+    exams = exams_of(cell.experiment.training)
+    greedy = [exam for exam in exams if exam.sampling.temperature == 0]
+    return exam_name(greedy[0] if board.exam == "greedy" and greedy else exams[0])
+
+
+def evaluated(board: Board, cell: Cell) -> ComparedModel | str:
+    """Return the run with its evaluation; or, if there is none, the reason."""
+    run, steps = StoredRun.at(cell.experiment.run.path), cell.experiment.config.steps
+    if not run.config_yaml:
+        return "not started"
+    try:
+        if others := other_settings(cell):
+            return others[0].what
+        files = [one for one in run.evaluations if one.is_evaluation and one.step == steps]
+        held = [StoredEvaluation(one.path, one.header) for one in files if one.exam == exam_of(board, cell)]
+        if held:
+            return ComparedModel(run.name, held, run)
+    except EgpoError as error:
+        return str(error.faults[0])
+    return f"step {run.last_step} of {steps}" if run.last_step < steps else "trained, but not evaluated"
