@@ -50,8 +50,8 @@ def train(folder: Path, settings: dict[str, Any]) -> Path:
 
 
 def write_model(trained: Path, folder: Path) -> None:
-    """Write the files of the package's model with the trained weights in bfloat16. ValueError if the package cannot hold
-    them."""
+    """Write the files of the package's model with the trained weights in bfloat16. ValueError if the package cannot
+    hold them."""
     package = Path(resolve_model("egpo-tiny"))
     before, after = (AutoTokenizer.from_pretrained(place).get_vocab() for place in (package, trained))
     if before != after:
