@@ -9,6 +9,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from egpo.assets import MODELS, resolve_model
+from egpo.config import load_config
 from egpo.config.schema import Model
 from egpo.evals.evaluate import Exam, evaluate, load_exam
 from egpo.evals.local_model import LocalModel
@@ -70,6 +71,19 @@ def test_reinforcement_has_something_to_do():
     evaluation = evaluate(LocalModel("egpo-tiny", policy), load_exam(exam))
     assert 0.1 < evaluation.figures.accuracy.value < 0.8
     assert evaluation.figures.readable_frac > 0.5
+
+
+def test_reinforcement_has_something_to_do_in_episodes():
+    config = load_config("toolbox_tiny")
+    exam = Exam(
+        config.task.name,
+        config.task.settings,
+        num_problems=24,
+        sampling=Sampling(n=4, max_tokens=config.rollout.max_response_tokens),
+    )
+    model = LocalModel("egpo-tiny", load_policy(config.model), episodes=config.rollout.episodes)
+    evaluation = evaluate(model, load_exam(exam))
+    assert 0.1 < evaluation.figures.accuracy.value < 0.8
 
 
 @pytest.fixture(scope="module")

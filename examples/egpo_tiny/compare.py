@@ -1,6 +1,6 @@
 """Compares two versions of egpo-tiny on problems that neither has seen, paired by problem:
 
-    python -m examples.egpo_tiny.compare egpo-tiny data/egpo-tiny-second/model --out data/egpo-tiny-comparison
+    python -m examples.egpo_tiny.compare FIRST data/egpo-tiny-second/model --out data/egpo-tiny-comparison
 
 Each exam has the settings of a recipe. It has the problems of the lesson's unseen splits, and then problems that are in
 the corpus of neither stage. An accuracy is "held" if the 95 % interval of the difference lies above minus `--margin`.

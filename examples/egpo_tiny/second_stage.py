@@ -1,11 +1,13 @@
 """Teaches egpo-tiny episodes, in one command, and writes the model folder that the package holds:
 
-    python -m examples.egpo_tiny.second_stage --out data/egpo-tiny-second
-    python -m examples.egpo_tiny.compare egpo-tiny data/egpo-tiny-second/model --out data/egpo-tiny-comparison
+    python -m examples.egpo_tiny.second_stage --first FIRST --out data/egpo-tiny-second
+    python -m examples.egpo_tiny.compare FIRST data/egpo-tiny-second/model --out data/egpo-tiny-comparison
 
-It draws the corpus of the second stage, trains on it (`second_stage.yaml`) and writes `model/`: the files of the first
-stage with new weights. A finished part is not repeated, and an interrupted training continues at its last checkpoint.
-With `--from-scratch` the weights are drawn anew and learn both stages together.
+FIRST is the model folder of the first stage, which `egpo sft examples/egpo_tiny/sft.yaml` prints at its end; the model
+of the package has learned both stages. The command draws the corpus of the second stage, trains on it
+(`second_stage.yaml`) and writes `model/`: the files of the package with new weights. A finished part is not repeated,
+and an interrupted training continues at its last checkpoint. With `--from-scratch` the weights are drawn anew and learn
+both stages together.
 """
 
 import argparse
@@ -48,17 +50,17 @@ def train(folder: Path, settings: dict[str, Any]) -> Path:
 
 
 def write_model(trained: Path, folder: Path) -> None:
-    """Write the files of the first stage with the trained weights in bfloat16. ValueError if the package cannot hold
-    them."""
-    first = Path(resolve_model("egpo-tiny"))
-    before, after = (AutoTokenizer.from_pretrained(place).get_vocab() for place in (first, trained))
+    """Write the files of the package's model with the trained weights in bfloat16. ValueError if the package cannot
+    hold them."""
+    package = Path(resolve_model("egpo-tiny"))
+    before, after = (AutoTokenizer.from_pretrained(place).get_vocab() for place in (package, trained))
     if before != after:
         raise ValueError("the tokenizer has changed")
     model = AutoModelForCausalLM.from_pretrained(trained, dtype=torch.bfloat16)
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     model.save_pretrained(unfinished)
-    for file in first.iterdir():
+    for file in package.iterdir():
         if file.suffix != ".safetensors":
             shutil.copy(file, unfinished)
     num_bytes = sum(file.stat().st_size for file in unfinished.iterdir())
@@ -71,12 +73,15 @@ def write_model(trained: Path, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    start = parser.add_mutually_exclusive_group(required=True)
+    start.add_argument("--first", metavar="MODEL", help="model folder of the first stage, from whose weights to start")
+    start.add_argument("--from-scratch", action="store_true", help="draw the weights anew instead")
     parser.add_argument("--conversations", type=int, default=CONVERSATIONS["second"])
-    parser.add_argument("--from-scratch", action="store_true", help="do not start from the weights of the first stage")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of second_stage.yaml")
     given = parser.parse_args()
     chosen = dict(word.split("=", 1) for word in given.set)
-    settings = {**(FROM_SCRATCH if given.from_scratch else {}), **{key: json.loads(chosen[key]) for key in chosen}}
+    start_settings = FROM_SCRATCH if given.from_scratch else {"model.path": given.first}
+    settings = {**start_settings, **{key: json.loads(chosen[key]) for key in chosen}}
     draw_corpus(given.out, given.conversations)
     write_model(train(given.out, settings), given.out / "model")
     print(f"model: {given.out / 'model'}")

@@ -14,7 +14,7 @@ from egpo.comparisons.result import holm
 from egpo.errors import InputError
 from egpo.fingerprints import code_digest
 from tests.evidence.conftest import COMMIT
-from website.evidence.__main__ import DOCS, LIMIT_MB, generated, main, outdated, write
+from website.evidence.__main__ import DOCS, END, LIMIT_MB, PARTS, generated, main, outdated, write
 from website.evidence.groups import has_evidence, read_evidence
 from website.evidence.sittings import code_at, commit_of, read_sittings
 from website.evidence.stripping import absolute_paths, pack, strip_runs, unpack
@@ -40,6 +40,7 @@ def test_the_committed_evidence_is_small_and_names_no_machine():
 @needs_evidence
 def test_the_committed_evidence_has_three_estimators_and_five_seeds_of_each_task():
     evidence = read_evidence(DOCS / "evidence")
+    assert all(has_evidence(DOCS / "evidence" / name) for name in PARTS)
     for group in evidence.groups:
         assert len(group.by_estimator) >= 3
         assert len(group.seeds) >= 5
@@ -76,6 +77,27 @@ def test_the_statistics_are_those_of_compare(docs):
         assert {(one.delta, one.low, one.high, one.p_value) for one in ours} == expected
     contrasts = [one.contrast for one in evidence.tested]
     assert [one.adjusted_p for one in contrasts] == holm([one.p_value for one in contrasts])
+
+
+def test_runs_of_another_model_are_added_apart_and_shown_as_tables(made, docs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("website.evidence.__main__.DOCS", docs)
+    monkeypatch.setattr("website.evidence.__main__.commit_of", lambda name: COMMIT)
+    results = docs / "results.md"
+    marks = f"<!-- Tables from docs/evidence/egpo-tiny, by `make evidence`. -->\n{END}"
+    results.write_text(f"{results.read_text()}{marks}The end.\n")
+    before = generated(docs)[results]
+    pack(strip_runs(made / "runs").files, tmp_path / "more.tar.gz")
+    words = ["add", str(tmp_path / "more.tar.gz"), "--at-a-time", "2", "--wall-minutes", "60", "--part", "egpo-tiny"]
+    assert main(words) == 0
+    part = read_evidence(docs / "evidence" / "egpo-tiny")
+    assert len(read_evidence(docs / "evidence").runs) == len(part.runs) == 6
+    write(docs)
+    assert outdated(docs) == []
+    text = results.read_text()
+    shown = text.split(END)[1]
+    assert text.replace(shown, before.split(END)[1]) == before
+    assert all(f"{100 * row.accuracy:.1f} %" in shown for exam in part.exams for row in exam.rows)
+    assert shown.count("| countdown |") == 6  # three pairs of estimators, sampled and greedy
 
 
 def edited(path, change):

@@ -150,6 +150,7 @@ def test_episodes_of_a_recipe_for_egpo_tiny_can_be_finished_within_its_limits():
     for name in EPISODES:
         config = recipe_of(name)
         assert config.task.settings == lesson.settings
+        assert config.cold_start is None, "egpo-tiny has learned the toolbox"
         task, rollout = load_task("toolbox", **config.task.settings), config.rollout
         for problem in task.problems("test"):
             turns = [len(tokenizer(text).input_ids) + 1 for text in task.gold_turns(problem)]

@@ -25,7 +25,7 @@ def run_main(module, monkeypatch, *words):
 
 @pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")
 def test_one_command_writes_a_model_that_the_package_can_hold(tmp_path, monkeypatch, capsys):
-    words = ["--out", tmp_path, "--conversations", 40, "--set", *SMALLEST]
+    words = ["--first", "egpo-tiny", "--out", tmp_path, "--conversations", 40, "--set", *SMALLEST]
     monkeypatch.setattr(second_stage, "HELD_OUT", 10)
     run_main(second_stage, monkeypatch, *words)
     made, first = tmp_path / "model", Path(resolve_model("egpo-tiny"))

@@ -22,7 +22,7 @@ def test_a_twin_runs_from_data_to_report(twin, tmp_path, monkeypatch):
     if twin.startswith("mixed") and not sandbox_status().ok:
         pytest.skip("programs need a sandbox")
     monkeypatch.chdir(tmp_path)
-    experiments = load_experiments([twin], [*SMALLEST, "cold_start=null"])
+    experiments = load_experiments([twin], SMALLEST)
     run_experiments(experiments, Selection(), plain_screen(lambda line: None))
     run = experiments[0].run
     assert run.report.is_file()

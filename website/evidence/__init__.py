@@ -17,4 +17,5 @@
                                            evals/*.json, evals/*.jsonl.gz
                   before_training/<task>/  the evaluations of the base model and of the cold start, once
                   cold_starts/<name>/      the supervised run before RL
+                  egpo-tiny/               the same for runs of egpo-tiny, of which the page has tables (`add --part`)
 """

@@ -31,6 +31,11 @@ def page(evidence: Evidence) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def tables(evidence: Evidence) -> str:
+    """Return only the accuracies and the differences between estimators, in Markdown."""
+    return "\n\n".join([*(_accuracies(evidence, exam) for exam in evidence.exams), next(_differences(evidence))]) + "\n"
+
+
 def _question(evidence: Evidence) -> Iterator[str]:
     groups, runs = evidence.groups, evidence.runs
     estimators = list(dict.fromkeys(name for group in groups for name in group.by_estimator))
