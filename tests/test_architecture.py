@@ -79,7 +79,6 @@ MAY_IMPORT = {
     "losses": LEAVES,
     "controllers": LEAVES,
     "filters": LEAVES | {"advantages"},
-    "methods": set(),
     "token_stats": LEAVES,
     "data": LEAVES,
     "runs": LEAVES,
@@ -94,7 +93,8 @@ MAY_IMPORT = {
     "evals": LEAVES | {"config", "environments", "tasks", "rewards", "runs", "local", "serving"},
     "probes": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "reports"},
     "demos": LEAVES | {"advantages", "config", "runs", "evals", "probes", "plans", "reports", "experiments"},
-    "verl": LEAVES | {"config", "environments", "tasks", "rewards", "advantages", "losses", "segments", "data", "runs"},
+    "verl": LEAVES
+    | {"config", "environments", "tasks", "rewards", "advantages", "controllers", "losses", "segments", "data", "runs"},
     "merges": LEAVES | {"config", "data", "runs", "local"},
     "pushes": LEAVES | {"runs", "merges", "local"},
     "comparisons": LEAVES | {"data", "runs", "evals", "methods"},

@@ -8,11 +8,11 @@ imported inside the functions, so that configurations can be checked without it.
 import json
 from collections.abc import Mapping
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from egpo.advantages.signals import Metrics
+from egpo.controllers import controller_named
 from egpo.errors import EgpoError, Fault, InputError, warn_once
 from egpo.files import write_atomically
 from egpo.verl.settings import ControllerKeys
@@ -25,7 +25,7 @@ WEIGHT = "entropy_weight"
 
 def controller_of(keys: ControllerKeys) -> Any:
     """Return the controller. Raise InputError if there is none of that name, or if its settings are wrong."""
-    controller = import_module("egpo.controllers").controller_named(keys.name)
+    controller = controller_named(keys.name)
     if controller.settings is not None:
         from egpo.sections import checked
 
@@ -43,8 +43,6 @@ def controller_faults(keys: ControllerKeys | None) -> list[Fault]:
         controller_of(keys)
     except EgpoError as error:
         return error.faults
-    except ModuleNotFoundError:
-        return [Fault("this version of egpo has no controllers", WHERE, "leave the key out")]
     return []
 
 

@@ -179,11 +179,11 @@ def _lacking_filters(config: Config) -> Iterator[Fault]:
     algorithm = config.algorithm
     if algorithm.constant_groups != "replace":
         return
-    chosen = getattr(algorithm, "filter", "constant")
+    chosen = algorithm.filter
     if chosen not in FILTER_METRICS:
         fix = f"choose one of {', '.join(FILTER_METRICS)}, or train with engine=local"
         yield Fault(f"verl filters groups by a metric, and cannot call `{chosen}`", "algorithm.filter", fix)
-    if getattr(algorithm, "random_rewards", None) is not None:
+    if algorithm.random_rewards is not None:
         what = "verl replaces groups by their real rewards, before random ones are drawn"
         yield Fault(what, "algorithm.random_rewards", "set algorithm.constant_groups=keep")
 

@@ -110,10 +110,10 @@ def algorithm_settings(config: Config) -> Iterator[Setting]:
         for name, value in algorithm.own_settings.items():
             yield Setting(f"algorithm.egpo.{name}", value, f"algorithm.{home}.{name}")
     if algorithm.constant_groups == "replace":
-        metric = FILTER_METRICS.get(getattr(algorithm, "filter", "constant"), "reward")
+        metric = FILTER_METRICS.get(algorithm.filter, "reward")
         yield Setting("algorithm.filter_groups.enable", True, "algorithm.constant_groups")
         yield Setting("algorithm.filter_groups.metric", metric, "algorithm.constant_groups, algorithm.filter")
-    if (probability := getattr(algorithm, "random_rewards", None)) is not None:
+    if (probability := algorithm.random_rewards) is not None:
         yield Setting("algorithm.egpo.random_rewards", probability, "algorithm.random_rewards")
     yield from _controller(config)
 
@@ -125,7 +125,7 @@ FILTER_METRICS = {"constant": "reward", "all_or_none": "acc"}
 def _controller(config: Config) -> Iterator[Setting]:
     """Yield the controller of the weight of the entropy term. verl has none; the plug-in's trainer calls ours."""
     update: Any = config.update
-    name = getattr(update, "controller", "none")
+    name = update.controller
     if name != "none":
         home = "controller_settings" if ":" in name else name
         yield Setting("algorithm.egpo.controller.name", name, "update.controller")
@@ -164,7 +164,7 @@ def _episodes(config: Config) -> Iterator[Setting]:
 
 def _overlong(config: Config, files: ProblemFiles) -> Iterator[Setting]:
     """Yield DAPO's overlong penalty: verl's own reward manager has it, the agent loop of episodes has ours."""
-    overlong, source = getattr(config.algorithm, "overlong", None), "algorithm.overlong"
+    overlong, source = config.algorithm.overlong, "algorithm.overlong"
     if overlong is None:
         return
     if files.episodes:
