@@ -27,6 +27,7 @@ from egpo.runs.differences import refuse_other_training
 from egpo.runs.stored import StoredRun, read_json_object
 
 SELECTION = Selection.of([name for name in STAGES if name != "probe"])
+NOT_STARTED = "not started"
 _MEASURED = ("train", "merge", "eval")
 """The stages without which a cell has no result."""
 
@@ -155,7 +156,7 @@ def missing(cell: Cell) -> str | None:
     """Return why a cell has no result yet; None if it is done and its settings, data and files are unchanged."""
     experiment = cell.experiment
     if not experiment.run.path.is_dir():
-        return "not started"
+        return NOT_STARTED
     try:
         record = StageRecord(experiment.run.stages)
         for name in _MEASURED:
@@ -206,7 +207,7 @@ def evaluated(board: Board, cell: Cell) -> ComparedModel | str:
     """Return the run with its evaluation; or, if there is none, the reason."""
     run, steps = StoredRun.at(cell.experiment.run.path), cell.experiment.config.steps
     if not run.config_yaml:
-        return "not started"
+        return NOT_STARTED
     try:
         if others := other_settings(cell):
             return others[0].what

@@ -67,7 +67,7 @@ def _print_plan(chosen: "Board", cells: "Sequence[Cell]") -> None:
     states = {(cell.task, cell.method, cell.seed): missing(cell) for cell in cells}
     columns = ["task", "method", *(f"seed {seed}" for seed in chosen.seeds)]
     rows = [
-        [task, method, *(states[task, method, seed] or "done" for seed in chosen.seeds)]
+        [task, method, *(_short(states[task, method, seed]) for seed in chosen.seeds)]
         for task in chosen.tasks
         for method in chosen.methods
     ]
@@ -75,8 +75,16 @@ def _print_plan(chosen: "Board", cells: "Sequence[Cell]") -> None:
     left = [cell for cell in cells if states[cell.task, cell.method, cell.seed] is not None]
     steps = sum(cell.experiment.config.steps for cell in left)
     console.print(
-        f"{len(left)} of {len(cells)} runs are missing, {steps:,} steps at most; {chosen.parallel} at a time."
+        f"{len(left)} of {len(cells)} runs are missing (-: not started), {steps:,} steps at most; "
+        f"{chosen.parallel} at a time."
     )
+
+
+def _short(state: str | None) -> str:
+    """Return the state of a run for the table of the plan."""
+    from egpo.boards.cells import NOT_STARTED
+
+    return "done" if state is None else "-" if state == NOT_STARTED else state
 
 
 def _write(chosen: "Board", cells: "Sequence[Cell]", failures: dict[str, str]) -> None:
