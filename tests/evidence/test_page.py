@@ -163,6 +163,11 @@ def test_runs_from_other_weights_are_refused(docs):
     edited(stages, lambda text: re.sub(r'"weights": "\w+"', '"weights": "0"', text))
     with pytest.raises(InputError, match="the runs started from different weights"):
         read_evidence(docs / "evidence")
+    digests = re.findall(r'"weights": "(\w+)"', stages.read_text())
+    digests += re.findall(r'"weights": "(\w+)"', (docs / "evidence/countdown/mini_egpo-s1/stages.json").read_text())
+    same = {"digests": digests, "shown_by": "Only the model card differs."}
+    change_sittings(docs, lambda value: value.update(same_weights=[same]))
+    assert len(read_evidence(docs / "evidence").runs) == 6
 
 
 def test_an_archive_is_added_whole_or_not_at_all(made, docs, tmp_path, monkeypatch, capsys):

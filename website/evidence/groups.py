@@ -21,7 +21,7 @@ from egpo.errors import InputError
 from egpo.evals.intervals import SHARES, Estimate, mean_with_interval
 from egpo.evals.responses import StoredEvaluation
 from egpo.runs.stored import StoredRun, read_json_object
-from website.evidence.sittings import Sittings, check_sittings
+from website.evidence.sittings import Sittings, check_sittings, read_sittings
 from website.evidence.stripping import BEFORE_FILE, BEFORE_TRAINING, task_of
 from website.figures import ESTIMATORS
 
@@ -177,8 +177,8 @@ def _check(folder: Path, group: Group) -> None:
     seeds = {name: [_seed(run) for run in runs] for name, runs in group.by_estimator.items()}
     if len({tuple(of_one) for of_one in seeds.values()}) > 1:
         raise InputError(f"the estimators have different seeds: {seeds}", where=where, fix="add the missing runs")
-    weights = {run.name: _weights(run) for run in group.runs}
-    if len(set(weights.values())) > 1:
+    weights = {_weights(run) for run in group.runs}
+    if len(weights) > 1 and not any(weights <= set(same.digests) for same in read_sittings(folder).same_weights):
         raise InputError("the runs started from different weights", where=where, fix="use one cold start for all")
 
 

@@ -52,12 +52,20 @@ class SameBits(Section):
     shown_by: str
 
 
+class SameWeights(Section):
+    """Digests of model folders that have the same weights and differ in another file, and how that was shown."""
+
+    digests: Strings
+    shown_by: str
+
+
 class Sittings(Section):
     """The whole file. `rerun` is the command that makes all runs again."""
 
     rerun: str = ""
     sittings: Annotated[tuple[Sitting, ...], Field(strict=False)] = ()
     same_bits: Annotated[tuple[SameBits, ...], Field(strict=False)] = ()
+    same_weights: Annotated[tuple[SameWeights, ...], Field(strict=False)] = ()
 
 
 def read_sittings(folder: Path) -> Sittings:
