@@ -4,8 +4,7 @@ Sampling, rewards, loss and update are TRL's own. What TRL's trainer does not ke
 the rewards of each function, and the entropies of the pass that computes the old log-probabilities. If there is no such
 pass and the estimator uses entropy, one pass without gradient is added. This is the only module that imports TRL.
 
-In the names of tensors, B is the number of rows of this process, N of all processes, F of reward functions, T of
-tokens.
+Tensor suffixes: B rows of this process, N rows of all processes, F reward functions, T tokens.
 """
 
 import inspect
@@ -27,8 +26,10 @@ from egpo.support import TRL
 try:
     import trl
     from trl import GRPOTrainer
-except ImportError as error:
-    raise EgpoError(f"TRL cannot be imported: {error}", where="egpo.trl", fix=f"pip install 'trl{TRL}'") from error
+except (ImportError, RuntimeError) as error:  # TRL raises RuntimeError if a package that it needs is missing
+    raise EgpoError(
+        f"TRL cannot be imported: {str(error).splitlines()[-1]}", where="egpo.trl", fix=f"pip install 'trl{TRL}'"
+    ) from error
 
 WHERE = "EgpoGRPOTrainer"
 PASS = "_get_per_token_logps_and_entropies"
@@ -42,6 +43,7 @@ USED_METHODS = {
 USED_NAMES = "num_generations reward_func_names reward_weights scale_rewards _logs _metrics _tokenizer"
 USED_KEYS = "prompt_ids prompt_mask completion_ids completion_mask advantages"
 """Attributes of the trainer, and keys of its batches."""
+Row, Tables = Tensor | None, tuple[Tensor, Tensor] | None
 
 
 class EgpoGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -79,10 +81,9 @@ class EgpoGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _check(self, is_built_in: bool) -> None:
         """Refuse what would fail, or mean something else, at the first step. A built-in estimator is tried out."""
-        refused = {"scale_rewards": ("batch",), "multi_objective_aggregation": ("normalize_then_sum",)}
-        for name, values in refused.items():
-            if (value := getattr(self, name, None)) in values:
-                what = f"{name} is {value!r}, but the estimators compare the sum of the rewards within a group"
+        for name, value in (("scale_rewards", "batch"), ("multi_objective_aggregation", "normalize_then_sum")):
+            if getattr(self, name, None) == value:
+                what = f"{name} is `{value}`, but the estimators compare the sum of the rewards within a group"
                 raise InputError(what, where=WHERE, fix="leave it at its default")
         if self._segment in ("thinking", "answer"):
             nothing_BT = torch.zeros(1, 1, dtype=torch.long)
@@ -144,14 +145,7 @@ class EgpoGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         here = advantage[first : first + len(mask_BT)]
         return here[:, : mask_BT.shape[1]] if self._per_token else here
 
-    def _estimate(
-        self,
-        reward_NF: Tensor,
-        entropy_N: Tensor | None,
-        nll_N: Tensor | None,
-        tables: tuple[Tensor, Tensor] | None,
-        metrics: Metrics,
-    ) -> Tensor:
+    def _estimate(self, reward_NF: Tensor, entropy_N: Row, nll_N: Row, tables: Tables, metrics: Metrics) -> Tensor:
         """Call the estimator. A row for which every reward function returned None is left out, and gets 0."""
         judged_N, column = ~reward_NF.isnan().all(1), self._correct_column
         reward_N = (reward_NF * self.reward_weights.to(reward_NF.device)).nansum(1)
@@ -175,10 +169,10 @@ class EgpoGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         """Run the policy over the batch without gradient. TRL's head divides the logits by the sampling temperature."""
         ids, mask = (torch.cat([batch[f"prompt_{one}"], batch[f"completion_{one}"]], 1) for one in ("ids", "mask"))
         images = inspect.signature(getattr(GRPOTrainer, PASS)).parameters.keys() & batch.keys()
-        named = {key: batch[key] for key in images} | {"batch_size": self.args.per_device_train_batch_size}
-        return super()._get_per_token_logps_and_entropies(
-            self.model, ids, mask, batch["completion_ids"].shape[1], compute_entropy=True, **named
-        )
+        named = {key: batch[key] for key in images} | {"compute_entropy": True}
+        named["batch_size"] = self.args.per_device_train_batch_size
+        num_tokens = batch["completion_ids"].shape[1]
+        return super()._get_per_token_logps_and_entropies(self.model, ids, mask, num_tokens, **named)
 
     def _segment_mask(self, batch: dict[str, Any], mask_BT: Tensor) -> Tensor:
         """Return the mask of the estimator's segment. With tools, each turn has a thinking and an answer of its own."""
@@ -197,19 +191,14 @@ def _require_supported(trainer: Any, version: str, per_token: bool) -> None:
     """Raise EgpoError if a version that was not tested lacks a name that this module uses; otherwise warn of it."""
     if SpecifierSet(TRL).contains(version, prereleases=True):
         return
-    if missing := _missing(trainer, per_token):
+    source, missing = inspect.getsource(trainer), []
+    for name, parameters in USED_METHODS.items():
+        known = inspect.signature(getattr(trainer, name)).parameters if hasattr(trainer, name) else {}
+        missing += [f"{name}({one})" for one in parameters.split() if one not in known]
+    missing += [f"self.{name}" for name in USED_NAMES.split() if f"self.{name}" not in source]
+    missing += [f"`{key}` in a batch" for key in USED_KEYS.split() if f'"{key}": ' not in source]
+    missing += ["advantages per token"] if per_token and "advantages.dim()" not in source else []
+    if missing:
         what = f"TRL {version} has other internals; missing: {', '.join(missing)}"
         raise EgpoError(what, where=WHERE, fix=f"pip install 'trl{TRL}'")
     warn_once("version of TRL", f"{WHERE} was tested with trl{TRL}, but TRL {version} is installed")
-
-
-def _missing(trainer: Any, per_token: bool) -> list[str]:
-    """Return the methods, parameters, attributes and keys of a batch that a trainer class does not have."""
-    missing = [name for name in USED_METHODS if not hasattr(trainer, name)]
-    for name in (name for name in USED_METHODS if name not in missing):
-        known = inspect.signature(getattr(trainer, name)).parameters
-        missing += [f"`{one}` of {name}" for one in USED_METHODS[name].split() if one not in known]
-    source = inspect.getsource(trainer)
-    missing += [f"self.{name}" for name in USED_NAMES.split() if f"self.{name}" not in source]
-    missing += [f"`{key}` in a batch" for key in USED_KEYS.split() if f'"{key}": ' not in source]
-    return missing + ["advantages per token"] * (per_token and "advantages.dim()" not in source)
