@@ -23,6 +23,7 @@ BFCL_READY := .env-bfcl/.ready
 VERL_READY := .env-verl/.ready
 DOCS_READY := .env-docs/.ready
 OPENENV_READY := .env-openenv/.ready
+TRL_READY := .env-trl/.ready
 
 .PHONY: env verl system demo test test-main test-verl matrix wheel fuzz check format bench test-gpu lock docs pages evidence site clean
 
@@ -71,10 +72,10 @@ demo: $(READY)
 # GiB on two ranks). What its tests say is shown when they are through.
 # The environments are made first, one after the other, so that the second finds torch in pip's cache.
 test:
-	@$(MAKE) --no-print-directory -j 1 $(READY) $(VERL_READY) $(BFCL_READY) $(DOCS_READY) $(OPENENV_READY) system
+	@$(MAKE) --no-print-directory -j 1 $(READY) $(VERL_READY) $(BFCL_READY) $(DOCS_READY) $(OPENENV_READY) $(TRL_READY) system
 	@$(MAKE) --no-print-directory -j 2 test-main test-verl
 
-test-main: $(READY) system $(BFCL_READY) $(DOCS_READY) $(OPENENV_READY)
+test-main: $(READY) system $(BFCL_READY) $(DOCS_READY) $(OPENENV_READY) $(TRL_READY)
 	$(BIN)/pytest -n auto
 
 test-verl: $(VERL_READY) $(BFCL_READY) system
@@ -142,8 +143,9 @@ format: $(READY)
 	.env-verl-rewards/bin/$(PIP_INSTALL) --no-deps -r environments/verl-rewards/requirements.txt
 	@touch $@
 
-# TRL, beside which the embedded engine is timed: a folder of packages, on the torch and transformers of .venv.
-.env-trl/.ready: environments/trl/requirements.txt $(READY)
+# TRL, beside which the embedded engine is timed and in which egpo.trl is tested: a folder of packages (35 MB), on the
+# torch and transformers of .venv.
+$(TRL_READY): environments/trl/requirements.txt $(READY)
 	rm -rf .env-trl
 	$(BIN)/$(PIP_INSTALL) --no-deps --target .env-trl -r environments/trl/requirements.txt
 	@touch $@
@@ -162,7 +164,7 @@ $(VERL_READY): environments/verl/requirements.txt pyproject.toml
 	.env-verl/bin/$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-bench: $(READY) system .env-verl-rewards/.ready .env-trl/.ready
+bench: $(READY) system .env-verl-rewards/.ready $(TRL_READY)
 	@for script in benchmarks/[!_]*.py; do \
 		case $$script in */interleaved.py) continue;; esac; \
 		echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -95,6 +95,7 @@ MAY_IMPORT = {
     "demos": LEAVES | {"advantages", "config", "runs", "evals", "probes", "plans", "reports", "experiments"},
     "verl": LEAVES
     | {"config", "environments", "tasks", "rewards", "advantages", "controllers", "losses", "segments", "data", "runs"},
+    "trl": LEAVES | {"advantages", "segments"},
     "merges": LEAVES | {"config", "data", "runs", "local"},
     "pushes": LEAVES | {"runs", "merges", "local"},
     "comparisons": LEAVES | {"data", "runs", "evals", "methods"},

