@@ -108,11 +108,10 @@ class EgpoGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         """Return TRL's batch with the estimator's advantages. In an evaluation they stay TRL's."""
-        is_training = self.model.training
-        self._is_scoring, self._first_pass = is_training and self._uses_entropy, None
+        self._is_scoring, self._first_pass = self.model.training and self._uses_entropy, None
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         self._is_scoring = False
-        if is_training:
+        if self.model.training:
             batch["advantages"] = self._advantages(batch)
         self._first_pass = None
         return batch
@@ -138,7 +137,7 @@ class EgpoGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         for _ in range(min(len(logged), len(advantage_N))):
             logged.pop()  # TRL's own, in its table of completions
         logged.extend(advantage_N.nan_to_num(nan=0.0).tolist())
-        here = advantage.split(len(mask_BT))[self.accelerator.process_index]
+        here: Tensor = torch.split(advantage, len(mask_BT))[self.accelerator.process_index]
         return here[:, : mask_BT.shape[1]] if self._per_token else here
 
     def _estimate(self, reward_NF: Tensor, entropy_N: Row, nll_N: Row, tables: Tables, metrics: Metrics) -> Tensor:
