@@ -143,7 +143,7 @@ format: $(READY)
 	.env-verl-rewards/bin/$(PIP_INSTALL) --no-deps -r environments/verl-rewards/requirements.txt
 	@touch $@
 
-# TRL, beside which the embedded engine is timed and in which egpo.trl is tested: a folder of packages (35 MB), on the
+# TRL, beside which the embedded engine is timed and in which egpo.trl is tested: a folder of packages (13 MB), on the
 # torch and transformers of .venv.
 $(TRL_READY): environments/trl/requirements.txt $(READY)
 	rm -rf .env-trl

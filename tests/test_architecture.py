@@ -227,8 +227,9 @@ def test_no_banned_words_in_file_and_function_names():
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
         and re.match(r"_?(get|do|maybe)_|.*(Manager|Handler)$", node.name)
     ]
-    # Names that a protocol of the standard library, or of verl, prescribes.
+    # Names that a protocol of the standard library, or of verl or TRL, prescribes.
     prescribed = (":do_GET", ":do_POST", "platform.py:get_device_capability", "device_module.py:get_device_name")
+    prescribed += ("trl.py:_get_per_token_logps_and_entropies",)
     assert [name for name in functions if not name.endswith(prescribed)] == []
 
 

@@ -43,9 +43,8 @@ def thinking(step, tokenizer):
     """The tokens from just after <think> to </think>, found in the text of ever longer prefixes."""
     mask_BT = torch.zeros_like(step["completion_mask"], dtype=torch.bool)
     for row, (ids, kept) in enumerate(zip(step["completion_ids"], step["completion_mask"], strict=True)):
-        texts = [tokenizer.decode(ids[: end + 1]) for end in range(int(kept.sum()))]
-        for end, text in enumerate(texts):
-            before = texts[end - 1] if end else ""
+        for end in range(int(kept.sum())):
+            before = tokenizer.decode(ids[:end])
             mask_BT[row, end] = "<think>" in before and "</think>" not in before
     return mask_BT
 

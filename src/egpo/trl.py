@@ -40,10 +40,10 @@ USED_METHODS = {
     "_compute_loss": "inputs",
 }
 """The methods of TRL's trainer that this module overrides, calls or relies on, with the parameters that it uses."""
-USED_NAMES = "num_generations reward_func_names reward_weights scale_rewards _logs _metrics _tokenizer"
-USED_KEYS = "prompt_ids prompt_mask completion_ids completion_mask advantages"
-"""Attributes of the trainer, and keys of its batches."""
-Row, Tables = Tensor | None, tuple[Tensor, Tensor] | None
+USED_NAMES = "num_generations reward_func_names reward_weights scale_rewards _logs _metrics _tokenizer"  # attributes
+USED_KEYS = "prompt_ids prompt_mask completion_ids completion_mask advantages"  # of a batch
+Row = Tensor | None
+Tables = tuple[Tensor, Tensor] | None
 
 
 class EgpoGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -68,9 +68,8 @@ class EgpoGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             own = checked(row.settings, f"{WHERE}, estimator_settings of `{estimator}`", **own).model_dump()
         segment = own.pop("entropy_mode", row.segment) if row.segment else None
         self._estimator, self._own_settings, self._segment, self._tags = row, own, segment, tags
-        self._per_token = row.level == "token"
+        self._per_token, self._is_scoring, self._first_pass = row.level == "token", False, None
         self._uses_entropy = self._per_token or segment is not None
-        self._is_scoring, self._first_pass = False, None
         _require_supported(GRPOTrainer, trl.__version__, self._per_token)
         super().__init__(*theirs, **named)
         if correct_from not in (None, *self.reward_func_names):
@@ -109,13 +108,10 @@ class EgpoGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         """Return TRL's batch with the estimator's advantages. In an evaluation they stay TRL's."""
-        is_training = self.model.training
-        self._is_scoring, self._first_pass = is_training and self._uses_entropy, None
-        try:
-            batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        finally:
-            self._is_scoring = False
-        if is_training:
+        self._is_scoring, self._first_pass = self.model.training and self._uses_entropy, None
+        batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        self._is_scoring = False
+        if self.model.training:
             batch["advantages"] = self._advantages(batch)
         self._first_pass = None
         return batch
@@ -141,8 +137,7 @@ class EgpoGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         for _ in range(min(len(logged), len(advantage_N))):
             logged.pop()  # TRL's own, in its table of completions
         logged.extend(advantage_N.nan_to_num(nan=0.0).tolist())
-        first = self.accelerator.process_index * len(mask_BT)
-        here = advantage[first : first + len(mask_BT)]
+        here: Tensor = torch.split(advantage, len(mask_BT))[self.accelerator.process_index]
         return here[:, : mask_BT.shape[1]] if self._per_token else here
 
     def _estimate(self, reward_NF: Tensor, entropy_N: Row, nll_N: Row, tables: Tables, metrics: Metrics) -> Tensor:
@@ -171,8 +166,8 @@ class EgpoGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         images = inspect.signature(getattr(GRPOTrainer, PASS)).parameters.keys() & batch.keys()
         named = {key: batch[key] for key in images} | {"compute_entropy": True}
         named["batch_size"] = self.args.per_device_train_batch_size
-        num_tokens = batch["completion_ids"].shape[1]
-        return super()._get_per_token_logps_and_entropies(self.model, ids, mask, num_tokens, **named)
+        named["logits_to_keep"] = batch["completion_ids"].shape[1]
+        return super()._get_per_token_logps_and_entropies(self.model, ids, mask, **named)
 
     def _segment_mask(self, batch: dict[str, Any], mask_BT: Tensor) -> Tensor:
         """Return the mask of the estimator's segment. With tools, each turn has a thinking and an answer of its own."""
