@@ -59,14 +59,14 @@ def test_recipes_files_and_settings_are_completed(tmp_path, monkeypatch):
     assert all(name.startswith("countdown") for name in found)
     assert complete_recipe("mi") == ["mixed_calibrated", "mixed_tiny", "mine.yaml"]
     assert complete_recipe("more/") == ["more/other.yaml"]
-    assert complete_setting("update.l") == ["update.lr="]
+    assert complete_setting("update.lr") == ["update.lr="]
     assert "rollout.temperature=" in complete_setting("rollout.")
     assert "rollout=" not in complete_setting("rollout")
     assert complete_word("no-such-thing") == []
 
 
 def test_the_shell_gets_the_completions():
-    words = {"COMP_WORDS": "egpo train countdown_tiny update.l", "COMP_CWORD": "3", "_EGPO_COMPLETE": "complete_bash"}
+    words = {"COMP_WORDS": "egpo train countdown_tiny update.lr", "COMP_CWORD": "3", "_EGPO_COMPLETE": "complete_bash"}
     code = "import sys; sys.argv = ['egpo']; from egpo.cli.main import app; app(prog_name='egpo')"
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | words, capture_output=True, text=True)
     assert done.stdout.split() == ["update.lr="]
