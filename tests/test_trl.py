@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not (FOLDER / "trl").is_dir(), reason="TRL is no
 
 def python(*words, cwd=ROOT):
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=cwd, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0, done.stderr[-20_000:]
 
 
 @pytest.fixture(scope="module")

@@ -148,3 +148,8 @@ if __name__ == "__main__":
         trainer.train()
         rank = trainer.accelerator.process_index
         torch.save({"steps": steps, "passes": passes.num}, out / f"{name}.{rank}.pt")
+    # A process that ends while another still waits for it would make that one fail.
+    trainer.accelerator.wait_for_everyone()
+    trainer.accelerator.end_training()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
