@@ -31,8 +31,8 @@ RECIPES = [
     and config.cold_start is None
     and config.task.name != "toolbox"
 ]
-"""Recipes that can be given to verl as they are, and read back: a cold start is a stage of its own, before verl, and the
-rows of episodes name an environment, not the task."""
+"""Recipes that can be given to verl as they are, and read back: a cold start is a stage of its own, before verl, and
+the rows of episodes name an environment, not the task."""
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 _FIELDS = {*Algorithm.model_fields, *Update.model_fields, *LOSSES, *ESTIMATORS}
 LATER_KEYS = [
