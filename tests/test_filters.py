@@ -48,7 +48,7 @@ def test_the_order_of_rows_does_not_matter(name):
     [
         ("tests.test_filters:only_first", "some responses of a group"),
         ("tests.test_filters:a_list", "returned list"),
-        ("tests.test_filters:nothing", "has no function"),
+        ("tests.test_filters:nothing", "has no filter `nothing`"),
         ("constand", "did you mean `constant`"),
     ],
 )

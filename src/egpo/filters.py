@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from egpo.advantages import Signals, grpo
 from egpo.advantages.signals import Groups
 from egpo.errors import InputError, nearest
-from egpo.user_code import import_user_code
+from egpo.user_code import user_row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,12 +55,7 @@ def filter_named(name: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         if name not in FILTERS:
             raise InputError(f"unknown filter `{name}`", fix=nearest(name, FILTERS))
         return FILTERS[name]
-    module_name, _, attribute = name.partition(":")
-    where = f"filter {name}"
-    found = getattr(import_user_code(module_name, where), attribute, None)
-    if not callable(found):
-        raise InputError(f"`{module_name}` has no function `{attribute}`", where=where, fix=FORM)
-    return _checked(found, where)
+    return _checked(user_row(name, "filter", FORM), f"filter {name}")
 
 
 def _checked(

@@ -20,16 +20,6 @@ class Method:
     settings: Mapping[str, Value] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
 
-    def overrides(self) -> list[str]:
-        """Return the settings as words of a command line: `update.loss=gspo`."""
-        return [f"{key}={_word(value)}" for key, value in self.settings.items()]
-
-
-def _word(value: Value) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value)
-
 
 def _estimator(name: str, **settings: Value) -> dict[str, Value]:
     return {"algorithm.estimator": name, **{f"algorithm.{name}.{key}": value for key, value in settings.items()}}

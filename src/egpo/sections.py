@@ -4,11 +4,11 @@ A section is a strict pydantic model: unknown keys and wrong types are errors. `
 faults that say where the error is, what is wrong and how to fix it, with the nearest known key. Imports no torch.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic_core import ErrorDetails, PydanticCustomError, PydanticKnownError
 
 from egpo.errors import ConfigError, Fault, nearest, shortened
 from egpo.files import path_fault
@@ -50,6 +50,22 @@ class Section(BaseModel):
     )
 
 
+def one_of(names: Mapping[str, object]) -> AfterValidator:
+    """Return a check that a text is a name of this table, or a `module:name`."""
+
+    def known(name: str) -> str:
+        if ":" not in name and name not in names:
+            raise PydanticKnownError("literal_error", {"expected": ", ".join(f"'{each}'" for each in names)})
+        return name
+
+    return AfterValidator(known)
+
+
+def named_in(names: Mapping[str, object]) -> WithJsonSchema:
+    """Return the JSON schema of a text that is a name of this table, or a `module:name`."""
+    return WithJsonSchema({"type": "string", "anyOf": [{"enum": list(names)}, {"pattern": "^[^:]+:[^:]+$"}]})
+
+
 def raised(fault: Fault) -> PydanticCustomError:
     """Return a pydantic error that carries a fault, for a validator to raise. `fault.where` is the name of a field."""
     return PydanticCustomError("between_fields", "{text}", {"fault": fault, "text": str(fault)})
@@ -77,6 +93,27 @@ def checked(section: type[SectionType], where: str, **values: Any) -> SectionTyp
         return section.model_validate(values)
     except ValidationError as error:
         raise ConfigError(faults_of(error, section, PlaceOf(where, {}, {}))) from error
+
+
+class TableRow(Protocol):
+    """A row of a table that recipes choose from: an estimator, a loss form, a controller."""
+
+    @property
+    def settings(self) -> type[Section] | None: ...
+
+
+def chosen_settings(
+    owner: Section, name: str, row_named: Callable[[str], TableRow], where: str, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings of the row `name`: the section of `owner` with its name if it is built in, else `given`.
+
+    Raise ConfigError at `where` if those of a row that is not built in are wrong.
+    """
+    section = getattr(owner, name, None) if ":" not in name else None
+    if isinstance(section, Section):
+        return section.model_dump()
+    row = row_named(name)
+    return dict(given) if row.settings is None else checked(row.settings, where, **given).model_dump()
 
 
 def faults_of(

@@ -1,5 +1,7 @@
-"""A user's own code: its import by module name (a task as `module:Class`, a reward as `module:function`), and the line
-at which it raised an exception."""
+"""A user's own code: its import by module name, and the line at which it raised an exception.
+
+A task is named `module:Class`, a reward `module:function`, an estimator or another row of a table `module:name`.
+"""
 
 import importlib
 import importlib.util
@@ -36,6 +38,19 @@ def import_user_code(module_name: str, where: str) -> ModuleType:
     except (Exception, SystemExit) as error:  # the boundary to a user's module, which may raise anything when imported
         what = f"importing `{module_name}` failed ({type(error).__name__}: {error})"
         raise InputError(what, where=where, fix="fix the module, then retry") from error
+
+
+def user_row(name: str, kind: str, fix: str) -> Any:
+    """Import what `module:name` means: a row of a table (estimators, loss forms, ...), or a function in its place.
+
+    `kind` is what it should be, for messages. Raise InputError with `fix` if there is nothing that can be called.
+    """
+    module_name, _, attribute = name.partition(":")
+    where = f"{kind} {name}"
+    found = getattr(import_user_code(module_name, where), attribute, None)
+    if not callable(found):
+        raise InputError(f"`{module_name}` has no {kind} `{attribute}`", where=where, fix=fix)
+    return found
 
 
 def raised_at(error: BaseException, function: Callable[..., Any]) -> str:

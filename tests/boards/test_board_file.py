@@ -9,7 +9,8 @@ from egpo.boards.board_file import SHARED_KEYS, load_board
 from egpo.boards.cells import load_cells, require_fit
 from egpo.errors import ConfigError, InputError
 
-PAGE = Path(__file__).parents[2] / "docs" / "board.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "board.md"
 
 BOARD = """
 name: tiny
@@ -111,7 +112,7 @@ seeds: [0]
         "task `right`, method `absent`: estimator no_such_module:f: there is no module",
         'method `typo`: override `algorithm.estimatr="grpo"`: unknown key `estimatr`; did you mean `estimator`?',
         "method `typo`: override `update.lr=-1`",
-        "method `loss`: loss no_such_module:f: there is no module",
+        "method `loss`: loss form no_such_module:f: there is no module",
     ):
         assert part in found, part
 
@@ -157,3 +158,18 @@ def test_the_board_of_the_page_is_valid(written, tmp_path):
     (tmp_path / "my_module.py").write_text("def mine(signals):\n    return signals.reward_B\n")
     board = load_board(written(text))
     assert len(load_cells(board)) == 2 * 5 * 5
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "boards").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_boards_of_the_examples_can_be_run(path):
+    board = load_board(path)
+    cells = load_cells(board)
+    assert len(cells) == len(board.tasks) * len(board.methods) * len(board.seeds) >= 200
+
+
+def test_a_controller_that_does_not_exist_is_found_before_the_first_run(tmp_path):
+    path = tmp_path / "board.yaml"
+    mine = '{name: mine, set: {update.controller: "no_such_module:mine"}}'
+    path.write_text(f"name: x\ntasks: {{a: {{recipe: countdown_tiny}}}}\nmethods: [grpo, {mine}]\nseeds: [0, 1]\n")
+    with pytest.raises(ConfigError, match="there is no module `no_such_module`"):
+        load_cells(load_board(path))

@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from egpo import controllers
 from egpo.errors import InputError
 from egpo.verl import control
 from egpo.verl.control import FILE, EntropyControl, controller_faults
 from egpo.verl.settings import ControllerKeys, read_settings
 
-controllers = pytest.importorskip("egpo.controllers", reason="this version has no controllers")
 KEYS = ControllerKeys(name="adaptive_entropy", settings={"target": 0.3, "delta": 0.1, "start": 0.1})
 
 

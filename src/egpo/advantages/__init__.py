@@ -47,7 +47,7 @@ from egpo.advantages.signals import Metrics, Signals
 from egpo.advantages.token_entropy import TokenEntropySettings, token_entropy
 from egpo.errors import InputError, nearest
 from egpo.sections import Section, Segment
-from egpo.user_code import import_user_code
+from egpo.user_code import user_row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -144,13 +144,9 @@ def over_tokens(advantage_B: Tensor, mask_BT: Tensor) -> Tensor:
 
 def _from_outside(name: str) -> Estimator:
     """Import the estimator `module:name`. A plain function gets the entropy of the whole response."""
-    module_name, _, attribute = name.partition(":")
-    where = f"estimator {name}"
-    found = getattr(import_user_code(module_name, where), attribute, None)
+    found = user_row(name, "estimator", FORM)
     if isinstance(found, Estimator):
         return found
-    if not callable(found):
-        raise InputError(f"`{module_name}` has no estimator `{attribute}`", where=where, fix=FORM)
     accepted = inspect.signature(found).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
 

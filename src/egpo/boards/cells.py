@@ -78,12 +78,12 @@ def _overrides(settings: Mapping[str, object]) -> list[str]:
 
 
 def _config_faults(recipe: str, overrides: Sequence[str], where: str) -> list[Fault]:
-    """Return what is wrong with a recipe and these overrides, including an estimator or loss form of one's own."""
+    """Return what is wrong with a recipe and these overrides, including what it takes from outside the package."""
     try:
         config = load_config(recipe, overrides)
         require_later_stages(config)
         config.algorithm.check_estimator()
-        _ = config.update.settings_of_loss
+        config.update.check_names()
     except InputError as error:
         return [_placed(fault, where) for fault in error.faults]
     return []

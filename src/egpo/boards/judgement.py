@@ -159,7 +159,7 @@ def _row(
         method,
         accuracy,
         dict(zip(figures, table.mean(1).tolist(), strict=True)),
-        described.about,
+        " ".join([described.about, *([f"({described.paper})"] if described.paper else [])]),
         described.changes,
         _mean([_seconds(run) for run in runs]),
         _mean([found[0] for found in entropies if found]),

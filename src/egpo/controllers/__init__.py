@@ -23,7 +23,7 @@ from egpo.controllers.adaptive_entropy import AdaptiveEntropySettings, adaptive_
 from egpo.controllers.control import Control, State
 from egpo.errors import InputError, nearest
 from egpo.sections import Section
-from egpo.user_code import import_user_code
+from egpo.user_code import user_row
 
 __all__ = ["CONTROLLED", "CONTROLLERS", "Control", "Controller", "State", "controller_named"]
 
@@ -79,11 +79,5 @@ def controller_named(name: str) -> Controller:
         if name not in CONTROLLERS:
             raise InputError(f"unknown controller `{name}`", fix=nearest(name, CONTROLLERS))
         return CONTROLLERS[name]
-    module_name, _, attribute = name.partition(":")
-    where = f"controller {name}"
-    found = getattr(import_user_code(module_name, where), attribute, None)
-    if isinstance(found, Controller):
-        return found
-    if not callable(found):
-        raise InputError(f"`{module_name}` has no controller `{attribute}`", where=where, fix=FORM)
-    return Controller(found)
+    found = user_row(name, "controller", FORM)
+    return found if isinstance(found, Controller) else Controller(found)

@@ -42,7 +42,10 @@ def held_by_others() -> str:
 
 @contextmanager
 def out_of_memory_as(what: str, fix: str) -> Iterator[None]:
-    """Raise an error that means out of memory as an EgpoError: "out of memory" and `what`, with `fix`."""
+    """Raise an error that means out of memory as an EgpoError: "out of memory" and `what`, with `fix`.
+
+    It can also decorate a function.
+    """
     try:
         yield
     except OUT_OF_MEMORY as error:

@@ -26,7 +26,7 @@ from egpo.losses.gspo import gspo
 from egpo.losses.kl_cov import KlCovSettings, kl_cov, largest
 from egpo.losses.tokens import Clip, LossTokens, MiniBatchTokens, TokenLoss
 from egpo.sections import Section
-from egpo.user_code import import_user_code
+from egpo.user_code import user_row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,13 +73,9 @@ def loss_named(name: str) -> LossForm:
 
 def _from_outside(name: str) -> LossForm:
     """Import the loss form `module:name`. A plain function returns the loss of each token alone."""
-    module_name, _, attribute = name.partition(":")
-    where = f"loss {name}"
-    found = getattr(import_user_code(module_name, where), attribute, None)
+    found = user_row(name, "loss form", FORM)
     if isinstance(found, LossForm):
         return found
-    if not callable(found):
-        raise InputError(f"`{module_name}` has no loss form `{attribute}`", where=where, fix=FORM)
 
     def function(tokens: LossTokens, clip: Clip, **settings: Any) -> TokenLoss:
         import torch
@@ -90,7 +86,7 @@ def _from_outside(name: str) -> LossForm:
         if not isinstance(loss_M, torch.Tensor) or loss_M.shape != tokens.logp_M.shape:
             shape = tuple(getattr(loss_M, "shape", ()))
             what = f"it returned {type(loss_M).__name__} of shape {shape}, not one loss per token"
-            raise InputError(what, where=where, fix=FORM)
+            raise InputError(what, where=f"loss form {name}", fix=FORM)
         nothing_M = torch.zeros_like(loss_M, dtype=torch.bool)
         return TokenLoss(loss_M, nothing_M, nothing_M)
 

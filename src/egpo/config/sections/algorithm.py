@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, create_model, model_validator
 
 from egpo.advantages import ESTIMATORS, estimator_named
-from egpo.config.sections.training import named_in, one_of
 from egpo.errors import Fault
 from egpo.filters import FILTERS, filter_named
-from egpo.sections import Count, Fraction, Positive, Section, Segment, checked, raised
+from egpo.sections import Count, Fraction, Positive, Section, Segment, chosen_settings, named_in, one_of, raised
 
 _SECTIONS = {name: row.settings for name, row in ESTIMATORS.items() if row.settings and row.settings.model_fields}
 
@@ -93,13 +92,8 @@ class AlgorithmFields(Section):
     def own_settings(self) -> dict[str, Any]:
         """Settings of the chosen estimator, including `entropy_mode`. Raises ConfigError if those of an estimator that
         is not built in are wrong."""
-        if self.estimator in _SECTIONS:
-            section: Section = getattr(self, self.estimator)
-            return section.model_dump()
-        row = estimator_named(self.estimator)
-        if row.settings is None:
-            return dict(self.estimator_settings)
-        return checked(row.settings, "algorithm.estimator_settings", **self.estimator_settings).model_dump()
+        given = self.estimator_settings
+        return chosen_settings(self, self.estimator, estimator_named, "algorithm.estimator_settings", given)
 
     @property
     def segment(self) -> Segment | None:

@@ -7,8 +7,7 @@ checkpoints, validation and logging. The text under a field is its help in `egpo
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema, create_model, model_validator
-from pydantic_core import PydanticKnownError
+from pydantic import Field, create_model, model_validator
 
 from egpo.controllers import CONTROLLERS, controller_named
 from egpo.errors import Fault
@@ -24,6 +23,9 @@ from egpo.sections import (
     Section,
     Words,
     checked,
+    chosen_settings,
+    named_in,
+    one_of,
     raised,
 )
 from egpo.tags import THINK_TAGS, tags_fault
@@ -159,22 +161,6 @@ _LOSS_SECTIONS = {name: row.settings for name, row in LOSSES.items() if row.sett
 _CONTROLLER_SECTIONS = {name: row.settings for name, row in CONTROLLERS.items() if row.settings}
 
 
-def one_of(names: Mapping[str, object]) -> AfterValidator:
-    """Return a check that a text is a name of this table, or a `module:name`."""
-
-    def known(name: str) -> str:
-        if ":" not in name and name not in names:
-            raise PydanticKnownError("literal_error", {"expected": ", ".join(f"'{each}'" for each in names)})
-        return name
-
-    return AfterValidator(known)
-
-
-def named_in(names: Mapping[str, object]) -> WithJsonSchema:
-    """Return the JSON schema of a text that is a name of this table, or a `module:name`."""
-    return WithJsonSchema({"type": "string", "anyOf": [{"enum": list(names)}, {"pattern": "^[^:]+:[^:]+$"}]})
-
-
 LossName = Annotated[str, one_of(LOSSES), named_in(LOSSES)]
 ControllerName = Annotated[str, one_of(CONTROLLERS), named_in(CONTROLLERS)]
 
@@ -257,25 +243,14 @@ class UpdateFields(Optimization):
     def settings_of_loss(self) -> dict[str, Any]:
         """Keyword arguments of the chosen loss form. Raises ConfigError if those of one that is not built in are
         wrong."""
-        if self.loss in _LOSS_SECTIONS:
-            section: Section = getattr(self, self.loss)
-            return section.model_dump()
-        row = loss_named(self.loss)
-        if row.settings is None:
-            return dict(self.loss_settings)
-        return checked(row.settings, "update.loss_settings", **self.loss_settings).model_dump()
+        return chosen_settings(self, self.loss, loss_named, "update.loss_settings", self.loss_settings)
 
     @property
     def settings_of_controller(self) -> dict[str, Any]:
         """Keyword arguments of the chosen controller. Raises ConfigError if those of one that is not built in are
         wrong."""
-        if self.controller in _CONTROLLER_SECTIONS:
-            section: Section = getattr(self, self.controller)
-            return section.model_dump()
-        row = controller_named(self.controller)
-        if row.settings is None:
-            return dict(self.controller_settings)
-        return checked(row.settings, "update.controller_settings", **self.controller_settings).model_dump()
+        given = self.controller_settings
+        return chosen_settings(self, self.controller, controller_named, "update.controller_settings", given)
 
     def check_names(self) -> None:
         """Import loss form and controller, if they are not built in, and check their settings. Raise InputError if they

@@ -39,6 +39,9 @@ _DECODERS: "WeakKeyDictionary[Policy, Decoder]" = WeakKeyDictionary()
 
 
 @torch.no_grad()
+@out_of_memory_as(
+    "while sampling", "lower rollout.rows_at_once or rollout.max_response_tokens, or run fewer processes on this GPU"
+)
 def sample(
     policy: Policy,
     task: Task,
@@ -54,20 +57,6 @@ def sample(
     A response depends only on its problem and its random numbers. `alternatives`: number of likeliest tokens to record
     at positions of high entropy; it does not change a response.
     """
-    fix = "lower rollout.rows_at_once or rollout.max_response_tokens, or run fewer processes on this GPU"
-    with out_of_memory_as("while sampling", fix):
-        return _sample(policy, task, problems, settings, draws, alternatives, tags)
-
-
-def _sample(
-    policy: Policy,
-    task: Task,
-    problems: Sequence[Problem],
-    settings: Rollout,
-    draws: Draws,
-    alternatives: int,
-    tags: tuple[str, str],
-) -> Rollouts:
     if problems and environment_of(task, problems[0]) is not None:
         from egpo.local.sampling.sample_episodes import sample_episodes
 

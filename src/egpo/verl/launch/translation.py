@@ -306,9 +306,9 @@ CORRECTION = "algorithm.rollout_correction"
 
 def _corrections(config: Config) -> Iterator[Setting]:
     """Yield the weight of the entropy term, and the cap of the weights that correct for the sampler's arithmetic."""
-    if weight := getattr(config.update, "entropy_weight", 0.0):
+    if weight := config.update.entropy_weight:
         yield Setting(f"{ACTOR}.entropy_coeff", weight, "update.entropy_weight")
-    if (cap := getattr(config.update, "importance_cap", None)) is not None:
+    if (cap := config.update.importance_cap) is not None:
         yield Setting(f"{CORRECTION}.rollout_is", "token", "update.importance_cap")
         yield Setting(f"{CORRECTION}.rollout_is_threshold", cap, "update.importance_cap")
         yield Setting(f"{ROLLOUT}.calculate_log_probs", True, "update.importance_cap")
