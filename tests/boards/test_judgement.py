@@ -163,7 +163,12 @@ def test_the_pages_have_the_numbers_and_load_nothing(known):
     write_json(judgement, board.results)
     markdown, html = (path.read_text() for path in write_page(board, cells, judgement))
     assert json.loads(board.results.read_text())["tasks"][0]["rows"][2]["from_all"]["finding"] == "better"
-    for text in ("changes two things: advantages are not normalised", "better than all baselines", "| egpo |", "1.000"):
+    for text in (
+        "changes two things: no division by the standard deviation",
+        "better than all baselines",
+        "| egpo |",
+        "1.000",
+    ):
         assert text in markdown
     assert "better than all baselines" in html
     assert html.count("<svg") == 2

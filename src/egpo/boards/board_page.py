@@ -3,15 +3,16 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from egpo.boards.board_chart import learning_curves
+from egpo.boards.board_chart import ChartLine, as_file, learning_curves
 from egpo.boards.board_file import Board
-from egpo.boards.cells import Cell
-from egpo.boards.judgement import BoardDifference, BoardRow, Judgement, TaskJudgement
+from egpo.boards.cells import BoardCell
+from egpo.boards.judgement import BoardDifference, BoardRow, Hole, Judgement, TaskJudgement
 from egpo.comparisons.outcome import POWER
 from egpo.comparisons.outputs import markdown_cell, markdown_table
 from egpo.comparisons.result import NOT_DISTINGUISHABLE, p_text, signed
 from egpo.evals.intervals import Estimate
 from egpo.files import write_atomically
+from egpo.methods import Method
 from egpo.reports.page import TableSection, render_sections_page
 from egpo.runs.stored import StoredRun
 
@@ -19,17 +20,22 @@ _NONE = "–"
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six")
 
 
-def write_page(board: Board, cells: Sequence[Cell], judgement: Judgement) -> list[Path]:
+def write_page(board: Board, cells: Sequence[BoardCell], judgement: Judgement) -> list[Path]:
     """Write `board.md`, `board.html` and a figure per task to the board's folder. Return the two pages."""
-    of_tasks = {one.task: _of_task(board, cells, judgement, one) for one in judgement.tasks}
-    holes = [_holes(judgement)] if judgement.holes else []
-    sections = [_opening(judgement), *of_tasks.values(), *holes]
-    written = {f"board-{task}.svg": f"{section.svg}\n" for task, section in of_tasks.items()}
-    written["board.md"] = _as_markdown(judgement, sections)
+    sections = sections_of(board, cells, judgement)
+    written = {f"board-{one.title}.svg": as_file(one.svg) for one in sections if one.svg}
+    title = f"# {markdown_cell(judgement.name)}\n"
+    written["board.md"] = title + as_markdown(sections, 2, "board-{}.svg")
     written["board.html"] = render_sections_page("egpo board", judgement.name, sections)
     for name, text in written.items():
         write_atomically(board.folder / name, text)
     return [board.folder / "board.md", board.folder / "board.html"]
+
+
+def sections_of(board: Board, cells: Sequence[BoardCell], judgement: Judgement) -> list[TableSection]:
+    """Return the content of the page: a summary, a section with a figure for each task, and the missing results."""
+    of_tasks = [_of_task(board, cells, judgement, one) for one in judgement.tasks]
+    return [_opening(judgement), *of_tasks, *([_holes(judgement)] if judgement.holes else [])]
 
 
 def columns_of(judgement: Judgement) -> list[str]:
@@ -49,7 +55,10 @@ def cells_of(row: BoardRow, judgement: Judgement) -> list[str]:
     entropy = _NONE
     if row.first_entropy is not None and row.last_entropy is not None:
         entropy = f"{row.first_entropy:.3f} → {row.last_entropy:.3f}"
-    seeds = str(len(row.by_seed)) if row.by_seed else _NONE
+    seeds = _NONE
+    if row.by_seed:
+        num, wanted = len(row.by_seed), len(judgement.seeds)
+        seeds = str(num) if num == wanted else f"{num} of {wanted}"
     return [
         *found,
         f"{100 * detectable:.1f}" if detectable else _NONE,
@@ -140,35 +149,73 @@ def _named(judgement: Judgement) -> Iterator[str]:
                 yield f"{one.task}: {row.name} is {verdict(row, judgement)}."
 
 
-def _of_task(board: Board, cells: Sequence[Cell], judgement: Judgement, one: TaskJudgement) -> TableSection:
+def _of_task(board: Board, cells: Sequence[BoardCell], judgement: Judgement, one: TaskJudgement) -> TableSection:
     about = f"{one.exam}: {one.num_problems:,} problems, {one.steps:,} steps. Recipe `{board.tasks[one.task].recipe}`."
-    rows = [cells_of(row, judgement) for row in (*one.before, *one.rows)]
+    if not one.rows:
+        about = f"No results yet. Recipe `{board.tasks[one.task].recipe}`."
+    ordered = sorted(one.rows, key=lambda row: -row.accuracy.value)
+    rows = [cells_of(row, judgement) for row in (*one.before, *ordered)] + _empty_rows(board, judgement, one)
     unfair = [f"Not a fair comparison: {found}" for found in one.unfair]
     runs: dict[str, list[StoredRun]] = {}
     for cell in cells:
-        if cell.task == one.task and cell.experiment.run.config.is_file():
-            runs.setdefault(cell.method, []).append(StoredRun.at(cell.experiment.run.path))
-    ordered = {name: runs[name] for name in board.methods if name in runs}
+        if cell.task == one.task and cell.run.config.is_file():
+            runs.setdefault(cell.method, []).append(StoredRun.at(cell.run.path))
+    # Colours follow the board file, so that a method looks the same for every task; the legend follows the results.
+    names = [*(row.name for row in ordered), *(name for name in board.methods if name not in {r.name for r in ordered})]
+    places = {name: place for place, name in enumerate(name for name in board.methods if name != board.baseline)}
+    lines = [
+        ChartLine(name, runs[name], places.get(name), is_control(board.methods[name])) for name in names if name in runs
+    ]
     notes = [f"{row.name}: {row.about}" for row in one.rows if row.about]
-    return TableSection(
-        one.task, [about, *unfair], columns_of(judgement), rows, learning_curves(one.task, ordered), notes
-    )
+    figure = learning_curves(one.task, lines) if lines else ""
+    return TableSection(one.task, [about, *unfair], columns_of(judgement), rows, figure, notes)
+
+
+def is_control(method: Method) -> bool:
+    """Return whether a method is a control, which learns from random rewards."""
+    return bool(method.settings.get("algorithm.random_rewards"))
+
+
+def _empty_rows(board: Board, judgement: Judgement, one: TaskJudgement) -> list[list[str]]:
+    """Return a row for each method without any result: empty cells, and the reason."""
+    found, width = {row.name for row in one.rows}, len(columns_of(judgement))
+    rows = []
+    for name in (name for name in board.methods if name not in found):
+        holes = [hole for hole in judgement.holes if (hole.task, hole.method) == (one.task, name)]
+        rows.append([name, *[_NONE] * (width - 2), "; ".join(dict.fromkeys(map(_reason, holes))) or "no result"])
+    return rows
+
+
+def _reason(hole: Hole) -> str:
+    return f"failed: {hole.reason}" if hole.failed else hole.reason
 
 
 def _holes(judgement: Judgement) -> TableSection:
-    rows = [[hole.cell, "failed" if hole.failed else "missing", hole.reason] for hole in judgement.holes]
-    return TableSection("Missing results", [f"{len(rows)} runs have no result."], ["run", "state", "reason"], rows)
+    """Return the missing results, those of one task and reason in one row."""
+    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for hole in judgement.holes:
+        of_method = groups.setdefault((hole.task, _reason(hole)), {})
+        of_method.setdefault(hole.method, []).append(str(hole.seed))
+    rows = [
+        [task, ", ".join(f"{name} ({' '.join(seeds)})" for name, seeds in of_method.items()), reason]
+        for (task, reason), of_method in groups.items()
+    ]
+    num = len(judgement.holes)
+    said = f"{num} {'run has' if num == 1 else 'runs have'} no result."
+    return TableSection("Missing results", [said], ["task", "methods (seeds)", "reason"], rows)
 
 
-def _as_markdown(judgement: Judgement, sections: Sequence[TableSection]) -> str:
-    lines = [f"# {markdown_cell(judgement.name)}"]
+def as_markdown(sections: Sequence[TableSection], level: int, figure: str) -> str:
+    """Return sections as Markdown with headings of a level. `figure` is the pattern of a figure's address, with {} for
+    the section's title."""
+    lines: list[str] = []
     for section in sections:
-        lines += ["", f"## {markdown_cell(section.title)}"]
+        lines += ["", f"{'#' * level} {markdown_cell(section.title)}"]
         for text in section.paragraphs:
             lines += ["", text]
         if section.rows:
             lines += ["", *markdown_table(section.columns, section.rows)]
         if section.svg:
-            lines += ["", f"![learning curves](board-{section.title}.svg)"]
+            lines += ["", f"![learning curves of {section.title}]({figure.format(section.title)})"]
         lines += ["", *(f"- {note}" for note in section.notes)] if section.notes else []
     return "\n".join(lines) + "\n"
