@@ -22,7 +22,7 @@ BOARD = """
 name: mini
 folder: mini
 tasks: {{countdown: {{recipe: {recipe}}}}}
-methods: [grpo, egpo, random_reward, {{name: mine, set: {{algorithm.estimator: "mine:plain"}}}}]
+methods: [grpo, egpo, random_reward, {{name: mine, set: {{algorithm.estimator: "mini_estimators:plain"}}}}]
 seeds: [0, 1]
 """
 MINE = "def plain(signals):\n    return signals.reward_B - signals.reward_B.mean()\n"
@@ -34,7 +34,7 @@ LIMIT_KB_A_RUN = 40
 def board(tmp_path_factory):
     """A real board of egpo-tiny, of which the control is never started and one run is not finished."""
     folder = tmp_path_factory.mktemp("board")
-    (folder / "mine.py").write_text(MINE)
+    (folder / "mini_estimators.py").write_text(MINE)
     recipe = RECIPE.format(folder=folder, name="mini", estimator="grpo", train=12)
     (folder / "recipe.yaml").write_text(recipe.replace("cold_start: {problems: 8, thinking: true}\n", ""))
     (folder / "board.yaml").write_text(BOARD.format(recipe=folder / "recipe.yaml"))

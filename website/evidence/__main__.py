@@ -44,8 +44,8 @@ def _boards(docs: Path) -> dict[Path, str]:
     before, after = _split(page, BOARD_BEGIN)
     parts = [board_part(docs / "evidence" / BOARDS / name) for name in board_names(docs / "evidence")]
     figures = {docs / "images" / name: svg for part in parts for name, svg in part.figures.items()}
-    text = "".join(f"\n{part.text}" for part in parts) or "\nNo board is stored yet.\n"
-    return {page: f"{before}{BOARD_BEGIN}{text}\n{END}{after}", **figures}
+    text = "".join(f"\n{part.text}" for part in parts)
+    return {page: f"{before}{BOARD_BEGIN}{text}{chr(10) if parts else ''}{END}{after}", **figures}
 
 
 def _results(docs: Path) -> dict[Path, str]:

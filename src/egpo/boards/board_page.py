@@ -1,6 +1,8 @@
 """The page of a board, `board.md` and `board.html`: a table and the learning curves per task, and the holes."""
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from egpo.boards.board_chart import ChartLine, as_file, learning_curves
@@ -17,6 +19,7 @@ from egpo.reports.page import TableSection, render_sections_page
 from egpo.runs.stored import StoredRun
 
 _NONE = "–"
+_WHOLE = re.compile(r"\[[^\]]*\]|[\d.]+ (?:→ [\d.]+|%|of \d+)")
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six")
 
 
@@ -26,7 +29,8 @@ def write_page(board: Board, cells: Sequence[BoardCell], judgement: Judgement) -
     written = {f"board-{one.title}.svg": as_file(one.svg) for one in sections if one.svg}
     title = f"# {markdown_cell(judgement.name)}\n"
     written["board.md"] = title + as_markdown(sections, 2, "board-{}.svg")
-    written["board.html"] = render_sections_page("egpo board", judgement.name, sections)
+    whole = [replace(one, rows=[list(map(_unbroken, row)) for row in one.rows]) for one in sections]
+    written["board.html"] = render_sections_page("egpo board", judgement.name, whole)
     for name, text in written.items():
         write_atomically(board.folder / name, text)
     return [board.folder / "board.md", board.folder / "board.html"]
@@ -36,6 +40,11 @@ def sections_of(board: Board, cells: Sequence[BoardCell], judgement: Judgement) 
     """Return the content of the page: a summary, a section with a figure for each task, and the missing results."""
     of_tasks = [_of_task(board, cells, judgement, one) for one in judgement.tasks]
     return [_opening(judgement), *of_tasks, *([_holes(judgement)] if judgement.holes else [])]
+
+
+def _unbroken(text: str) -> str:
+    """Return the text of a cell so that no line ends within an interval or a change."""
+    return _WHOLE.sub(lambda match: match[0].replace(" ", "\u00a0"), text)
 
 
 def columns_of(judgement: Judgement) -> list[str]:
@@ -70,8 +79,8 @@ def cells_of(row: BoardRow, judgement: Judgement) -> list[str]:
 
 
 def verdict(row: BoardRow, judgement: Judgement) -> str:
-    """Return the finding of a row in words, with a warning if the method changes several things at once."""
-    return "; ".join(text for text in (finding_text(row, judgement), changes_text(row)) if text)
+    """Return the finding of a row in words, and how many things the method changes if there are several."""
+    return "; ".join(text for text in (finding_text(row, judgement), changes_text(row).partition(":")[0]) if text)
 
 
 def finding_text(row: BoardRow, judgement: Judgement) -> str:
@@ -119,9 +128,7 @@ def _opening(judgement: Judgement) -> TableSection:
     tested = [row for row in rows if row.from_baseline is not None]
     found = [row for row in tested if row.from_baseline and row.from_baseline.finding != NOT_DISTINGUISHABLE]
     summary = f"{len(found)} of {judgement.num_pairs} pairs of method and task differ from {judgement.baseline}"
-    summary += (
-        f"; {judgement.num_pairs - len(tested)} are not tested yet." if len(tested) < judgement.num_pairs else "."
-    )
+    summary += f"; not tested yet: {judgement.num_pairs - len(tested)}." if len(tested) < judgement.num_pairs else "."
     notes = [
         f"Seeds {', '.join(map(str, judgement.seeds))}. Accuracy in percent and differences in points, with 95 % "
         "intervals over seeds and problems (before RL: over problems). Differences are paired by seed and problem. p: "
@@ -142,11 +149,15 @@ def _opening(judgement: Judgement) -> TableSection:
 
 
 def _named(judgement: Judgement) -> Iterator[str]:
+    """Yield a sentence for each method and finding, with the tasks for which it was found."""
+    tasks: dict[tuple[str, str], list[str]] = {}
     for one in judgement.tasks:
         for row in one.rows:
             difference = row.from_baseline
             if difference is not None and difference.finding != NOT_DISTINGUISHABLE:
-                yield f"{one.task}: {row.name} is {verdict(row, judgement)}."
+                tasks.setdefault((row.name, verdict(row, judgement)), []).append(one.task)
+    for (name, found), of_method in sorted(tasks.items(), key=lambda item: item[0][0]):
+        yield f"{name}: {found} ({', '.join(of_method)})."
 
 
 def _of_task(board: Board, cells: Sequence[BoardCell], judgement: Judgement, one: TaskJudgement) -> TableSection:
@@ -166,7 +177,8 @@ def _of_task(board: Board, cells: Sequence[BoardCell], judgement: Judgement, one
     lines = [
         ChartLine(name, runs[name], places.get(name), is_control(board.methods[name])) for name in names if name in runs
     ]
-    notes = [f"{row.name}: {row.about}" for row in one.rows if row.about]
+    texts = {row.name: "; ".join(text for text in (row.about, changes_text(row)) if text) for row in one.rows}
+    notes = [f"{name}: {text}" for name, text in texts.items() if text]
     figure = learning_curves(one.task, lines) if lines else ""
     return TableSection(one.task, [about, *unfair], columns_of(judgement), rows, figure, notes)
 
