@@ -173,7 +173,9 @@ def test_the_pages_have_the_numbers_and_load_nothing(known):
     assert "better than all baselines" in html
     assert html.count("<svg") == 2
     rows = [line.split("|")[1].strip() for line in markdown.splitlines() if line.startswith("| ")]
-    assert rows[:7] == ["method", "base (one-grpo-s0)", "egpo", "token_entropy", "dr_grpo", "grpo", "worse"], "by accuracy"
+    assert rows[:7] == ["method", "base (one-grpo-s0)", "egpo", "token_entropy", "dr_grpo", "grpo", "worse"], (
+        "by accuracy"
+    )
     assert html.count("<polyline") == 2 * 2 * len(board.methods)
     for outside in ("http://", "https://", "<script", "style="):
         assert outside not in html.replace('xmlns="http://www.w3.org/2000/svg"', "")

@@ -20,7 +20,7 @@ from egpo.runs.stored import StoredRun, step_of
 WIDTH, PANEL_WIDTH, PANEL_HEIGHT, LEFT, TOP, COLUMN = 860, 350, 200, 52, 46, 430
 COLOURS = (
     "#2f6fd0", "#d9601a", "#0a8a66", "#a8509f", "#b58900", "#c23b4b", "#2a9db5",
-    "#7a6ad8", "#6d8b2c", "#e377c2", "#8c564b", "#4b8bff", "#8a8f98",
+    "#7a6ad8", "#6d8b2c", "#e377c2", "#8c564b", "#e8998d", "#8a8f98",
 )  # fmt: skip
 _DASHES, _DASHED = ("", "9 3", "2 3"), "5 4"
 _SMOOTH_FROM, _REACH, _TICKS, _LEGEND_COLUMNS, _MOST_BANDS = 30, 2, 5, 4, 6
