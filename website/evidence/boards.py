@@ -98,4 +98,4 @@ def _about(folder: Path, num_runs: int, num_cells: int, sittings: Sittings) -> s
         "",
         *(f"- {line}." for line in made),
     ]
-    return "\n".join([*lines, "", f"    {sittings.rerun}"] if sittings.rerun else lines)
+    return "\n".join([*lines, "", "```", sittings.rerun, "```"] if sittings.rerun else lines)
