@@ -198,8 +198,8 @@ $(DOCS_READY): environments/docs/requirements.txt $(READY)
 pages: $(READY)
 	$(BIN)/python -m website.pages
 
-# The generated part of docs/results.md and its figures, from the runs in docs/evidence. website/evidence says how runs
-# are added to it.
+# The generated parts of docs/results.md and docs/board.md and their figures, from the runs in docs/evidence.
+# website/evidence says how runs are added to it.
 evidence: $(READY)
 	$(BIN)/python -m website.evidence
 

@@ -54,6 +54,7 @@ methods:
      changes: [square root of the advantage, no clip]}
 seeds: [0, 1]
 parallel: 2
+keep: results
 """
 
 
@@ -86,6 +87,9 @@ def test_a_board_runs_is_skipped_and_gives_the_same_numbers_again(tmp_path):
         assert done.returncode == 0, done.stderr
         assert "tiny: 0 of 4 runs are done" in done.stdout
     assert without_clock(one) == without_clock(two)
+    assert (one / "boards/tiny/board.yaml").read_text() == BOARD
+    assert not (one / "boards/tiny/runs/countdown-grpo-s0/checkpoints").exists(), "keep: results"
+    assert "by keep: results" in (one / "boards/tiny/runs/countdown-grpo-s0/report.html").read_text()
     (task,) = without_clock(one)["tasks"]
     assert [row["name"] for row in task["rows"]] == ["grpo", "mine"]
     assert task["rows"][1]["from_baseline"]["num_seeds"] == 2

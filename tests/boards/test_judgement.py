@@ -172,6 +172,10 @@ def test_the_pages_have_the_numbers_and_load_nothing(known):
         assert text in markdown
     assert "better than all baselines" in html
     assert html.count("<svg") == 2
+    rows = [line.split("|")[1].strip() for line in markdown.splitlines() if line.startswith("| ")]
+    assert rows[:7] == ["method", "base (one-grpo-s0)", "egpo", "token_entropy", "dr_grpo", "grpo", "worse"], (
+        "by accuracy"
+    )
     assert html.count("<polyline") == 2 * 2 * len(board.methods)
     for outside in ("http://", "https://", "<script", "style="):
         assert outside not in html.replace('xmlns="http://www.w3.org/2000/svg"', "")
@@ -189,6 +193,19 @@ def test_compressed_runs_without_weights_give_the_same_judgement(known):
         path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
     assert judge(board, cells) == whole
+
+
+def test_a_method_without_results_has_an_empty_row_with_the_reason(known):
+    board, cells = known
+    for cell in cells:
+        if (cell.task, cell.method) == ("one", "egpo") or (cell.method == "worse" and cell.seed == 4):
+            shutil.rmtree(cell.experiment.run.path)
+    judgement = judge(board, cells, reasons={cell.name: "not run: GPU time" for cell in cells})
+    markdown = write_page(board, cells, judgement)[0].read_text()
+    assert "| egpo | – | – | – | – | – | – | – | – | – | not run: GPU time |" in markdown
+    assert "| 4 of 5 |" in markdown
+    assert "| one | egpo (0 1 2 3 4), worse (4) | not run: GPU time |" in markdown
+    assert "7 runs have no result." in markdown
 
 
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=8)

@@ -1,13 +1,15 @@
-"""The committed evidence: what finished runs leave in docs/evidence, and what docs/results.md says from it.
+"""The committed evidence: what finished runs leave in docs/evidence, and what docs/results.md and docs/board.md say.
 
-    python -m website.evidence strip RUNS FILE.tar.gz   where the runs are: makes one archive without weights and texts
+    python -m website.evidence strip RUNS FILE.tar.gz   where the runs are: makes one archive without weights and texts;
+                                                        RUNS may be the folder of a board
     python -m website.evidence add FILE.tar.gz ...      unpacks it into docs/evidence, and records the sitting
-    python -m website.evidence                          writes the generated part of docs/results.md, and its figures
+    python -m website.evidence                          writes what is generated in docs/results.md and docs/board.md
     python -m website.evidence --check                  names what is not up to date, and exits with 1
 
 - `stripping.py`  run folder -> the files that are committed, without texts, weights, paths and names of machines
 - `sittings.py`   docs/evidence/sittings.yaml: when, where and at which commit runs were made; checks it
 - `groups.py`     the runs of each task, read with the functions of `egpo compare`; every contrast of the page
+- `boards.py`     boards of `egpo board`: stripping, and their part of docs/board.md
 - `page.py`       the text and the tables
 - `curves.py`     the figures
 
@@ -17,5 +19,8 @@
                                            evals/*.json, evals/*.jsonl.gz
                   before_training/<task>/  the evaluations of the base model and of the cold start, once
                   cold_starts/<name>/      the supervised run before RL
+                  boards/<name>/           board.yaml, holes.yaml (why runs are missing), sittings.yaml, and
+                                           before_training/<task>/, cold_starts/<name>/, runs/<run>/ as above, with
+                                           few metrics
                   egpo-tiny/               the same for runs of egpo-tiny, of which the page has tables (`add --part`)
 """

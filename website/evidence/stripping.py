@@ -2,6 +2,9 @@
 
 `egpo compare` and `egpo report` read a stripped run like any other. The evaluations of the base model and of the cold
 start, of which every run of a task has a copy, are stored once; each run keeps the digest of its copy.
+
+Of the runs of a board, which are many, only the metrics are kept that the page of the board shows, and the reward and
+the length of responses (`BOARD_METRICS`); of the times only that of each step.
 """
 
 import gzip
@@ -16,9 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from egpo.boards.stored_board import HOLES_FILE
 from egpo.cold_starts import FOLDER as COLD_STARTS
 from egpo.errors import InputError
+from egpo.reports.curves import is_validation
 from egpo.runs.json_lines import encoded, lines_file, read_lines
+from egpo.runs.metric_table import ACCURACY, ENTROPY, REWARD, STEP_S
 from egpo.runs.stored import EvaluationFile, StoredRun, read_json_object
 
 BEFORE_TRAINING, BEFORE_FILE = "before_training", "before_training.json"
@@ -27,6 +33,7 @@ Files = dict[str, bytes]
 
 # A path of at least two parts that begins at the root. Not: `a/b`, `</tag>`, `https://host/page`.
 _ABSOLUTE = re.compile(r"(?<![\w.:/<@])/(?:[\w.+@-]+/)+([\w.+@-]*)")
+BOARD_METRICS = ("step", ACCURACY, ENTROPY, REWARD, "response_length/mean", STEP_S)
 _LONGEST_KEY = 16
 _OUTCOME = ("sample", "score", "acc", "reason", "num_tokens", "finished")
 
@@ -45,12 +52,12 @@ def strip_runs(folder: Path) -> Stripped:
     left_out: dict[str, str] = {}
     for path in sorted(config.parent for config in folder.glob("*/config.yaml")):
         run = StoredRun.at(path)
-        reason = _unfinished(run)
+        reason = unfinished(run)
         if reason:
             left_out[run.name] = reason
         else:
             # Of what runs share, the first copy stays.
-            files = _stripped_run(run, folder) | files
+            files = stripped_run(run, folder) | files
     if not files:
         fix = "give the folder in which `egpo run` has left its runs"
         what = f"there is no complete run ({left_out})" if left_out else "there is no run"
@@ -84,22 +91,23 @@ def unpack(archive: Path, folder: Path) -> list[str]:
         pure, path = PurePosixPath(name), folder / name
         if pure.is_absolute() or ".." in pure.parts:
             raise InputError(f"the archive has the path {name!r:.80}", where=str(archive), fix="make it with `strip`")
-        if path.exists() and _content(path) != _content_of(name, content) and pure.parts[0] != BEFORE_TRAINING:
+        is_shared = BEFORE_TRAINING in pure.parts or pure.name == HOLES_FILE
+        if path.exists() and _content(path) != _content_of(name, content) and not is_shared:
             fix = "remove the older evidence of this run first, if that is what you want"
             raise InputError("this run is there already, with other content", where=str(path), fix=fix)
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():  # of the evaluations before training the first copy stays
+        if not path.exists() or path.name == HOLES_FILE:  # of the evaluations before training the first copy stays
             path.write_bytes(content)
     return sorted(str(PurePosixPath(name).parent) for name in files if _is_config_of_run(PurePosixPath(name)))
 
 
 def _is_config_of_run(path: PurePosixPath) -> bool:
-    return path.name == "config.yaml" and path.parts[0] != COLD_STARTS
+    return path.name == "config.yaml" and COLD_STARTS not in path.parts
 
 
-def _unfinished(run: StoredRun) -> str:
+def unfinished(run: StoredRun) -> str:
     """Return why the run is not complete; an empty text if it is."""
     if run.last_step != run.planned_steps:
         return f"trained to step {run.last_step} of {run.planned_steps}"
@@ -109,11 +117,14 @@ def _unfinished(run: StoredRun) -> str:
     return "" if "eval: trained" in done else "its last checkpoint is not evaluated yet"
 
 
-def _stripped_run(run: StoredRun, folder: Path) -> Files:
+def stripped_run(run: StoredRun, folder: Path, board_task: str = "") -> Files:
+    """Return the evidence of a run in a folder of runs. `board_task`: for a run of a board, the name of its task there,
+    which gives it its place; it then keeps `BOARD_METRICS` alone."""
     scrub = Scrubber(folder.resolve().parent)
-    task, source = task_of(run), run.folder.path
-    home = f"{task}/{run.name}"
-    files = {f"{home}/{name}": content for name, content in _common_files(source, scrub).items()}
+    task, source = board_task or task_of(run), run.folder.path
+    home = f"runs/{run.name}" if board_task else f"{task}/{run.name}"
+    common = _common_files(source, scrub, few=bool(board_task))
+    files = {f"{home}/{name}": content for name, content in common.items()}
     if run.folder.health.is_file():
         files[f"{home}/health.jsonl"] = scrub.text(run.folder.health).encode()
     files[f"{home}/stages.json"] = _stages(run.folder.stages)
@@ -132,13 +143,19 @@ def _stripped_run(run: StoredRun, folder: Path) -> Files:
     return files
 
 
-def _common_files(source: Path, scrub: "Scrubber") -> Files:
-    """Return what a run of RL and a supervised one have in common. Metrics keep all their digits."""
+def _common_files(source: Path, scrub: "Scrubber", *, few: bool = False) -> Files:
+    """Return what a run of RL and a supervised one have in common. Metrics keep all their digits. `few`: only those of
+    `BOARD_METRICS` and the validations."""
     files = {name: scrub.text(source / name).encode() for name in ("config.yaml", "provenance.json")}
     for name in ("metrics.jsonl", "timings.jsonl"):
         if lines_file(source / name) is not None:
-            files[f"{name}.gz"] = _gzip(b"".join(encoded(line.value) for line in read_lines(source / name)))
+            lines = (line.value for line in read_lines(source / name))
+            files[f"{name}.gz"] = _gzip(b"".join(encoded(_few(line) if few else line) for line in lines))
     return files
+
+
+def _few(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name in BOARD_METRICS or is_validation(name)}
 
 
 def _cold_start(run: StoredRun, folder: Path, scrub: "Scrubber") -> Files:
@@ -185,7 +202,11 @@ class Scrubber:
 
     def text(self, path: Path) -> str:
         """Return a file's text. Paths below `home` become relative to it, other absolute paths their last part."""
-        text = path.read_text(encoding="utf-8").replace(f"{self.home}/", "")
+        return self.clean(path.read_text(encoding="utf-8"))
+
+    def clean(self, text: str) -> str:
+        """Return a text without absolute paths and the name of this machine."""
+        text = text.replace(f"{self.home}/", "")
         text = _ABSOLUTE.sub(lambda match: match[1], text)
         host = socket.gethostname()
         return re.sub(rf"\b{re.escape(host)}\b", "host", text) if len(host) > 3 else text

@@ -13,10 +13,12 @@ from pydantic import Field, TypeAdapter, ValidationError
 from egpo.config.yaml_text import parse_yaml
 from egpo.errors import ConfigError, Fault, InputError, nearest
 from egpo.methods import METHODS, Method
+from egpo.runs.removed import Keep
 from egpo.sections import Count, KeyPath, PathText, PlaceOf, RunName, Section, Seed, Words, faults_of
 
 Settings = dict[str, Any]
 ExamKind = Literal["sampled", "greedy"]
+BOARD_FILE = "board.yaml"
 _OWN_KEYS = ("name", "runs", "seed")
 SHARED_KEYS = (*_OWN_KEYS, "model", "task.name", "prepare", "cold_start", "probe", "eval")
 """Keys of a recipe that all methods of a task share, so that a method may not set them."""
@@ -63,6 +65,9 @@ class BoardEntries(Section):
     """Methods that a method must beat, all of them, to be called better than the baselines. Default: the baseline."""
     parallel: Count = 1
     """Number of runs at the same time."""
+    keep: Keep = "all"
+    """What stays of the checkpoints of a run that is trained and evaluated: `all`, `weights` (the model without the
+    optimizer state) or `results` (no model)."""
     exam: ExamKind = "sampled"
     """The evaluation that is compared: `sampled` (eval.n responses per problem) or `greedy`. Choose it before you look
     at results."""
@@ -81,6 +86,7 @@ class Board:
     baseline: str
     baselines: Sequence[str]
     parallel: int
+    keep: Keep
     exam: ExamKind
 
     @property
@@ -90,6 +96,16 @@ class Board:
     @property
     def results(self) -> Path:
         return self.folder / "board.json"
+
+    @property
+    def copy(self) -> Path:
+        """The copy of the board file beside the runs."""
+        return self.folder / BOARD_FILE
+
+    @property
+    def before_training(self) -> Path:
+        """In evidence, whose runs have no copies of them: a folder per task with the evaluations before RL."""
+        return self.folder / "before_training"
 
     @property
     def num_pairs(self) -> int:
@@ -134,6 +150,7 @@ def load_board(path: Path) -> Board:
         entries.baseline,
         baselines,
         entries.parallel,
+        entries.keep,
         entries.exam,
     )
 

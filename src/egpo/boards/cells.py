@@ -7,8 +7,9 @@ have in common (data, cold start, evaluations before RL) is computed once (`expe
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from egpo.boards.board_file import START_SETTINGS, Board
+from egpo.boards.board_file import START_SETTINGS, Board, ExamKind
 from egpo.comparisons.compared_models import ComparedModel
 from egpo.config import load_config
 from egpo.config.yaml_text import dump_yaml
@@ -17,19 +18,43 @@ from egpo.evals.responses import StoredEvaluation
 from egpo.evals.targets import exam_name
 from egpo.experiments.exams import exams_of
 from egpo.experiments.experiment import Experiment
+from egpo.experiments.kept import missing_result, remove_surplus
 from egpo.experiments.parallel import ExperimentsFailedError, run_parallel
 from egpo.experiments.pipeline import require_runnable
-from egpo.experiments.screen import Screen, plain_screen
-from egpo.experiments.stage_record import StageRecord
+from egpo.experiments.screen import Screen
 from egpo.experiments.stages import STAGES, Selection
 from egpo.experiments.validate import require_later_stages
+from egpo.files import write_atomically
 from egpo.runs.differences import refuse_other_training
+from egpo.runs.folder import RunFolder
 from egpo.runs.stored import StoredRun, read_json_object
 
 SELECTION = Selection.of([name for name in STAGES if name != "probe"])
 NOT_STARTED = "not started"
-_MEASURED = ("train", "merge", "eval")
-"""The stages without which a cell has no result."""
+
+
+class BoardCell(Protocol):
+    """What the judgement and the page read of a cell: `Cell`, or `stored_board.StoredCell` without its recipe."""
+
+    @property
+    def task(self) -> str: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def run(self) -> RunFolder: ...
+    @property
+    def steps(self) -> int: ...
+    def exam(self, kind: ExamKind) -> str:
+        """Return the name of the evaluation of this kind, without model and step."""
+        ...
+
+    def other_settings(self) -> list[Fault]:
+        """Return the settings in which the run differs from the board; none if there is no run."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +70,22 @@ class Cell:
     def name(self) -> str:
         return self.experiment.name
 
+    @property
+    def run(self) -> RunFolder:
+        return self.experiment.run
+
+    @property
+    def steps(self) -> int:
+        return self.experiment.config.steps
+
+    def exam(self, kind: ExamKind) -> str:
+        exams = exams_of(self.experiment.training)
+        greedy = [exam for exam in exams if exam.sampling.temperature == 0]
+        return exam_name(greedy[0] if kind == "greedy" and greedy else exams[0])
+
+    def other_settings(self) -> list[Fault]:
+        return other_settings(self)
+
 
 def load_cells(board: Board) -> list[Cell]:
     """Return all cells of a board. Raise ConfigError with the faults of all recipes and settings."""
@@ -56,7 +97,7 @@ def load_cells(board: Board) -> list[Cell]:
         for name in board.methods if not found else ():
             overrides = _overrides({**entry.set, **START_SETTINGS, **board.methods[name].settings})
             recipes[task, name] = overrides
-            own = [f"name={_run_name(task, name, 0)}"]
+            own = [f"name={run_name(task, name, 0)}"]
             faults += _config_faults(entry.recipe, [*overrides, *own], f"{board.path} task `{task}`, method `{name}`")
     if faults:
         raise ConfigError(dict.fromkeys(faults))
@@ -64,12 +105,12 @@ def load_cells(board: Board) -> list[Cell]:
 
 
 def _cell(board: Board, task: str, method: str, seed: int, overrides: Sequence[str]) -> Cell:
-    own = {"seed": seed, "runs": str(board.runs), "name": _run_name(task, method, seed)}
+    own = {"seed": seed, "runs": str(board.runs), "name": run_name(task, method, seed)}
     words, recipe = (*overrides, *_overrides(own)), board.tasks[task].recipe
     return Cell(task, method, seed, Experiment(recipe, load_config(recipe, words), words))
 
 
-def _run_name(task: str, method: str, seed: int) -> str:
+def run_name(task: str, method: str, seed: int) -> str:
     return f"{task}-{method}-s{seed}"
 
 
@@ -154,36 +195,24 @@ def _unshared(board: Board, cells: Sequence[Cell]) -> Iterator[Fault]:
 
 def missing(cell: Cell) -> str | None:
     """Return why a cell has no result yet; None if it is done and its settings, data and files are unchanged."""
-    experiment = cell.experiment
-    if not experiment.run.path.is_dir():
-        return NOT_STARTED
-    try:
-        record = StageRecord(experiment.run.stages)
-        for name in _MEASURED:
-            if name == "eval" and not (experiment.trained_model / "config.json").is_file():
-                return _progress(cell)
-            for job in STAGES[name].jobs(experiment, plain_screen(lambda line: None)):
-                if (reason := record.reason_to_work(job)) is not None:
-                    return _progress(cell) if name == "train" else f"{job.name}: {reason}"
-    except EgpoError as error:
-        return str(error.faults[0])
-    return None
-
-
-def _progress(cell: Cell) -> str:
-    done = StoredRun.at(cell.experiment.run.path).last_step
-    steps = cell.experiment.config.steps
-    return f"step {done} of {steps}" if done < steps else f"step {done}, not finished"
+    return missing_result(cell.experiment) if cell.run.path.is_dir() else NOT_STARTED
 
 
 def run_cells(board: Board, cells: Sequence[Cell], screen: Screen) -> dict[str, str]:
-    """Run every cell that is not done. Return the reason of each failure by the name of its run."""
+    """Run every cell that is not done. Return the reason of each failure by the name of its run.
+
+    Of cells that were done before, what the board does not keep is removed first.
+    """
+    keep_board_file(board)
     todo = [cell.experiment for cell in cells if missing(cell) is not None]
     screen.say(f"{board.name}: {len(cells) - len(todo)} of {len(cells)} runs are done")
+    for experiment in (cell.experiment for cell in cells if cell.experiment not in todo):
+        if (removed := remove_surplus(experiment, board.keep)) is not None:
+            screen.say(f"{experiment.name}: removed {removed}")
     if not todo:
         return {}
     try:
-        run_parallel(todo, SELECTION, board.parallel, screen)
+        run_parallel(todo, replace(SELECTION, keep=board.keep), board.parallel, screen)
     except ExperimentsFailedError as error:
         return {fault.where: f"{fault.what}; {fault.fix}" for fault in error.faults}
     return {}
@@ -196,23 +225,24 @@ def earlier_failures(board: Board) -> dict[str, str]:
     return {str(hole["cell"]): str(hole["reason"]) for hole in held if isinstance(hole, dict) and hole.get("failed")}
 
 
-def exam_of(board: Board, cell: Cell) -> str:
-    """Return the name of the evaluation that the board compares, without model and step."""
-    exams = exams_of(cell.experiment.training)
-    greedy = [exam for exam in exams if exam.sampling.temperature == 0]
-    return exam_name(greedy[0] if board.exam == "greedy" and greedy else exams[0])
+def keep_board_file(board: Board) -> None:
+    """Copy the board file to the board's folder, so that the folder says what its runs are."""
+    text = board.path.read_text(encoding="utf-8")
+    if not board.copy.is_file() or board.copy.read_text(encoding="utf-8") != text:
+        board.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(board.copy, text)
 
 
-def evaluated(board: Board, cell: Cell) -> ComparedModel | str:
+def evaluated(board: Board, cell: BoardCell) -> ComparedModel | str:
     """Return the run with its evaluation; or, if there is none, the reason."""
-    run, steps = StoredRun.at(cell.experiment.run.path), cell.experiment.config.steps
+    run, steps = StoredRun.at(cell.run.path), cell.steps
     if not run.config_yaml:
         return NOT_STARTED
     try:
-        if others := other_settings(cell):
+        if others := cell.other_settings():
             return others[0].what
         files = [one for one in run.evaluations if one.is_evaluation and one.step == steps]
-        held = [StoredEvaluation(one.path, one.header) for one in files if one.exam == exam_of(board, cell)]
+        held = [StoredEvaluation(one.path, one.header) for one in files if one.exam == cell.exam(board.exam)]
         if held:
             return ComparedModel(run.name, held, run)
     except EgpoError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 from egpo.boards.board_file import Board
-from egpo.boards.cells import Cell, earlier_failures, evaluated, exam_of
+from egpo.boards.cells import BoardCell, earlier_failures, evaluated
 from egpo.comparisons.compared_models import ComparedModel
 from egpo.comparisons.conditions import Condition
 from egpo.comparisons.fairness import inequalities
@@ -25,7 +25,7 @@ from egpo.evals.intervals import SHARES, Estimate, mean_with_interval
 from egpo.evals.responses import StoredEvaluation
 from egpo.files import write_atomically
 from egpo.runs.metric_table import ENTROPY
-from egpo.runs.stored import StoredRun
+from egpo.runs.stored import EvaluationFile, StoredRun, evaluation_files
 from egpo.version import __version__
 
 FORMAT = 1
@@ -87,6 +87,9 @@ class Hole:
     cell: str
     reason: str
     failed: bool
+    task: str
+    method: str
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -102,12 +105,21 @@ class Judgement:
     holes: Sequence[Hole]
 
 
-def judge(board: Board, cells: Sequence[Cell], failures: Mapping[str, str] | None = None) -> Judgement:
-    """Read the runs of a board and judge them. `failures` has the reasons of holes, by the name of the run."""
+def judge(
+    board: Board,
+    cells: Sequence[BoardCell],
+    failures: Mapping[str, str] | None = None,
+    reasons: Mapping[str, str] | None = None,
+) -> Judgement:
+    """Read the runs of a board and judge them. `failures` has the reasons of runs that failed, by the name of the run;
+    `reasons` those of other holes, where the run folder does not say it."""
     known = {**earlier_failures(board), **(failures or {})}
+    told = {**(reasons or {}), **known}
     found = {cell.name: evaluated(board, cell) for cell in cells}
     holes = [
-        Hole(name, known.get(name, value), name in known) for name, value in found.items() if isinstance(value, str)
+        Hole(cell.name, told.get(cell.name, value), cell.name in known, cell.task, cell.method, cell.seed)
+        for cell in cells
+        if isinstance(value := found[cell.name], str)
     ]
     models = {name: value for name, value in found.items() if not isinstance(value, str)}
     tasks = [_task(board, [cell for cell in cells if cell.task == task], models) for task in board.tasks]
@@ -122,12 +134,12 @@ def write_json(judgement: Judgement, path: Path) -> None:
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _task(board: Board, cells: Sequence[Cell], models: Mapping[str, ComparedModel]) -> TaskJudgement:
+def _task(board: Board, cells: Sequence[BoardCell], models: Mapping[str, ComparedModel]) -> TaskJudgement:
     of_method: dict[str, dict[int, ComparedModel]] = {}
     for cell in cells:
         if cell.name in models:
             of_method.setdefault(cell.method, {})[cell.seed] = models[cell.name]
-    exam, steps = exam_of(board, cells[0]), cells[0].experiment.config.steps
+    exam, steps = cells[0].exam(board.exam), cells[0].steps
     if not of_method:
         return TaskJudgement(cells[0].task, exam, steps, 0, [], [], [])
     figures = {
@@ -143,7 +155,8 @@ def _task(board: Board, cells: Sequence[Cell], models: Mapping[str, ComparedMode
     rows = [row if row.name == board.baseline else _tested(board, row, figures, problems) for row in rows]
     conditions = [Condition(method, list(runs.values())) for method, runs in of_method.items()]
     unfair = [str(one) for one in inequalities(conditions, board.factors)]
-    before = _before(exam, [run.run for runs in of_method.values() for run in runs.values() if run.run])
+    own = [one for runs in of_method.values() for run in runs.values() if run.run for one in run.run.evaluations]
+    before = _before(exam, [*own, *evaluation_files(board.before_training / cells[0].task)])
     return TaskJudgement(cells[0].task, exam, steps, len(problems), before, rows, unfair)
 
 
@@ -187,13 +200,12 @@ def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
 
 
-def _before(exam: str, runs: Sequence[StoredRun]) -> list[BoardRow]:
+def _before(exam: str, files: Sequence[EvaluationFile]) -> list[BoardRow]:
     """Return the rows of the base model and of the cold start, whose evaluations the runs of a task share."""
     found: dict[bool, StoredEvaluation] = {}
-    for run in runs:
-        for one in run.evaluations:
-            if one.is_evaluation and one.step is None and one.exam.endswith(exam):
-                found.setdefault(one.label.startswith(COLD_START), StoredEvaluation(one.path, one.header))
+    for one in files:
+        if one.is_evaluation and one.step is None and one.exam.endswith(exam):
+            found.setdefault(one.label.startswith(COLD_START), StoredEvaluation(one.path, one.header))
     rows = []
     for is_cold_start, evaluation in sorted(found.items(), key=lambda pair: pair[0]):
         accuracy = mean_with_interval(METRIC.by_problem(evaluation.samples).values(), bounds=SHARES)

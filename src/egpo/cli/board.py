@@ -89,8 +89,10 @@ def _short(state: str | None) -> str:
 
 def _write(chosen: "Board", cells: "Sequence[Cell]", failures: dict[str, str]) -> None:
     from egpo.boards.board_page import write_page
+    from egpo.boards.cells import keep_board_file
     from egpo.boards.judgement import judge, write_json
 
+    keep_board_file(chosen)
     judgement = judge(chosen, cells, failures)
     write_json(judgement, chosen.results)
     pages = write_page(chosen, cells, judgement)

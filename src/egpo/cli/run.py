@@ -1,6 +1,7 @@
 """`egpo run`: run whole experiments, from recipe to report."""
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from egpo.experiments.experiment import Experiment
     from egpo.experiments.stages import Selection
+    from egpo.runs.removed import Keep
 
 ONLY_HELP = f"Run only these stages, separated by commas: {', '.join(STAGES)}. Default: all."
 FROM_HELP = (
@@ -26,6 +28,10 @@ SEEDS_HELP = (
 PARALLEL_HELP = (
     "Run this many experiments at the same time, each in its own process. They share the machine and its GPU. Default: "
     "1, one after the other."
+)
+KEEP_HELP = (
+    "What stays of the checkpoints after the trained model is evaluated: `all`, `weights` (the model without the "
+    "optimizer state) or `results` (no model). Such a run cannot be resumed. Default: all."
 )
 DRY_RUN_HELP = "Print what would be done, without doing it."
 WORDS_HELP = (
@@ -49,6 +55,7 @@ def run(
     parallel: Annotated[
         int, typer.Option("--parallel", metavar="N", min=1, help=PARALLEL_HELP, show_default=False)
     ] = 1,
+    keep: Annotated[str, typer.Option("--keep", metavar="WHAT", help=KEEP_HELP, show_default=False)] = "all",
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN_HELP)] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -58,6 +65,7 @@ def run(
 
     recipes, overrides = _recipes_and_overrides(words)
     selection = Selection.of([] if only is None else [name.strip() for name in only.split(",")], start)
+    selection = replace(selection, keep=_kept(keep))
     experiments = load_experiments(recipes, overrides, _numbers(seeds))
     if dry_run and as_json:
         raise InputError("a dry run has no steps", where="--json", fix="leave out --dry-run or --json")
@@ -106,6 +114,16 @@ def _recipes_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
     """
     recipes = [word for word in words if "=" not in word or os.path.isfile(word)]
     return recipes, [word for word in words if word not in recipes]
+
+
+def _kept(word: str) -> "Keep":
+    from egpo.errors import InputError, nearest
+    from egpo.runs.removed import KEEPS
+
+    for keep in KEEPS:
+        if word == keep:
+            return keep
+    raise InputError(f"unknown value `{word}`", where="--keep", fix=nearest(word, KEEPS))
 
 
 def _numbers(text: str | None) -> list[int]:

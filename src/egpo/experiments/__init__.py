@@ -9,6 +9,7 @@ Input: recipes. Output: prepared data, run folders with checkpoints, evaluations
 - `parallel` runs several recipes at the same time, each in its own process.
 - `stage_jobs` has the jobs of each stage; `evaluations` and `bfcl` those of `eval`; `exams` lists the evaluations.
 - `stage_record` decides which jobs are skipped (`stages.json`); `screen` prints messages and progress bars.
+- `kept` says which results are missing, and removes checkpoints that are not to be kept (`--keep`).
 - `new_recipe` writes a recipe that includes another one (`egpo new`).
 
 To add a stage: write its `jobs` and `plan` functions, and add a row to `STAGES` in `stages`.

@@ -1,12 +1,11 @@
 """BFCL, the official evaluator of function calling, on the base and on the trained model of an experiment."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from egpo.config import Config
-from egpo.config.machine import model_folder, model_identity
+from egpo.config.machine import model_folder
 from egpo.config.schema import Bfcl
 from egpo.errors import InputError
 from egpo.evals.bfcl.categories import in_categories, parse_categories
@@ -53,7 +52,7 @@ def bfcl_exam(experiment: Experiment) -> str:
 def _job(experiment: Experiment, chosen: Bfcl, which: Which, screen: Screen) -> StageJob:
     call = _call(experiment, chosen, which)
     inputs = {
-        "model": model_identity(call.asked.tokenizer),
+        "model": experiment.identity_of(which, call.asked.tokenizer),
         # The number of threads and unset settings are left out: they change no answer.
         "bfcl": digest_of(
             [_settings_that_matter(chosen), call.asked.prompt_format, call.asked.instruction, call.asked.template]
@@ -62,9 +61,13 @@ def _job(experiment: Experiment, chosen: Bfcl, which: Which, screen: Screen) -> 
     if call.asked.left_out:
         inputs["left_out"] = digest_of(call.asked.left_out)
     outputs = [experiment.run.evals / f"{call.name}{suffix}" for suffix in (".json", ".jsonl")]
-    return StageJob(
-        f"bfcl: {which}", inputs, lambda: outputs, partial(_evaluate, call, screen), shared=which != "trained"
-    )
+
+    def work() -> str:
+        if which == "trained":
+            experiment.require_trained_model()
+        return _evaluate(call, screen)
+
+    return StageJob(f"bfcl: {which}", inputs, lambda: outputs, work, shared=which != "trained")
 
 
 def _settings_that_matter(chosen: Bfcl) -> dict[str, Any]:

@@ -6,12 +6,11 @@ A model answers in this process, or (`eval.serve`) through a server that is star
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from egpo.config import Config
-from egpo.config.machine import model_folder, model_identity, this_machine
+from egpo.config.machine import model_folder, this_machine
 from egpo.errors import InputError
 from egpo.evals.evaluate import Exam, evaluate, file_name, load_exam, write_evaluation
 from egpo.evals.responses import Respondent
@@ -48,7 +47,7 @@ def find_evaluated(experiment: Experiment, which: Which) -> ModelPlace:
     if which == "cold_start":
         return replace(find_model(config.model.path), label=f"cold start of {experiment.config.model.path}")
     model = experiment.trained_model
-    if not (model / "config.json").is_file():
+    if not experiment.has_trained_model:
         fix = "run the stages `train` and `merge` first: leave out --only and --from"
         raise InputError(f"there is no model of step {config.steps} yet", where=str(run.path), fix=fix)
     return ModelPlace(str(model), f"{config.name} step {config.steps}", run, config.steps)
@@ -58,13 +57,18 @@ def _job(experiment: Experiment, which: Which, exams: Sequence[Exam], screen: Sc
     config, candidate = experiment.training, _candidate(experiment, which)
     prompting = [config.model.template, config.segments.tags, config.rollout.stop, config.rollout.stop_tokens]
     inputs = {
-        "model": model_identity(candidate.place.model),
+        "model": experiment.identity_of(which, candidate.place.model),
         "data": data_digest(config),
         "exams": digest_of([exams, prompting, config.eval.serve]),
     }
     files = [_figures_file(candidate, exam) for exam in exams]
     outputs = [path.with_suffix(suffix) for path in files for suffix in (".json", ".jsonl")]
-    work = partial(_evaluate, candidate, config, exams, screen)
+
+    def work() -> str:
+        if which == "trained":
+            experiment.require_trained_model()
+        return _evaluate(candidate, config, exams, screen)
+
     return StageJob(f"eval: {which}", inputs, lambda: outputs, work, shared=which != "trained")
 
 

@@ -7,10 +7,12 @@ from typing import Literal
 
 from egpo.cold_starts import ColdStartPlan, cold_start_plan, with_cold_start
 from egpo.config import Config
+from egpo.config.machine import model_identity
 from egpo.data.manifest import MANIFEST
 from egpo.errors import InputError
 from egpo.prepared_data import DataPlan, data_plan, require_source, with_prepared_data
 from egpo.runs.folder import RunFolder
+from egpo.runs.removed import Removed, read_removed
 
 Which = Literal["base", "cold_start", "trained"]
 
@@ -57,6 +59,34 @@ class Experiment:
             require_source(self.config)
             fix = "run the stage `prepare` first: leave out --only and --from"
             raise InputError("the data is not prepared", where=str(self.data.folder), fix=fix)
+
+    @property
+    def removed(self) -> Removed | None:
+        """What was removed of the run's checkpoints after the evaluation; None if nothing was."""
+        return read_removed(self.run.removed)
+
+    @property
+    def has_trained_model(self) -> bool:
+        """Whether the trained model is there, or was there before it was removed on purpose."""
+        return (self.trained_model / "config.json").is_file() or self._model_is_removed
+
+    @property
+    def _model_is_removed(self) -> bool:
+        removed = self.removed
+        return removed is not None and not removed.has_model
+
+    def identity_of(self, which: Which, model: str) -> str:
+        """Return the digest of a model of the experiment; of a trained one that is removed, its recorded digest."""
+        removed = self.removed if which == "trained" else None
+        return model_identity(model) if removed is None or removed.has_model else removed.model
+
+    def require_trained_model(self) -> None:
+        """Raise InputError if the trained model was removed on purpose."""
+        if self._model_is_removed:
+            fix = "its evaluations stay valid as they are; for others, train again under another name=..."
+            raise InputError(
+                f"the trained model is not there: removed {self.removed}", where=str(self.run.path), fix=fix
+            )
 
     @property
     def merged(self) -> Path:

@@ -123,9 +123,10 @@ def _start(experiment: Experiment, selection: Selection, processes: int, bar: Pr
 
 def _selected(selection: Selection) -> list[str]:
     """Return the options of `egpo run` that select the same stages."""
+    kept = [] if selection.keep == "all" else ["--keep", selection.keep]
     if selection.again:
-        return ["--from", selection.stages[0].name]
-    return ["--only", ",".join(stage.name for stage in selection.stages)]
+        return ["--from", selection.stages[0].name, *kept]
+    return ["--only", ",".join(stage.name for stage in selection.stages), *kept]
 
 
 def _follow(child: _Child, bar: ProgressBar) -> None:

@@ -13,10 +13,11 @@ from egpo.evals.targets import exam_name
 from egpo.experiments.bfcl import bfcl_exam
 from egpo.experiments.exams import exams_of
 from egpo.experiments.experiment import Experiment
+from egpo.experiments.kept import remove_surplus
 from egpo.experiments.parallel import run_parallel
 from egpo.experiments.screen import Screen
 from egpo.experiments.stage_record import StageJob, StageRecord
-from egpo.experiments.stages import Selection, Stage
+from egpo.experiments.stages import STAGES, Selection, Stage
 from egpo.files import write_atomically
 from egpo.reports import write_report
 from egpo.runs.differences import refuse_other_training
@@ -98,6 +99,10 @@ def _run_stages(experiment: Experiment, selection: Selection, screen: Screen) ->
             with _explained(experiment, stage, finished):
                 _run_stage(stage, experiment, record, screen, again=stage in selection.again)
             finished.append(stage.name)
+        if selection.keep != "all" and (removed := remove_surplus(experiment, selection.keep)) is not None:
+            screen.say(f"  removed {removed}")
+            if STAGES["report"] in selection.stages:
+                _run_stage(STAGES["report"], experiment, record, screen, again=False)
 
 
 def _run_stage(stage: Stage, experiment: Experiment, record: StageRecord, screen: Screen, *, again: bool) -> None:

@@ -103,7 +103,7 @@ def _probe_result(found: Mapping[str, Any]) -> str:
 
 def require_trainable(experiment: Experiment) -> None:
     """Raise InputError if training steps are left to do, and the model or the recipe's engine cannot be used here."""
-    if not experiment.run.checkpoint_of(experiment.config.steps).is_dir():
+    if not experiment.has_trained_model and not experiment.run.checkpoint_of(experiment.config.steps).is_dir():
         require_model(experiment)
         require_engine(experiment.training)
 
@@ -147,7 +147,8 @@ def merge_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
     if experiment.config.engine == "local":
         return []
     actor = experiment.run.checkpoint_of(experiment.config.steps) / "actor"
-    inputs = {"shards": folder_digest(actor)}
+    removed = experiment.removed
+    inputs = {"shards": folder_digest(actor) if removed is None else removed.shards}
     return [StageJob("merge", inputs, lambda: files_in(experiment.merged), partial(_merge, experiment, actor))]
 
 
@@ -173,4 +174,6 @@ def report_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:
         "health": str(fingerprint(run.health)),
         "evaluations": folder_digest(run.evals),
     }
+    if run.removed.is_file():
+        inputs["removed"] = str(fingerprint(run.removed))
     return [StageJob("report", inputs, lambda: [run.report], lambda: str(write_report([run.path], run.report)))]

@@ -14,6 +14,8 @@ from pathlib import Path
 from egpo.errors import EgpoError, InputError
 from egpo.files import write_atomically
 from egpo.fingerprints import digest_of, fingerprints
+from egpo.runs.folder import RunFolder
+from egpo.runs.removed import read_removed
 from egpo.version import __version__
 
 FORMAT = 1
@@ -65,6 +67,7 @@ class StageRecord:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._jobs = _read(path) if path.is_file() else {}
+        self._removed = RunFolder(path.parent).removed
 
     def reason_to_work(self, job: StageJob) -> str | None:
         """Return why the job has to run; None if its inputs and outputs are as recorded."""
@@ -82,10 +85,18 @@ class StageRecord:
         changed = [name for name in {**wanted, **recorded.inputs} if wanted.get(name) != recorded.inputs.get(name)]
         if changed:
             return f"changed: {', '.join(changed)}"
-        written = [self._path.parent / name for name in recorded.outputs]
-        found = self._relative(fingerprints([*written, *outputs]))
+        gone = self._files_removed()
+        written = [self._path.parent / name for name in recorded.outputs if name not in gone]
+        found = {
+            name: now for name, now in self._relative(fingerprints([*written, *outputs])).items() if name not in gone
+        }
         others = [name for name, now in found.items() if name not in recorded.outputs or recorded.outputs[name] != now]
         return f"output changed or missing: {others[0]}" if others else None
+
+    def _files_removed(self) -> set[str]:
+        """Return the outputs that were removed on purpose, which are not missed."""
+        removed = read_removed(self._removed)
+        return set() if removed is None else set(removed.files)
 
     def done(self, job: StageJob) -> None:
         """Record the job as done, with the current fingerprints of its outputs."""

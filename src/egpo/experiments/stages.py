@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from egpo.errors import InputError, nearest
+from egpo.runs.removed import Keep
 
 if TYPE_CHECKING:
     from egpo.experiments.experiment import Experiment
@@ -108,10 +109,12 @@ STAGES: Mapping[str, Stage] = {stage.name: stage for stage in _ROWS}
 
 @dataclass(frozen=True)
 class Selection:
-    """The stages to run, in the table's order. Those in `again` run even if nothing has changed."""
+    """The stages to run, in the table's order. Those in `again` run even if nothing has changed. `keep`: what stays of
+    the checkpoints of an experiment that is trained and evaluated (`experiments.kept`)."""
 
     stages: tuple[Stage, ...] = _ROWS
     again: tuple[Stage, ...] = ()
+    keep: Keep = "all"
 
     @classmethod
     def of(cls, only: Sequence[str] = (), start: str | None = None) -> "Selection":

@@ -10,6 +10,7 @@ from egpo.runs.formatting import format_duration, format_number, format_percent
 from egpo.runs.health import Note, Severity
 from egpo.runs.metric_table import ACCURACY, INFORMATIVE, LOSS, REWARD, STEP_S, TOKENS_PER_S
 from egpo.runs.provenance import Git, Provenance
+from egpo.runs.removed import read_removed
 
 WINDOW = 10
 """Number of steps over which the first and the last value of a noisy metric are averaged."""
@@ -171,7 +172,7 @@ def settings_table(runs: Sequence[ReportedRun]) -> list[SettingRow]:
 
 def origin_table(runs: Sequence[ReportedRun]) -> list[SettingRow]:
     """Return a row for each fact that at least one run recorded in its provenance."""
-    facts = [_facts(run.stored.provenance) if run.stored.provenance else {} for run in runs]
+    facts = [{**(_facts(run.stored.provenance) if run.stored.provenance else {}), **_removed(run)} for run in runs]
     names = list(dict.fromkeys(name for found in facts for name in found))
     return [SettingRow(name, [found.get(name, "–") for found in facts]) for name in names]
 
@@ -190,6 +191,11 @@ def _facts(provenance: Provenance) -> dict[str, str]:
         "resumed": ", ".join(f"after step {launch.after_step}" for launch in provenance.resumptions) or "–",
     }
     return facts | {f"data: {name}": digest for name, digest in provenance.data.items()}
+
+
+def _removed(run: ReportedRun) -> dict[str, str]:
+    removed = read_removed(run.stored.folder.removed)
+    return {} if removed is None else {"removed": str(removed)}
 
 
 def _commit(git: Git | None) -> str:

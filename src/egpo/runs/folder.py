@@ -14,6 +14,7 @@ from typing import Any
 from egpo.errors import EgpoError, InputError, warn_once
 from egpo.files import UNFINISHED, lock_file, write_atomically
 from egpo.runs.differences import refuse_other_training
+from egpo.runs.removed import read_removed
 
 LOCK_NAME = ".lock"
 ACTOR, MODEL = "actor", "huggingface"
@@ -164,6 +165,11 @@ class RunFolder:
         return self.path / "stages.json"
 
     @property
+    def removed(self) -> Path:
+        """File that says which parts of the checkpoints were removed after the run was evaluated."""
+        return self.path / "removed.json"
+
+    @property
     def output(self) -> Path:
         """What `egpo run --parallel` lets the run's own process print."""
         return self.path / "output.log"
@@ -208,6 +214,7 @@ class RunFolder:
             fix = "leave out --resume to start a new run, or check `runs` and `name`"
             raise InputError("there is no run to resume", where=str(path), fix=fix)
         with locked(path):
+            _refuse_removed(folder)
             if refuse_other_training(folder.config.read_text(encoding="utf-8"), config_yaml, str(path), changed):
                 _write_config(folder, config_yaml)
             _remove_unfinished(folder)
@@ -248,6 +255,12 @@ def _refuse_what_is_there(folder: RunFolder) -> None:
         fix = "choose another name=..."
         what = f"the folder is not empty and not a run (it contains {', '.join(held[:3])}{more})"
         raise InputError(what, where=str(folder.path), fix=fix)
+
+
+def _refuse_removed(folder: RunFolder) -> None:
+    if (removed := read_removed(folder.removed)) is not None:
+        fix = "start a new run under another name=..., with `keep` left out or `keep: all`"
+        raise InputError(f"the training cannot continue: removed {removed}", where=str(folder.path), fix=fix)
 
 
 def _remove_unfinished(folder: RunFolder) -> None:

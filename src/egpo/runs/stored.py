@@ -175,8 +175,7 @@ class StoredRun:
     @cached_property
     def evaluations(self) -> Sequence[EvaluationFile]:
         """Every JSON file in `evals/` except the probe's, in the order of file names."""
-        paths = sorted(path for path in self.folder.evals.glob("*.json") if path != self.folder.probe)
-        return [EvaluationFile(path, read_json_object(path)) for path in paths]
+        return [one for one in evaluation_files(self.folder.evals) if one.path != self.folder.probe]
 
     @cached_property
     def probe(self) -> Mapping[str, Any] | None:
@@ -203,6 +202,11 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [str(path) for path in paths]
+
+
+def evaluation_files(folder: Path) -> list[EvaluationFile]:
+    """Return every JSON file in a folder, in the order of file names."""
+    return [EvaluationFile(path, read_json_object(path)) for path in sorted(folder.glob("*.json"))]
 
 
 def checkpoints_in(folder: Path) -> dict[int, StoredCheckpoint]:
