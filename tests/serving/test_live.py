@@ -26,15 +26,26 @@ WEATHER = {
 }
 
 
+COUNTDOWN = {
+    "max_numbers": 3,
+    "max_number": 12,
+    "max_target": 60,
+    "prompt_format": "Make {target} from {numbers}.",
+    "train": 1024,
+    "test": 256,
+}
+"""What egpo-tiny has learned. Of other numbers it makes tool calls, which `transformers serve` would parse."""
+
+
 @pytest.fixture(scope="module")
 def paper():
     sampling = Sampling(n=1, temperature=0.0, max_tokens=96)
-    return load_exam(Exam("countdown", {}, split="test", num_problems=24, sampling=sampling, ks=(1,)))
+    return load_exam(Exam("countdown", COUNTDOWN, split="test", num_problems=24, sampling=sampling, ks=(1,)))
 
 
 @pytest.fixture(scope="module")
 def many():
-    return load_exam(Exam("countdown", num_problems=64, sampling=Sampling(n=2, max_tokens=8)))
+    return load_exam(Exam("countdown", COUNTDOWN, num_problems=64, sampling=Sampling(n=2, max_tokens=8)))
 
 
 @pytest.fixture(scope="module")
