@@ -91,6 +91,8 @@ def test_every_verb_has_a_short_option_for_help(words):
         (["train", "countdown_tiny", "steps=1"], "loading countdown_tiny ...\n"),
         (["train", "--resume", "model.path=m"], "loading ...\n"),
         (["eval", "egpo-tiny", "--task", "countdown"], "loading egpo-tiny ...\n"),
+        (["run", "--only", "prepare,train", "countdown_tiny"], "loading countdown_tiny ...\n"),
+        (["train", "--dry-run", "countdown_tiny"], "loading countdown_tiny ...\n"),
         (["doctor"], "checking this machine ...\n"),
         (["audit", "sandbox"], "testing the sandbox ...\n"),
         (["push", "runs/a", "me/a"], "reading runs/a ...\n"),

@@ -4,6 +4,7 @@ Nothing here imports torch; the table of settings is imported only when a word i
 """
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,18 @@ _NO_FIRST_LINE = ("-h", "--help", "--install-completion", "--show-completion")
 def print_first_line(words: list[str]) -> None:
     """Print what a verb begins with, to stderr, so that no command is silent while it imports torch."""
     if words and words[0] in _FIRST_LINES and not any(word in _NO_FIRST_LINE for word in words):
-        given = [word for word in words[1:] if not word.startswith("-") and "=" not in word and word not in _SUB_VERBS]
+        given = _arguments(words)
         first_line = "testing the sandbox ..." if words[:2] == ["audit", "sandbox"] else _FIRST_LINES[words[0]]
         line = first_line.format(_shown(given[0]) if given else "")
         print(" ".join(line.split()), file=sys.stderr, flush=True)
+
+
+def _arguments(words: list[str]) -> list[str]:
+    """Return the arguments of a verb. A word after an option, which may be its value, comes last."""
+    pairs = list(pairwise(words))
+    given = [(before, word) for before, word in pairs if not word.startswith("-") and "=" not in word]
+    arguments = [(before, word) for before, word in given if word not in _SUB_VERBS]
+    return [word for _, word in sorted(arguments, key=lambda pair: pair[0].startswith("-"))]
 
 
 def _shown(word: str) -> str:
