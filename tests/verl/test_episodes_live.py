@@ -13,7 +13,7 @@ from egpo.environments import EpisodeRecord, replay
 from egpo.runs.dump import read_dump
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import read_metrics
-from tests.verl.live import BY_EGPO, EVERY_STEP, records_in
+from tests.verl.live import BY_CALIBRATION, EVERY_STEP, records_in
 from tests.verl.replay import turns_of
 from tests.verl.test_conformance import assert_conforms
 
@@ -27,7 +27,8 @@ RECIPE = (
     "verl.patience_minutes=15",
     "model.path=egpo-tiny",
     "task.name=tests.verl.live_episodes:LiveEpisodes",
-    "algorithm.estimator=egpo",
+    "algorithm.estimator=egpo_calibrated",
+    "algorithm.egpo_calibrated.sides=asymmetric",
     f"rollout.prompts={PROMPTS}",
     f"rollout.n={SAMPLES}",
     "rollout.max_response_tokens=320",
@@ -68,7 +69,7 @@ def test_every_step_has_the_metrics_of_every_run_and_counts_turns(run):
     lines = read_metrics(run.metrics)
     assert [line["step"] for line in lines] == [0, 1, 2]
     for line in lines[1:]:
-        assert set(line) >= EVERY_STEP | BY_EGPO
+        assert set(line) >= EVERY_STEP | BY_CALIBRATION
         assert line["num_turns/max"] >= 6, "the prompt, three turns, two answers"
         assert line["training/rollout_probs_diff_max"] < 1e-4
     assert [line["step"] for line in lines if "val-core/tests.verl.live_episodes:LiveEpisodes/acc/mean@1" in line] == [

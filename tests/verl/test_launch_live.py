@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from egpo.verl.dumps import RECORD_VARIABLE as VARIABLE
 from egpo.verl.launch.command import MARK
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.processes import LaunchRecord
-from tests.verl.live import BY_CALIBRATION, BY_EGPO, EVERY_STEP, model_that_opens_the_tag, reasons_of, records_in
+from tests.verl.live import BY_EGPO, EVERY_STEP, model_that_opens_the_tag, reasons_of, records_in
 from tests.verl.test_conformance import assert_conforms
 
 pytestmark = [pytest.mark.verl, pytest.mark.timeout(900)]
@@ -213,7 +214,7 @@ def said_by_vllm(folder, prompts, num_tokens):
     return json.loads(done.stdout.split("ANSWER ")[-1])
 
 
-@pytest.fixture
+@contextmanager
 def cluster(tmp_path):
     """A Ray cluster of this machine with one logical GPU, started apart from any run: its address."""
     mark, port = f"cluster-{os.getpid()}", free_port()
@@ -243,33 +244,56 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def test_a_cluster_that_is_joined_trains_on_programs_and_is_left_running(runs, cluster):
-    """Calibrated EGPO under the colocated asynchronous trainer; the programs are judged in verl's reward worker."""
-    record = runs / "joined-record"
+@pytest.fixture(scope="module")
+def joined(runs):
+    """A method per token (the plug-in's), a loss form per response and importance weights (verl's own), under the
+    colocated asynchronous trainer; the programs are judged in verl's reward worker."""
     words = ["model.path=egpo-tiny", *PROGRAMS, "steps=2", "validation.every=0", "checkpoints.every=0"]
-    words += ["algorithm.estimator=egpo_calibrated", "algorithm.egpo_calibrated.sides=asymmetric", "update.lr=3e-5"]
-    words += ["verl.trainer.v1.trainer_mode=egpo_colocate_async", f"verl.algorithm.egpo.record={record}"]
-    words += ["--address", cluster]
-    process = launched(runs, "asked", *words, "verl.gpus=2")
-    assert process.wait(timeout=LIMIT_S) == 2
-    assert "2 GPUs are needed (verl.gpus x verl.nodes), and the cluster has 1" in screen_of(runs, "asked")
-    process = launched(runs, "joined", *words)
-    assert process.wait(timeout=LIMIT_S) == 0, screen_of(runs, "joined")
-    with socket.create_connection(cluster.split(":"), timeout=5):
-        pass  # the cluster is its owner's, and still there
-    lines = read_metrics(RunFolder(runs / "joined").metrics)
+    words += ["algorithm.estimator=token_entropy", "algorithm.token_entropy.alpha=0.3", "update.lr=3e-5"]
+    words += ["update.loss=gspo", "update.aggregation=sequence_mean", "update.clip=0.0003", "update.clip_high=0.0004"]
+    words += ["verl.algorithm.rollout_correction.rollout_is=token"]
+    words += [
+        "verl.trainer.v1.trainer_mode=egpo_colocate_async",
+        f"verl.algorithm.egpo.record={runs / 'joined-record'}",
+    ]
+    with cluster(runs) as address:
+        process = launched(runs, "asked", *words, "--address", address, "verl.gpus=2")
+        assert process.wait(timeout=LIMIT_S) == 2
+        assert "2 GPUs are needed (verl.gpus x verl.nodes), and the cluster has 1" in screen_of(runs, "asked")
+        process = launched(runs, "joined", *words, "--address", address)
+        assert process.wait(timeout=LIMIT_S) == 0, screen_of(runs, "joined")
+        with socket.create_connection(address.split(":"), timeout=5):
+            pass  # the cluster is its owner's, and still there
+    return RunFolder(runs / "joined")
+
+
+def test_a_cluster_that_is_joined_trains_on_programs_and_is_left_running(joined):
+    lines = read_metrics(joined.metrics)
     assert [line["step"] for line in lines] == [1, 2]
     for line in lines:
-        assert set(line) >= EVERY_STEP | BY_CALIBRATION
+        assert set(line) >= EVERY_STEP
         assert sum(reasons_of(line).values()) == pytest.approx(1.0)
         assert line["reward/error_frac"] == 0.0
     # Right or wrong is known only of a program that ran; without a sandbox none would have been judged.
     seen = {reason.rpartition("/")[2] for line in lines for reason in reasons_of(line)}
     assert seen & {"correct", "wrong_answer"}
-    recorded = records_in(record)
-    assert [one.about["estimator"] for one in recorded] == ["egpo_calibrated"] * 2
+
+
+def test_a_method_per_token_and_a_loss_form_per_response(runs, joined):
+    for line in read_metrics(joined.metrics):
+        assert set(line) >= {"egpo/bonus/mean", "egpo/bonus/max", "rollout_corr/rollout_is_mean"}
+    recorded = records_in(runs / "joined-record")
+    assert len(recorded) == 2
     for one in recorded:
+        assert one.about["arguments"]["alpha"] == 0.3
         assert_conforms(one)
+        # A response of a group that differs has an advantage for each token, and the dump their mean.
+        values = [len(np.unique(row[mask])) for row, mask in zip(one.advantage_BT, one.mask_BT, strict=True)]
+        assert max(values) > 10
+    dumped = [row.advantage for row in read_dump(joined.rollouts_of(2))]
+    last = recorded[-1]
+    means = [row[mask].mean() for row, mask in zip(last.advantage_BT, last.mask_BT, strict=True)]
+    assert sorted(dumped) == pytest.approx(sorted(means), abs=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -308,30 +332,3 @@ def name_of(pid):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
-
-
-def test_a_method_per_token_and_a_loss_form_per_response(runs):
-    """`token_entropy` is the plug-in's; `gspo` and importance weights are verl's own: two steps of all three."""
-    words = [*COUNTDOWN, "steps=2", "validation.every=0", "checkpoints.every=0", "update.lr=1e-4"]
-    words += ["algorithm.estimator=token_entropy", "algorithm.token_entropy.alpha=0.3"]
-    words += ["update.loss=gspo", "update.aggregation=sequence_mean", "update.clip=0.0003", "update.clip_high=0.0004"]
-    words += ["verl.algorithm.rollout_correction.rollout_is=token"]
-    record = runs / "methods-record"
-    process = launched(runs, "methods", "model.path=egpo-tiny", *words, **{VARIABLE: str(record)})
-    assert process.wait(timeout=LIMIT_S) == 0, screen_of(runs, "methods")
-    folder = RunFolder(runs / "methods")
-    assert steps_of(folder) == [1, 2]
-    for line in read_metrics(folder.metrics):
-        assert set(line) >= EVERY_STEP | {"egpo/bonus/mean", "egpo/bonus/max", "rollout_corr/rollout_is_mean"}
-    recorded = records_in(record)
-    assert len(recorded) == 2
-    for one in recorded:
-        assert one.about["arguments"]["alpha"] == 0.3
-        assert_conforms(one)
-        # A response of a group that differs has an advantage for each token, and the dump their mean.
-        values = [len(np.unique(row[mask])) for row, mask in zip(one.advantage_BT, one.mask_BT, strict=True)]
-        assert max(values) > 10
-    dumped = [row.advantage for row in read_dump(folder.rollouts_of(2))]
-    last = recorded[-1]
-    means = [row[mask].mean() for row, mask in zip(last.advantage_BT, last.mask_BT, strict=True)]
-    assert sorted(dumped) == pytest.approx(sorted(means), abs=1e-5)
