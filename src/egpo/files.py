@@ -3,6 +3,7 @@
 After an atomic write a file has its old content or its new content, even if the process or the machine crashes.
 """
 
+import ctypes
 import errno
 import os
 import secrets
@@ -79,6 +80,26 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             temporary.unlink()
         raise
     fsync_path(path.parent)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Swap the names of two files or folders in one step, so that a crash finds both under one name or the other.
+
+    Return False if the system or the file system cannot do that. OSError if it fails.
+    """
+    swap = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
+    if swap is None:
+        return False
+    if swap(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV):
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+_AT_CWD, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of Linux."""
 
 
 def lock_file(handle: int, *, wait: bool = False) -> None:

@@ -146,6 +146,10 @@ class Disk:
         node = self._node(operation.path)
         self._named((*self._parent(operation.path), None), (*self._parent(operation.other), node))
 
+    def _exchange(self, operation):
+        one, other = self._node(operation.path), self._node(operation.other)
+        self._named((*self._parent(operation.path), other), (*self._parent(operation.other), one))
+
     def _changed(self, path, data):
         file = self._node(path)
         file.data = data
@@ -203,13 +207,20 @@ class Disk:
         self._pending = [changes for index, changes in enumerate(self._pending) if index not in chosen]
 
 
+def _common(one, other):
+    """The length of what two contents begin with alike."""
+    if other.startswith(one):
+        return len(one)
+    return next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), len(other))
+
+
 def _zeros(file):
-    same = len(os.path.commonprefix([file.durable, file.data]))
+    same = _common(file.durable, file.data)
     return file.data[:same] + b"\0" * (len(file.data) - same)
 
 
 def _half(file):
-    same = len(os.path.commonprefix([file.durable, file.data]))
+    same = _common(file.durable, file.data)
     return file.data[: same + (len(file.data) - same) // 2]
 
 

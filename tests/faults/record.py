@@ -10,11 +10,11 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-CALLS = (
-    "open openat openat2 creat write pwrite64 writev pwritev pwritev2 truncate ftruncate fallocate rename renameat "
-    "renameat2 link linkat symlink symlinkat unlink unlinkat mkdir mkdirat rmdir fsync fdatasync sync syncfs lseek "
-    "close dup dup2 dup3 fcntl clone clone3 fork vfork chdir fchdir sendfile copy_file_range mmap io_uring_setup"
-).split()
+CALLS = """
+    open openat openat2 creat write pwrite64 writev pwritev pwritev2 truncate ftruncate fallocate rename renameat
+    renameat2 link linkat symlink symlinkat unlink unlinkat mkdir mkdirat rmdir fsync fdatasync sync syncfs lseek
+    close dup dup2 dup3 fcntl clone clone3 fork vfork chdir fchdir sendfile copy_file_range mmap io_uring_setup
+""".split()  # noqa: SIM905
 _LINE = re.compile(r"(\d+) +(.*)", re.DOTALL)
 _CALL = re.compile(r"(\w+)\((.*)\) += (-?\d+)", re.DOTALL)
 _RESUMED = re.compile(r"<\.\.\. \w+ resumed>(.*)", re.DOTALL)
@@ -263,9 +263,11 @@ class _Reader:
         self._moved("rename", self._at(process, "AT_FDCWD", words[0]), self._at(process, "AT_FDCWD", words[1]))
 
     def _renameat(self, process, words, result, began):
-        if len(words) > 4 and words[4] not in ("0", "RENAME_NOREPLACE"):
-            raise UncoveredError(words[4])
-        self._moved("rename", self._at(process, words[0], words[1]), self._at(process, words[2], words[3]))
+        flags = words[4] if len(words) > 4 else "0"
+        if flags not in ("0", "RENAME_NOREPLACE", "RENAME_EXCHANGE"):
+            raise UncoveredError(flags)
+        kind = "exchange" if flags == "RENAME_EXCHANGE" else "rename"
+        self._moved(kind, self._at(process, words[0], words[1]), self._at(process, words[2], words[3]))
 
     _renameat2 = _renameat
 

@@ -124,6 +124,7 @@ ON_PATH(mkdir, NAME, (const char *path, mode_t mode), (path, mode), AT_FDCWD, pa
 ON_PATH(mkdirat, NAME, (int at, const char *path, mode_t mode), (at, path, mode), at, path)
 ON_PATH(rename, NAME, (const char *from, const char *to), (from, to), AT_FDCWD, to)
 ON_PATH(renameat, NAME, (int a, const char *from, int at, const char *to), (a, from, at, to), at, to)
+ON_PATH(renameat2, NAME, (int a, const char *from, int at, const char *to, unsigned f), (a, from, at, to, f), at, to)
 ON_PATH(link, NAME, (const char *from, const char *to), (from, to), AT_FDCWD, to)
 ON_PATH(linkat, NAME, (int a, const char *from, int at, const char *to, int f), (a, from, at, to, f), at, to)
 ON_PATH(unlink, REMOVE, (const char *path), (path), AT_FDCWD, path)

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,7 +145,10 @@ WORKLOADS = {
 def environment(inputs, workload=None, root=None):
     """The environment of a command. A cache below the recorded folder is given as a relative path."""
     env = {
-        **{"OMP_NUM_THREADS": "1", "CI": "1", "COLUMNS": "200", "PYTHONPATH": str(REPOSITORY)},
+        "OMP_NUM_THREADS": "1",
+        "CI": "1",
+        "COLUMNS": "200",
+        "PYTHONPATH": str(REPOSITORY),
         "TMPDIR": f"{inputs}/tmp",
     }
     for name, value in (workload.env if workload else {}).items():
