@@ -77,6 +77,9 @@ def crash(crashes, workload, place, inputs, expected, server, states=None, deadl
         crashes.counts[outcome] += 1
         if outcome in (DIFFERS, FAILED):
             crashes.failures.append(f"{crashes.name}, point {state.point}, {state.variant}: {outcome}: {said}")
+            print(crashes.failures[-1], flush=True)
+        if crashes.num_run % 50 == 0:
+            print(f"{crashes.row()} so far", flush=True)
         if outcome == REFUSED:
             crashes.refusals[said.replace(str(root), "")] += 1
     crashes.seconds += time.monotonic() - began

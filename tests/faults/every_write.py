@@ -96,8 +96,6 @@ def _report(found, file):
     notes = getattr(found, "refusals", None) or getattr(found, "messages", {})
     for said, count in notes.most_common() if notes else ():
         print(f"  {count} times: {said}", flush=True)
-    for said in found.failures[:8]:
-        print("  " + said, flush=True)
     if file:
         with file.open("a") as lines:
             print(json.dumps({"row": found.row(), "notes": notes, "failures": found.failures}), file=lines)

@@ -148,7 +148,7 @@ def environment(inputs, workload=None, root=None):
         "OMP_NUM_THREADS": "1",
         "CI": "1",
         "COLUMNS": "200",
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": f"{REPOSITORY}/src:{REPOSITORY}",
         "TMPDIR": f"{inputs}/tmp",
     }
     for name, value in (workload.env if workload else {}).items():

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from egpo.data.output import StagingFolder, remove_abandoned
 from egpo.errors import EgpoError, InputError
-from egpo.files import UNFINISHED, exchange, fsync_path
+from egpo.files import UNFINISHED, exchange, fsync_path, fsync_tree, system_error
 from egpo.merges.places import NOTE
 
 _NUM_PROBED = 16
@@ -140,8 +140,7 @@ def replaced(out: Path) -> Iterator[Path]:
         new = aside.path / "new"
         new.mkdir()
         yield new
-        for path in [*new.rglob("*"), new]:
-            fsync_path(path)
+        fsync_tree(new)
         _put_in_place(new, out, aside.path / "old")
     except (OSError, SafetensorError) as error:
         raise _cannot_write(out, error) from error
@@ -177,7 +176,8 @@ def _source_of(out: Path) -> str | None:
 
 def _cannot_write(out: Path, error: Exception) -> InputError:
     """Return the error for a failed write, with the system's message (safetensors puts it after `I/O error: `)."""
-    reason = (error.strerror if isinstance(error, OSError) else None) or str(error).rpartition("I/O error: ")[2]
+    known = system_error(error)
+    reason = (known.strerror if known else None) or str(error).rpartition("I/O error: ")[2]
     return InputError(
         f"the folder cannot be written ({reason}), and is unchanged",
         where=str(out),
