@@ -6,6 +6,7 @@
 #   make docs     the documentation, as a local server make pages    the pages generated from the source
 #   make site     the documentation, built strictly    make matrix   core tests on several Pythons and torches
 #   make wheel    the wheel, in dist/                  make evidence tables and figures of docs/results.md
+#   make faults   everything of docs/reliability.md: hours
 # With TORCH_INDEX=URL torch comes from that index, and everything else from pip's own.
 
 # The first of these that is Python 3.11 or 3.12, which verl's environment needs; or say: make test PYTHON=/path/to/it
@@ -25,7 +26,7 @@ DOCS_READY := .env-docs/.ready
 OPENENV_READY := .env-openenv/.ready
 TRL_READY := .env-trl/.ready
 
-.PHONY: env verl system demo test test-main test-verl matrix wheel fuzz check format bench test-gpu lock docs pages evidence site clean
+.PHONY: env verl system demo test test-main test-verl matrix wheel fuzz faults check format bench test-gpu lock docs pages evidence site clean
 
 env: $(READY)
 
@@ -61,6 +62,8 @@ INSTALL := test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get -qq 
 system:
 	@command -v bwrap >/dev/null || { $(INSTALL) bubblewrap >/dev/null; } \
 		|| echo "bubblewrap is missing: code rewards need it (Debian, Ubuntu: apt-get install bubblewrap)"
+	@command -v strace >/dev/null || { $(INSTALL) strace >/dev/null; } \
+		|| echo "strace is missing: crashes at every write are then not tested (Debian, Ubuntu: apt-get install strace)"
 	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || { $(INSTALL) chromium >/dev/null; } \
 		|| echo "chromium is missing: reports are then not opened in the tests (Debian, Ubuntu: apt-get install chromium)"
 
@@ -124,6 +127,10 @@ wheel: $(READY)
 # The laws on examples that nobody has seen yet; `make test` always tries the same ones.
 fuzz: $(READY) system
 	EGPO_FUZZ=1 $(BIN)/pytest -n auto -m hypothesis
+
+# Every fault of docs/reliability.md; `make test` injects a few of each kind.
+faults: $(READY) system
+	EGPO_FAULTS=all $(BIN)/pytest tests/faults -s
 
 check: $(READY) $(DOCS_READY)
 	$(BIN)/ruff format --check .

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from egpo.files import UNFINISHED, write_atomically
+from egpo.files import UNFINISHED, exchange, write_atomically
 
 
 def test_the_new_content_replaces_the_old_with_ordinary_permissions(tmp_path):
@@ -20,6 +20,19 @@ def test_the_new_content_replaces_the_old_with_ordinary_permissions(tmp_path):
     mask = os.umask(0)
     os.umask(mask)
     assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such call")
+def test_an_exchange_swaps_two_folders_and_a_failed_one_changes_nothing(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "name").write_text(name)
+    if not exchange(tmp_path / "a", tmp_path / "b"):
+        pytest.skip("this file system cannot exchange two names")
+    assert [(tmp_path / name / "name").read_text() for name in ("a", "b")] == ["b", "a"]
+    with pytest.raises(FileNotFoundError):
+        exchange(tmp_path / "a", tmp_path / "missing")
+    assert (tmp_path / "a" / "name").read_text() == "b"
 
 
 def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path):

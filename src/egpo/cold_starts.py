@@ -21,7 +21,7 @@ from egpo.config import Config, SftConfig
 from egpo.config.machine import model_identity
 from egpo.config.schema import Checkpoints, ColdStart, SftData, SftUpdate, Trackers
 from egpo.errors import EgpoError, InputError
-from egpo.files import write_atomically
+from egpo.files import fsync_path, fsync_tree, write_atomically
 from egpo.fingerprints import digest_of
 from egpo.prepared_data import data_plan, require_prepared_data, with_prepared_data
 from egpo.rewards.answers import split_thinking
@@ -214,7 +214,9 @@ def _publish(trained: Path, model: Path) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         shutil.copytree(trained, unfinished, copy_function=_linked)
+        fsync_tree(unfinished)
         unfinished.rename(model)
+        fsync_path(model.parent)
     except OSError as error:
         fix = "free some disk space, then run the same command again"
         raise EgpoError(f"the model cannot be written ({error.strerror})", where=str(model), fix=fix) from error

@@ -3,10 +3,13 @@
 After an atomic write a file has its old content or its new content, even if the process or the machine crashes.
 """
 
+import ctypes
 import errno
 import os
+import re
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 try:
@@ -55,9 +58,37 @@ def fsync_path(path: Path) -> None:
     """Flush the bytes of a file, or the names in a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with _named_in_errors(path):
+            os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def _named_in_errors(path: Path) -> Iterator[None]:
+    """Add the path to an OSError that has none: without it, the error would be taken for one of standard output."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def fsync_tree(folder: Path) -> None:
+    """Flush every file and every name below a folder to disk. Do this before the folder gets its final name."""
+    for path in [*folder.rglob("*"), folder]:
+        fsync_path(path)
+
+
+def system_error(error: BaseException) -> OSError | None:
+    """Return the failed system call behind an error, also if a library in Rust gives it as text; None for others.
+
+    safetensors raises its own error, and tokenizers a plain Exception, both with `(os error 28)` in their text.
+    """
+    if isinstance(error, OSError):
+        return error
+    match = re.search(r"\(os error (\d+)\)", str(error))
+    return OSError(int(match[1]), os.strerror(int(match[1]))) if match else None
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -69,7 +100,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     temporary = path.with_name(f"{UNFINISHED}{path.name}-{secrets.token_hex(4)}")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with open(handle, "wb") as file:
+        with _named_in_errors(path), open(handle, "wb") as file:
             file.write(content.encode("utf-8") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -79,6 +110,26 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             temporary.unlink()
         raise
     fsync_path(path.parent)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Swap the names of two files or folders in one step, so that a crash finds both under one name or the other.
+
+    Return False if the system or the file system cannot do that. OSError if it fails.
+    """
+    swap = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
+    if swap is None:
+        return False
+    if swap(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV):
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+_AT_CWD, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of Linux."""
 
 
 def lock_file(handle: int, *, wait: bool = False) -> None:

@@ -57,6 +57,21 @@ def test_a_full_disk_is_the_users_to_mend_and_the_old_files_stay(tmp_path):
     assert listing(tmp_path) == {"a.txt": "old"}
 
 
+def commit_all(out):
+    with StagedFiles(out, force=True) as files:
+        stage(files, a="new", b="new", c="new")
+        files.commit()
+
+
+def test_if_one_file_cannot_be_moved_those_before_it_are_taken_back(tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    (tmp_path / "c.txt").mkdir()  # cannot be replaced by a file
+    with pytest.raises(InputError, match="existing files are unchanged"):
+        commit_all(tmp_path)
+    (tmp_path / "c.txt").rmdir()
+    assert listing(tmp_path) == {"a.txt": "old"}
+
+
 def test_a_real_limit_on_file_size_leaves_the_old_files(tmp_path):
     """RLIMIT_FSIZE makes the kernel refuse the bytes, as a full disk does."""
     code = f"""

@@ -1,6 +1,8 @@
 """What cannot be merged is refused with its reason, and nothing is lost."""
 
+import errno
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -249,3 +251,42 @@ def test_the_trained_model_is_not_touched(two_shards, tmp_path):
     merge(two_shards, tmp_path / "out", dtype="bfloat16")
     assert (listing(two_shards / "huggingface"), shard(two_shards, 0).read_bytes()) == before
     assert trained_model(Sharding(2)).dtype == torch.float32
+
+
+def put_a_new_model(out):
+    with output.replaced(out) as new:
+        (new / "config.json").write_text("new")
+
+
+def test_the_earlier_model_stays_where_the_disk_becomes_read_only(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "config.json").write_text("old")
+
+    def refuse(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(output, "exchange", refuse)
+    with pytest.raises(InputError, match="Read-only file system"):
+        put_a_new_model(out)
+    assert (out / "config.json").read_text() == "old"
+
+
+def test_an_earlier_model_that_cannot_be_moved_back_is_not_removed(tmp_path, monkeypatch):
+    """On a file system that cannot exchange two names, if both renames after the first fail."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "config.json").write_text("old")
+    renamed, rename = [], os.rename
+
+    def rename_once(source, target):
+        if renamed:
+            raise OSError(errno.EROFS, "Read-only file system")
+        renamed.append(rename(source, target))
+
+    monkeypatch.setattr(output, "exchange", lambda *_: False)
+    monkeypatch.setattr(os, "rename", rename_once)
+    with pytest.raises(InputError, match="Read-only file system"):
+        put_a_new_model(out)
+    (kept,) = tmp_path.glob(".egpo-*/old/config.json")
+    assert kept.read_text() == "old"

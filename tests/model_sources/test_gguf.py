@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from egpo.config.machine import model_folder, require_model_place
 from egpo.config.schema import Model
-from egpo.errors import InputError
+from egpo.errors import EgpoError, InputError
 from egpo.evals.targets import find_model
 from egpo.local.models.loading import load_policy
 from egpo.model_sources import conversion, local_folder, origin_facts
@@ -114,6 +115,50 @@ def test_a_killed_conversion_keeps_the_shards_that_were_finished(tmp_path, cache
     folder = Path(done.stdout.strip())
     assert {name: (folder / name).stat().st_mtime_ns for name in finished} == finished
     assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(folder)), logits(build_model("llama")))
+
+
+def test_what_a_killed_conversion_left_half_written_is_not_in_the_model(tmp_path):
+    path = write_model(tmp_path / "m.gguf")
+    folder = Path(local_folder(str(path)))
+    names = sorted(entry.name for entry in folder.iterdir())
+    left = folder.rename(folder.with_name(f".egpo-{folder.name}"))
+    (left / "egpo_source.json").unlink()
+    for name in (".egpo-config.json-0123abcd", ".tmpAbCdEf", ".egpo-model.safetensors"):
+        (left / name).write_text("half")
+    assert sorted(entry.name for entry in Path(local_folder(str(path))).iterdir()) == names
+    assert set(conversion.origin_of(folder).sizes) == {*names} - {"egpo_source.json"}
+
+
+def test_every_file_of_a_converted_model_is_on_the_disk_before_the_folder_gets_its_name(tmp_path, monkeypatch):
+    """With an empty or zeroed tokenizer of the right size, the folder would be used for ever."""
+    synced, replace = set(), os.replace
+
+    def fsync(handle):
+        synced.add(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+
+    def replaced(source, target):
+        if Path(source).is_dir():
+            assert {entry.name.removeprefix(".egpo-") for entry in Path(source).iterdir()} <= synced
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replaced)
+    local_folder(str(write_model(tmp_path / "m.gguf")))
+
+
+@pytest.mark.parametrize("part", ["tokenizer.json", "model.safetensors"])
+def test_a_full_disk_during_a_conversion_is_an_error_of_the_machine(tmp_path, monkeypatch, part):
+    """safetensors and tokenizers do not raise OSError."""
+
+    def full(*_, **__):
+        raise Exception("I/O error: No space left on device (os error 28)")
+
+    if part == "tokenizer.json":
+        monkeypatch.setattr(conversion, "write_tokenizer", full)
+    else:
+        monkeypatch.setattr("safetensors.numpy.save_file", full)
+    with pytest.raises(EgpoError, match=r"cannot be written \(No space left on device\)"):
+        local_folder(str(write_model(tmp_path / "m.gguf")))
 
 
 def test_its_name_and_its_digest_are_known(tmp_path):

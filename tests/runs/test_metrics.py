@@ -1,7 +1,9 @@
 """Metric streams: exact, in order, and cut where they should be."""
 
+import errno
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -152,6 +154,19 @@ except EgpoError as error:
 def test_an_unwritable_place_is_an_error_of_the_machine(tmp_path):
     with pytest.raises(EgpoError, match="cannot be written"):
         MetricStream(tmp_path / "nowhere" / "metrics.jsonl").append(1, {})
+
+
+@pytest.mark.parametrize("call", ["fsync", "truncate"])
+def test_lines_that_cannot_be_synced_or_cut_are_an_error_of_the_machine(tmp_path, monkeypatch, call):
+    stream = MetricStream(tmp_path / "metrics.jsonl")
+    stream.append(1, {"a": 1.0})
+
+    def refuse(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(EgpoError, match=r"metrics.jsonl: the file cannot be written \(Read-only file system\)"):
+        stream.forget_after(0)
 
 
 def test_killed_while_forgetting_the_kept_lines_stand(tmp_path):

@@ -161,6 +161,10 @@ def main() -> None:
 
 
 _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT)
+_DISK_ERRORS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE),
+    errno.EFBIG,
+)
 _NO_MEMORY = ("failed to map segment", "annot allocate memory", "can't allocate memory")
 """Parts of the messages with which the dynamic linker, libc and torch report that memory is exhausted."""
 
@@ -168,13 +172,16 @@ _NO_MEMORY = ("failed to map segment", "annot allocate memory", "can't allocate 
 def _failure_of_the_machine(error: Exception) -> str | None:
     """Return a message of one line if the error is a failure of the machine; None for other errors.
 
-    These failures are a standard output that cannot be written, too little memory, and too many threads.
+    These failures are a standard output or a file that cannot be written, too little memory, and too many threads.
     """
     said = (str(error) or type(error).__name__).splitlines()[0][:200]
     if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and error.filename is None:
         with suppress(OSError, ValueError):  # so that flushing the buffer at exit does not fail again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return f"standard output cannot be written ({error.strerror}); free some space, or write elsewhere"
+    if isinstance(error, OSError) and error.errno in _DISK_ERRORS and error.filename is not None:
+        fix = "free some space, fix the permissions or close other programs, then run the command again"
+        return f"{os.fsdecode(error.filename)}: the system refused the file ({error.strerror}); {fix}"
     if "can't start new thread" in str(error):
         return "no more threads can be started; end other processes, raise `ulimit -u`, or lower OMP_NUM_THREADS"
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):

@@ -102,12 +102,22 @@ class StagedFiles:
         return self._staged[name]
 
     def commit(self) -> None:
-        """Flush all files to disk, and move them to the folder in the order in which they were staged."""
+        """Flush all files to disk, and move them to the folder in the order in which they were staged.
+
+        If one cannot be moved, those that were moved before it are taken back.
+        """
         for path in self._staged.values():
             fsync_path(path)
-        for name, path in self._staged.items():
-            os.replace(path, self.out / name)
-        fsync_path(self.out)
+        moved: list[tuple[Path, Path | None]] = []
+        try:
+            for name, path in self._staged.items():
+                earlier = _linked(self.out / name, path.with_name(f"{name}.earlier"))
+                os.replace(path, self.out / name)
+                moved.append((self.out / name, earlier))
+            fsync_path(self.out)
+        except OSError:
+            _take_back(moved)
+            raise
         self._staged, self._made = {}, []
 
     def _discard(self) -> None:
@@ -116,6 +126,26 @@ class StagedFiles:
         for path in self._made:
             if not any(path.iterdir()):
                 path.rmdir()
+
+
+def _linked(path: Path, link: Path) -> Path | None:
+    """Give a file a second name, from which it can be restored; None if there is no such file."""
+    if not path.exists():
+        return None
+    try:
+        os.link(path, link)
+    except OSError:  # a file system without links
+        shutil.copy2(path, link)
+    return link
+
+
+def _take_back(moved: list[tuple[Path, Path | None]]) -> None:
+    with suppress(OSError):  # on a disk that has become read-only nothing can be taken back
+        for path, earlier in reversed(moved):
+            if earlier is None:
+                path.unlink()
+            else:
+                os.replace(earlier, path)
 
 
 def refuse_other_data(out: Path, *, force: bool) -> None:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from egpo.data.output import StagingFolder, remove_abandoned
 from egpo.errors import EgpoError, InputError
-from egpo.files import UNFINISHED, fsync_path
+from egpo.files import UNFINISHED, exchange, fsync_path, fsync_tree, system_error
 from egpo.merges.places import NOTE
 
 _NUM_PROBED = 16
@@ -140,24 +140,26 @@ def replaced(out: Path) -> Iterator[Path]:
         new = aside.path / "new"
         new.mkdir()
         yield new
-        for path in [*new.rglob("*"), new]:
-            fsync_path(path)
-        _swap(new, out, aside.path / "old")
+        fsync_tree(new)
+        _put_in_place(new, out, aside.path / "old")
     except (OSError, SafetensorError) as error:
         raise _cannot_write(out, error) from error
     finally:
-        aside.remove()
+        if not (aside.path / "old").exists() or out.exists():  # else the earlier model could not be moved back
+            aside.remove()
 
 
-def _swap(new: Path, out: Path, old: Path) -> None:
-    if out.exists():
-        os.rename(out, old)
-    try:
+def _put_in_place(new: Path, out: Path, old: Path) -> None:
+    """Give the new folder its name. An earlier folder of that name is there until then."""
+    if not out.exists():
         os.rename(new, out)
-    except OSError:
-        if old.exists():
+    elif not exchange(new, out):
+        os.rename(out, old)
+        try:
+            os.rename(new, out)
+        except OSError:
             os.rename(old, out)
-        raise
+            raise
     fsync_path(out.parent)
 
 
@@ -166,13 +168,16 @@ def _source_of(out: Path) -> str | None:
     try:
         value: Any = json.loads((out / NOTE).read_text(encoding="utf-8"))
         return str(value["source"]["checkpoint"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
+    except OSError as error:
+        raise InputError(f"the file cannot be read ({error.strerror})", where=str(out / NOTE), fix="retry") from error
 
 
 def _cannot_write(out: Path, error: Exception) -> InputError:
     """Return the error for a failed write, with the system's message (safetensors puts it after `I/O error: `)."""
-    reason = (error.strerror if isinstance(error, OSError) else None) or str(error).rpartition("I/O error: ")[2]
+    known = system_error(error)
+    reason = (known.strerror if known else None) or str(error).rpartition("I/O error: ")[2]
     return InputError(
         f"the folder cannot be written ({reason}), and is unchanged",
         where=str(out),

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from egpo.errors import EgpoError, notify_once, warn_once
-from egpo.files import UNFINISHED, cache_folder, fsync_path, lock_file, write_atomically
+from egpo.files import UNFINISHED, cache_folder, fsync_path, fsync_tree, lock_file, system_error, write_atomically
 from egpo.fingerprints import digest_of
 from egpo.model_sources.container import GgufFile, read_gguf
 from egpo.model_sources.gguf_tokenizer import TOKENIZER_FILES, require_tokenizer, stop_tokens, write_tokenizer
@@ -109,6 +109,7 @@ def _convert(model: GgufModel, folder: Path, origin: ModelOrigin) -> None:
     staging = folder.with_name(f"{UNFINISHED}{folder.name}")
     try:
         staging.mkdir(parents=True, exist_ok=True)
+        _remove_unfinished(staging)
         write_tokenizer(file, staging)
         stops = stop_tokens(file, staging)
         _write_json(staging / "config.json", model.config(stops))
@@ -116,11 +117,25 @@ def _convert(model: GgufModel, folder: Path, origin: ModelOrigin) -> None:
         _write_weights(model, staging)
         sizes = {path.name: path.stat().st_size for path in sorted(staging.iterdir()) if path.name != ORIGIN}
         _write_json(staging / ORIGIN, {**asdict(origin), "sizes": sizes})
+        fsync_tree(staging)
         os.replace(staging, folder)
         fsync_path(folder.parent)
-    except OSError as error:
-        fix = "free some disk space, or set XDG_CACHE_HOME to a folder with more"
-        raise EgpoError(f"cannot be written ({error.strerror})", where=str(folder), fix=fix) from error
+    except Exception as error:  # boundary: tokenizers reports a full disk as a plain Exception
+        if (failed := system_error(error)) is None:
+            raise
+        raise _cannot_write(folder, failed) from error
+
+
+def _cannot_write(folder: Path, error: OSError) -> EgpoError:
+    fix = "free some disk space, or set XDG_CACHE_HOME to a folder with more"
+    return EgpoError(f"cannot be written ({error.strerror})", where=str(folder), fix=fix)
+
+
+def _remove_unfinished(staging: Path) -> None:
+    """Remove what a killed process left in the temporary folder, but for shards that it finished."""
+    for path in staging.iterdir():
+        if path.name.startswith(".") or path.suffix != ".safetensors":
+            path.unlink()
 
 
 def _write_weights(model: GgufModel, staging: Path) -> None:
@@ -177,10 +192,16 @@ def _name(file: GgufFile) -> str:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder. The system releases it when the process ends, however it ends."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f"{UNFINISHED}{folder.name}.lock").open("w") as file:
-        lock_file(file.fileno(), wait=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder.parent / f"{UNFINISHED}{folder.name}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    try:
+        lock_file(handle, wait=True)
         yield
+    finally:
+        os.close(handle)
 
 
 def _remembered_digest(path: Path) -> str:

@@ -43,21 +43,29 @@ class LineStream:
                     file.truncate(start)
                     raise OSError(f"only {written} of {len(line)} bytes could be written")
         except OSError as error:
-            fix = "free some space or fix the permissions, then continue with --resume"
-            what = f"the file cannot be written ({error.strerror or error})"
-            raise EgpoError(what, where=str(self.path), fix=fix) from error
+            raise self._cannot_write(error) from error
 
     def sync(self) -> None:
         """Flush the file and its name in the folder to disk. Do nothing if there is no file yet."""
-        if self.path.exists():
-            fsync_path(self.path)
-            fsync_path(self.path.parent)
+        try:
+            if self.path.exists():
+                fsync_path(self.path)
+                fsync_path(self.path.parent)
+        except OSError as error:
+            raise self._cannot_write(error) from error
 
     def cut(self, size: int) -> None:
         """Shorten the file to its first `size` bytes. They are not rewritten, so a crash cannot lose them."""
-        if self.path.exists():
-            os.truncate(self.path, size)
-            self.sync()
+        try:
+            if self.path.exists():
+                os.truncate(self.path, size)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        self.sync()
+
+    def _cannot_write(self, error: OSError) -> EgpoError:
+        fix = "free some space or fix the permissions, then continue with --resume"
+        return EgpoError(f"the file cannot be written ({error.strerror or error})", where=str(self.path), fix=fix)
 
 
 def encoded(value: Mapping[str, Any]) -> bytes:

@@ -286,6 +286,31 @@ def test_what_a_killed_process_left_goes_when_a_finished_run_is_resumed(tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {LATEST, "global_step_8"}
 
 
+def test_retention_is_made_up_for_when_a_run_was_killed_right_after_a_save(tmp_path, monkeypatch):
+    """The new checkpoint has its name, and the older one and the number of the latest are still as before."""
+    ours = checkpoints(tmp_path, keep_last=1)
+    ours.save(snapshot(1), export)
+    monkeypatch.setattr(ours, "_tidy", lambda *_: None)
+    ours.save(snapshot(2), export)
+    assert (ours.steps(), (tmp_path / LATEST).read_text()) == ([1, 2], "1")
+    checkpoints(tmp_path, keep_last=1).forget_after(2)
+    assert (ours.steps(), (tmp_path / LATEST).read_text()) == ([2], "2")
+
+
+def test_a_tokenizer_that_cannot_be_written_is_a_save_that_failed(tmp_path):
+    """tokenizers raises a plain Exception."""
+
+    def no_space(folder):
+        export(folder)
+        raise Exception("No space left on device (os error 28)")
+
+    with pytest.raises(SaveError, match=r"could not be written \(No space left on device\)"):
+        checkpoints(tmp_path).save(snapshot(1), no_space)
+    with pytest.raises(ZeroDivisionError):
+        checkpoints(tmp_path).save(snapshot(1), lambda folder: 1 / 0)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_machine_without_a_thread_to_give_is_a_save_that_failed(tmp_path, monkeypatch):
     def refuse(self):
         raise RuntimeError("can't start new thread")

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from egpo.data.output import StagingFolder, remove_abandoned
 from egpo.errors import EgpoError, InputError, warn_once
-from egpo.files import UNFINISHED, fsync_path, write_atomically
+from egpo.files import UNFINISHED, fsync_path, fsync_tree, system_error, write_atomically
 from egpo.local.checkpoints.manifest import (
     CHANGED_SETTINGS,
     CheckpointManifest,
@@ -110,8 +110,9 @@ class Checkpoints:
                 os.rename(aside / "new", self.folder(snapshot.step).parent)
                 fsync_path(self.root)
                 self._tidy(snapshot.step, aside)
-        except (OSError, SafetensorError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
+        except Exception as error:  # boundary: tokenizers reports a full disk as a plain Exception
+            known = isinstance(error, SafetensorError) or "can't start new thread" in str(error)
+            if not known and system_error(error) is None:
                 raise
             raise SaveError(
                 f"the checkpoint of step {snapshot.step} could not be written ({_reason(error)})",
@@ -144,10 +145,17 @@ class Checkpoints:
         if not self.root.is_dir():
             return
         later = {other for other in self.steps() if other > step}
-        with self._aside() as aside:
-            if later:
-                write_atomically(self.root / LATEST, str(step))
-                self._remove(later, aside)
+        try:
+            with self._aside() as aside:
+                if later:
+                    write_atomically(self.root / LATEST, str(step))
+                    self._remove(later, aside)
+                if step in self.steps():  # a process that was killed right after a save has not done this
+                    self._tidy(step, aside)
+        except OSError as error:
+            what = f"the checkpoints after step {step} cannot be removed ({_reason(error)})"
+            fix = "free some space or fix the permissions, then run the same command again"
+            raise EgpoError(what, where=str(self.root), fix=fix) from error
 
     def _write(self, staged: Path, snapshot: Snapshot, export: Export) -> None:
         actor = staged / "actor"
@@ -161,8 +169,7 @@ class Checkpoints:
         files = {**others.result(), TENSORS: tensors}
         score = snapshot.score if snapshot.score is not None and isfinite(snapshot.score) else None
         write_manifest(actor, CheckpointManifest(snapshot.step, self._identity, score, files))
-        for path in [*staged.rglob("*"), staged]:
-            fsync_path(path)
+        fsync_tree(staged)
 
     def _tidy(self, newest: int, aside: Path) -> None:
         """Write the step of the latest checkpoint, and remove old ones.
@@ -256,5 +263,5 @@ def room_for(root: Path, num_bytes: int) -> int:
 
 def _reason(error: Exception) -> str:
     """Return the message of the operating system, such as `No space left on device`, without safetensors' prefix."""
-    said = error.strerror if isinstance(error, OSError) else None
-    return said or str(error).rpartition("I/O error: ")[2]
+    known = system_error(error)
+    return (known.strerror if known else None) or str(error).rpartition("I/O error: ")[2]
