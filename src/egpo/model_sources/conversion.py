@@ -28,6 +28,7 @@ from egpo.model_sources.container import GgufFile, read_gguf
 from egpo.model_sources.gguf_tokenizer import TOKENIZER_FILES, require_tokenizer, stop_tokens, write_tokenizer
 from egpo.model_sources.gguf_weights import GgufModel
 from egpo.model_sources.quantisations import type_name
+from egpo.waits import waiting
 
 _VERSION = 1
 """Raise it when the same GGUF file would give another folder."""
@@ -179,7 +180,11 @@ def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder. The system releases it when the process ends, however it ends."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{UNFINISHED}{folder.name}.lock").open("w") as file:
-        lock_file(file.fileno(), wait=True)
+        try:
+            lock_file(file.fileno())
+        except BlockingIOError:
+            with waiting("same model", f"another process, which converts the model into {folder}"):
+                lock_file(file.fileno(), wait=True)
         yield
 
 
