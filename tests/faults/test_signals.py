@@ -371,5 +371,27 @@ def test_the_experiments_of_a_run_save_and_end(signum, experiment, tmp_path):
         assert clean(process)
 
 
+BOARD = """
+name: tiny
+folder: board
+tasks: {countdown: {recipe: experiment.yaml}}
+methods: [grpo, egpo]
+seeds: [0]
+parallel: 2
+"""
+
+
+@one_of(SIGNALS)
+def test_the_runs_of_a_board_save_and_end(signum, experiment, tmp_path):
+    (tmp_path / "board.yaml").write_text(BOARD)
+    with started(tmp_path, "board", "board.yaml") as process:
+        runs = [tmp_path / f"board/runs/countdown-{method}-s0" for method in ("grpo", "egpo")]
+        process.reaches(lambda: all(lines_of(run / "metrics.jsonl") > 1 for run in runs))
+        assert process.stop(signum) == 128 + signum
+        assert "run the same command again to continue" in process.said
+        assert all(list((run / "checkpoints").glob("global_step_*")) for run in runs)
+        assert clean(process)
+
+
 def test_both_kinds_of_signal_are_sent():
     assert {one in NOTICES for one in SIGNALS} == {True, False}

@@ -50,8 +50,9 @@ def stopped_by_signals(words: list[str]) -> Iterator[None]:
     before.update({signum: signal.signal(signum, receive) for signum in stop_signals()})
     try:
         yield
-    except BaseException:
-        if not received:
+    except BaseException as error:
+        is_done = isinstance(error, SystemExit) and not error.code  # typer ends every verb with an exit
+        if not received or (is_done and received[0] == signal.SIGINT):
             raise
         # Whatever it is now: an interrupted import may end as another error, and typer turns interrupts into an exit.
         raise SystemExit(_stopped(received[0], words)) from None
