@@ -1,4 +1,4 @@
-"""Writes the generated pages of docs/: commands, config, metrics and one page per task.
+"""Writes the generated pages of docs/: commands, config, metrics, one page per task, and a table on reliability.
 
     python -m website.pages           writes those that are not up to date
     python -m website.pages --check   names them, and exits with 1 if there is one
@@ -14,6 +14,7 @@ from pathlib import Path
 from egpo.runs.metrics_page import metrics_page
 from website.cli_page import cli_page
 from website.config_page import config_page
+from website.reliability_page import reliability_page
 from website.task_pages import TASK_NOTES, task_page
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -22,6 +23,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "config.md": config_page,
     "metrics.md": metrics_page,
+    "reliability.md": reliability_page,
     **{f"tasks/{name}.md": partial(task_page, name) for name in TASK_NOTES},
 }
 

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from egpo.errors import InputError
+from egpo.errors import NOTICES, USER_STOPS, InputError
+from egpo.waits import waiting
 
 try:
     import resource
@@ -105,7 +106,7 @@ def marked_spans(
 
 def _in_time(work: Callable[[], Result], where: str) -> Result:
     try:
-        with _deadlines.limited(TIME_LIMIT_S):
+        with waiting("chat template", f"the {where}", limit_s=TIME_LIMIT_S), _deadlines.limited(TIME_LIMIT_S):
             return work()
     except _OutOfTime:
         raise InputError(_UNFINISHED.format(TIME_LIMIT_S), where=where, fix=_FIX) from None
@@ -149,7 +150,8 @@ def _try_out(work: Callable[[], bytes], where: str) -> None:
         _answer(work, theirs)
     os.close(theirs)
     try:
-        ready, _, _ = select.select([ours], [], [], TIME_LIMIT_S)
+        with waiting("chat template", f"a test of the {where}", limit_s=TIME_LIMIT_S):
+            ready, _, _ = select.select([ours], [], [], TIME_LIMIT_S)
         answer = os.read(ours, 1) if ready else b""
     finally:
         os.close(ours)
@@ -168,7 +170,7 @@ def _answer(work: Callable[[], bytes], pipe: int) -> None:
     """Run `work` in the child process with limits, write its result to the pipe, and exit without exit handlers."""
     answer = _OK
     try:
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU):
+        for signum in (*USER_STOPS, *NOTICES):
             signal.signal(signum, signal.SIG_DFL)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from packaging.specifiers import SpecifierSet
 
 from egpo.errors import InputError, how_it_ended
+from egpo.processes.commands import run_limited
 from egpo.support import (
     BUILD_VERL,
     FAST_ARCHITECTURES,
@@ -285,9 +286,8 @@ def _package(name: str, wanted: str, *, required: bool) -> Check:
 def _ask_child(question: str) -> dict[str, Any] | str:
     """Run Python code in a child process. Return the JSON object that it printed last, or the error as text."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", question], capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
-        )
+        words = [sys.executable, "-P", "-c", question]
+        done = run_limited(words, wait="interpreter", what="a check of this machine", limit_s=TIME_LIMIT_S)
     except subprocess.TimeoutExpired:
         return f"the check did not finish within {TIME_LIMIT_S} s"
     if done.returncode:

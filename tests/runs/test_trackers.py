@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import get_args
 
@@ -162,11 +163,15 @@ def test_an_interrupt_is_no_failure_of_a_tracker():
         Trackers([Tracker("slow", interrupted, broken)]).log(1, METRICS)
 
 
-def test_a_tracker_that_takes_the_interrupts_does_not_keep_them():
-    before = signal.getsignal(signal.SIGINT)
+def test_a_tracker_cannot_take_the_interrupts():
+    """SwanLab replaces the handler of SIGINT if it is opened in the main thread."""
+    before, threads = signal.getsignal(signal.SIGINT), []
+    Trackers([Tracker("one", lambda *_: threads.append(threading.current_thread()), lambda: None)]).log(1, METRICS)
     greedy = Tracker("greedy", lambda *_: signal.signal(signal.SIGINT, signal.SIG_IGN), lambda: None)
-    Trackers([greedy]).log(1, METRICS)
+    with pytest.warns(EgpoWarning, match="`greedy` failed"):
+        Trackers([greedy]).log(1, METRICS)
     assert signal.getsignal(signal.SIGINT) is before
+    assert threads != [threading.main_thread()]
 
 
 def record(problem="p0", sample=0, **more):

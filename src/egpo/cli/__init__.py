@@ -6,6 +6,7 @@ imports what it needs inside its function, so that `egpo --help` is fast and loa
 - Experiments: `run`, `board`, `demo`. Training: `probe`, `plan`, `train`, `sft`. Data: `prepare`, `convert`.
 - Recipes: `recipes` (and `egpo new`), `config`. Checks: `doctor`, `audit`.
 - Results: `merge`, `push`, `serve`, `eval`, `eval_bfcl`, `report`, `compare`, `results`.
+- `stops`: signals, for every verb.
 - `words`: completion of recipes and settings, advice for unknown options, the first line of a verb.
 - Output: `tables` (safe for text that a model wrote), `eval_tables`, `probe_tables`, `audit_tables`; `progress` bars;
   `silence`: a line when a verb has printed nothing for some seconds.

@@ -10,6 +10,8 @@ from typing import Any
 
 from typer.core import TyperGroup
 
+from egpo.cli.stops import VerbStopped
+
 _READS = "loading {} ..."
 _FIRST_LINES = {
     **dict.fromkeys(("train", "sft", "probe", "run", "plan", "eval", "merge", "serve"), _READS),
@@ -90,6 +92,8 @@ class Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except VerbStopped as error:  # typer would print `Aborted.` and exit with 1; `stops` prints what to do
+            raise SystemExit(1) from error
         except Exception as error:  # by name, because typer has its own copy of click's classes
             if type(error).__name__ != "NoSuchOption":
                 raise

@@ -19,6 +19,7 @@ from egpo.environments.records import TurnRecord
 from egpo.environments.web_sockets import WebSocket
 from egpo.errors import InputError
 from egpo.rewards.verdict import Verdict
+from egpo.waits import waiting
 
 _NOT_SENT = ("prompt", "ground_truth")
 _REWARDS = ("sum", "last")
@@ -51,8 +52,9 @@ class OpenEnv(Environment):
         self._rewards: list[float] = []
 
     def reset(self, *args: Any, **row: Any) -> str | None:
-        self._action = self._schema()
-        self._socket = WebSocket(f"{self._url}/ws", self._reset_s)
+        with waiting("openenv", f"the OpenEnv server at {self._url}", limit_s=self._reset_s):
+            self._action = self._schema()
+            self._socket = WebSocket(f"{self._url}/ws", self._reset_s)
         given = {name: value for name, value in row.items() if name not in _NOT_SENT}
         reply = self._ask("reset", given, self._reset_s)
         self._mcp_tools = self._listed_tools() if self._calls_tools() else None
@@ -126,7 +128,8 @@ class OpenEnv(Environment):
         assert self._socket is not None
         message = {"type": kind} if data is None else {"type": kind, "data": data}
         try:
-            reply = json.loads(self._socket.ask(json.dumps(message), limit_s))
+            with waiting("openenv", f"`{kind}` of the OpenEnv server at {self._url}", limit_s=limit_s):
+                reply = json.loads(self._socket.ask(json.dumps(message), limit_s))
             answer: dict[str, Any] = reply["data"]
         except TimeoutError as error:
             raise EnvironmentFailedError(

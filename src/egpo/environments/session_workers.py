@@ -8,6 +8,7 @@ import json
 import os
 import queue
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from egpo.environments.records import TurnRecord
 from egpo.environments.sessions import CallResult, LocalSession, SessionOpening, UserTurn, answer_request
 from egpo.errors import EgpoError, how_it_ended
 from egpo.rewards.verdict import Verdict
+from egpo.waits import waiting
 
 if TYPE_CHECKING:
     from egpo.environments.episodes import EpisodeLimits
@@ -59,7 +61,8 @@ class SessionWorker:
     def wait_until_ready(self, where: str) -> None:
         """Raise EgpoError if the worker does not start."""
         try:
-            reply = self._started.get(timeout=START_S)
+            with waiting("environment start", f"a worker process of {where}", limit_s=START_S):
+                reply = self._started.get(timeout=START_S)
         except queue.Empty:
             reply = {"fault": f"it was not ready within {START_S:g} s"}
         if "fault" in reply:
@@ -77,8 +80,9 @@ class SessionWorker:
                 raise self._death()
         request = {"id": number, "session": session, "operation": operation, "given": given}
         try:
-            self._write(json.dumps(request).encode() + b"\n", deadline)
-            reply = replies.get(timeout=max(0.0, deadline - time.monotonic()))
+            with waiting("environment", f"`{given.get('name', operation)}` of the environment", limit_s=limit_s):
+                self._write(json.dumps(request).encode() + b"\n", deadline)
+                reply = replies.get(timeout=max(0.0, deadline - time.monotonic()))
         except (queue.Empty, TimeoutError) as error:
             self.is_retired = True
             what = f"`{given.get('name', operation)}` gave no answer within {limit_s:g} s"
@@ -130,7 +134,8 @@ class SessionWorker:
 
     def kill(self) -> None:
         with suppress(OSError):
-            self._process.kill()
+            # The whole session: a tool may have started processes of its own.
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def stop(self) -> None:

@@ -24,6 +24,7 @@ from egpo.evals.server_requests import (
 )
 from egpo.tasks import Problem, Task
 from egpo.tasks.episodes import environment_of
+from egpo.waits import waiting
 
 _MOST_FAILURES_IN_A_ROW = 8
 """Consecutive failures after which the evaluation stops: the server is down or broken."""
@@ -60,7 +61,8 @@ class Server:
     def model_names(self) -> list[str]:
         """Return the names of the models that the server lists."""
         try:
-            reply = httpx.get(f"{self.url}/models", headers=self.headers, timeout=self.retries.timeout_s)
+            with waiting("server list", f"the list of models at {self.url}", limit_s=self.retries.timeout_s):
+                reply = httpx.get(f"{self.url}/models", headers=self.headers, timeout=self.retries.timeout_s)
             reply.raise_for_status()
             return read_model_names(reply.content)
         except (httpx.HTTPError, httpx.InvalidURL, InvalidReplyError) as error:

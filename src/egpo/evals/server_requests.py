@@ -22,6 +22,7 @@ from egpo.files import lock_file
 from egpo.rewards.trl import completion_text
 from egpo.runs.json_lines import Line, LineStream, read_lines
 from egpo.tags import THINK_TAGS
+from egpo.waits import waiting
 
 
 @dataclass(frozen=True)
@@ -258,8 +259,10 @@ async def ask(client: httpx.AsyncClient, body: Mapping[str, Any], retries: Retry
     num_timeouts = 0
     for attempt in range(retries.attempts):
         try:
-            async with asyncio.timeout(retries.timeout_s):
-                return await _ask_once(client, body)
+            what = f"an answer of the server at {client.base_url}"
+            with waiting("server", what, limit_s=retries.timeout_s):
+                async with asyncio.timeout(retries.timeout_s):
+                    return await _ask_once(client, body)
         except TimeoutError:
             num_timeouts += 1
             failure = UnansweredError("server_timeout", f"{retries.timeout_s:g} s")

@@ -22,6 +22,7 @@ from types import FrameType
 from egpo.errors import (
     ERROR_PREFIX,
     NO_ERRORS,
+    NOTICES,
     EgpoError,
     Fault,
     RunInterruptedError,
@@ -31,9 +32,12 @@ from egpo.errors import (
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.screen import ProgressBar, Screen
 from egpo.experiments.stages import STAGES, Selection
+from egpo.processes.guarded import kill_session
 from egpo.processes.launches import start_in_session
 
 _LOOK_S = 0.2
+_KILL_S = 10.0
+"""Seconds after a second signal until the children that still run are killed."""
 _LINES_KEPT = 40
 _STAGE_LINES = tuple(f"  {name}:" for name in STAGES)
 _RAISED = re.compile(r"(Fatal Python error|[\w.]*(Error|Exception|Interrupt|Exit))\b")
@@ -64,7 +68,7 @@ def run_parallel(experiments: Sequence[Experiment], selection: Selection, proces
             while waiting and len(running) < processes and not received:
                 running.append(_start(waiting.pop(0), selection, processes, bar))
             if received:
-                _pass_on(received, running)
+                _pass_on(received, running, bar)
             for child in list(running):
                 ended = child.process.poll() is not None
                 _follow(child, bar)
@@ -92,6 +96,7 @@ class _Child:
     read: int
     step: int = 0
     signalled: int = 0
+    hurried_at: float | None = None
     lines: list[str] = field(default_factory=list)
 
     @property
@@ -191,9 +196,18 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
 
 
-def _pass_on(received: Sequence[int], running: Sequence[_Child]) -> None:
-    """Send every child the signals that it has not got yet: the first one saves, a second one ends at once."""
+def _pass_on(received: Sequence[int], running: Sequence[_Child], bar: ProgressBar) -> None:
+    """Send every child the signals that it has not got yet: the first one saves, a second one ends at once.
+
+    A child that does not end then, because it was suspended for example, is killed.
+    """
     for child in running:
+        if not child.signalled:
+            bar.say(f"{child.name}: stopping after saving; send the signal again to stop at once")
+        if child.hurried_at is not None and time.monotonic() - child.hurried_at > _KILL_S:
+            kill_session(child.process.pid, with_leader=True)
+        elif child.hurried_at is None and any(signum not in NOTICES for signum in received[1:]):
+            child.hurried_at = time.monotonic()
         for signum in received[child.signalled :]:
             with suppress(ProcessLookupError):
                 child.process.send_signal(signum)

@@ -28,6 +28,7 @@ from egpo.model_sources.container import GgufFile, read_gguf
 from egpo.model_sources.gguf_tokenizer import TOKENIZER_FILES, require_tokenizer, stop_tokens, write_tokenizer
 from egpo.model_sources.gguf_weights import GgufModel
 from egpo.model_sources.quantisations import type_name
+from egpo.waits import waiting
 
 _VERSION = 1
 """Raise it when the same GGUF file would give another folder."""
@@ -198,7 +199,11 @@ def _locked(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise _cannot_write(folder, error) from error
     try:
-        lock_file(handle, wait=True)
+        try:
+            lock_file(handle)
+        except BlockingIOError:
+            with waiting("same model", f"another process, which converts the model into {folder}"):
+                lock_file(handle, wait=True)
         yield
     finally:
         os.close(handle)

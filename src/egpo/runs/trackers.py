@@ -6,38 +6,43 @@ Only the trackers that a recipe names are imported. Each is configured by its ow
 """
 
 import os
+import queue
 import re
 import secrets
-import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from egpo.errors import NOTICES, USER_STOPS, InputError, nearest, warn_once
+from egpo.errors import InputError, nearest, warn_once
 from egpo.files import write_atomically
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import finite_figures
 from egpo.runs.sample_table import SampleTable
+from egpo.waits import waiting
 
 PROJECT = "egpo"
 SAMPLES = "samples"
 """Name of the table of sample responses."""
+OPEN_S, LOG_S, CLOSE_S = 120.0, 60.0, 300.0
+"""Seconds that a tracker has to open, to take a step, and to close: its server may accept a connection and then never
+answer."""
 
 
 @dataclass(frozen=True)
 class Tracker:
     """An opened tracker: its name, a function that logs a step, and a function that closes the tracker.
 
-    `log_samples` sends a table of sample responses; it is None if the tracker shows no tables.
+    `log_samples` sends a table of sample responses; it is None if the tracker shows no tables. `caller` calls them.
     """
 
     name: str
     log: Callable[[int, Mapping[str, float]], object]
     close: Callable[[], object]
     log_samples: Callable[[int, SampleTable], object] | None = None
+    caller: "_Caller" = field(default_factory=lambda: _Caller(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Trackers:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         figures = finite_figures(metrics)
-        self._trackers = [one for one in self._trackers if _worked(one.name, partial(one.log, step, figures))]
+        self._trackers = [one for one in self._trackers if _worked(one, partial(one.log, step, figures), LOG_S)]
 
     def log_samples(self, step: int, table: SampleTable) -> None:
         """Send a table to the trackers that show tables. One that fails gets no further tables, but still metrics."""
@@ -67,7 +72,7 @@ class Trackers:
 
     def close(self) -> None:
         for one in self._trackers:
-            _worked(one.name, one.close)
+            _worked(one, one.close, CLOSE_S)
         self._trackers = []
 
 
@@ -85,7 +90,8 @@ def open_trackers(names: Iterable[str], run_name: str, config: Mapping[str, Any]
 
 def _open(name: str, run: TrackedRun) -> Tracker:
     opened: list[Tracker] = []
-    error = _failure(lambda: opened.append(OPENERS[name](run)))
+    caller = _Caller()
+    error = caller.call(lambda: opened.append(OPENERS[name](run)), name, OPEN_S)
     if isinstance(error, ImportError):
         fix = f"pip install {name}, or leave it out of watch.trackers"
         what = f"the tracker `{name}` is not installed ({error})"
@@ -94,24 +100,24 @@ def _open(name: str, run: TrackedRun) -> Tracker:
         fix = "fix the cause, use the tracker's offline mode, or leave it out of watch.trackers"
         what = f"the tracker `{name}` cannot be opened ({type(error).__name__}: {error})"
         raise InputError(what, where="watch.trackers", fix=fix) from error
-    return opened[0]
+    return replace(opened[0], caller=caller)
 
 
-def _worked(name: str, call: Callable[[], object]) -> bool:
-    error = _failure(call)
+def _worked(one: Tracker, call: Callable[[], object], limit_s: float) -> bool:
+    error = one.caller.call(call, one.name, limit_s)
     if error is not None:
         message = (
-            f"the tracker `{name}` failed ({type(error).__name__}: {error}) and receives no more metrics; "
+            f"the tracker `{one.name}` failed ({type(error).__name__}: {error}) and receives no more metrics; "
             "metrics.jsonl is complete"
         )
-        warn_once(f"tracker {name}", message)
+        warn_once(f"tracker {one.name}", message)
     return error is None
 
 
 def _after_samples(one: Tracker, step: int, table: SampleTable) -> Tracker:
     if one.log_samples is None:
         return one
-    error = _failure(partial(one.log_samples, step, table))
+    error = one.caller.call(partial(one.log_samples, step, table), one.name, LOG_S)
     if error is None:
         return one
     said = f"({type(error).__name__}: {error})"
@@ -120,26 +126,58 @@ def _after_samples(one: Tracker, step: int, table: SampleTable) -> Tracker:
     return replace(one, log_samples=None)
 
 
+class _Caller:
+    """Calls the functions of one tracker, all in one thread of its own, which is left alone if it hangs.
+
+    Outside of the main thread no client can replace the run's signal handlers; SwanLab would.
+    """
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def call(self, function: Callable[[], object], name: str, limit_s: float) -> Exception | None:
+        """Call a function and return its exception, or None. TimeoutError if it takes longer than `limit_s` seconds."""
+        failures: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        try:
+            self._start_thread()
+        except RuntimeError as error:  # no thread can be started: clients of trackers need threads, too
+            return error
+        self._calls.put(lambda: failures.put(_failure(function)))
+        try:
+            with waiting("tracker", f"the tracker `{name}`", limit_s=limit_s):
+                return failures.get(timeout=limit_s)
+        except queue.Empty:
+            return TimeoutError(f"no answer within {limit_s:g} s")
+
+    def _start_thread(self) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=_work, args=(self._calls,), name="egpo tracker", daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def __del__(self) -> None:
+        self._calls.put(_end_thread)
+
+
+def _work(calls: "queue.SimpleQueue[Callable[[], None]]") -> None:
+    while (call := calls.get()) is not _end_thread:
+        call()
+
+
+def _end_thread() -> None:
+    pass
+
+
 def _failure(call: Callable[[], object]) -> Exception | None:
     """Call a function of a tracker and return its exception, or None. Clients of trackers may raise anything."""
     try:
-        with _signals_kept():
-            call()
+        call()
     except Exception as error:
         return error
+    except BaseException as error:  # such as SystemExit, which would end the thread without an answer
+        return RuntimeError(f"{type(error).__name__}: {error}")
     return None
-
-
-@contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Restore the run's signal handlers after the block: SwanLab installs its own."""
-    kept = {number: signal.getsignal(number) for number in (*USER_STOPS, *NOTICES)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            if signal.getsignal(number) is not handler and handler is not None:
-                signal.signal(number, handler)
 
 
 def _run_id(folder: RunFolder) -> str:

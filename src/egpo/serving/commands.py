@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from egpo.chat_templates import render
 from egpo.errors import InputError
+from egpo.processes.commands import run_limited
 from egpo.tags import THINK_TAGS
 
 Wanted = Literal["auto", "vllm", "transformers"]
@@ -23,6 +24,7 @@ _BESIDE = Path(".env-verl/bin/python")
 """Where `make verl` installs vLLM, relative to the folder of the project."""
 
 # Lists the packages of an environment without importing them, which would take seconds.
+_ANSWER_S = 60.0
 _QUESTION = """
 import importlib.metadata, importlib.util, json, sys
 def version(name):
@@ -71,7 +73,8 @@ def _beside() -> Iterable[str]:
 def _ask(python: str) -> dict[str, Any]:
     command = [python, "-c", _QUESTION, "vllm", *_NEEDED]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = run_limited(command, wait="interpreter", what=f"the interpreter {python}", limit_s=_ANSWER_S)
+        done.check_returncode()
         answer: dict[str, Any] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         fix = "give the interpreter of an environment, such as .env-verl/bin/python"

@@ -20,9 +20,10 @@ from tempfile import TemporaryDirectory
 import httpx
 
 from egpo.config.machine import require_model_place
-from egpo.errors import InputError
+from egpo.errors import InputError, stop_signals
 from egpo.processes.guarded import GuardedProcess, OnLine
 from egpo.serving.commands import Engine, Serving, Wanted, command, environment, find_engine, read_template
+from egpo.waits import waiting
 
 _GENERATION = "generation_config.json"
 _PLAIN = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
@@ -104,8 +105,8 @@ def served(
 
     A string names a model folder or a model on the hub; the last part of it is the served name. `say` is called with
     each line of the server's log, `watch` with the seconds waited. InputError with the last lines of the log if the
-    server ends, does not answer within `timeout_s`, or answers only errors for a minute. If this process gets SIGTERM
-    or SIGHUP, the server is ended and its folder removed first.
+    server ends, does not answer within `timeout_s`, or answers only errors for a minute. If this process gets a
+    signal that stops a run, the server is ended and its folder removed first.
     """
     wanted = Serving(serving, Path(serving).name) if isinstance(serving, str) else serving
     port = free_port(wanted.host, wanted.port)
@@ -120,7 +121,8 @@ def served(
         process = GuardedProcess(words, variables, Path(folder), say)
         try:
             server = Served(f"http://{_reachable(settings.host)}:{port}/v1", settings.name, found, process)
-            _wait(server, port, timeout_s, watch)
+            with waiting("server start", f"the server at {server.url} ({found.kind}) to start", limit_s=timeout_s):
+                _wait(server, port, timeout_s, watch)
             yield server
         finally:
             process.end()
@@ -128,13 +130,13 @@ def served(
 
 @contextmanager
 def _ended_by_exceptions() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP raise SystemExit within the block, so that every `with` and `finally` runs.
+    """Make the signals that stop a run raise SystemExit within the block, so that every `with` and `finally` runs.
 
     A signal that has a handler keeps it. A second signal ends the process at once. Python handles signals in the main
     thread only: in another thread this does nothing.
     """
     here = threading.current_thread() is threading.main_thread()
-    changed = [s for s in (signal.SIGTERM, signal.SIGHUP) if here and signal.getsignal(s) is signal.SIG_DFL]
+    changed = [s for s in stop_signals() if here and signal.getsignal(s) is signal.SIG_DFL]
 
     def leave(signum: int, frame: object) -> None:
         for each in changed:

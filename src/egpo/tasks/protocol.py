@@ -111,7 +111,7 @@ MOST_AT_ONCE = 1024
 """Largest number of responses in one call of a task's `judge_many`."""
 TIMEOUT_S = 300.0
 """Default time limit for one call of a judge, in seconds."""
-_NOTICE_S = 20.0
+_NOTICE_S = 18.0
 """Time in seconds after which a judge is slow. One warning is printed for each task with a slow judge."""
 _MOST_HANGING = 3
 """Number of hanging judge threads at which the run stops. Such threads cannot be ended, and use processor time."""

@@ -12,6 +12,8 @@ from pathlib import Path
 from egpo.config.machine import this_machine
 from egpo.errors import EgpoError, InputError, how_it_ended
 from egpo.files import lock_file, write_atomically
+from egpo.processes.commands import run_limited
+from egpo.waits import waiting
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 VARIABLE = "EGPO_BFCL_PYTHON"
@@ -85,7 +87,8 @@ def _make(folder: Path, say: Callable[[str], None]) -> None:
     install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r", str(REQUIREMENTS)]
     for command in ([sys.executable, "-m", "venv", "--clear", str(folder)], [str(python), *install]):
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_MAKING_S)
+            what = "venv and pip, which create BFCL's environment"
+            done = run_limited(command, wait="package index", what=what, limit_s=_MAKING_S)
         except subprocess.TimeoutExpired as error:
             what = f"`{' '.join(command[:4])} ...` did not end within {_MAKING_S:.0f} s"
             fix = f"check the network; or set {VARIABLE} to an interpreter that has the packages"
@@ -116,7 +119,8 @@ def _alone(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
             lock_file(handle)
         except BlockingIOError:
             say(f"waiting for another process that creates BFCL's environment in {folder}")
-            _lock_within(handle, lock)
+            with waiting("package index", f"another process that creates {folder}", limit_s=2 * _MAKING_S):
+                _lock_within(handle, lock)
         yield
     finally:
         os.close(handle)
@@ -138,7 +142,8 @@ def _lock_within(handle: int, lock: Path) -> None:
 def data_folder(python: Path) -> Path:
     """Return the folder with BFCL's cases in the environment of the interpreter `python`."""
     try:
-        done = subprocess.run([str(python), "-c", _WHERE], capture_output=True, text=True, timeout=_ANSWER_S)
+        words = [str(python), "-c", _WHERE]
+        done = run_limited(words, wait="interpreter", what=f"the interpreter {python}", limit_s=_ANSWER_S)
     except subprocess.TimeoutExpired as error:
         raise EgpoError(
             f"the Python interpreter of BFCL did not start within {_ANSWER_S:.0f} s", where=str(python)

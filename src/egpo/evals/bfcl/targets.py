@@ -28,6 +28,7 @@ from egpo.evals.targets import HERE, ModelPlace, find_model
 from egpo.runs.stored import StoredRun
 from egpo.serving.commands import Serving
 from egpo.serving.served import require_weights, served
+from egpo.waits import waiting
 
 _PASSED_BACK = ("Content-Type", "Retry-After")
 _LENGTH = re.compile("[0-9]{1,8}")
@@ -211,7 +212,8 @@ def _require_known(server: Server, name: str, names: Sequence[str]) -> None:
     """
     body, timeout = {"model": name, "prompt": "?", "max_tokens": 1}, server.retries.timeout_s
     try:
-        reply = httpx.post(f"{server.url}/completions", json=body, headers=server.headers, timeout=timeout)
+        with waiting("server list", f"the server at {server.url} to answer for `{name}`", limit_s=timeout):
+            reply = httpx.post(f"{server.url}/completions", json=body, headers=server.headers, timeout=timeout)
         reply.raise_for_status()
     except httpx.HTTPError as error:
         fix = f"choose a model with --model; the server lists: {', '.join(names) or 'none'}"

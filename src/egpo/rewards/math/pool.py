@@ -19,6 +19,7 @@ from pathlib import Path
 from egpo.errors import EgpoError, InputError
 from egpo.processes.workers import READY, IdleWorkers, Worker, not_started
 from egpo.rewards.math.worker import SPENT, WALL_FACTOR
+from egpo.waits import waiting
 
 _WORKER = str(Path(__file__).with_name("worker.py"))
 START_LIMIT_S = 60.0
@@ -116,7 +117,8 @@ def start_worker(memory_mb: int) -> Worker:
     except OSError as error:
         raise _not_started(str(error)) from error
     try:
-        greeting = worker.receive(time.monotonic() + START_LIMIT_S)
+        with waiting("math worker", "a math-verify process to start", limit_s=START_LIMIT_S):
+            greeting = worker.receive(time.monotonic() + START_LIMIT_S)
     except (EOFError, TimeoutError):
         greeting = f"no answer within {START_LIMIT_S:.0f} s"
     if greeting != READY:
@@ -135,7 +137,8 @@ def ask(worker: Worker, gold: str, answer: str, timeout_s: float) -> str:
     if not worker.send((gold, answer, timeout_s)):
         return "checker_died"
     try:
-        reply: str = worker.receive(deadline)
+        with waiting("math worker", "a comparison by math-verify", limit_s=WALL_FACTOR * timeout_s):
+            reply: str = worker.receive(deadline)
     except TimeoutError:
         return "checker_stalled"
     except EOFError:

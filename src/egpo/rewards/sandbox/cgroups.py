@@ -150,8 +150,10 @@ def _problem(parent: CgroupParent) -> str:
     except OSError as error:
         return f"{parent.path}: {error.strerror}"
     try:
-        entered = subprocess.run(cgroup.entering(["/bin/sh", "-c", ":"]), capture_output=True, check=False)
+        entered = subprocess.run(cgroup.entering(["/bin/sh", "-c", ":"]), capture_output=True, timeout=10, check=False)
         return "" if entered.returncode == 0 else f"{parent.path}: a process cannot enter a new cgroup"
+    except subprocess.TimeoutExpired:
+        return f"{parent.path}: a process did not enter a new cgroup within 10 s"
     except OSError as error:
         return f"/bin/sh: {error.strerror}"
     finally:

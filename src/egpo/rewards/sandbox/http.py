@@ -14,8 +14,11 @@ from typing import Any
 
 from egpo.rewards.sandbox.jobs import Limits, Place, Report, SandboxJob, framed, frames, read_outcomes
 from egpo.rewards.sandbox.payload import as_text
+from egpo.waits import waiting
 
 _ATTEMPTS = 3
+_SPARE_S, _REPLY_S = 5.0, 30.0
+"""Seconds beyond the program's limit: for the service to start it, and for the service to answer."""
 _WORTH_ANOTHER_TRY = (429, 502, 503, 504)
 _LARGEST_ANSWER = 1 << 28
 
@@ -29,9 +32,10 @@ class HttpSandbox:
     tier = "http"
 
     def run(self, job: SandboxJob) -> Report:
-        seconds = min(job.limits.total_s, job.limits.wall_s * job.work.size) + 5
+        seconds = min(job.limits.total_s, job.limits.wall_s * job.work.size) + _SPARE_S
         try:
-            answer = _post(self.url, _request(job, seconds), seconds + 30)
+            with waiting("sandbox service", f"the sandbox service at {self.url}", limit_s=seconds + _REPLY_S):
+                answer = _post(self.url, _request(job, seconds), seconds + _REPLY_S)
             return _report(answer)
         except (OSError, ValueError) as error:
             return Report((), failure=f"{self.url}: {error}")

@@ -18,6 +18,7 @@ from egpo.errors import how_it_ended
 from egpo.rewards.sandbox.cgroups import CgroupParent
 from egpo.rewards.sandbox.jobs import MEGABYTE, Place, Report, SandboxJob, framed, frames, has_started, read_outcomes
 from egpo.rewards.sandbox.payload import BOOTSTRAP, compiled
+from egpo.waits import waiting
 
 _ERROR_TAIL = 4000
 
@@ -147,7 +148,8 @@ def _launch(
     )
     pump = Pump(process, framed([compiled(job.work.kind), *frames(job, place)]))
     try:
-        stopped = _watch(pump, job, is_over_memory)
+        with waiting("sandbox", "a program in the sandbox", limit_s=_START_S + job.limits.total_s + _SPARE_S):
+            stopped = _watch(pump, job, is_over_memory)
         if stopped == "timeout" and not has_started(pump.out):
             return Report((), failure=f"the sandbox did not start within {_START_S:.0f} s")
         failure = "" if stopped else _failure(process, bytes(pump.err))

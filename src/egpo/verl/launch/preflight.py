@@ -15,6 +15,7 @@ from typing import Any
 
 from egpo.config import Config
 from egpo.errors import EgpoError, InputError
+from egpo.processes.commands import run_limited
 from egpo.support import BUILD_VERL, VERL_VERSION
 from egpo.verl.launch.command import cluster_access, verl_python
 from egpo.verl.launch.translation import Setting
@@ -56,12 +57,12 @@ def ask_interpreter(config: Config) -> Installed:
     """Return what is installed for verl's interpreter, found by a new process: verl is not imported here."""
     python, address = verl_python(config), config.verl.address or ""
     try:
-        done = subprocess.run(
+        done = run_limited(
             [python, "-c", _QUESTION, config.verl.device, address],
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT_S,
-            env={**os.environ, **cluster_access(config.verl.address)},
+            wait="interpreter",
+            what=f"the interpreter {python}" + (f" and the Ray cluster at {address}" if address else ""),
+            limit_s=_LIMIT_S,
+            variables={**os.environ, **cluster_access(config.verl.address)},
         )
     except OSError as error:
         fix = "give the path of a Python interpreter, such as .env-verl/bin/python"
