@@ -277,6 +277,8 @@ def test_numbers_of_every_size_agree_with_themselves_and_not_with_a_neighbour() 
         *((r"x^2 \approx 7", "x^2"), (r"5 \approx x", "5"), (r"5 \approx 5.01 \approx 9", "5")),
         # an equation with a number on the left states no expression
         *(("7777777 = x^{2} - 4x - 21", "x^{2} - 4x - 21"), ("1 = x + y", "x + y")),
+        # nor does a false equation in a list
+        *(("7777777 = 74, 9, 31", "74, 9, 31"), (r"\{7 = 5, 6\}", r"\{5, 6\}")),
         # two numbers are not the interval between them
         *(("(-15, 15)", r"\pm 15"), ("[-15, 15]", r"\pm 15"), (r"(3-\sqrt{2}, 3+\sqrt{2})", r"3 \pm \sqrt{2}")),
         # `simplify` computed a power of seven million digits
@@ -292,7 +294,11 @@ def test_math_false_positives_of_transformed_answers(stated: str, gold: str, poo
 @pytest.mark.parametrize(
     ("stated", "gold"),
     [
-        *((r"\pi \approx 3.14", r"\pi"), (r"\frac{1}{3} \approx 0.33", "1/3"), (r"3\sqrt{2} \approx 4.24", r"\sqrt{18}")),
+        *(
+            (r"\pi \approx 3.14", r"\pi"),
+            (r"\frac{1}{3} \approx 0.33", "1/3"),
+            (r"3\sqrt{2} \approx 4.24", r"\sqrt{18}"),
+        ),
         *(("f(x) = x^2 + 1", "x^2 + 1"), ("x^2 + 1 = y", "y = x^2 + 1"), (r"15, -15", r"\pm 15")),
         (r"\lbrace 1, 2 \rbrace", r"\{2, 1\}"),
         # `\\ ` at the end of a row lost its backslash, and no matrix written so could be read

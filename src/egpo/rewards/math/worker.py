@@ -209,11 +209,11 @@ def _contradicts_itself(stated: Any, expected: Any) -> bool:
     """Return whether an answer is an equation that does not state one of its sides, although math-verify reads the
     right-hand side of any equation: a false one (`7 = 5`), or a number on the left of an expression with names
     (`7 = x^2 + 1`), unless the ground truth is an equation too."""
-    from sympy import And, Eq, Symbol, false
+    from sympy import And, Eq, FiniteSet, Symbol, Tuple, false
     from sympy.core.relational import Relational  # type: ignore[import-untyped]
 
-    # One by one: the chain `a = b = c` is a conjunction whose own `doit` may raise.
-    claims = stated.args if isinstance(stated, And) else (stated,)
+    # One by one: the chain `a = b = c` is a conjunction whose own `doit` may raise, and `7 = 5, 6` is a list.
+    claims = stated.args if isinstance(stated, And | FiniteSet | Tuple) else (stated,)
     if not isinstance(expected, Relational | And) and any(
         isinstance(claim, Eq)
         and claim.lhs.is_number
