@@ -268,38 +268,9 @@ def giant_text(rng: Draw) -> str:
 
 
 def unicode_tricks(rng: Draw) -> str:
-    marks = [
-        "�",
-        "�",
-        "\u202e",
-        "\u200b",
-        "\x00",
-        "\ufeff",
-        "́",
-        "²",
-        "½",
-        "٣",
-        "１",
-        "三",
-        "\U000e0031",
-        "\u2028",
-        "𝟏",
-        "Ⅻ",
-        "−",
-        "–",
-        "＝",
-        "﹢",
-        "∞",
-        "‰",
-        "🙂",
-        "\x1b",
-        "\x7f",
-        "\u0600",
-        "ı",
-        "ſ",
-        "ß",
-        "ﬃ",
-    ]
+    # As characters: no list of literals, which a formatter writes out, can hold a lone surrogate.
+    invisible = [chr(code) for code in (0xD800, 0xDFFF, 0x202E, 0x200B, 0, 0xFEFF, 0x301, 0xE0031, 0x2028, 0x1B, 0x7F)]
+    marks = [*invisible, *"²½٣１三𝟏Ⅻ−–＝﹢∞‰🙂ıſßﬃ", chr(0x600)]
     return "".join(rng.choice([*marks, "18", "x", "1", " "]) for _ in range(rng.choice([1, 3, 20, 400])))
 
 

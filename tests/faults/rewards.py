@@ -32,16 +32,9 @@ from tests.faults.transformations import Tally, calls, equations, formulas, judg
 ROOT = Path(__file__).resolve().parents[2]
 GSM8K = ROOT / "../shared/data/gsm8k"
 NUM_PROCESSES = 2
-ATTEMPTS = {
-    "math": 150,
-    "hybrid": 12,
-    "gsm8k": 200,
-    "countdown": 200,
-    "tool calls": 200,
-    "BFCL's answers": 200,
-    "no call expected": 200,
-    "toolbox": 200,
-}
+ATTEMPTS = {"math": 100, "hybrid": 6} | dict.fromkeys(
+    ("gsm8k", "countdown", "tool calls", "BFCL's answers", "no call expected", "toolbox"), 200
+)
 """Attempts of each strategy by reward. Math and hybrid start a process again for each answer that exhausts it."""
 TASKS = ("gsm8k", "math", "tool calls", "BFCL", "countdown", "code")
 

@@ -350,8 +350,8 @@ def _brackets_differ(answer: str, gold: str) -> bool:
 
 
 def _enclosing(form: str) -> str:
-    r"""Return the bracket around a whole list, `{` for `\{` and for `3\pm 2`, which is a set of two numbers; "" if there
-    is none, as in `(1,2),(3,4)`."""
+    r"""Return the bracket around a whole list, `{` for `\{` and for `3\pm 2`, which is a set of two numbers; "" if
+    there is none, as in `(1,2),(3,4)`."""
     if _PLUS_MINUS.match(form):
         return "{"
     body = form.replace("\\{", "{").replace("\\}", "}")
