@@ -267,3 +267,46 @@ def test_numbers_of_every_size_agree_with_themselves_and_not_with_a_neighbour() 
             assert agree(value, other) == (abs(value) >= Fraction(1, 1000) and round(value, 6) == round(other, 6))
         assert not agree(value, Fraction(0))
         assert not agree(Fraction(0), value)
+
+
+@pytest.mark.parametrize(
+    ("stated", "gold"),
+    [
+        # what follows `\approx` was not read at all
+        *((r"5 \approx 7777777", "5"), (r"\pi \approx 3.24", r"\pi"), (r"39\% \approx 7777777", r"39\%")),
+        *((r"x^2 \approx 7", "x^2"), (r"5 \approx x", "5"), (r"5 \approx 5.01 \approx 9", "5")),
+        # an equation with a number on the left states no expression
+        *(("7777777 = x^{2} - 4x - 21", "x^{2} - 4x - 21"), ("1 = x + y", "x + y")),
+        # nor does a false equation in a list
+        *(("7777777 = 74, 9, 31", "74, 9, 31"), (r"\{7 = 5, 6\}", r"\{5, 6\}")),
+        # two numbers are not the interval between them
+        *(("(-15, 15)", r"\pm 15"), ("[-15, 15]", r"\pm 15"), (r"(3-\sqrt{2}, 3+\sqrt{2})", r"3 \pm \sqrt{2}")),
+        # `simplify` computed a power of seven million digits
+        *((r"7777777 \ln(7)", r"\ln(7)"), (r"7777777^{77} \ln(7)", r"\ln(7)")),
+    ],
+)
+def test_math_false_positives_of_transformed_answers(stated: str, gold: str, pool: MathPool) -> None:
+    verdict = judge_math(rf"\boxed{{{stated}}}", gold, pool=pool)
+    assert (verdict.correct, verdict.failed) == (False, False)
+    assert verdict.reason != "exhausts_checker"
+
+
+@pytest.mark.parametrize(
+    ("stated", "gold"),
+    [
+        *(
+            (r"\pi \approx 3.14", r"\pi"),
+            (r"\frac{1}{3} \approx 0.33", "1/3"),
+            (r"3\sqrt{2} \approx 4.24", r"\sqrt{18}"),
+        ),
+        *(("f(x) = x^2 + 1", "x^2 + 1"), ("x^2 + 1 = y", "y = x^2 + 1"), (r"15, -15", r"\pm 15")),
+        (r"\lbrace 1, 2 \rbrace", r"\{2, 1\}"),
+        # `\\ ` at the end of a row lost its backslash, and no matrix written so could be read
+        (r"\begin{pmatrix} 1.0 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+        (r"\begin{bmatrix} 1 & 2 \\ 3 & 4 \end{bmatrix}", r"\begin{pmatrix} 1 & 2 \\  3 & \frac{8}{2} \end{pmatrix}"),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+        (r"\begin{pmatrix} a \\ b \end{pmatrix}", r"\begin{bmatrix} a \\ b \end{bmatrix}"),
+    ],
+)
+def test_math_false_negatives_and_failures_of_transformed_answers(stated: str, gold: str, pool: MathPool) -> None:
+    assert judge_math(rf"\boxed{{{stated}}}", gold, pool=pool).correct

@@ -17,14 +17,17 @@ MAX_DEPTH = 12
 
 _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _REWRITES = (
-    (re.compile(r"\\(?:left|right)(?![A-Za-z])|\\!"), ""),
+    (re.compile(r"\\(?:left|right)(?![A-Za-z])|(?<!\\)\\!"), ""),
+    (re.compile(r"\\lbrace(?![A-Za-z]) ?"), r"\\{"),
+    (re.compile(r"\\rbrace(?![A-Za-z])"), r"\\}"),
     (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
     # `1{,}000`, `1\,000` and `1 000` are the same number, if the separators group thousands.
     (
         re.compile(r"(?<![0-9.,])([0-9]{1,3})((?:(?:\{,\}|\\[,;:]|[ ~])[0-9]{3})+)(?![0-9])"),
         lambda m: m[1] + _digits(m[2]),
     ),
-    (re.compile(r"(?:\\[,;: ]|\\q?quad(?![A-Za-z])|~|\s)+"), " "),
+    # `\\\\ ` ends a row of a matrix: its second backslash and the space are not the command `\\ `.
+    (re.compile(r"(?:(?<!\\)\\[,;: ]|\\q?quad(?![A-Za-z])|~|\s)+"), " "),
     # `2 1/2` is two and a half; math-verify reads (2 + 1)/2.
     (re.compile(r"(?<![0-9.,/])([0-9]+) ([0-9]+)/([0-9]+)(?![0-9.])"), r"\1\\frac{\2}{\3}"),
     (re.compile(r" (?![0-9A-Za-z])|(?<![0-9A-Za-z]) "), ""),
@@ -252,6 +255,7 @@ _UNIT = re.compile(
 _DEGREE = re.compile(r"\^\{?\\circ\}?\Z")
 _BARE_UNIT = re.compile(r"(?<=[0-9]) ([A-Za-z]{3,})\Z")
 _BASE = re.compile(r"\(?([0-9][0-9A-Za-z.]*)\)?_\{?(?:\\(?:text|mathrm)\{)?([0-9a-z]+)\}*")
+_PLUS_MINUS = re.compile(r"[^,(\[]*\\pm(?![A-Za-z])[^,]*\Z")
 _HAS_BASE = re.compile(r"[0-9]\)?_")
 
 _SPELLINGS = {
@@ -346,9 +350,12 @@ def _brackets_differ(answer: str, gold: str) -> bool:
 
 
 def _enclosing(form: str) -> str:
-    r"""Return the bracket around a whole list, `{` for `\{`; "" if there is none, as in `(1,2),(3,4)`."""
-    body = form.replace(r"\lbrace", r"\{").replace(r"\rbrace", r"\}").replace("\\{", "{").replace("\\}", "}")
-    if "," not in body or not form.startswith(("(", "[", r"\{", r"\lbrace")):
+    r"""Return the bracket around a whole list, `{` for `\{` and for `3\pm 2`, which is a set of two numbers; "" if
+    there is none, as in `(1,2),(3,4)`."""
+    if _PLUS_MINUS.match(form):
+        return "{"
+    body = form.replace("\\{", "{").replace("\\}", "}")
+    if "," not in body or not form.startswith(("(", "[", r"\{")):
         return ""
     depth = 0
     for at, character in enumerate(body):

@@ -23,7 +23,9 @@ ALARM_GRACE_S = 2.0
 PLACES = 6
 SMALL = Fraction(1, 1000)
 SMALL_TOLERANCE = Fraction(5, 10**6)
-_PATCHED = "sympy_numeric_eq"
+_NUMERIC, _SYMBOLIC = "sympy_numeric_eq", "sympy_symbolic_eq"
+_APPROXIMATELY = r"\approx"
+_ROUGHLY = Fraction(1, 100)
 
 
 def agree(a: Fraction, b: Fraction) -> bool:
@@ -53,10 +55,13 @@ def serve(parent: Any, memory_bytes: str) -> None:
         parent.send(ascii(f"cannot import math-verify: {error}")[1:-1])
         return
     grader = sys.modules["math_verify.grader"]
-    if not hasattr(grader, _PATCHED):
-        parent.send(f"this version of math-verify has no grader.{_PATCHED}")
-        return
-    setattr(grader, _PATCHED, _numerically_equal)
+    for name in (_NUMERIC, _SYMBOLIC):
+        if not hasattr(grader, name):
+            parent.send(f"this version of math-verify has no grader.{name}")
+            return
+    simplified_equal = getattr(grader, _SYMBOLIC)
+    setattr(grader, _NUMERIC, _numerically_equal)
+    setattr(grader, _SYMBOLIC, lambda a, b: not _certainly_unequal(a, b) and simplified_equal(a, b))
     _compare(math_verify, "1/2", "0.5")  # loads modules, so that their time does not count against a request
     parent.send("ready")
     for gold, answer, timeout_s in parent.messages():
@@ -99,8 +104,9 @@ def _compare(math_verify: Any, gold: str, answer: str) -> str:
         stated = _parse(math_verify, answer)
         if not stated:
             return "unparsable"
-        equal = not _contradicts_itself(stated[0]) and math_verify.verify(expected, stated, timeout_seconds=None)
-        return "same" if equal else "different"
+        if _contradicts_itself(stated[0], expected[0]) or _is_rounded_falsely(math_verify, stated[0], answer):
+            return "different"
+        return "same" if math_verify.verify(expected, stated, timeout_seconds=None) else "different"
     except Exception:  # the boundary to the library: whatever it raises is a failure of the checker
         return "checker_error"
 
@@ -179,12 +185,56 @@ def _equal(a: Any, b: Any, is_rounded: bool) -> bool:
     return all(part == 0 or getattr(part, "_prec", 53) == 1 for part in parts)
 
 
-def _contradicts_itself(stated: Any) -> bool:
-    """Return whether an answer is a false equation: `7 = 5` does not state 5, although math-verify reads the right-hand
-    side of any equation."""
-    from sympy import And, false
+def _certainly_unequal(a: Any, b: Any) -> bool:
+    """Return whether two expressions have different values at one point, in which case no simplification makes them
+    equal. `simplify` may take for ever: on `7777777\\ln 7` it computes the power 7^7777777."""
+    from sympy import Basic, MatrixBase, Rational
+
+    if not isinstance(a, Basic) or not isinstance(b, Basic) or isinstance(a, MatrixBase) or isinstance(b, MatrixBase):
+        return False
+    try:
+        difference = (_exact(a)[0] - _exact(b)[0]).doit()
+        names = sorted(difference.free_symbols, key=str)
+        # Positive and different, so that roots and logarithms are on one branch and no difference of names is zero.
+        at_a_point = difference.xreplace({name: Rational(17 + 6 * place, 7) for place, name in enumerate(names)})
+        parts = at_a_point.evalf(15).as_real_imag()
+    except Exception:  # the boundary to sympy: what it cannot evaluate is not certain
+        return False
+    return all(part.is_Number and part.is_finite for part in parts) and any(
+        part != 0 and getattr(part, "_prec", 53) > 1 for part in parts
+    )
+
+
+def _contradicts_itself(stated: Any, expected: Any) -> bool:
+    """Return whether an answer is an equation that does not state one of its sides, although math-verify reads the
+    right-hand side of any equation: a false one (`7 = 5`), or a number on the left of an expression with names
+    (`7 = x^2 + 1`), unless the ground truth is an equation too."""
+    from sympy import And, Eq, FiniteSet, Symbol, Tuple, false
     from sympy.core.relational import Relational  # type: ignore[import-untyped]
 
-    # One by one: the chain `a = b = c` is a conjunction whose own `doit` may raise.
-    claims = stated.args if isinstance(stated, And) else (stated,)
+    # One by one: the chain `a = b = c` is a conjunction whose own `doit` may raise, and `7 = 5, 6` is a list.
+    claims = stated.args if isinstance(stated, And | FiniteSet | Tuple) else (stated,)
+    if not isinstance(expected, Relational | And) and any(
+        isinstance(claim, Eq)
+        and claim.lhs.is_number
+        and getattr(claim.rhs, "free_symbols", None)
+        and not isinstance(claim.rhs, Symbol)
+        for claim in claims
+    ):
+        return True
     return any(isinstance(claim, Relational) and claim.doit() is false for claim in claims)
+
+
+def _is_rounded_falsely(math_verify: Any, stated: Any, answer: str) -> bool:
+    r"""Return whether an answer has `\approx` and the text after it is no rounding of the value before it, which
+    math-verify alone reads: `\pi \approx 3.14` states pi, and `5 \approx 7` nothing."""
+    _, sign, rounded = answer.rpartition(_APPROXIMATELY)
+    if not sign:
+        return False
+    near = _parse(math_verify, rounded)
+    try:
+        exact, rough = (complex(_exact(value)[0].evalf(15)) for value in (stated, near[0]))
+    except Exception:  # the boundary to sympy: a side that is not a number is no rounding
+        return True
+    places = len(rounded.rpartition(".")[2]) if "." in rounded else 0
+    return abs(exact - rough) > max(10.0**-places, float(_ROUGHLY) * abs(exact))
