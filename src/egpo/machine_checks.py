@@ -28,9 +28,11 @@ from egpo.support import (
     PYTHONS,
     RAY,
     TORCH,
+    TORCH_GPU_VERSION,
     TRANSFORMERS,
     VERL_VERSION,
     VLLM,
+    VLLM_GPU_VERSION,
 )
 
 State = Literal["green", "amber", "red"]
@@ -233,6 +235,44 @@ def check_verl_on_cpu() -> Check:
     return Check(name, "green", f"device {answer['device']}, {answer['patches']} modules patched")
 
 
+_GPU_QUESTION = """
+import json, os, torch
+from importlib.util import find_spec
+count = torch.cuda.device_count()
+print(json.dumps({"gpus": [torch.cuda.get_device_name(index) for index in range(count)], "torch": torch.__version__,
+                  "bytes": [torch.cuda.mem_get_info(index) for index in range(count)],
+                  "flash_attention": find_spec("flash_attn") is not None}))
+"""
+GPU_PINS = "environments/verl-gpu/requirements.txt"
+
+
+def check_verl_on_gpus() -> Check:
+    """Check an environment of verl with vLLM for GPUs: GPUs, flash-attn, and versions beside those that were run."""
+    name = "verl on GPUs"
+    if _version("verl") is None or _version("vllm") is None:
+        fix = f"on a machine with GPUs, in an environment of its own: the versions of {GPU_PINS} (docs/verl.md)"
+        return Check(name, "amber", "not checked: verl or vllm is not installed", fix)
+    answer = _ask_child(_GPU_QUESTION)
+    if isinstance(answer, str):
+        return Check(name, "red", answer, f"install the versions of {GPU_PINS} again")
+    if not answer["gpus"]:
+        fix = "install a CUDA build of torch for this driver; to debug without GPUs: verl.device=cpu"
+        return Check(name, "red", f"torch {answer['torch']} finds no GPU", fix)
+    return _described_gpus(name, answer)
+
+
+def _described_gpus(name: str, answer: dict[str, Any]) -> Check:
+    free = ", ".join(f"{free / GIB:.0f} of {total / GIB:.0f} GiB free" for free, total in answer["bytes"])
+    attention = "flash-attn" if answer["flash_attention"] else "no flash-attn: batches are padded, attention is sdpa"
+    found = f"{len(answer['gpus'])} x {answer['gpus'][0]} ({free}); {attention}"
+    wanted = {"verl": VERL_VERSION, "vllm": VLLM_GPU_VERSION, "torch": TORCH_GPU_VERSION}
+    here = {"verl": _version("verl"), "vllm": _version("vllm"), "torch": str(answer["torch"]).partition("+")[0]}
+    if here != wanted:
+        other = ", ".join(f"{package} {here[package]}, run with {wanted[package]}" for package in wanted)
+        return Check(name, "amber", f"{found}; {other}", f"for the versions that were run: {GPU_PINS}")
+    return Check(name, "green", f"{found}; the versions of {GPU_PINS}")
+
+
 def check_sandbox() -> Check:
     from egpo.rewards.sandbox import sandbox_status
 
@@ -258,6 +298,7 @@ CHECKS: list[Callable[[], Check]] = [
     check_vllm,
     check_ray,
     check_verl_on_cpu,
+    check_verl_on_gpus,
 ]
 
 

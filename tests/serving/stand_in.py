@@ -44,7 +44,24 @@ def serve():
     http.server.HTTPServer((host, int(port)), Models).serve_forever()
 
 
-if sys.argv[1] == "-c":
+def parse():
+    """Answer as vLLM's parser would: its options, and the sizes that the command line gives."""
+    words = sys.argv[3:]
+    given = {word: words[at + 1] for at, word in enumerate(words[:-1]) if word.startswith("--")}
+    sizes = [int(given.get(f"--{kind}-parallel-size", 1)) for kind in ("tensor", "data", "pipeline")]
+    names = ["tensor-parallel-size", "data-parallel-size", "pipeline-parallel-size", "max-num-seqs", "no-enforce-eager"]
+    fault = "api_server.py: error: argument --max-num-seqs: invalid value: 'many'" * (
+        given.get("--max-num-seqs") == "many"
+    )
+    share = float(given.get("--gpu-memory-utilization", 0.9))
+    keys = ("tensor_parallel", "data_parallel", "pipeline_parallel")
+    answer = {"names": [*names, "enforce-eager", "gpu-memory-utilization"], "fault": fault, "memory_share": share}
+    print("OPTIONS" + json.dumps(answer | dict(zip(keys, sizes, strict=True))))
+
+
+if sys.argv[1] == "-c" and "OPTIONS" in sys.argv[2]:
+    parse()
+elif sys.argv[1] == "-c":
     print(json.dumps({"parts": os.environ.get("STAND_IN_PARTS", "vllm").split(), "cpu": True}))
 else:
     serve()

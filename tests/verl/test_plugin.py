@@ -66,8 +66,8 @@ def test_it_is_light_and_quiet():
 def test_doctor_and_plug_in_know_the_same_version():
     settings.require_supported(VERL_VERSION)
     assert f"=={VERL_VERSION}" == settings.SUPPORTED
-    with pytest.raises(EgpoError, match=r"verl 0\.9\.2 is installed, but only verl==0\.9\.1 is supported"):
-        settings.require_supported("0.9.2")
+    with pytest.raises(EgpoError, match="verl is not installed"):
+        settings.require_supported(None)
 
 
 def config_of(estimator):

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from egpo.cli.eval import KEY_HELP, key_in
+from egpo.cli.serve import ENGINE_OPTION_HELP
 
 if TYPE_CHECKING:
     from egpo.evals.bfcl.evaluate_bfcl import BfclOutcome
     from egpo.evals.bfcl.passes import BfclSettings
-    from egpo.evals.bfcl.targets import BfclTarget
+    from egpo.evals.bfcl.targets import BfclTarget, EngineOptions
 
 TARGET_HELP = "Model folder, run folder, checkpoint folder, or URL of an OpenAI-compatible server."
 CATEGORIES_HELP = (
@@ -45,6 +46,12 @@ def bfcl(
     api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help=KEY_HELP, show_default=False)] = None,
     checkpoint: Annotated[str, typer.Option(help="Checkpoint of a run: latest, best, or a step number.")] = "latest",
     max_model_len: Annotated[int | None, typer.Option(min=1, help=LENGTH_HELP, show_default=False)] = None,
+    engine_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help=ENGINE_OPTION_HELP, show_default=False)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the command of each server that would be started, and stop.")
+    ] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds until a request to the server fails.")] = 3600,
     allow_failed: Annotated[
         bool, typer.Option("--allow-failed", help="Leave out cases whose generation failed, instead of failing.")
@@ -76,12 +83,17 @@ def bfcl(
     from egpo.evals.bfcl.categories import first_cases, in_categories, parse_categories
     from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, evaluate_bfcl
     from egpo.evals.bfcl.passes import BfclSettings
-    from egpo.evals.bfcl.targets import find_targets
+    from egpo.evals.bfcl.targets import EngineOptions, find_targets
+    from egpo.serving.engine_options import parse_options
 
     chosen = parse_categories(categories)
     found = find_targets(targets, model, tokenizer, checkpoint, key_in(api_key_env))
+    engine = EngineOptions(parse_options(engine_option or ()))
+    if dry_run:
+        _show_servers(found, max_model_len, engine)
+        return
     say = partial(typer.echo, err=True)
-    wanted = BfclOptions(runs, allow_failed, offline, max_model_len, out)
+    wanted = BfclOptions(runs, allow_failed, offline, max_model_len, out, engine)
     # All models answer the same cases, so that they can be compared: those that none of them was trained on.
     left_out = tuple(sorted({case for target in found for case in in_categories(target.trained_cases, chosen)}))
     ids = first_cases(bfcl_python(offline=offline, say=say), chosen, cases, left_out) if cases else {}
@@ -102,6 +114,18 @@ def bfcl(
         )
         outcomes.append(evaluate_bfcl(target, _as_trained(asked, target, instruction), wanted, say))
     _report(outcomes, as_json)
+
+
+def _show_servers(targets: "list[BfclTarget]", max_model_len: int | None, engine: "EngineOptions") -> None:
+    from egpo.config.machine import this_machine
+    from egpo.evals.bfcl.targets import serving_of
+    from egpo.serving.served import dry_run
+
+    for target in targets:
+        if target.url is not None:
+            typer.echo(f"{target.label} is served at {target.url}: no server is started")
+        else:
+            typer.echo(dry_run(serving_of(target, max_model_len, engine), python=this_machine().environments.verl))
 
 
 def _as_trained(asked: "BfclSettings", target: "BfclTarget", instruction: str) -> "BfclSettings":

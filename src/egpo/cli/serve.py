@@ -21,6 +21,10 @@ PYTHON_HELP = (
     "Python interpreter of the environment with vLLM or transformers. Default: the one that runs egpo, or that of "
     "`.env-verl` in the current folder."
 )
+ENGINE_OPTION_HELP = (
+    "Option of vLLM, by vLLM's own name; may be given several times. For example tensor_parallel_size=2, "
+    "data_parallel_size=4, gpu_memory_utilization=0.8, max_num_seqs=512, or enforce_eager."
+)
 
 
 def serve(
@@ -48,9 +52,15 @@ def serve(
         typer.Option(min=1, help="Context length: prompt and response together, in tokens. Default: the model's."),
     ] = None,
     checkpoint: Annotated[str, typer.Option(help="Checkpoint of a run: latest, best, or a step number.")] = "latest",
+    engine_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help=ENGINE_OPTION_HELP, show_default=False)
+    ] = None,
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds in which the server must become ready; else it is stopped: an error.")
     ] = 900,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the options, print the server's command, and start nothing.")
+    ] = False,
 ) -> None:
     """Serve a model with an OpenAI-compatible server until Ctrl-C is pressed.
 
@@ -58,10 +68,12 @@ def serve(
     chat template starts it, in separate fields of the answer. Requests that set no sampling options are sampled at
     temperature 1, without top-p and top-k.
 
-    Example: [cyan]egpo serve runs/first --port 8000[/]
+    Example: [cyan]egpo serve runs/first --engine-option tensor_parallel_size=2[/]
     """
     from egpo.evals.targets import find_model
     from egpo.serving.commands import Serving
+    from egpo.serving.engine_options import parse_options
+    from egpo.serving.served import dry_run as shown_command
     from egpo.serving.served import served
 
     place = find_model(model, checkpoint)
@@ -75,7 +87,11 @@ def serve(
         reasoning_parser=reasoning_parser,
         dtype=dtype,
         max_tokens=max_tokens,
+        options=parse_options(engine_option or ()),
     )
+    if dry_run:
+        typer.echo(shown_command(settings, engine=engine, python=python))
+        return
     start = served(
         settings,
         engine=engine,

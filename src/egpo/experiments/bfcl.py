@@ -12,7 +12,7 @@ from egpo.evals.bfcl.categories import in_categories, parse_categories
 from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, BfclOutcome, evaluate_bfcl, evaluation_name, training_instruction
 from egpo.evals.bfcl.passes import BfclSettings, PromptFormat
 from egpo.evals.bfcl.targets import BfclTarget
-from egpo.experiments.evaluations import find_evaluated
+from egpo.experiments.evaluations import engine_options, find_evaluated
 from egpo.experiments.experiment import Experiment, Which
 from egpo.experiments.screen import Screen
 from egpo.experiments.stage_record import StageJob
@@ -58,6 +58,8 @@ def _job(experiment: Experiment, chosen: Bfcl, which: Which, screen: Screen) -> 
             [_settings_that_matter(chosen), call.asked.prompt_format, call.asked.instruction, call.asked.template]
         ),
     }
+    if call.wanted.engine.values:
+        inputs["engine_options"] = digest_of(call.wanted.engine.values)
     if call.asked.left_out:
         inputs["left_out"] = digest_of(call.asked.left_out)
     outputs = [experiment.run.evals / f"{call.name}{suffix}" for suffix in (".json", ".jsonl")]
@@ -96,7 +98,11 @@ def _call(experiment: Experiment, chosen: Bfcl, which: Which) -> _Call:
     )
     # A trained model's evaluation is written to its run by default; for the base model the folder must be given.
     out = None if which == "trained" else experiment.run.evals
-    return _Call(BfclTarget(place.label, folder, place=place), asked, BfclOptions(num_passes=chosen.runs, out=out))
+    return _Call(
+        BfclTarget(place.label, folder, place=place),
+        asked,
+        BfclOptions(num_passes=chosen.runs, out=out, engine=engine_options(experiment.config)),
+    )
 
 
 def _trained_cases(experiment: Experiment, categories: tuple[str, ...]) -> tuple[str, ...]:

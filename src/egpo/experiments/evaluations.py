@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from egpo.config import Config
 from egpo.config.machine import model_folder, this_machine
 from egpo.errors import InputError
+from egpo.evals.bfcl.targets import EngineOptions
 from egpo.evals.evaluate import Exam, evaluate, file_name, load_exam, write_evaluation
 from egpo.evals.responses import Respondent
 from egpo.evals.server import ServedModel, Server
@@ -61,6 +62,8 @@ def _job(experiment: Experiment, which: Which, exams: Sequence[Exam], screen: Sc
         "data": data_digest(config),
         "exams": digest_of([exams, prompting, config.eval.serve]),
     }
+    if config.eval.serve and config.eval.engine_options:
+        inputs["engine_options"] = digest_of(config.eval.engine_options)
     files = [_figures_file(candidate, exam) for exam in exams]
     outputs = [path.with_suffix(suffix) for path in files for suffix in (".json", ".jsonl")]
 
@@ -125,4 +128,11 @@ def _serving(candidate: LocalTarget, config: Config) -> Serving:
         thinking=None if thinking is None else bool(thinking),
         tool_parser="none",
         reasoning_parser="none",
+        options=engine_options(config).values,
+        options_from=engine_options(config).given_by,
     )
+
+
+def engine_options(config: Config) -> EngineOptions:
+    """Return the recipe's options of vLLM, for every server that is started to evaluate a model."""
+    return EngineOptions(config.eval.engine_options, "eval.engine_options")

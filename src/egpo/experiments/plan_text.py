@@ -12,6 +12,7 @@ from egpo.experiments.stages import Selection
 from egpo.model_sources import display_name
 from egpo.model_sources.named_models import INDEXED_MODELS, is_here
 from egpo.prepared_data import require_source
+from egpo.serving.engine_options import as_words
 from egpo.tasks.sourced import GENERATOR
 
 
@@ -79,7 +80,10 @@ def eval_line(experiment: Experiment) -> str:
     count = f"{chosen.problems} problems" if chosen.problems else "the whole test split"
     exams = ", ".join(f"{exam.task} {exam.sampling.described}" for exam in exams_of(experiment.training))
     bfcl = f"; BFCL {', '.join(chosen.bfcl.categories)}, {chosen.bfcl.runs} passes" if chosen.bfcl else ""
-    return f"{' and '.join(experiment.evaluated)} on {count}: {exams}{bfcl}"
+    served = "; served by vLLM or transformers" if chosen.serve else ""
+    words = " ".join(as_words(chosen.engine_options))
+    options = f"; the server's options: {words}" if words and (chosen.serve or chosen.bfcl) else ""
+    return f"{' and '.join(experiment.evaluated)} on {count}: {exams}{bfcl}{served}{options}"
 
 
 def report_line(experiment: Experiment) -> str:

@@ -12,6 +12,7 @@ from egpo.evals.bfcl.categories import parse_categories
 from egpo.experiments.exams import exams_of, require_servable
 from egpo.experiments.experiment import Experiment
 from egpo.prepared_data import data_plan
+from egpo.serving.engine_options import refuse_own_options
 from egpo.tasks import load_task
 from egpo.verl.launch.refusals import refuse_what_verl_lacks
 
@@ -42,6 +43,7 @@ def require_later_stages(config: Config) -> None:
         faults += _faults("engine", refuse_what_verl_lacks, config)
     if config.eval.serve:
         faults += _faults("eval.serve", require_servable, config)
+    faults += _faults("eval.engine_options", refuse_own_options, config.eval.engine_options, "eval.engine_options")
     if config.eval.bfcl is not None:
         faults += _faults("eval.bfcl.categories", parse_categories, ",".join(config.eval.bfcl.categories), own=True)
     if faults:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from egpo.chat_templates import render
 from egpo.errors import InputError
 from egpo.processes.commands import run_limited
+from egpo.serving.engine_options import as_words, refuse_own_options
 from egpo.tags import THINK_TAGS
 
 Wanted = Literal["auto", "vllm", "transformers"]
@@ -187,7 +188,8 @@ class Serving:
 
     `thinking`: True or False turns it on or off, None leaves it to the template. `tool_parser` and `reasoning_parser`
     are vLLM's names; `auto` chooses by the template, `none` leaves the text as the model wrote it. The dtype `auto` is
-    the model's own, and float32 on a CPU. `more` is added to the server's command line unchanged.
+    the model's own, and float32 on a CPU. `options` are vLLM's own (`engine_options.py`), and win over what egpo sets;
+    `options_from` is where the user gave them. `more` is added to the server's command line unchanged.
     """
 
     model: str
@@ -199,6 +201,8 @@ class Serving:
     reasoning_parser: str = "auto"
     dtype: str = "auto"
     max_tokens: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    options_from: str = "--engine-option"
     more: Sequence[str] = field(default=())
 
 
@@ -211,8 +215,9 @@ def command(serving: Serving, engine: Engine, template: ChatTemplate) -> list[st
         raise InputError(
             "this would run code from a model folder, which egpo never does", where="--trust-remote-code", fix=fix
         )
+    refuse_own_options(serving.options, serving.options_from)
     build = _vllm if engine.kind == "vllm" else _transformers
-    return [engine.python, *build(serving, engine, template), *serving.more]
+    return [engine.python, *build(serving, engine, template), *as_words(serving.options), *serving.more]
 
 
 def environment(engine: Engine) -> dict[str, str]:
@@ -265,6 +270,7 @@ def _only_vllm(serving: Serving) -> Mapping[str, bool]:
         "--tool-parser": serving.tool_parser not in ("auto", "none"),
         "--reasoning-parser": serving.reasoning_parser not in ("auto", "none"),
         "--max-tokens": serving.max_tokens is not None,
+        serving.options_from: bool(serving.options),
     }
 
 

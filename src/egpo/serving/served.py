@@ -7,6 +7,8 @@ with the served name, links to the model's files, and a generation config with n
 
 import errno
 import json
+import os
+import shlex
 import signal
 import socket
 import threading
@@ -23,6 +25,7 @@ from egpo.config.machine import require_model_place
 from egpo.errors import InputError, stop_signals
 from egpo.processes.guarded import GuardedProcess, OnLine
 from egpo.serving.commands import Engine, Serving, Wanted, command, environment, find_engine, read_template
+from egpo.serving.engine_options import check_server
 from egpo.waits import waiting
 
 _GENERATION = "generation_config.json"
@@ -91,6 +94,17 @@ def _unwatched(seconds: float) -> None:
     pass
 
 
+def dry_run(serving: Serving, *, engine: Wanted = "auto", python: str | None = None) -> str:
+    """Return the command that `served` would start, for a shell. Options are checked as there; nothing is started."""
+    found = find_engine(engine, python)
+    model = _model(serving.model)
+    words = command(replace(serving, model=model), found, read_template(model))
+    if found.kind == "vllm":
+        check_server(serving.options, found.python, found.on_cpu, words[3:], serving.options_from)
+    added = [f"{name}={shlex.quote(value)}" for name, value in environment(found).items() if name not in os.environ]
+    return shlex.join(words) if not added else " ".join([*added, shlex.join(words)])
+
+
 @contextmanager
 def served(
     serving: Serving | str,
@@ -114,6 +128,8 @@ def served(
     model = _model(wanted.model)
     settings = replace(wanted, model=model, port=port)
     words = command(settings, found, read_template(model))
+    if found.kind == "vllm":
+        check_server(settings.options, found.python, found.on_cpu, words[3:], settings.options_from)
     with _ended_by_exceptions(), TemporaryDirectory(prefix="egpo-serve-", ignore_cleanup_errors=True) as folder:
         variables = environment(found)
         if found.kind == "transformers":

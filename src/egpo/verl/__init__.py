@@ -4,6 +4,7 @@ Plug-in. Input: verl's batch. Output: advantages, metrics, dumps of responses. I
 
 - `plugin.py`: verl imports it in every process; it registers the rest when verl imports the modules concerned
 - `settings.py`, `plugin_checks.py`: read verl's configuration, and refuse settings under which entropy is missing
+- `verl_names.py`: the names of verl that all of this uses, checked on a version that was not run
 - `overrides.py`, `imports.py`: accept our keys on verl's command line; run code after a module is imported
 - `trainers.py`: verl's trainers with our steps; `rows.py`: the batch; `measures.py`: entropy per segment, metrics
 - `estimators.py`, `losses.py`: our estimators and loss forms as verl calls them, and which ones verl has itself

@@ -46,10 +46,12 @@ def _uses_us(argument: str) -> bool:
 
 
 def _register_hooks() -> None:
+    from egpo.errors import NOTICE_PREFIX
     from egpo.verl.imports import when_imported
     from egpo.verl.settings import installed_version, require_supported
 
-    require_supported(installed_version())
+    if notice := require_supported(installed_version()):
+        print(f"{NOTICE_PREFIX}{notice}", file=sys.stderr, flush=True)
     for name, hook in HOOKS.items():
         when_imported(name, _with_printed_errors(hook))
 

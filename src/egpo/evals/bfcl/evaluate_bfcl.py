@@ -19,7 +19,7 @@ from egpo.environments.bfcl.interpreter import bfcl_python
 from egpo.errors import InputError, warn_once
 from egpo.evals.bfcl.categories import MULTI_TURN, first_cases, in_categories
 from egpo.evals.bfcl.passes import BfclSettings, built_prompt, run_pass
-from egpo.evals.bfcl.targets import BfclTarget, running_server
+from egpo.evals.bfcl.targets import NO_OPTIONS, BfclTarget, EngineOptions, running_server
 from egpo.evals.bfcl.verdicts import (
     CaseVerdict,
     category_figures,
@@ -125,7 +125,8 @@ class BfclOptions:
 
     `allow_failed`: keep the evaluation if some generations failed. `offline`: do not install BFCL's environment.
     `max_model_len`: context length, in tokens, of a server that is started for the evaluation; None: the model's own.
-    `out`: folder for the evaluation; None: the run's `evals` folder, or `./evals`.
+    `out`: folder for the evaluation; None: the run's `evals` folder, or `./evals`. `engine`: options of vLLM for a
+    server that is started.
     """
 
     num_passes: int = 1
@@ -133,6 +134,7 @@ class BfclOptions:
     offline: bool = False
     max_model_len: int | None = None
     out: Path | None = None
+    engine: EngineOptions = NO_OPTIONS
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ def evaluate_bfcl(
     found = prompt_mismatches(target, asked, python, raw / "prompt")
     passes: list[list[CaseVerdict]] = []
     path = folder / f"{name}.json"
-    with running_server(target, wanted.max_model_len, asked.timeout_s) as server:
+    with running_server(target, wanted.max_model_len, asked.timeout_s, wanted.engine) as server:
         whole = replace(asked, url=server.url, served_name=server.served_name, context=wanted.max_model_len)
         for number in range(1, wanted.num_passes + 1):
             work = raw / f"pass_{number}"

@@ -9,11 +9,12 @@ import json
 import re
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -220,19 +221,44 @@ def _require_known(server: Server, name: str, names: Sequence[str]) -> None:
         raise InputError(f"the server does not answer for `{name}` ({error})", where=server.url, fix=fix) from error
 
 
+@dataclass(frozen=True)
+class EngineOptions:
+    """Options of vLLM for servers that are started, and where the user gave them."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    given_by: str = "--engine-option"
+
+
+NO_OPTIONS = EngineOptions()
+
+
+def serving_of(target: BfclTarget, max_model_len: int | None, options: EngineOptions) -> Serving:
+    """Return the server's settings. BFCL builds prompts and parses calls itself, so the server needs no parsers."""
+    assert target.place is not None
+    model = model_folder(target.place.model)
+    return Serving(
+        model,
+        Path(model).name,
+        max_tokens=max_model_len,
+        tool_parser="none",
+        reasoning_parser="none",
+        options=options.values,
+        options_from=options.given_by,
+    )
+
+
 @contextmanager
 def running_server(
-    target: BfclTarget, max_model_len: int | None = None, timeout_s: float = 3600.0
+    target: BfclTarget,
+    max_model_len: int | None = None,
+    timeout_s: float = 3600.0,
+    options: EngineOptions = NO_OPTIONS,
 ) -> Iterator[RunningServer]:
-    """Yield the server at the target's URL, or start one that runs until the `with` block ends."""
+    """Yield the server at the target's URL, or start one with these options, which runs until the block ends."""
     if target.url is not None:
         retries = RetryPolicy(timeout_s=timeout_s)
         with keyless_address(Server(target.url, api_key=target.api_key, retries=retries)) as url:
             yield RunningServer(url, target.served_name)
         return
-    assert target.place is not None
-    model = model_folder(target.place.model)
-    # BFCL builds prompts and parses calls itself, so the server needs no parsers.
-    serving = Serving(model, Path(model).name, max_tokens=max_model_len, tool_parser="none", reasoning_parser="none")
-    with served(serving, python=this_machine().environments.verl) as server:
+    with served(serving_of(target, max_model_len, options), python=this_machine().environments.verl) as server:
         yield RunningServer(server.url, server.model_name)

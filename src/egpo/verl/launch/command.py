@@ -11,6 +11,7 @@ from egpo.config import Config
 from egpo.config.machine import this_machine
 from egpo.rewards.sandbox.selection import VARIABLE as SANDBOX_VARIABLE
 from egpo.verl.cpu import launch_settings as cpu
+from egpo.verl.launch.hosts import Host, host_environment
 from egpo.verl.launch.hydra_overrides import format_override
 from egpo.verl.launch.translation import Setting
 from egpo.verl.settings import VARIABLE as DUMPS_VARIABLE
@@ -39,9 +40,16 @@ class Command:
         return " \\\n  ".join([*added, shlex.join(self.arguments[:3]), *map(shlex.quote, self.arguments[3:])])
 
 
-def command(config: Config, settings: Sequence[Setting], python: str, metrics: Path, launch_id: str) -> Command:
+def command(
+    config: Config,
+    settings: Sequence[Setting],
+    python: str,
+    metrics: Path,
+    launch_id: str,
+    host: Host | None = None,
+) -> Command:
     """Return the command that starts verl. In a Ray cluster, a setting of Ray passes our environment to the workers."""
-    environment = _environment(config, metrics) | {MARK: launch_id}
+    environment = _environment(config, metrics) | host_environment(config, host) | {MARK: launch_id}
     if config.verl.address is not None:
         handed = [
             Setting(f"ray_kwargs.ray_init.runtime_env.env_vars.{name}", value, "verl.address")

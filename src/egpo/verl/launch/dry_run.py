@@ -11,6 +11,7 @@ from egpo.config import Config
 from egpo.runs.folder import RunFolder
 from egpo.support import VERL_VERSION
 from egpo.verl.launch.command import MARK, METRICS_VARIABLE, Command, command, verl_python
+from egpo.verl.launch.hosts import Host, look_at_host
 from egpo.verl.launch.hydra_overrides import format_value
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.mirror import VerlCheckpoints
@@ -25,30 +26,41 @@ WIDTHS = (40, 14, 24, 34)
 """Widths of the columns: 120 characters with the spaces between them and before a key."""
 
 
-def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = None) -> str:
+def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = None, host: Host | None = None) -> str:
     """Return as text: the command, settings known only at launch, settings without effect, and a table.
 
     The table lists the settings that differ from verl's defaults. Recipes that a launch would refuse are refused here,
-    as far as that can be known.
+    as far as that can be known. Sizes are those for `host`; by default for this machine.
     """
     start = _start(config, resume=resume, resume_from=resume_from)
-    settings = planned_settings(config, start)
+    if host is None and config.verl.device == "cuda":
+        host = look_at_host(verl_python(config))
+    settings = planned_settings(config, start, host)
     differing = [setting for setting in settings if _differs(setting)]
     kept = f"{len(settings) - len(differing)} more settings equal the defaults of verl {VERL_VERSION}."
-    notes = [*_known_at_launch(config, start), *ineffective_settings(config)]
+    notes = [*_known_at_launch(config, start, host), *ineffective_settings(config)]
     return "\n".join(
-        [str(planned_command(config, settings)), "", *notes, "", *_table(differing), "", kept, "Nothing was started."]
+        [
+            str(planned_command(config, settings, host)),
+            "",
+            *notes,
+            "",
+            *_table(differing),
+            "",
+            kept,
+            "Nothing was started.",
+        ]
     )
 
 
-def planned_settings(config: Config, start: int = 0) -> list[Setting]:
+def planned_settings(config: Config, start: int = 0, host: Host | None = None) -> list[Setting]:
     refuse_what_verl_lacks(config)
     places = _places(config)
-    return translate(config, places, planned_files(config, places), start)
+    return translate(config, places, planned_files(config, places), start, host)
 
 
-def planned_command(config: Config, settings: list[Setting]) -> Command:
-    return command(config, settings, verl_python(config), _places(config).metrics_of("1"), "1")
+def planned_command(config: Config, settings: list[Setting], host: Host | None = None) -> Command:
+    return command(config, settings, verl_python(config), _places(config).metrics_of("1"), "1", host)
 
 
 def _start(config: Config, *, resume: bool, resume_from: int | None) -> int:
@@ -60,19 +72,22 @@ def _start(config: Config, *, resume: bool, resume_from: int | None) -> int:
     return 0
 
 
-def _known_at_launch(config: Config, start: int) -> list[str]:
+def _known_at_launch(config: Config, start: int, host: Host | None) -> list[str]:
     """Return a line for each group of settings whose value may differ at launch."""
     lines = [f"{MARK} and the name in {METRICS_VARIABLE} are new at every launch."]
     places = _places(config)
     files = planned_files(config, places)
     if files.longest_prompt_source != LIMIT:
         longer = replace(files, longest_prompt=files.longest_prompt * 1000)
-        shown, other = (translate(config, places, one, start) for one in (files, longer))
+        shown, other = (translate(config, places, one, start, host) for one in (files, longer))
         keys = [one.key for one, two in zip(shown, other, strict=True) if one.value != two.value]
         lines.append(
             f"Assuming {files.longest_prompt} tokens for the longest prompt, which is measured at launch "
             f"(rollout.max_prompt_tokens sets it): {', '.join(keys)}."
         )
+    if host is not None and config.verl.device == "cuda":
+        more = "" if host.gpu_bytes else "; vLLM's share of the memory is reduced at launch if the model needs more"
+        lines.append(f"Sized for this machine: {host}{more}. Sizes are those of the machine that starts verl.")
     return lines
 
 

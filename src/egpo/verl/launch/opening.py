@@ -23,6 +23,7 @@ from egpo.tasks import Dataset, Task, load_task
 from egpo.tasks.loading import sandbox_tier
 from egpo.tasks.sourced import SourcedTask
 from egpo.verl.episode_player import require_kept_history
+from egpo.verl.launch.hosts import Host
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.mirror import Mirror, VerlCheckpoints, adopt_figures, move_rollouts, recorded_steps
 from egpo.verl.launch.preflight import (
@@ -31,6 +32,7 @@ from egpo.verl.launch.preflight import (
     load_tokenizer,
     require_context,
     require_devices,
+    require_free_gpus,
     require_free_ports,
     require_verl,
 )
@@ -49,6 +51,7 @@ class Launch:
     settings: list[Setting]
     start: int
     mirror: Mirror
+    host: Host | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +76,7 @@ def open_launch(config: Config, view: LiveView, *, resume: bool, resume_from: in
         ledger = Ledger(opening.folder, view, run.trackers, config.watch.samples)
         mirror = Mirror(config, opening.places, ledger, run.start)
         python = run.loaded.installed.python
-        yield Launch(config, opening.places, python, opening.settings, run.start, mirror)
+        yield Launch(config, opening.places, python, opening.settings, run.start, mirror, run.loaded.installed.host)
 
 
 class VerlOpening(RunOpening[_Checked]):
@@ -142,6 +145,7 @@ class VerlOpening(RunOpening[_Checked]):
         self._view.stage("write data")
         files = write_problems(config, self.places, checked.task, checked.tokenizer)
         require_context(model_place(config.model.path), files.longest_prompt + config.rollout.max_response_tokens)
-        self.settings = translate(config, self.places, files, step)
+        self.settings = translate(config, self.places, files, step, checked.installed.host)
         require_free_ports(self.settings)
+        require_free_gpus(self.settings, checked.installed)
         return files

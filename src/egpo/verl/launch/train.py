@@ -67,7 +67,7 @@ def train(
 def _run(launch: Launch, view: LiveView, stops: StopSignals) -> Ending:
     config, launch_id = launch.config, secrets.token_hex(8)
     metrics = launch.places.metrics_of(launch_id)
-    words = command(config, launch.settings, launch.python, metrics, launch_id)
+    words = command(config, launch.settings, launch.python, metrics, launch_id, launch.host)
     view.stage("start verl")
     view.say(f"verl's own log: {launch.places.log}")
     verl = start(words, launch.places.log)

@@ -15,6 +15,7 @@ from typing import Any
 from egpo.config import Config
 from egpo.config.machine import require_model_place
 from egpo.verl.cpu import launch_settings as cpu
+from egpo.verl.launch.hosts import USUAL_WORKERS, Host, host_settings
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import ProblemFiles
 from egpo.verl.launch.schema.known import leaves
@@ -39,11 +40,14 @@ def merged(settings: Iterable[Setting]) -> list[Setting]:
     return list({setting.key: setting for setting in settings}.values())
 
 
-def translate(config: Config, places: VerlPlaces, files: ProblemFiles, start: int = 0) -> list[Setting]:
+def translate(
+    config: Config, places: VerlPlaces, files: ProblemFiles, start: int = 0, host: Host | None = None
+) -> list[Setting]:
     """Return every setting that the recipe makes in verl, each key once.
 
-    Later settings win: first what a CPU needs, then our sections, last the recipe's own keys below `verl:`. `start` is
-    the step to resume from, 0 for a new run. Call `refuse_what_verl_lacks` first.
+    Later settings win: first what a CPU needs, then our sections and the sizes for the machine `host` (None: verl's
+    own), last the recipe's own keys below `verl:`. `start` is the step to resume from, 0 for a new run. Call
+    `refuse_what_verl_lacks` first.
     """
     return merged(
         [
@@ -55,6 +59,7 @@ def translate(config: Config, places: VerlPlaces, files: ProblemFiles, start: in
             *update_settings(config, files.longest_prompt),
             *trainer_settings(config, places, start),
             *machine_settings(config),
+            *settings_of_host(config, host),
             *(Setting(key, value, "verl") for key, value in leaves(config.verl.raw)),
         ]
     )
@@ -350,7 +355,6 @@ def _micro_batches(config: Config, longest_prompt: int) -> Iterator[Setting]:
 
 WEIGHTS_PER_GPU = 10e9
 """Maximum number of weights per GPU; vLLM splits a larger model over several GPUs."""
-_NUM_WORKERS = 8
 
 
 def platform_settings(config: Config, *, joins: bool) -> Iterator[Setting]:
@@ -372,7 +376,14 @@ def machine_settings(config: Config) -> Iterator[Setting]:
     # By default Ray would join the cluster that was started last on this machine.
     yield Setting("ray_kwargs.ray_init.address", verl.address or "local", "verl.address")
     if verl.device == "cuda":
-        yield Setting(f"{ROLLOUT}.agent.num_workers", min(_NUM_WORKERS, config.rollout.prompts), "rollout.prompts")
+        yield Setting(f"{ROLLOUT}.agent.num_workers", min(USUAL_WORKERS, config.rollout.prompts), "rollout.prompts")
+
+
+def settings_of_host(config: Config, host: Host | None) -> Iterator[Setting]:
+    """Yield what verl needs on this machine with GPUs: the numbers of processes, memory and attention (`hosts.py`)."""
+    if host is not None and config.verl.device == "cuda":
+        for key, value in host_settings(config, host, num_weights(model_place(config.model.path))):
+            yield Setting(key, value, f"this machine: {host.reason(key)}")
 
 
 def tensor_parallel(config: Config) -> int:

@@ -1,0 +1,212 @@
+"""Options of vLLM that the user passes through: `--engine-option tensor_parallel_size=2`, `eval.engine_options`.
+
+The names are vLLM's own, with `_` or `-`. `check_engine_options` asks vLLM's parser, in vLLM's environment, whether an
+option exists and takes this value, and compares the GPUs that it needs with those that are there. Nothing of vLLM is
+imported in this process.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from egpo.errors import InputError, nearest, notify_once
+from egpo.gpus import Gpu, read_gpus, require_free_memory
+
+Options = Mapping[str, Any]
+"""vLLM's options: name -> value. True and False turn a switch on and off; a mapping or a list is passed as JSON."""
+
+SET_BY_EGPO = {
+    "model": "give the model as MODEL",
+    "served-model-name": "use --name",
+    "host": "use --host",
+    "port": "use --port",
+    "max-model-len": "use --max-tokens (`egpo serve`) or --max-model-len (`egpo eval bfcl`)",
+    "reasoning-parser": "use --reasoning-parser",
+    "tool-call-parser": "use --tool-parser",
+}
+"""Options that egpo sets itself, and how to set them instead."""
+USUAL_SHARE = 0.9
+"""vLLM's default share of the GPU memory, if its parser does not say."""
+_LIMIT_S = 300
+
+
+def parse_options(words: Iterable[str], where: str = "--engine-option") -> dict[str, Any]:
+    """Return the options in `name=value` words. A name alone turns a switch on, as do `true` and `yes`.
+
+    >>> parse_options(["tensor_parallel_size=2", "enforce-eager", "enable_prefix_caching=false"])
+    {'tensor-parallel-size': '2', 'enforce-eager': True, 'enable-prefix-caching': False}
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, has_value, text = word.partition("=")
+        if not name.strip("-_ "):
+            fix = "write name=value, as in tensor_parallel_size=2"
+            raise InputError(f"`{word}` has no name", where=where, fix=fix)
+        value: Any = {"true": True, "false": False}.get(text.lower(), text) if has_value else True
+        found[option_name(name)] = value
+    return found
+
+
+def option_name(name: str) -> str:
+    """Return an option's name as vLLM's parser has it, without leading dashes."""
+    head, dot, rest = name.strip().lstrip("-").partition(".")
+    return head.replace("_", "-") + dot + rest
+
+
+def as_words(options: Options) -> list[str]:
+    """Return the options as words of vLLM's command line.
+
+    >>> as_words({"tensor_parallel_size": 2, "enforce_eager": True, "enable_prefix_caching": False})
+    ['--tensor-parallel-size', '2', '--enforce-eager', '--no-enable-prefix-caching']
+    """
+    words = []
+    for key, value in options.items():
+        name = option_name(key)
+        if value is True:
+            words.append(f"--{name}")
+        elif value is False:
+            words.append(f"--no-{name}")
+        elif value is not None:
+            plain = str(value) if isinstance(value, str | int | float) else json.dumps(value)
+            words += [f"--{name}", plain]
+    return words
+
+
+def refuse_own_options(options: Options, where: str = "--engine-option") -> None:
+    """Raise InputError for an option that egpo sets itself, or that would run code from a model folder."""
+    for key in options:
+        name = option_name(key)
+        if name == "trust-remote-code":
+            fix = "leave the option out, and use a version of the model whose classes are in transformers"
+            raise InputError("this would run code from a model folder, which egpo never does", where=where, fix=fix)
+        if name in SET_BY_EGPO:
+            raise InputError(f"egpo sets vLLM's `{name}` itself", where=where, fix=SET_BY_EGPO[name])
+
+
+@dataclass(frozen=True)
+class ParsedCommand:
+    """What vLLM's parser says about a command line: all options that it has, its complaint, and what it understood."""
+
+    names: tuple[str, ...]
+    fault: str
+    tensor_parallel: int
+    data_parallel: int
+    pipeline_parallel: int
+    memory_share: float
+
+    @property
+    def num_gpus(self) -> int:
+        return self.tensor_parallel * self.data_parallel * self.pipeline_parallel
+
+
+# Run by vLLM's interpreter. vLLM moved its parser between versions.
+_QUESTION = """
+import contextlib, importlib, io, json, sys
+for name in ("vllm.utils.argparse_utils", "vllm.utils"):
+    with contextlib.suppress(ImportError, AttributeError):
+        parser_class = importlib.import_module(name).FlexibleArgumentParser
+        break
+for name in ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args"):
+    with contextlib.suppress(ImportError, AttributeError):
+        make = importlib.import_module(name).make_arg_parser
+        break
+parser = make(parser_class())
+names = sorted({option.lstrip("-") for action in parser._actions for option in action.option_strings})
+said, fault, parsed = io.StringIO(), "", None
+try:
+    with contextlib.redirect_stderr(said):
+        parsed = parser.parse_args(sys.argv[1:])
+except SystemExit:
+    fault = (said.getvalue().strip().splitlines() or ["refused"])[-1]
+except Exception as error:
+    fault = str(error) or type(error).__name__
+get = lambda key, usual: usual if parsed is None else getattr(parsed, key, None) or usual
+print("OPTIONS" + json.dumps({
+    "names": names, "fault": fault, "tensor_parallel": get("tensor_parallel_size", 1),
+    "data_parallel": get("data_parallel_size_local", None) or get("data_parallel_size", 1),
+    "pipeline_parallel": get("pipeline_parallel_size", 1),
+    "memory_share": get("gpu_memory_utilization", 0.9)}))
+"""
+
+
+@cache
+def ask_parser(python: str, words: tuple[str, ...]) -> ParsedCommand | None:
+    """Return what vLLM's own parser says about these words; None if it cannot be asked in this version of vLLM."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _QUESTION, *words],
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            env={**os.environ, "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    _, marked, answer = done.stdout.rpartition("OPTIONS")
+    if not marked:
+        return None
+    held = json.loads(answer)
+    return ParsedCommand(**{**held, "names": tuple(held["names"])})
+
+
+def check_engine_options(options: Options, python: str, words: Sequence[str], where: str) -> ParsedCommand | None:
+    """Raise InputError if vLLM has no such option, naming the nearest one, or does not take its value.
+
+    `words` is the whole command line of the server after `-m module`. Without options nothing is asked, since
+    importing vLLM takes seconds.
+    """
+    if not options:
+        return None
+    refuse_own_options(options, where)
+    parsed = ask_parser(python, tuple(words))
+    if parsed is None:
+        notify_once("vLLM's parser could not be asked: engine options are not checked before the server starts")
+        return None
+    known = {name.replace("_", "-") for name in parsed.names}
+    for key in options:
+        name = option_name(key).partition(".")[0].rstrip("+")
+        if name not in known:
+            raise InputError(f"vLLM has no option `{key}`", where=where, fix=nearest(name, known - _negated(known)))
+    if parsed.fault:
+        fault = parsed.fault.partition("error: ")[2] or parsed.fault
+        raise InputError(f"vLLM refuses it: {fault}", where=where, fix="see `vllm serve --help=all` for its values")
+    return parsed
+
+
+def _negated(names: set[str]) -> set[str]:
+    return {name for name in names if name.removeprefix("no-") in names and name.startswith("no-")}
+
+
+def require_gpus(parsed: ParsedCommand | None, on_cpu: bool, gpus: Sequence[Gpu] | None, where: str) -> None:
+    """Raise InputError if the server needs more GPUs than there are, or if other processes fill them.
+
+    `gpus` is None if they are not known; then vLLM itself finds such a fault, a minute later. Without engine options
+    (`parsed` is None) the server needs one GPU and vLLM's default share of its memory.
+    """
+    needed, share = (1, USUAL_SHARE) if parsed is None else (parsed.num_gpus, parsed.memory_share)
+    if on_cpu:
+        if needed > 1:
+            what = f"{needed} GPUs are needed, and this vLLM is built for CPUs, where one process serves a model"
+            raise InputError(what, where=where, fix="leave the parallel sizes out, or use a vLLM for GPUs (--python)")
+        return
+    if gpus is None:
+        return
+    if needed > len(gpus):
+        sizes = "" if parsed is None else (
+            f" (tensor parallel {parsed.tensor_parallel} x data parallel {parsed.data_parallel}"
+            + (f" x pipeline parallel {parsed.pipeline_parallel}" if parsed.pipeline_parallel > 1 else "")
+            + ")"
+        )  # fmt: skip
+        fix = f"lower them to {len(gpus)} GPUs in all" if gpus else "make a GPU visible (CUDA_VISIBLE_DEVICES)"
+        raise InputError(f"{needed} GPUs are needed{sizes}, and {len(gpus)} can be used", where=where, fix=fix)
+    require_free_memory(gpus[:needed], share, "the engine option gpu_memory_utilization", "vLLM")
+
+
+def check_server(options: Options, python: str, on_cpu: bool, words: Sequence[str], where: str) -> None:
+    """Check the options and GPUs of a vLLM server before it is started."""
+    parsed = check_engine_options(options, python, words, where)
+    require_gpus(parsed, on_cpu, None if on_cpu else read_gpus(), where)

@@ -1,0 +1,188 @@
+"""Sizes verl for the machine that it runs on: few cores, one GPU, no flash-attn.
+
+verl's defaults are those of a node with eight GPUs and about a hundred cores: on 16 cores Ray waits for ever for CPUs
+that do not exist. `host_settings` derives the numbers of processes, Ray's CPUs, vLLM's share of the memory and the
+attention from what the machine has. It changes only what does not fit: with 96 cores and flash-attn nothing but Ray's
+numbers of CPUs and GPUs is set. Keys that the recipe sets below `verl:` win.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from egpo.gpus import read_gpus
+from egpo.support import GRADIENT_BYTES, MOMENT_BYTES
+
+if TYPE_CHECKING:
+    from egpo.config import Config
+
+# Run by verl's interpreter. A container may have fewer cores (cgroup) than the machine. It imports no torch.
+HOST_CODE = """
+import os
+from importlib.util import find_spec
+def _cores():
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+        return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):
+        return cores
+def _memory():
+    try:
+        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None
+    try:
+        with open("/sys/fs/cgroup/memory.max") as file:
+            return min(whole, int(file.read()))
+    except (OSError, ValueError):
+        return whole
+host = {"cores": _cores(), "memory_bytes": _memory(), "flash_attention": find_spec("flash_attn") is not None}
+"""
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine that starts verl: cores, main memory, memory of its smallest GPU (None: unknown), and flash-attn."""
+
+    cores: int
+    flash_attention: bool
+    memory_bytes: float | None = None
+    gpu_bytes: float | None = None
+
+    def reason(self, key: str) -> str:
+        """Return what of this machine a setting of verl follows from."""
+        if key.startswith(_MODEL):
+            return "no flash-attn"
+        if key.endswith("num_gpus"):
+            return "verl.gpus"
+        return "memory of a GPU" if key.endswith("gpu_memory_utilization") else f"{self.cores} cores"
+
+    def __str__(self) -> str:
+        gpu = "GPU memory not known here" if self.gpu_bytes is None else f"{self.gpu_bytes / 2**30:.0f} GiB per GPU"
+        return f"{self.cores} cores, {gpu}, {'with' if self.flash_attention else 'without'} flash-attn"
+
+
+def look_at_host(python: str) -> Host:
+    """Return this machine as verl's interpreter sees it, without importing torch.
+
+    An interpreter that cannot be run counts as one without flash-attn: a dry run needs no verl.
+    """
+    held: Mapping[str, Any] = {}
+    for one in (python, sys.executable):
+        code = f"{HOST_CODE}\nimport json\nprint(json.dumps(host))"
+        try:
+            done = subprocess.run([one, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+            held = json.loads(done.stdout)
+            break
+        except (OSError, ValueError, subprocess.SubprocessError):
+            continue
+    gpus = read_gpus()
+    least = min((gpu.total_bytes for gpu in gpus), default=None) if gpus else None
+    return Host(**{"cores": os.cpu_count() or 1, "flash_attention": False, **held}, gpu_bytes=least)
+
+
+USUAL_WORKERS = 8
+"""verl's default for storage units, reward workers, agent loop workers and workers of the data loader."""
+FEW_CORES = 32
+"""With fewer cores, the data loader runs in the driver, and Ray starts no dashboard."""
+CORES_PER_AGENT, CORES_PER_REWARD, CORES_PER_STORAGE = 4, 8, 12
+"""One process of each kind for this many cores, at most `USUAL_WORKERS`. With 96 cores these are verl's defaults."""
+CPUS_PER_GPU = 3
+"""CPUs that verl reserves in Ray per GPU (`max_colocate_count` in verl/single_controller/ray/base.py)."""
+OBJECT_STORE_BYTES = 2e9
+"""Size of Ray's object store on a machine with few cores. Batches travel through TransferQueue, not through it."""
+USUAL_SHARE = 0.5
+"""verl's default of vLLM's share of the GPU memory."""
+RESERVED_BYTES = 6e9
+"""Bytes of a GPU that are kept for CUDA's contexts, NCCL and fragmentation, beside vLLM and the trainer's state."""
+STATE_BYTES = 4 + GRADIENT_BYTES + MOMENT_BYTES
+"""Bytes per weight of the trainer: verl keeps weights, gradients and moments in float32."""
+
+_MODEL, _ROLLOUT, _RAY = "actor_rollout_ref.model", "actor_rollout_ref.rollout", "ray_kwargs.ray_init"
+ATTENTION = f"{_MODEL}.override_config.attn_implementation"
+STORAGE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Numbers of verl's processes by kind."""
+
+    agents: int
+    rewards: int
+    storage: int
+    loaders: int
+
+    def ray_cpus(self, ranks: int) -> int:
+        """Return the CPUs that Ray must have: reserved ones, and one for each process that needs one to be placed."""
+        controller, driver = 1, 1
+        return CPUS_PER_GPU * ranks + self.storage + controller + driver + self.agents + self.rewards
+
+
+def processes_for(cores: int, prompts: int) -> Processes:
+    """Return how many processes fit the cores: at least one of each kind, at most verl's defaults."""
+    agents, rewards, storage = (
+        max(1, min(USUAL_WORKERS, cores // each)) for each in (CORES_PER_AGENT, CORES_PER_REWARD, CORES_PER_STORAGE)
+    )
+    return Processes(min(agents, prompts), rewards, storage, 0 if cores < FEW_CORES else USUAL_WORKERS)
+
+
+def memory_share(gpu_bytes: float, weights: float, ranks: int) -> float:
+    """Return vLLM's share of the GPU memory: verl's default, or what the trainer's state leaves, in steps of 0.05."""
+    left = 1 - (STATE_BYTES * weights / ranks + RESERVED_BYTES) / gpu_bytes
+    return max(0.1, min(USUAL_SHARE, int(left * 20) / 20))
+
+
+def host_settings(config: "Config", host: Host, weights: float) -> Iterator[tuple[str, Any]]:
+    """Yield keys of verl with the values that this machine needs. `weights` is the model's number of weights."""
+    verl = config.verl
+    # Without flash-attn, verl's default attention fails at the start, and so do batches without padding.
+    if not host.flash_attention and _given(verl.raw, ATTENTION) is None:
+        yield ATTENTION, "sdpa"
+        yield f"{_MODEL}.use_remove_padding", False
+    if host.gpu_bytes is not None:
+        share = memory_share(host.gpu_bytes, weights, verl.ranks)
+        if share < USUAL_SHARE:
+            yield f"{_ROLLOUT}.gpu_memory_utilization", share
+    if verl.address is not None:  # the sizes of a cluster are those of its nodes, set by `ray start`
+        return
+    processes = processes_for(host.cores, config.rollout.prompts)
+    yield f"{_RAY}.num_cpus", max(host.cores, processes.ray_cpus(verl.ranks))
+    yield f"{_RAY}.num_gpus", verl.gpus
+    yield f"{_ROLLOUT}.agent.num_workers", processes.agents
+    if processes.rewards < USUAL_WORKERS:
+        yield "reward.num_workers", processes.rewards
+    if processes.storage < USUAL_WORKERS:
+        yield STORAGE_UNITS, processes.storage
+    if host.cores < FEW_CORES:
+        yield "data.dataloader_num_workers", processes.loaders
+        yield f"{_RAY}.include_dashboard", False
+        yield f"{_RAY}.object_store_memory", int(min(OBJECT_STORE_BYTES, 0.3 * (host.memory_bytes or 1e12)))
+
+
+def _given(raw: Mapping[str, Any], key: str) -> Any:
+    found: Any = raw
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+STARTING_SLOWLY = {
+    # Seconds that a worker may take to start: 60 are not enough when a dozen of them import vLLM on a few cores.
+    "RAY_worker_register_timeout_seconds": "300",
+    # Workers that Ray starts in advance are useless under verl's own environment for its workers.
+    "RAY_prestart_worker_first_driver": "0",
+}
+"""Environment variables of Ray for a machine with few cores, unless the user has set them."""
+
+
+def host_environment(config: "Config", host: Host | None) -> dict[str, str]:
+    """Return the environment variables that Ray needs on this machine, as far as they are not set already."""
+    if config.verl.device != "cuda" or host is None or host.cores >= FEW_CORES or config.verl.address is not None:
+        return {}
+    return {name: value for name, value in STARTING_SLOWLY.items() if name not in os.environ}

@@ -1,0 +1,193 @@
+"""Options of vLLM pass through to the server, and a wrong one is named before anything starts."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from egpo.errors import InputError
+from egpo.gpus import Gpu, parse_gpus, visible
+from egpo.serving import engine_options
+from egpo.serving.commands import ChatTemplate, Engine, Serving, command
+from egpo.serving.engine_options import (
+    ParsedCommand,
+    as_words,
+    check_engine_options,
+    check_server,
+    option_name,
+    parse_options,
+    require_gpus,
+)
+from egpo.serving.served import dry_run
+
+STAND_IN = str(Path(__file__).with_name("stand_in.py"))
+GIB = 2**30
+PLAIN = ChatTemplate(None, opens_thinking=False, may_switch=False)
+WHERE = "--engine-option"
+
+
+def gpus(*free, total=80):
+    return [Gpu(index, total * GIB, one * GIB) for index, one in enumerate(free)]
+
+
+def parsed(tensor=1, data=1, pipeline=1, share=0.9):
+    return ParsedCommand((), "", tensor, data, pipeline, share)
+
+
+def test_options_follow_what_egpo_sets_so_that_they_win():
+    options = parse_options(
+        ["tensor_parallel_size=2", "--dtype=float16", "enforce_eager", "enable_prefix_caching=false"]
+    )
+    words = command(Serving("/m", "m", options=options), Engine("vllm", "python", on_cpu=False), PLAIN)
+    assert words[-5:] == ["2", "--dtype", "float16", "--enforce-eager", "--no-enable-prefix-caching"]
+    assert max(at for at, word in enumerate(words) if word == "--dtype") > words.index("--override-generation-config")
+
+
+def test_values_of_a_recipe_are_passed_in_their_form():
+    options = {"max_num_seqs": 8, "gpu_memory_utilization": 0.5, "compilation_config": {"mode": 3}, "seed": None}
+    assert as_words(options) == [
+        *("--max-num-seqs", "8", "--gpu-memory-utilization", "0.5", "--compilation-config", '{"mode": 3}')
+    ]
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z]{2,6}([_-][a-z]{2,6})?", fullmatch=True), st.integers(0, 99), max_size=4))
+def test_a_name_means_the_same_with_either_dash(options):
+    words = [f"{name}={value}" for name, value in options.items()]
+    other = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    assert parse_options(words) == parse_options(other)
+    assert as_words(parse_options(words)) == as_words({option_name(name): value for name, value in options.items()})
+
+
+@pytest.mark.parametrize(
+    ("option", "fault"),
+    [
+        ("port=9", "egpo sets vLLM's `port` itself; use --port"),
+        ("served_model_name=x", "use --name"),
+        ("trust_remote_code", "this would run code from a model folder"),
+        ("=3", "`=3` has no name"),
+    ],
+)
+def test_options_that_are_not_the_user_s(option, fault):
+    with pytest.raises(InputError) as caught:
+        command(Serving("/m", "m", options=parse_options([option])), Engine("vllm", "python", on_cpu=False), PLAIN)
+    assert fault in str(caught.value)
+
+
+def test_transformers_has_no_such_options():
+    serving = Serving("/m", "m", options={"max_num_seqs": 3}, options_from="eval.engine_options")
+    with pytest.raises(InputError, match=r"eval\.engine_options: `transformers serve` has no such setting"):
+        command(serving, Engine("transformers", "python", on_cpu=False), PLAIN)
+
+
+def test_an_option_that_does_not_exist_is_refused_with_the_nearest():
+    with pytest.raises(InputError, match=r"vLLM has no option `tensor_parallel`; did you mean `tensor-parallel-size`"):
+        check_engine_options({"tensor_parallel": 2}, STAND_IN, ["--tensor-parallel", "2"], WHERE)
+    with pytest.raises(InputError, match=r"vLLM refuses it: argument --max-num-seqs: invalid value: 'many'"):
+        check_engine_options({"max_num_seqs": "many"}, STAND_IN, ["--max-num-seqs", "many"], WHERE)
+    found = check_engine_options({"tensor_parallel_size": 2}, STAND_IN, ["--tensor-parallel-size", "2", "-x"], WHERE)
+    assert (found.tensor_parallel, found.num_gpus) == (2, 2)
+
+
+def test_without_options_vllm_is_not_asked(monkeypatch):
+    monkeypatch.setattr(engine_options, "ask_parser", pytest.fail)
+    assert check_engine_options({}, "python", [], WHERE) is None
+
+
+def test_a_parser_that_cannot_be_asked_is_said_and_not_fatal(capsys):
+    assert check_engine_options({"max_num_seqs": 1}, "/no/such/python", [], WHERE) is None
+    assert "engine options are not checked" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("tensor", "data", "there", "fits"), [(2, 1, 2, True), (4, 1, 2, False), (2, 2, 3, False)])
+def test_more_ranks_than_gpus_are_refused_in_one_line(tensor, data, there, fits):
+    found = gpus(*[79] * there)
+    if fits:
+        require_gpus(parsed(tensor, data), False, found, WHERE)
+        return
+    with pytest.raises(InputError) as caught:
+        require_gpus(parsed(tensor, data), False, found, WHERE)
+    said = str(caught.value)
+    assert (
+        f"{tensor * data} GPUs are needed (tensor parallel {tensor} x data parallel {data}), and {there} can be" in said
+    )
+    assert "\n" not in said
+
+
+def test_a_gpu_that_another_process_fills_is_named():
+    with pytest.raises(InputError, match=r"^GPU 1: 60\.0 of 80\.0 GiB are in use by other processes.*at most 0\.23"):
+        require_gpus(parsed(2), False, gpus(79, 20), WHERE)
+    require_gpus(parsed(2, share=0.2), False, gpus(79, 20), WHERE)
+    require_gpus(parsed(1), False, gpus(79, 20), WHERE)
+    with pytest.raises(InputError, match="GPU 0"):
+        require_gpus(None, False, gpus(3), WHERE)  # also without options: vLLM's default share
+    require_gpus(parsed(8), False, None, WHERE)  # nothing is known
+
+
+def test_a_vllm_for_cpus_serves_in_one_process():
+    require_gpus(parsed(), True, [], WHERE)
+    with pytest.raises(InputError, match="2 GPUs are needed, and this vLLM is built for CPUs"):
+        require_gpus(parsed(2), True, [], WHERE)
+
+
+def test_nvidia_smi_is_read():
+    text = "0, GPU-aaaa-1, 143771, 143000\n1, GPU-bbbb-2, 143771, 512\n"
+    found = parse_gpus(text)
+    assert [(one.index, one.total_bytes / 2**20, one.free_bytes / 2**20) for one in found] == [
+        (0, 143771, 143000),
+        (1, 143771, 512),
+    ]
+    assert parse_gpus("") == []
+    assert parse_gpus("NVIDIA-SMI has failed because it couldn't communicate with the driver") is None
+    assert parse_gpus("0, GPU-a, [N/A], 3") is None
+    names = {None: [0, 1], "1": [1], "1,0": [1, 0], "GPU-bbbb": [1], "": [], "0,7,1": [0]}
+    assert {word: [one.index for one in visible(found, word)] for word in names} == names
+
+
+def test_the_dry_run_prints_the_command_and_starts_nothing(monkeypatch):
+    monkeypatch.setenv("STAND_IN", "broken")
+    shown = dry_run(Serving("egpo-tiny", "tiny", options={"max_num_seqs": 7}), python=STAND_IN)
+    assert shown.endswith("--max-num-seqs 7")
+    assert "-m vllm.entrypoints.openai.api_server --model" in shown
+    with pytest.raises(InputError, match="this vLLM is built for CPUs"):
+        dry_run(Serving("egpo-tiny", "tiny", options={"tensor_parallel_size": 2}), python=STAND_IN)
+
+
+@pytest.mark.parametrize("verb", [["serve"], ["eval", "bfcl"]])
+def test_the_verbs_take_engine_options(verb, tmp_path):
+    (tmp_path / "egpo.machine.yaml").write_text(f"environments: {{verl: {STAND_IN}}}\n")
+    command = [sys.executable, "-m", "egpo", *verb, "egpo-tiny", "--dry-run", "--engine-option"]
+    if verb == ["serve"]:
+        command[5:5] = ["--python", STAND_IN]
+    done = subprocess.run([*command, "max_num_seqs=7"], capture_output=True, text=True, cwd=tmp_path, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("--max-num-seqs 7")
+    done = subprocess.run([*command, "max_seqs=7"], capture_output=True, text=True, cwd=tmp_path, env=os.environ)
+    assert done.returncode == 2
+    assert "vLLM has no option `max-seqs`; did you mean `max-num-seqs`?" in done.stderr
+
+
+@pytest.mark.verl
+@pytest.mark.timeout(420)
+def test_the_real_parser_of_vllm_knows_its_options():
+    pytest.importorskip("vllm")
+    words = command(Serving("/m", "m"), Engine("vllm", sys.executable, on_cpu=True), PLAIN)[3:]
+    options = {
+        "tensor_parallel_size": 2,
+        "data_parallel_size": 2,
+        "gpu_memory_utilization": 0.4,
+        "max_num_seqs": 8,
+        "enable_prefix_caching": False,
+        "compilation_config": {"mode": 0},
+    }
+    found = check_engine_options(options, sys.executable, [*words, *as_words(options)], WHERE)
+    assert (found.tensor_parallel, found.data_parallel, found.memory_share) == (2, 2, 0.4)
+    assert json.loads(json.dumps(found.names)).count("max-num-seqs") == 1
+    with pytest.raises(InputError, match=r"no option `max_num_seq`; did you mean `max-num-seqs`"):
+        check_engine_options({"max_num_seq": 1}, sys.executable, [*words, "--max-num-seq", "1"], WHERE)
+    with pytest.raises(InputError, match="vLLM refuses it: argument --max-num-seqs"):
+        check_server({"max_num_seqs": "many"}, sys.executable, True, [*words, "--max-num-seqs", "many"], WHERE)

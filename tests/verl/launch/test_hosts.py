@@ -1,0 +1,184 @@
+"""The launcher sizes verl for the machine: one GPU with few cores needs no setting by hand, a large node gets none."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from egpo.errors import InputError
+from egpo.verl.launch.command import command
+from egpo.verl.launch.dry_run import dry_run, planned_command, planned_settings
+from egpo.verl.launch.hosts import (
+    CPUS_PER_GPU,
+    HOST_CODE,
+    STARTING_SLOWLY,
+    USUAL_WORKERS,
+    Host,
+    look_at_host,
+    memory_share,
+    processes_for,
+)
+from egpo.verl.launch.preflight import Installed, require_devices, require_free_gpus
+from egpo.verl.launch.schema.known import schema
+from egpo.verl.launch.translation import Setting
+from tests.verl.launch.recipes import small
+
+GIB = 2**30
+ONE_GPU = ("verl.device=cuda", "verl.gpus=1", "rollout.prompts=16")
+SMALL_HOST = Host(4, flash_attention=False, memory_bytes=16 * GIB, gpu_bytes=24 * GIB)
+TRIAL_HOST = Host(16, flash_attention=False, memory_bytes=128 * GIB, gpu_bytes=139 * GIB)
+LARGE_HOST = Host(96, flash_attention=True, memory_bytes=1024 * GIB, gpu_bytes=79 * GIB)
+
+_MODEL, _ROLLOUT, _RAY = "actor_rollout_ref.model", "actor_rollout_ref.rollout", "ray_kwargs.ray_init"
+BY_HAND = {
+    f"{_MODEL}.override_config.attn_implementation",
+    f"{_MODEL}.use_remove_padding",
+    f"{_RAY}.include_dashboard",
+    f"{_RAY}.num_cpus",
+    f"{_RAY}.num_gpus",
+    f"{_RAY}.object_store_memory",
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units",
+    "reward.num_workers",
+    f"{_ROLLOUT}.agent.num_workers",
+    "data.dataloader_num_workers",
+}
+"""What the first run on one GPU with 16 cores had to be given by hand, beside two of vLLM: `max_num_seqs` at verl's
+default, and `gpu_memory_utilization`, which is set where verl's default leaves the trainer too little."""
+
+
+def settings(host, *overrides):
+    return {one.key: one.value for one in planned_settings(small(*overrides), host=host)}
+
+
+@pytest.mark.parametrize("host", [SMALL_HOST, TRIAL_HOST])
+def test_one_gpu_with_few_cores_needs_no_setting_by_hand(host):
+    keys = settings(host, *ONE_GPU)
+    assert set(keys) >= BY_HAND
+    assert keys[f"{_MODEL}.override_config.attn_implementation"] == "sdpa"
+    assert keys[f"{_MODEL}.use_remove_padding"] is False
+    workers = (keys["reward.num_workers"], keys[f"{_ROLLOUT}.agent.num_workers"])
+    assert workers == ((2, 4) if host is TRIAL_HOST else (1, 1))
+    assert keys["transfer_queue.backend.SimpleStorage.num_data_storage_units"] == 1
+    assert keys[f"{_RAY}.num_cpus"] == (16 if host is TRIAL_HOST else 8)
+    assert [key for key in keys if not schema().knows(key) and not key.startswith("hydra.")] == []
+
+
+def test_a_node_with_eight_gpus_and_96_cores_keeps_the_defaults_of_verl():
+    chosen = ("verl.device=cuda", "verl.gpus=8", "rollout.prompts=16")
+    keys, before = settings(LARGE_HOST, *chosen), settings(None, *chosen)
+    assert {key: value for key, value in keys.items() if before.get(key) != value} == {
+        f"{_RAY}.num_cpus": 96,
+        f"{_RAY}.num_gpus": 8,
+    }
+
+
+@pytest.mark.parametrize("host", [SMALL_HOST, LARGE_HOST])
+def test_nothing_changes_on_a_cpu(host):
+    config = small()
+    assert planned_settings(config, host=host) == planned_settings(config)
+    assert planned_command(config, planned_settings(config), host) == planned_command(config, planned_settings(config))
+
+
+def test_what_the_user_sets_wins():
+    chosen = {
+        f"{_RAY}.num_cpus": 3,
+        "reward.num_workers": 5,
+        f"{_ROLLOUT}.agent.num_workers": 6,
+        f"{_ROLLOUT}.gpu_memory_utilization": 0.7,
+        f"{_MODEL}.use_remove_padding": True,
+    }
+    keys = settings(SMALL_HOST, *ONE_GPU, *(f"verl.{key}={json.dumps(value)}" for key, value in chosen.items()))
+    assert {key: keys[key] for key in chosen} == chosen
+
+
+def test_an_attention_of_the_user_keeps_batches_without_padding():
+    key = f"{_MODEL}.override_config.attn_implementation"
+    keys = settings(SMALL_HOST, *ONE_GPU, f"verl.{key}=flash_attention_3")
+    assert keys[key] == "flash_attention_3"
+    assert f"{_MODEL}.use_remove_padding" not in keys
+
+
+def test_a_cluster_keeps_its_own_sizes():
+    keys = settings(SMALL_HOST, *ONE_GPU, "verl.address=head:6379")
+    assert not set(keys) & {f"{_RAY}.num_cpus", f"{_RAY}.num_gpus", f"{_RAY}.object_store_memory"}
+    assert f"{_MODEL}.use_remove_padding" in keys
+
+
+@given(st.integers(1, 512), st.integers(1, 64), st.integers(1, 64))
+def test_ray_never_waits_for_a_cpu(cores, gpus, prompts):
+    """All that verl reserves fits at once, with a CPU left to place a process; more cores never mean fewer workers."""
+    found = processes_for(cores, prompts)
+    assert found.ray_cpus(gpus) >= CPUS_PER_GPU * gpus + found.storage + 2
+    more = processes_for(cores + 1, prompts)
+    for fewer, larger in zip(vars(found).values(), vars(more).values(), strict=True):
+        assert fewer <= larger <= USUAL_WORKERS
+    assert 1 <= found.agents <= prompts
+    assert min(found.rewards, found.storage) >= 1
+
+
+@given(st.floats(8e9, 2e11), st.floats(1e6, 1e11), st.integers(1, 1024))
+def test_vllm_leaves_the_trainer_its_memory_where_there_is_any(gpu_bytes, weights, ranks):
+    share = memory_share(gpu_bytes, weights, ranks)
+    assert 0.1 <= share <= 0.5
+    assert share == 0.1 or share * gpu_bytes + 16 * weights / ranks <= gpu_bytes
+    assert memory_share(gpu_bytes, weights, 2 * ranks) >= share
+
+
+def test_a_model_that_nearly_fills_the_gpu_gets_a_smaller_share_for_vllm(tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "config.json").write_text("{}")
+    with (tmp_path / "model.safetensors").open("r+b") as file:
+        file.truncate(2 * 600_000_000)  # a sparse file: 0.6 billion weights
+    keys = settings(SMALL_HOST, *ONE_GPU, f"model.path={tmp_path}")
+    assert keys[f"{_ROLLOUT}.gpu_memory_utilization"] == 0.35
+    assert f"{_ROLLOUT}.gpu_memory_utilization" not in settings(TRIAL_HOST, *ONE_GPU, f"model.path={tmp_path}")
+
+
+def test_the_dry_run_names_the_machine_and_the_reason(tmp_path):
+    shown = dry_run(small(*ONE_GPU, f"runs={tmp_path}"), host=TRIAL_HOST)
+    assert "Sized for this machine: 16 cores, 139 GiB per GPU, without flash-attn." in shown
+    assert "this machine: no flash-attn" in shown
+    assert "ray_kwargs.ray_init.num_cpus=16" in shown
+
+
+def test_few_cores_give_workers_of_ray_more_time(tmp_path, monkeypatch):
+    config = small(*ONE_GPU)
+    for name in STARTING_SLOWLY:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_prestart_worker_first_driver", "1")
+    held = command(config, [], "python", tmp_path, "1", TRIAL_HOST).environment
+    assert held["RAY_worker_register_timeout_seconds"] == "300"
+    assert "RAY_prestart_worker_first_driver" not in held, "the user's value stays"
+    assert not set(STARTING_SLOWLY) & set(command(config, [], "python", tmp_path, "1", LARGE_HOST).environment)
+
+
+def test_the_host_is_that_of_the_interpreter():
+    code = f"{HOST_CODE}\nimport json; print(json.dumps(host))"
+    told = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    found = look_at_host(sys.executable)
+    assert (found.cores, found.flash_attention) == (told["cores"], told["flash_attention"])
+    assert found.memory_bytes == told["memory_bytes"] > GIB
+    assert look_at_host("/no/such/python").cores == told["cores"]
+
+
+def test_a_gpu_that_another_process_fills_is_named_before_verl_starts():
+    share = [Setting("trainer.n_gpus_per_node", 2, ""), Setting(f"{_ROLLOUT}.gpu_memory_utilization", 0.5, "")]
+    full = Installed("python", {}, 2, None, memory=[(70 * GIB, 80 * GIB), (10 * GIB, 80 * GIB)])
+    with pytest.raises(InputError, match=r"^GPU 1: 70\.0 of 80\.0 GiB are in use .* takes 0\.50 .*at most 0\.10"):
+        require_free_gpus(share, full)
+    require_free_gpus([Setting("trainer.n_gpus_per_node", 1, ""), *share[1:]], full)
+    require_free_gpus(share[:1], Installed("python", {}, 2, None))
+    with pytest.raises(InputError, match="GPU 1"):
+        require_free_gpus(share[:1], full)  # verl's default is the same share
+
+
+def test_a_cluster_with_too_few_cpus_is_refused_instead_of_waiting():
+    config = small("verl.device=cuda", "verl.address=head:6379")
+    few = Installed("python", {}, 0, {"CPU": 4.0, "GPU": 1.0})
+    with pytest.raises(InputError, match="verl's processes reserve 13 CPUs of Ray, and the cluster has 4"):
+        require_devices(config, few)
+    require_devices(config, Installed("python", {}, 0, {"CPU": 13.0, "GPU": 1.0}))
+    require_devices(small("verl.address=head:6379"), few)
