@@ -20,7 +20,7 @@ from rich.table import Table
 from safetensors.torch import load_file, save_file
 
 from egpo.files import fsync_path
-from egpo.local.checkpoints.manifest import write_tensors
+from egpo.local.checkpoints.tensor_files import write_tensors
 from interleaved import time_interleaved
 
 

@@ -1,8 +1,10 @@
-"""Fingerprints that tell whether a file, a folder or a setting has changed since it was last seen."""
+"""Fingerprints that tell whether a file, a folder or a setting has changed since it was last seen, and seals: digests
+that a JSON object or a line of JSON carries in itself, by which a reader notices a single changed byte."""
 
 import hashlib
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,68 @@ _READ_WHOLE = 64 * 2**20
 def digest_of(value: Any) -> str:
     """Return the SHA-256 digest of a plain value, written as JSON. The order of keys does not matter."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+SEAL = "sha256"
+"""The key under which a sealed JSON object has the digest of all its other values."""
+LINE_SEAL = "line_sha256"
+"""The last key of a sealed line of JSON: the first 16 hex digits of the digest of all bytes before it."""
+_LINE_END = re.compile(rb', "line_sha256": "([0-9a-f]{16})"\}\n?\Z')
+_LINE_END_BYTES = len(b', "line_sha256": "0123456789abcdef"}\n')
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with its seal. The digest is that of what a reader of the JSON gets."""
+    plain: dict[str, Any] = json.loads(json.dumps(dict(value), default=str))
+    plain.pop(SEAL, None)
+    return {**plain, SEAL: digest_of(plain)}
+
+
+def unsealed(value: Any) -> Any:
+    """Return a JSON value without its seal. Raise ValueError if the seal is broken; older files have none."""
+    if not isinstance(value, dict) or SEAL not in value:
+        return value
+    plain = {key: inner for key, inner in value.items() if key != SEAL}
+    if digest_of(plain) != value[SEAL]:
+        raise ValueError("it was changed after it was written: its digest differs")
+    return plain
+
+
+def sealed_line(line: bytes) -> bytes:
+    """Return the line of a JSON object, which ends with a newline, with its seal."""
+    inside = line.removesuffix(b"}\n")
+    if inside == b"{":
+        return line
+    return inside + f', "{LINE_SEAL}": "{hashlib.sha256(inside).hexdigest()[:16]}"}}\n'.encode()
+
+
+def unsealed_line(line: bytes) -> bytes:
+    """Return a line without its seal. Raise ValueError if the seal is broken; lines of older files have none."""
+    found = _LINE_END.search(line, max(0, len(line) - _LINE_END_BYTES))
+    if found is None:
+        if LINE_SEAL.encode() in line[-2 * _LINE_END_BYTES :]:
+            raise ValueError("the digest at the end of the line is damaged")
+        return line
+    inside = line[: found.start()]
+    if hashlib.sha256(inside).hexdigest()[:16].encode() != found[1]:
+        raise ValueError("the line was changed after it was written: its digest differs")
+    return inside + b"}\n"
+
+
+_TEXT_SEAL = "# Written by egpo; sha256 of the lines above: "
+
+
+def sealed_text(text: str) -> str:
+    """Return YAML with a comment as its last line, which has the digest of the text before it."""
+    return f"{text}{_TEXT_SEAL}{hashlib.sha256(text.encode()).hexdigest()[:16]}\n"
+
+
+def unsealed_text(text: str) -> str:
+    """Return YAML without its seal. Raise ValueError if the seal is broken; older files and recipes have none."""
+    before, seal, digest = text.rpartition(_TEXT_SEAL)
+    if seal and f"{hashlib.sha256(before.encode()).hexdigest()[:16]}\n" != digest:
+        raise ValueError("it was changed after it was written: its digest differs")
+    return before if seal else text
 
 
 def fingerprint(path: Path) -> str | None:

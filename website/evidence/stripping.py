@@ -22,6 +22,7 @@ from typing import Any
 from egpo.boards.stored_board import HOLES_FILE
 from egpo.cold_starts import FOLDER as COLD_STARTS
 from egpo.errors import InputError
+from egpo.fingerprints import SEAL, unsealed_line
 from egpo.reports.curves import is_validation
 from egpo.runs.json_lines import encoded, lines_file, read_lines
 from egpo.runs.metric_table import ACCURACY, ENTROPY, REWARD, STEP_S
@@ -126,7 +127,7 @@ def stripped_run(run: StoredRun, folder: Path, board_task: str = "") -> Files:
     common = _common_files(source, scrub, few=bool(board_task))
     files = {f"{home}/{name}": content for name, content in common.items()}
     if run.folder.health.is_file():
-        files[f"{home}/health.jsonl"] = scrub.text(run.folder.health).encode()
+        files[f"{home}/health.jsonl"] = _health(run, scrub)
     files[f"{home}/stages.json"] = _stages(run.folder.stages)
     before: dict[str, str] = {}
     for evaluation in run.evaluations:
@@ -136,7 +137,7 @@ def stripped_run(run: StoredRun, folder: Path, board_task: str = "") -> Files:
         place = f"{home}/evals" if evaluation.step is not None else f"{BEFORE_TRAINING}/{task}"
         if evaluation.step is None:
             before[evaluation.path.stem] = hashlib.sha256(outcomes).hexdigest()
-        files[f"{place}/{evaluation.path.name}"] = scrub.text(evaluation.path).encode()
+        files[f"{place}/{evaluation.path.name}"] = scrub.json(evaluation.path)
         files[f"{place}/{evaluation.path.stem}.jsonl.gz"] = _gzip(outcomes)
     files[f"{home}/{BEFORE_FILE}"] = _json(before)
     files |= _cold_start(run, folder, scrub)
@@ -146,11 +147,12 @@ def stripped_run(run: StoredRun, folder: Path, board_task: str = "") -> Files:
 def _common_files(source: Path, scrub: "Scrubber", *, few: bool = False) -> Files:
     """Return what a run of RL and a supervised one have in common. Metrics keep all their digits. `few`: only those of
     `BOARD_METRICS` and the validations."""
-    files = {name: scrub.text(source / name).encode() for name in ("config.yaml", "provenance.json")}
+    files = {"config.yaml": scrub.text(source / "config.yaml").encode()}
+    files["provenance.json"] = scrub.json(source / "provenance.json")
     for name in ("metrics.jsonl", "timings.jsonl"):
         if lines_file(source / name) is not None:
             lines = (line.value for line in read_lines(source / name))
-            files[f"{name}.gz"] = _gzip(b"".join(encoded(_few(line) if few else line) for line in lines))
+            files[f"{name}.gz"] = _gzip(b"".join(_line(_few(line) if few else line) for line in lines))
     return files
 
 
@@ -180,7 +182,7 @@ def _stages(path: Path) -> bytes:
 def _outcomes(evaluation: EvaluationFile) -> bytes:
     """Return the outcome of each response as lines that `egpo compare` reads, without prompts and texts."""
     lines = (line.value for line in read_lines(evaluation.path.with_suffix(".jsonl")))
-    return b"".join(encoded(_outcome(line)) for line in lines)
+    return b"".join(_line(_outcome(line)) for line in lines)
 
 
 def _outcome(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,6 +205,13 @@ class Scrubber:
     def text(self, path: Path) -> str:
         """Return a file's text. Paths below `home` become relative to it, other absolute paths their last part."""
         return self.clean(path.read_text(encoding="utf-8"))
+
+    def json(self, path: Path) -> bytes:
+        """Return a file with a JSON object, as `text` does, without its seal: git has digests of its own."""
+        read_json_object(path)  # raises InputError if the seal is broken
+        text = self.text(path)
+        value = json.loads(text)
+        return _json({key: held for key, held in value.items() if key != SEAL}, 2) if SEAL in value else text.encode()
 
     def clean(self, text: str) -> str:
         """Return a text without absolute paths and the name of this machine."""
@@ -229,5 +238,14 @@ def _gzip(content: bytes) -> bytes:
     return gzip.compress(content, compresslevel=9, mtime=0)
 
 
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+def _line(value: Mapping[str, Any]) -> bytes:
+    return unsealed_line(encoded(value))
+
+
+def _health(run: StoredRun, scrub: "Scrubber") -> bytes:
+    lines = (unsealed_line(line) for line in run.folder.health.read_bytes().splitlines(keepends=True))
+    return scrub.clean(b"".join(lines).decode()).encode()
+
+
+def _json(value: Any, indent: int = 1) -> bytes:
+    return (json.dumps(value, indent=indent, ensure_ascii=False) + "\n").encode()

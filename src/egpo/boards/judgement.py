@@ -24,6 +24,7 @@ from egpo.comparisons.values import ACCURACY, ComparedMetric, RunFigures, figure
 from egpo.evals.intervals import SHARES, Estimate, mean_with_interval
 from egpo.evals.responses import StoredEvaluation
 from egpo.files import write_atomically
+from egpo.fingerprints import sealed
 from egpo.runs.metric_table import ENTROPY
 from egpo.runs.stored import EvaluationFile, StoredRun, evaluation_files
 from egpo.version import __version__
@@ -131,7 +132,7 @@ def write_json(judgement: Judgement, path: Path) -> None:
     """Write `board.json`. Shares are between 0 and 1."""
     value = {"format": FORMAT, "egpo": __version__, **asdict(judgement)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_atomically(path, json.dumps(sealed(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _task(board: Board, cells: Sequence[BoardCell], models: Mapping[str, ComparedModel]) -> TaskJudgement:

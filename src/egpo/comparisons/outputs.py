@@ -22,6 +22,7 @@ from egpo.comparisons.result import (
 )
 from egpo.errors import EgpoError
 from egpo.files import write_atomically
+from egpo.fingerprints import sealed
 
 FORMAT = 1
 _FORMULAS = tuple("=+-@\t\r")
@@ -37,7 +38,10 @@ _MOST_SENTENCES = 3
 
 def as_json(comparison: Comparison) -> str:
     """Return the comparison as JSON. Shares such as the accuracy are between 0 and 1."""
-    return json.dumps({"format": FORMAT, **asdict(comparison)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return (
+        json.dumps(sealed({"format": FORMAT, **asdict(comparison)}), indent=2, ensure_ascii=False, allow_nan=False)
+        + "\n"
+    )
 
 
 def as_markdown(comparison: Comparison) -> str:

@@ -104,8 +104,6 @@ def _of_run(run: StoredRun, name: str) -> list[ResultRow]:
         # `egpo probe RECIPE` writes to the folder of a run that has not started yet.
         probed = run.folder.probe.is_file()
         return [ResultRow(name, status="probed, not trained" if probed else "not a run: no config.yaml")]
-    if not run.config:
-        raise InputError("config.yaml has no settings")
     known = _known(run)
     evaluations, status = evaluations_of(run), _status(run)
     if not evaluations:

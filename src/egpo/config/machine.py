@@ -119,6 +119,7 @@ def require_model_place(name: str, where: str) -> str:
     path = Path(folder).expanduser()
     if path.is_dir():
         _require_one_model(path, where)
+        _require_bounded_texts(path, where)
         _require_readable_config(path / "config.json", where)
         return folder
     if path.exists():
@@ -140,6 +141,20 @@ def _require_one_model(folder: Path, where: str) -> None:
         raise InputError(f"the folder holds {len(files)} GGUF files and no config.json", where=where, fix=fix)
 
 
+LARGEST_TEXT = 256 * 2**20
+"""Largest size in bytes of a text file of a model folder. The largest tokenizers have 35 MB."""
+MOST_LAYERS = 2_000
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+
+
+def _require_bounded_texts(folder: Path, where: str) -> None:
+    """Raise InputError if a file that would be read whole into memory is far larger than any real one."""
+    for path in sorted(folder.iterdir()):
+        if path.suffix not in _WEIGHTS and path.is_file() and (size := path.stat().st_size) > LARGEST_TEXT:
+            what = f"{path.name} has {size / 1e6:,.0f} MB; no config, tokenizer or chat template is that large"
+            raise InputError(what, where=where, fix="fetch the model again, or remove the file")
+
+
 def _require_readable_config(path: Path, where: str) -> None:
     """Raise InputError if a config.json is invalid in a way for which transformers shows only a traceback. (The code
     that loads the model reports a missing file.)"""
@@ -155,9 +170,9 @@ def _require_readable_config(path: Path, where: str) -> None:
         raise InputError(what, where=where, fix=fix)
     for key in ("num_hidden_layers", "n_layer", "num_layers"):
         layers = config.get(key)
-        if layers is not None and (not isinstance(layers, int) or layers < 1):
+        if layers is not None and (not isinstance(layers, int) or not 1 <= layers <= MOST_LAYERS):
             what = f"`{key}` in the model's config.json is {layers!r:.40}"
-            raise InputError(what, where=where, fix="it must be a whole number of at least 1")
+            raise InputError(what, where=where, fix=f"it must be a whole number from 1 to {MOST_LAYERS:,}")
 
 
 def _may_be_of_the_hub(name: str) -> bool:

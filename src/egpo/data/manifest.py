@@ -15,6 +15,7 @@ from typing import Any
 from egpo.data.readers import read_records
 from egpo.errors import InputError
 from egpo.files import ROWS
+from egpo.fingerprints import sealed, unsealed
 
 MANIFEST = "manifest.json"
 
@@ -54,7 +55,7 @@ class Manifest:
     dropped: Mapping[str, int] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(sealed(asdict(self)), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def read_manifest(directory: Path) -> Manifest | None:
@@ -63,10 +64,10 @@ def read_manifest(directory: Path) -> Manifest | None:
     if not path.exists():
         return None
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = unsealed(json.loads(path.read_text(encoding="utf-8")))
         return Manifest(**{**value, "files": {name: FileEntry(**entry) for name, entry in value["files"].items()}})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        what = "the file is not a valid manifest of egpo"
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        what = f"the file is not a valid manifest of egpo ({error!s:.80})"
         raise InputError(what, where=str(path), fix="prepare the data again") from error
 
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from egpo.data.calls import UNBOUNDED, unique_keys
 from egpo.errors import InputError
+from egpo.fingerprints import unsealed_line
 
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet")
 _PARQUET_MAGIC = b"PAR1"
@@ -170,7 +171,12 @@ def iter_lines(path: Path) -> Iterator[tuple[int, str]]:
             line = file.readline(MAX_VALUE_CHARS)
             if not line:
                 return
-            text = _utf8(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, f"{path}, line {number}")
+            where = f"{path}, line {number}"
+            try:
+                line = unsealed_line(line)
+            except ValueError as error:
+                raise InputError(str(error), where=where, fix="restore the file, or remove the line") from error
+            text = _utf8(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, where)
             if text.strip():
                 yield number, text
 

@@ -30,6 +30,7 @@ from egpo.evals.responses import (
     StoredEvaluation as StoredEvaluation,
 )
 from egpo.files import write_atomically
+from egpo.fingerprints import sealed, unsealed
 from egpo.rewards.verdict import Verdict
 from egpo.runs.provenance import installed_versions
 from egpo.tasks import Problem, Task, load_task
@@ -190,6 +191,7 @@ def as_json_value(evaluation: Evaluation, origin: Origin) -> dict[str, Any]:
         "sampling": exam.sampling.as_json_value(),
         **_episode_limits(evaluation),
         **_figures_as_json(evaluation.figures),
+        "num_responses": len(evaluation.samples),
         "num_failed": evaluation.figures.num_failed,
         "num_left_out": evaluation.num_left_out,
         "data": evaluation.data,
@@ -222,7 +224,7 @@ def write_evaluation(
     """
     path = folder / f"{name}.json"
     value = as_json_value(evaluation, origin) | dict(more or {})
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str, allow_nan=False)
+    text = json.dumps(sealed(value), indent=2, ensure_ascii=False, allow_nan=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_samples(path.with_suffix(".jsonl"), evaluation.samples)
@@ -241,7 +243,7 @@ def read_evaluation(path: Path) -> StoredEvaluation:
     Raise InputError if the file is not an evaluation, or was written in a format that this version does not read.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = unsealed(json.loads(path.read_text(encoding="utf-8")))
         value["label"]
         if value["format"] != FORMAT:
             raise InputError(

@@ -159,8 +159,8 @@ def write_samples(path: Path, samples: Iterable[SampleRecord]) -> None:
 
 
 def read_samples(path: Path) -> list[SampleRecord]:
-    """Return the records of all complete lines of a file. Fields that this version does not know are ignored."""
-    return [_as_record(line.value, f"{path}, line {line.number}") for line in read_lines(path)]
+    """Return the records of all lines of a file. Fields that this version does not know are ignored."""
+    return [_as_record(line.value, f"{path}, line {line.number}") for line in read_lines(path, whole=True)]
 
 
 @dataclass(frozen=True)
@@ -171,13 +171,17 @@ class StoredEvaluation(EvaluationFile):
     def samples(self) -> Sequence[SampleRecord]:
         """All judged responses of the evaluation, read from the `.jsonl` file beside it.
 
-        Reading raises InputError if this file is missing.
+        Reading raises InputError if this file is missing or damaged.
         """
         path = self.path.with_suffix(".jsonl")
         if lines_file(path) is None:
             fix = "evaluate again, or compare figures alone with `egpo compare --scores`"
             raise InputError("the responses of this evaluation are missing", where=str(path), fix=fix)
-        return tuple(read_samples(path))
+        samples, written = tuple(read_samples(path)), self.header.get("num_responses")
+        if isinstance(written, int) and len(samples) != written:
+            what = f"the file has {len(samples):,} responses, but {written:,} were written"
+            raise InputError(what, where=str(path), fix="restore the file, or evaluate again")
+        return samples
 
     @property
     def passes(self) -> list[list[SampleRecord]]:

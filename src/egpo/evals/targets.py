@@ -18,8 +18,8 @@ from egpo.evals.evaluate import Exam, Origin, file_name
 from egpo.evals.responses import Respondent
 from egpo.evals.server import ServedModel, Server
 from egpo.evals.server_requests import AnswerCache
-from egpo.local.checkpoints.manifest import read_manifest
 from egpo.model_sources.conversion import origin_of
+from egpo.runs.checkpoint_manifest import read_manifest
 from egpo.runs.folder import RunFolder
 from egpo.runs.stored import StoredCheckpoint, StoredRun, checkpoint_at
 
@@ -41,6 +41,7 @@ class ModelPlace:
         """The recipe of the RL run that trained the model; None if no run did, or one of `egpo sft`."""
         if self.run is None:
             return None
+        StoredRun.at(self.run.path).config_yaml  # noqa: B018  raises InputError if its digest differs
         recipe = load_recipe(self.run.config)
         return recipe if isinstance(recipe, Config) else None
 

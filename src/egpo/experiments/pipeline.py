@@ -83,7 +83,7 @@ def require_runnable(experiment: Experiment, selection: Selection) -> None:
     """Raise InputError if the run folder has a training with other settings, or if a selected stage cannot run."""
     run = experiment.run
     if run.config.is_file():
-        own, wanted = run.config.read_text(encoding="utf-8"), config_to_yaml(experiment.training)
+        own, wanted = run.read_config(), config_to_yaml(experiment.training)
         changed = experiment.training.model_dump(mode="json", exclude_defaults=True)
         refuse_other_training(own, wanted, str(run.path), changed)
     for stage in selection.stages:

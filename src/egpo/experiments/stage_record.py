@@ -13,7 +13,7 @@ from pathlib import Path
 
 from egpo.errors import EgpoError, InputError
 from egpo.files import write_atomically
-from egpo.fingerprints import digest_of, fingerprints
+from egpo.fingerprints import digest_of, fingerprints, sealed, unsealed
 from egpo.runs.folder import RunFolder
 from egpo.runs.removed import read_removed
 from egpo.version import __version__
@@ -105,7 +105,7 @@ class StageRecord:
         value = {"format": FORMAT, "jobs": {name: asdict(recorded) for name, recorded in self._jobs.items()}}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._path, json.dumps(value, indent=2) + "\n")
+            write_atomically(self._path, json.dumps(sealed(value), indent=2) + "\n")
         except OSError as error:
             fix = "free some disk space or fix the permissions"
             raise EgpoError(f"the file cannot be written ({error.strerror})", where=str(self._path), fix=fix) from error
@@ -117,7 +117,7 @@ class StageRecord:
 
 def _read(path: Path) -> dict[str, RecordedJob]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = unsealed(json.loads(path.read_text(encoding="utf-8")))
         if value["format"] != FORMAT:
             raise ValueError(f"format {value['format']}")
         return {name: RecordedJob(**recorded) for name, recorded in value["jobs"].items()}

@@ -20,12 +20,13 @@ import transformers
 from transformers import PreTrainedModel
 
 from egpo.benchmark_cases import Cases, joined_cases, read_cases, write_cases
-from egpo.local.checkpoints.manifest import FileEntry, describe_files, files_below
+from egpo.fingerprints import sealed
 from egpo.local.progress_bars import without_progress_bars
 from egpo.merges.models import Dtype, Lora, load_model, require_vocabulary
 from egpo.merges.output import Watch, difference, fingerprint, replaced, require_disk_space, require_free
 from egpo.merges.places import NOTE, find_checkpoint
 from egpo.merges.shards import WEIGHT_ENDINGS, WeightSource, read_trained
+from egpo.runs.checkpoint_manifest import FileEntry, describe_files, files_below
 from egpo.runs.stored import StoredCheckpoint, StoredRun
 from egpo.version import __version__
 
@@ -135,7 +136,7 @@ def _note(merged: Merged, place: StoredCheckpoint, origin: WeightSource, folder:
         "merged": {**facts, "files": _described(files_below(folder), folder, watch)},
         "versions": {"egpo": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
     }
-    return json.dumps(value, indent=1) + "\n"
+    return json.dumps(sealed(value), indent=1) + "\n"
 
 
 def _described(files: Iterable[Path], root: Path, watch: Watch) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from egpo.data.output import StagingFolder, remove_abandoned
 from egpo.errors import EgpoError, InputError
 from egpo.files import UNFINISHED, exchange, fsync_path, fsync_tree, system_error
+from egpo.fingerprints import unsealed
 from egpo.merges.places import NOTE
 
 _NUM_PROBED = 16
@@ -166,7 +167,7 @@ def _put_in_place(new: Path, out: Path, old: Path) -> None:
 def _source_of(out: Path) -> str | None:
     """Return the path of the checkpoint that the folder was merged from; None if `egpo merge` did not write it."""
     try:
-        value: Any = json.loads((out / NOTE).read_text(encoding="utf-8"))
+        value: Any = unsealed(json.loads((out / NOTE).read_text(encoding="utf-8")))
         return str(value["source"]["checkpoint"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

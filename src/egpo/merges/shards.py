@@ -20,7 +20,6 @@ from transformers import PreTrainedModel
 from egpo.config import load_recipe
 from egpo.config.machine import require_model_place
 from egpo.errors import InputError
-from egpo.local.checkpoints.manifest import MANIFEST, read_manifest, verify_files
 from egpo.merges.models import (
     Dtype,
     Lora,
@@ -34,6 +33,7 @@ from egpo.merges.models import (
 )
 from egpo.merges.output import Watch
 from egpo.merges.places import ShardFiles, find_shards
+from egpo.runs.checkpoint_manifest import MANIFEST, read_manifest, verify_files
 from egpo.runs.stored import StoredCheckpoint
 
 

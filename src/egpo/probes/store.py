@@ -15,6 +15,7 @@ from egpo.evals.evaluate import Origin
 from egpo.evals.evaluate import as_json_value as evaluation_as_json
 from egpo.evals.responses import write_samples
 from egpo.files import write_atomically
+from egpo.fingerprints import sealed
 from egpo.probes.findings import ENOUGH
 from egpo.probes.forecast import Forecast
 from egpo.probes.probe import Probe
@@ -137,7 +138,7 @@ def write_probe(folder: Path, probe: Probe, origin: Origin) -> Path:
     """Write the three files of a probe and return the path of `probe.json`, which is written last, so that it never
     exists without the responses."""
     path = folder / PROBE
-    text = json.dumps(as_json_value(probe, origin), indent=2, ensure_ascii=False, default=str, allow_nan=False)
+    text = json.dumps(sealed(as_json_value(probe, origin)), indent=2, ensure_ascii=False, allow_nan=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_samples(path.with_suffix(".jsonl"), probe.evaluation.samples)

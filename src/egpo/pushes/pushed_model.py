@@ -62,7 +62,7 @@ def find_pushed_model(source: Path, step: int | None = None) -> PushedModel:
 
 def verify(model: PushedModel) -> None:
     """Raise InputError for the first file that differs from its digest. Files without a digest are not checked."""
-    from egpo.local.checkpoints.manifest import CheckpointManifest, FileEntry, verify_files
+    from egpo.runs.checkpoint_manifest import CheckpointManifest, FileEntry, verify_files
 
     names = {path.name for path in model.files}
     known = {name: FileEntry(int(e["size"]), str(e["sha256"])) for name, e in model.digests.items() if name in names}

@@ -12,6 +12,7 @@ metric_table.py  the table of metrics: to add one, add a row (with `chart=` for 
 health.py        the table of health rules, and `health.jsonl`
 live.py          the panel or the log lines; `formatting.py`: numbers as text; `trackers.py`: TensorBoard and others
 dump.py          `rollouts/step_N.jsonl`: the responses of a step; `sample_table.py`: a few of them, for trackers
+checkpoint_manifest.py  size and digest of every file of a checkpoint, by which damage is found
 removed.py       `removed.json`: parts of the checkpoints that were removed after the evaluation (`egpo run --keep`)
 stored.py        reads a finished or running run folder back
 """

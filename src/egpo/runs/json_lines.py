@@ -1,5 +1,7 @@
 """Files with one JSON object per line, which one process appends to while others read.
 
+Each line ends with a digest of itself, `line_sha256`, which readers check and leave out: a changed byte is noticed.
+
 A line is complete once its newline is written. Text after the last newline is an incomplete line and is ignored.
 A finished file may be stored compressed, as `<name>.gz`: it is read like the file itself.
 """
@@ -15,6 +17,7 @@ from typing import Any, NoReturn
 
 from egpo.errors import EgpoError, InputError
 from egpo.files import fsync_path
+from egpo.fingerprints import sealed_line, unsealed_line
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,9 @@ class LineStream:
 
 
 def encoded(value: Mapping[str, Any]) -> bytes:
-    """Return an object as one line of strict JSON in UTF-8. A lone surrogate becomes its JSON escape."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
+    """Return an object as one sealed line of strict JSON in UTF-8. A lone surrogate becomes its JSON escape."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return sealed_line(text.encode("utf-8", "backslashreplace") + b"\n")
 
 
 def lines_file(path: Path) -> Path | None:
@@ -78,8 +82,11 @@ def lines_file(path: Path) -> Path | None:
     return next((one for one in (path, path.with_name(f"{path.name}.gz")) if one.is_file()), None)
 
 
-def read_lines(path: Path) -> Iterator[Line]:
-    """Yield every complete line of a file. Raise InputError with the line number if a line is not a JSON object."""
+def read_lines(path: Path, *, whole: bool = False) -> Iterator[Line]:
+    """Yield every complete line of a file. Raise InputError with the line number if a line is not a JSON object.
+
+    `whole`: the file was written at once, so that an incomplete last line is a damage, and an InputError.
+    """
     found = lines_file(path)
     if found is None:
         raise InputError("no such file", where=str(path), fix="check the path")
@@ -88,6 +95,10 @@ def read_lines(path: Path) -> Iterator[Line]:
             end = 0
             for number, text in enumerate(file, 1):
                 if not text.endswith(b"\n"):
+                    if whole:
+                        raise InputError(
+                            "the last line is cut off", where=f"{path}, line {number}", fix="restore the file"
+                        )
                     return
                 end += len(text)
                 yield Line(_decoded(text, f"{path}, line {number}"), number, end)
@@ -97,7 +108,11 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 def _decoded(text: bytes, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        plain = unsealed_line(text)
+    except ValueError as error:
+        raise InputError(str(error), where=where, fix="restore the file, or remove the line") from error
+    try:
+        value = json.loads(plain, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"the line is not JSON: {text[:60]!r}", where=where, fix="the file is damaged: fix or remove the line"

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from egpo.errors import EgpoError, warn_once
 from egpo.runs.folder import RunFolder, rollouts_step
 from egpo.runs.health import Health, Note, NoteStream, read_notes
+from egpo.runs.json_lines import read_lines
 from egpo.runs.live import LiveView
-from egpo.runs.metrics import MetricStream, read_metrics
+from egpo.runs.metrics import MetricStream
 from egpo.runs.sample_table import read_sample_table
 from egpo.runs.trackers import Trackers
 
@@ -69,7 +70,7 @@ class Ledger:
         self._folder, self._num_samples = folder, num_samples
         self._metrics, self._timings = MetricStream(folder.metrics), MetricStream(folder.timings)
         self._notes = NoteStream(folder.health)
-        history = read_metrics(folder.metrics) if folder.metrics.exists() else []
+        history = (line.value for line in read_lines(folder.metrics)) if folder.metrics.exists() else ()
         self._health = Health(history=history, notes=read_notes(folder.health), ends_at=ends_at)
 
     def record(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:

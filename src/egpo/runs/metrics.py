@@ -5,6 +5,7 @@ gives the same values.
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,13 +46,11 @@ class MetricStream:
         Steps count from 1; a line for step 0 may come before them. If a step is missing, raise InputError, because the
         curve of a resumed run would have a gap; with `gaps`, missing steps are allowed.
         """
-        kept = [line for line in self._read() if self._step_of(line) <= step]
+        lines = read_lines(self.path) if self.path.exists() else ()
+        kept = [(number, line.end) for line in lines if (number := self._step_of(line)) <= step]
         if not gaps:
-            self._require_steps([line.value["step"] for line in kept], step)
-        return kept[-1].end if kept else 0
-
-    def _read(self) -> list[Line]:
-        return list(read_lines(self.path)) if self.path.exists() else []
+            self._require_steps([number for number, _ in kept], step)
+        return kept[-1][1] if kept else 0
 
     def _step_of(self, line: Line) -> int:
         step = line.value.get("step")
@@ -94,8 +93,13 @@ _BOUND = 1e100
 rules do not overflow."""
 
 
+LONGEST = 50
+"""The largest number of steps that a health rule looks back. Older values are forgotten: with all of them, a run would
+take 2 MB more memory after every 1,000 steps."""
+
+
 class History:
-    """The finite metrics of all steps, and all metrics of the current step.
+    """The last finite values of each metric, and all metrics of the current step.
 
     A value that is not finite is visible at its own step only. `metrics.jsonl` does not contain it, and in a resumed
     run the health rules must see the same history as in an uninterrupted run. `ends_at` says in words what ends a
@@ -105,14 +109,14 @@ class History:
     def __init__(self, ends_at: str = "") -> None:
         self.step, self.ends_at = -1, ends_at
         self.now: Mapping[str, float] = {}
-        self._values: dict[str, list[float]] = {}
+        self._values: dict[str, deque[float]] = {}
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:
         if step <= self.step:
             raise ValueError(f"step {step} was added after step {self.step}, but steps must increase")
         self.step, self.now = step, metrics
         for name, value in finite_figures(metrics).items():
-            self._values.setdefault(name, []).append(max(-_BOUND, min(_BOUND, float(value))))
+            self._values.setdefault(name, deque(maxlen=LONGEST)).append(max(-_BOUND, min(_BOUND, float(value))))
 
     def present(self, name: str) -> float | None:
         """Return the value of a metric at the current step; None if it is missing or not finite."""
@@ -121,7 +125,9 @@ class History:
 
     def last(self, name: str, count: int) -> list[float]:
         """Return up to `count` last values of a metric; an empty list if the current step has no finite value."""
-        return [] if self.present(name) is None else self._values[name][-count:]
+        if count > LONGEST:
+            raise ValueError(f"only the last {LONGEST} values of a metric are kept, not {count}")
+        return [] if self.present(name) is None else list(self._values[name])[-count:]
 
     def mean_of_last(self, name: str, count: int) -> float | None:
         """Return the mean of the last `count` values of a metric; None if there are fewer."""

@@ -21,7 +21,7 @@ from typing import Any
 from egpo.benchmark_cases import Cases, joined_cases
 from egpo.errors import InputError, warn_once
 from egpo.files import ROWS, write_atomically
-from egpo.fingerprints import code_digest
+from egpo.fingerprints import code_digest, sealed, unsealed
 
 PACKAGES = ("egpo", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic", "peft", "triton", "verl")
 """Packages whose version can change a result. Packages that are not installed are left out."""
@@ -153,12 +153,12 @@ def write_provenance(path: Path, provenance: Provenance) -> None:
     value = asdict(provenance)
     if not provenance.benchmark_cases:
         del value["benchmark_cases"]
-    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_atomically(path, json.dumps(sealed(value), indent=2, ensure_ascii=False) + "\n")
 
 
 def read_provenance(path: Path) -> Provenance:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = unsealed(json.loads(path.read_text(encoding="utf-8")))
         return Provenance(
             seed=value["seed"],
             data=value["data"],
@@ -166,7 +166,7 @@ def read_provenance(path: Path) -> Provenance:
             resumptions=tuple(_launch(launch) for launch in value["resumptions"]),
             benchmark_cases=joined_cases(value.get("benchmark_cases") or {}),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"the provenance cannot be read ({type(error).__name__}: {error})"
         raise InputError(what, where=str(path), fix="restore the file, or start a new run") from error
 

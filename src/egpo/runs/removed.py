@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from egpo.errors import InputError
 from egpo.files import write_atomically
+from egpo.fingerprints import sealed, unsealed
 
 Keep = Literal["all", "weights", "results"]
 KEEPS: tuple[Keep, ...] = get_args(Keep)
@@ -45,7 +46,7 @@ def read_removed(path: Path) -> Removed | None:
     if not path.is_file():
         return None
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = unsealed(json.loads(path.read_text(encoding="utf-8")))
         if value.pop("format") != FORMAT or value["keep"] not in WHAT:
             raise ValueError("unknown format")
         return Removed(**value)
@@ -55,4 +56,4 @@ def read_removed(path: Path) -> Removed | None:
 
 
 def write_removed(path: Path, removed: Removed) -> None:
-    write_atomically(path, json.dumps({"format": FORMAT, **asdict(removed)}, indent=1) + "\n")
+    write_atomically(path, json.dumps(sealed({"format": FORMAT, **asdict(removed)}), indent=1) + "\n")

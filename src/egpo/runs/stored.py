@@ -16,6 +16,8 @@ from typing import Any
 import yaml
 
 from egpo.errors import InputError
+from egpo.fingerprints import unsealed, unsealed_text
+from egpo.runs.checkpoint_manifest import MANIFEST
 from egpo.runs.folder import ACTOR, MODEL, SHARD, RunFolder, checkpoint_step, rollouts_step
 from egpo.runs.health import Note, read_notes
 from egpo.runs.json_lines import lines_file
@@ -109,12 +111,13 @@ class StoredRun:
 
     @cached_property
     def config_yaml(self) -> str:
-        """The text of `config.yaml`; empty if there is none yet."""
+        """The text of `config.yaml` without its digest; empty if there is none yet."""
         path = self.folder.config
         try:
-            return path.read_text(encoding="utf-8") if path.is_file() else ""
+            return unsealed_text(path.read_text(encoding="utf-8")) if path.is_file() else ""
         except (OSError, ValueError) as error:
-            raise InputError(f"the config cannot be read ({error})", where=str(path), fix="restore the file") from error
+            fix = "restore the file; if you changed it on purpose, remove its last line, the digest"
+            raise InputError(f"the config cannot be read ({error})", where=str(path), fix=fix) from error
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
@@ -124,6 +127,9 @@ class StoredRun:
         except yaml.YAMLError as error:
             where = str(self.folder.config)
             raise InputError("the config is not YAML", where=where, fix="restore the file") from error
+        if not isinstance(value, dict) and self.folder.config.is_file():
+            what = "the config has no settings" if value is None else "the config is not a mapping of settings"
+            raise InputError(what, where=str(self.folder.config), fix="restore the file")
         return value if isinstance(value, dict) else {}
 
     def setting(self, section: str, key: str) -> str:
@@ -143,8 +149,14 @@ class StoredRun:
 
     @cached_property
     def metrics(self) -> Sequence[Mapping[str, Any]]:
-        """The lines of `metrics.jsonl`."""
-        return read_metrics(self.folder.metrics) if lines_file(self.folder.metrics) else []
+        """The lines of `metrics.jsonl`. Raise InputError if the file was cut off."""
+        lines = read_metrics(self.folder.metrics) if lines_file(self.folder.metrics) else []
+        last = max((step_of(line) or 0 for line in lines), default=0)
+        saved = [step for step, one in self.checkpoints.items() if (one.actor / MANIFEST).is_file()]
+        if saved and last < saved[-1]:  # the embedded engine writes the metrics of a step before its checkpoint
+            what = f"the file ends at step {last}, but there is a checkpoint of step {saved[-1]}"
+            raise InputError(what, where=str(self.folder.metrics), fix="restore the file")
+        return lines
 
     @cached_property
     def timings(self) -> Sequence[Mapping[str, Any]]:
@@ -240,9 +252,10 @@ def step_of(line: Mapping[str, Any]) -> int | None:
 
 
 def read_json_object(path: Path) -> Mapping[str, Any]:
-    """Return the JSON object in a file; an empty one for any other JSON value. Raise InputError if it is not JSON."""
+    """Return the JSON object in a file; an empty one for any other JSON value. Raise InputError if it is not JSON,
+    or if its seal is broken."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = unsealed(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
         fix = "write the file again, or remove it"
         raise InputError(f"the file cannot be read ({error!s:.80})", where=str(path), fix=fix) from error

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from egpo.errors import EgpoWarning, InputError
 from egpo.local.checkpoints.checkpoint import LATEST, Checkpoints, SaveError, Snapshot, kept_steps, room_for
-from egpo.local.checkpoints.manifest import CHANGED_SETTINGS
+from egpo.runs.checkpoint_manifest import CHANGED_SETTINGS
 
 COMMAND = "egpo train runs/x/config.yaml"
 

@@ -26,7 +26,8 @@ from torch import Tensor
 from egpo.data.output import StagingFolder, remove_abandoned
 from egpo.errors import EgpoError, InputError, warn_once
 from egpo.files import UNFINISHED, fsync_path, fsync_tree, system_error, write_atomically
-from egpo.local.checkpoints.manifest import (
+from egpo.local.checkpoints.tensor_files import write_tensors
+from egpo.runs.checkpoint_manifest import (
     CHANGED_SETTINGS,
     CheckpointManifest,
     describe_files,
@@ -34,7 +35,6 @@ from egpo.local.checkpoints.manifest import (
     read_manifest,
     verify_files,
     write_manifest,
-    write_tensors,
 )
 
 LATEST = "latest_checkpointed_iteration.txt"

@@ -21,12 +21,12 @@ from transformers import AutoModelForCausalLM
 
 from egpo.config import Config, SftConfig
 from egpo.local.checkpoints.checkpoint import Snapshot
-from egpo.local.checkpoints.manifest import CHANGED_SETTINGS
 from egpo.local.models.lora import adapter_state, load_adapter_state, merged_state
 from egpo.local.models.policy import Policy
 from egpo.local.progress_bars import without_progress_bars
 from egpo.local.run import Run
 from egpo.local.updates.optimizer import Optimizer
+from egpo.runs.checkpoint_manifest import CHANGED_SETTINGS
 from egpo.runs.differences import FREE
 
 _OPTIMIZER, _ADAPTERS = "optimizer/", "adapter/"

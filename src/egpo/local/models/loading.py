@@ -1,22 +1,23 @@
 """Load a policy from a model folder or by its name on the Hugging Face hub. Raise InputError if a part is missing."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from egpo.config.machine import require_model_place
 from egpo.config.schema import Model
-from egpo.errors import InputError
+from egpo.errors import InputError, warn_once
 from egpo.local.memory import out_of_memory_as
 from egpo.local.models.attention import ATTENTION_NAME
 from egpo.local.models.policy import Policy
 from egpo.local.models.self_check import require_agreement
 from egpo.local.progress_bars import without_progress_bars
+from egpo.runs.checkpoint_manifest import verify_model
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -28,6 +29,7 @@ def load_policy(settings: Model, seed: int = 0) -> Policy:
     """
     where = f"model {settings.path}"
     folder = _folder(require_model_place(settings.path, where), where)
+    verify_model(Path(folder))
     tokenizer = _tokenizer(folder, where)
     device = choose_device(settings.device)
     if settings.deterministic and device.type == "cuda":
@@ -96,7 +98,7 @@ def _folder(path: str, where: str) -> str:
 def _tokenizer(folder: str, where: str) -> PreTrainedTokenizerBase:
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:  # boundary: for a damaged file, transformers and tokenizers raise anything
         raise InputError(f"no tokenizer: {_first_line(error)}", where=where, fix=_fix_for(folder, error)) from error
     if not tokenizer.chat_template:
         raise InputError(
@@ -112,17 +114,36 @@ def _model(folder: str, settings: Model, dtype: torch.dtype, seed: int, where: s
         if settings.init == "random":
             return _random_model(folder, dtype, seed)
         with without_progress_bars():
-            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, attn_implementation=ATTENTION_NAME, trust_remote_code=False
+            model, info = AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=dtype,
+                attn_implementation=ATTENTION_NAME,
+                trust_remote_code=False,
+                output_loading_info=True,
             )
     except UnpicklingError as error:
         fix = "save the weights as safetensors, on a machine where the code in the file may run"
         what = "the weights are a pickle that contains more than tensors; loading it could run code"
         raise InputError(what, where=where, fix=fix) from error
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+    except Exception as error:  # boundary: for a damaged file, transformers raises anything
         what = f"the model cannot be loaded: {_first_line(error)}"
         raise InputError(what, where=where, fix=_fix_for(folder, error)) from error
-    return model
+    _require_every_weight(info, where)
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def _require_every_weight(info: Mapping[str, Any], where: str) -> None:
+    """Raise InputError if the folder lacks weights that its config names: transformers draws these at random. Warn if
+    it has more than the config names, which are not loaded."""
+    if missing := sorted(map(str, info["missing_keys"])):
+        what = f"the weights of {len(missing)} tensors are missing, such as {missing[0]}"
+        raise InputError(
+            what, where=where, fix="check that config.json belongs to these weights, and the folder is whole"
+        )
+    if more := sorted(map(str, info["unexpected_keys"])):
+        what = f"{where}: {len(more)} tensors, such as {more[0]}, are not part of the model that config.json describes"
+        warn_once(f"more weights {where}", what)
 
 
 def _random_model(folder: str, dtype: torch.dtype, seed: int) -> PreTrainedModel:
@@ -160,6 +181,9 @@ def _stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, where:
     generation: Any = model.generation_config
     named = (generation and generation.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id)
     ids = frozenset(id for ids in named if ids is not None for id in (ids if isinstance(ids, list) else [ids]))
+    if odd := [token for token in ids if not isinstance(token, int)]:
+        what = f"the end token {odd[0]!r:.40} is not the number of a token"
+        raise InputError(what, where=where, fix="correct eos_token_id in generation_config.json and config.json")
     if not ids:
         raise InputError(
             "no end token in the tokenizer, the config or the generation config",

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import egpo
 from egpo.files import cache_folder, write_atomically
+from egpo.fingerprints import sealed, unsealed
 from egpo.local.models.policy import Policy
 from egpo.native.library import describe_kernels
 
@@ -74,9 +75,10 @@ def _code_digest() -> str:
 def recorded_verdict(key: str) -> list[dict[str, Any]]:
     """Return the measurement of this key; empty if there is none, or if it cannot be read."""
     try:
-        rows = json.loads((_folder() / f"{key}.json").read_text(encoding="utf-8"))
+        held = unsealed(json.loads((_folder() / f"{key}.json").read_text(encoding="utf-8")))
+        rows = held.get("rows") if isinstance(held, dict) else None
         return rows if isinstance(rows, list) and all(isinstance(row, dict) for row in rows) else []
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return []
 
 
@@ -86,7 +88,7 @@ def record_verdict(key: str, rows: list[dict[str, Any]], seconds: float) -> None
         return
     with suppress(OSError):
         _folder().mkdir(parents=True, exist_ok=True)
-        write_atomically(_folder() / f"{key}.json", json.dumps(rows) + "\n")
+        write_atomically(_folder() / f"{key}.json", json.dumps(sealed({"rows": rows})) + "\n")
         kept = sorted(_folder().glob("*.json"), key=lambda path: path.stat().st_mtime)
         for path in kept[:-MOST_KEPT]:
             path.unlink(missing_ok=True)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from egpo.local.checkpoints import manifest
-from egpo.local.checkpoints.manifest import write_tensors
+from egpo.local.checkpoints import tensor_files
+from egpo.local.checkpoints.tensor_files import write_tensors
 
 DTYPES = [
     torch.float64,
@@ -33,7 +33,7 @@ def test_every_tensor_is_read_back(tmp_path_factory, described, piece):
     }
     path = tmp_path_factory.mktemp("file") / "x.safetensors"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manifest, "_PIECE", piece)
+        patch.setattr(tensor_files, "_PIECE", piece)
         entry = write_tensors(path, tensors)
     assert (entry.size, entry.sha256) == (path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
     again = load_file(path)
@@ -52,6 +52,6 @@ def test_a_view_is_written_as_what_it_shows(tmp_path):
 
 
 def test_a_full_disk_is_an_error_of_the_system(monkeypatch):
-    monkeypatch.setattr(manifest.os, "fdatasync", lambda handle: None)  # this device is no disk
+    monkeypatch.setattr(tensor_files.os, "fdatasync", lambda handle: None)  # this device is no disk
     with pytest.raises(OSError, match="No space left"):
         write_tensors(Path("/dev/full"), {"x": torch.zeros(10_000)})

@@ -1,22 +1,15 @@
-"""A checkpoint's manifest (size and digest of every file), and a writer for large safetensors files.
-
-The writer overlaps three operations: while one piece is copied from its device, the previous piece is written and
-digested, and earlier ones are synced to disk.
-"""
+"""A checkpoint's manifest, `manifest.json`: size and digest of every file, by which damage is found. No torch."""
 
 import hashlib
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from egpo.errors import InputError
+from egpo.fingerprints import sealed, unsealed
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -60,7 +53,7 @@ def describe_files(paths: Iterable[Path], folder: Path) -> dict[str, FileEntry]:
 
 
 def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
-    (folder / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(json.dumps(sealed(asdict(manifest)), indent=1) + "\n", encoding="utf-8")
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
@@ -72,7 +65,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     if not path.is_file():
         raise InputError("no manifest: this is not a checkpoint of the embedded engine", where=str(folder))
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        value: dict[str, Any] = unsealed(json.loads(path.read_text(encoding="utf-8")))
         if value.get("format") != FORMAT:
             what = f"the manifest has format {value.get('format')}, but this version of egpo reads format {FORMAT}"
             raise InputError(what, where=str(path))
@@ -91,6 +84,23 @@ def verify_files(folder: Path, manifest: CheckpointManifest) -> None:
             pass
 
 
+def verify_model(folder: Path) -> None:
+    """Raise InputError if a model folder is part of a checkpoint of the embedded engine and a file of it was changed.
+
+    Other folders have no digests, and are not checked.
+    """
+    actor, prefix = folder.resolve().parent, f"{folder.resolve().name}/"
+    if not (actor / MANIFEST).is_file():
+        return
+    manifest = read_manifest(actor)
+    files = {name: entry for name, entry in manifest.files.items() if name.startswith(prefix)}
+    try:
+        verify_files(actor, replace(manifest, files=files))
+    except InputError as error:
+        fix = "restore the file, or choose another checkpoint; to change a model, copy its folder first"
+        raise InputError(error.faults[0].what, where=error.faults[0].where, fix=fix) from error
+
+
 def _verify(path: Path, entry: FileEntry) -> None:
     try:
         size = path.stat().st_size
@@ -105,61 +115,3 @@ def _verify(path: Path, entry: FileEntry) -> None:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-_PIECE = 32 * 2**20
-_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
-    """Write tensors to a safetensors file and sync it to disk. Return its size and digest."""
-    digest, size = hashlib.sha256(), 0
-    with path.open("wb") as file, ThreadPoolExecutor(3) as pool:
-        under_way: list[Future[Any]] = []
-        put_on_disk = pool.submit(os.fdatasync, file.fileno())
-        for piece in _pieces(tensors):
-            for task in under_way:
-                task.result()
-            if put_on_disk.done():
-                put_on_disk.result()
-                put_on_disk = pool.submit(os.fdatasync, file.fileno())
-            under_way = [pool.submit(file.write, piece), pool.submit(digest.update, piece)]
-            size += len(piece)
-        for task in [*under_way, put_on_disk]:
-            task.result()
-        file.flush()
-        os.fsync(file.fileno())
-    return FileEntry(size, digest.hexdigest())
-
-
-def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
-    """Yield the bytes of a safetensors file in order. Wide dtypes come first, so that every tensor is aligned."""
-    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    yield memoryview(_header({name: tensors[name] for name in names}))
-    for name in names:
-        flat = tensors[name].detach().contiguous().reshape(-1).view(torch.uint8)
-        for start in range(0, len(flat), _PIECE):
-            yield flat[start : start + _PIECE].cpu().numpy().data
-
-
-def _header(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the header of a safetensors file: its length, then dtype, shape and offsets of each tensor as JSON.
-
-    It is padded to a multiple of 8 bytes.
-    """
-    entries, end = {}, 0
-    for name, tensor in tensors.items():
-        begin, end = end, end + tensor.nbytes
-        entries[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
