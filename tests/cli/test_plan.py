@@ -5,6 +5,7 @@ import json
 from typer.testing import CliRunner
 
 from egpo.cli.main import app
+from egpo.errors import InputError
 
 RECIPE = ["model.path=egpo-tiny", "task.name=countdown", "rollout.prompts=4", "rollout.n=4"]
 
@@ -33,3 +34,19 @@ def test_what_does_not_fit_has_exit_code_1():
     done = run("--card", "rtx4090", "rollout.max_response_tokens=100000", "update.micro_tokens=50000000")
     assert done.exit_code == 1
     assert "does not fit" in done.output
+
+
+def test_a_plan_for_verl_shows_shards_stages_splits_and_assumptions():
+    done = run("engine=verl", "verl.gpus=8", "--assume", "overlap=0.5")
+    assert done.exit_code == 0, done.output
+    for word in ("8 x H200", "GiB on each GPU", "weight_sync", "tensor x data parallel", "(best)", "overlap=0.5"):
+        assert word in done.output
+    report = json.loads(run("engine=verl", "verl.gpus=8", "--json").output)
+    assert report["best"] == {"tensor_parallel": 1, "data_parallel": 8}
+    assert [plan["split"]["tensor_parallel"] for plan in report["plans"]] == [1, 2]
+    assert set(report["plans"][0]["seconds"]) >= {"rollout_s", "log_probs_s", "update_s", "weight_sync_s"}
+
+
+def test_assumptions_belong_to_a_cluster():
+    for words in (["--assume", "overlap=0.5"], ["engine=verl", "--assume", "overlap"], ["engine=verl", "--lengths"]):
+        assert isinstance(run(*words).exception, InputError)

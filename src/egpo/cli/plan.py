@@ -1,6 +1,7 @@
 """`egpo plan`: estimate the memory and time of a training step on a GPU."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,14 @@ import typer
 from egpo.cli.config import Recipe
 
 if TYPE_CHECKING:
+    from egpo.config import Config
+    from egpo.plans.cluster_plan import Assumptions, ClusterPlan
     from egpo.plans.step_plan import StepPlan
+
+ASSUME_HELP = (
+    "With engine=verl: set an assumption of the plan, such as network_bytes_per_s=25e9; may be given several times. "
+    "All are printed below the plan."
+)
 
 
 def plan(
@@ -24,22 +32,34 @@ def plan(
     lengths: Annotated[
         bool, typer.Option("--lengths", help="Also print how long responses can be on each type of GPU.")
     ] = False,
+    assume: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help=ASSUME_HELP, show_default=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")] = False,
 ) -> None:
-    """Estimate the memory (GiB) and time (seconds) of one training step on one GPU.
+    """Estimate the memory (GiB) and time (seconds) of one training step, on one GPU or, with engine=verl, on many.
 
-    The memory of each part and the time of each stage are printed. The exit code is 1 if the step does not fit into
-    the GPU's memory.
+    The memory of each part and the time of each stage are printed. With engine=verl, each way to split the GPUs for
+    sampling is planned, and the fastest that fits is chosen. The exit code is 1 if the step does not fit into the
+    memory of a GPU.
 
-    Example: [cyan]egpo plan countdown_tiny rollout.n=16 --card a100[/]
+    Example: [cyan]egpo plan countdown_tiny engine=verl verl.gpus=8 --card a100[/]
     """
     from egpo.cli.config import recipe_words
     from egpo.cli.silence import now_doing
     from egpo.config import load_config
+    from egpo.errors import InputError
     from egpo.plans.step_plan import plan_recipe
 
     config = load_config(*recipe_words(recipe, "egpo plan countdown_tiny"))
     now_doing("reading the model's settings")
+    if config.engine == "verl":
+        if lengths:
+            raise InputError("`--lengths` is for one GPU", where="egpo plan", fix="leave it out, or set engine=local")
+        _plan_cluster(config, card, prompt_tokens, response_tokens, _numbers(assume or ()), as_json)
+        return
+    if assume:
+        raise InputError("assumptions are those of a cluster", where="--assume", fix="set engine=verl")
     found = plan_recipe(config, card, prompt_tokens, response_tokens)
     now_doing("computing the longest responses")
     longest = _longest_by_group(found) if lengths else {}
@@ -52,6 +72,73 @@ def plan(
             _show_lengths(found, longest)
     if not found.fits:
         raise typer.Exit(1)
+
+
+def _numbers(words: Sequence[str]) -> dict[str, float]:
+    from egpo.errors import InputError
+
+    found = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        try:
+            found[name.strip()] = float(text)
+        except ValueError:
+            fix = "write NAME=NUMBER, as in overlap=0.5"
+            raise InputError(f"`{word}` sets no number", where="--assume", fix=fix) from None
+    return found
+
+
+def _plan_cluster(
+    config: "Config",
+    card: str,
+    prompt_tokens: int | None,
+    response_tokens: int | None,
+    given: dict[str, float],
+    as_json: bool,
+) -> None:
+    from egpo.plans.cluster_plan import assumptions_for, best_split, plan_cluster
+
+    assumed = assumptions_for(card, given)
+    plans = plan_cluster(config, card, prompt_tokens, response_tokens, assumed)
+    best = best_split(plans)
+    if as_json:
+        report = [
+            {**asdict(plan), "step_s": plan.seconds.step_s, "peak_bytes": plan.peak_bytes, "fits": plan.fits}
+            for plan in plans
+        ]
+        typer.echo(json.dumps({"best": asdict(best.split), "plans": report, "assumptions": asdict(assumed)}, indent=2))
+    else:
+        _show_cluster(config, plans, best, assumed)
+    if not best.fits:
+        raise typer.Exit(1)
+
+
+def _show_cluster(config: "Config", plans: "list[ClusterPlan]", best: "ClusterPlan", assumed: "Assumptions") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console, split, rollout = Console(), best.split, config.rollout
+    console.print(
+        f"{split.gpus} x {best.card.name}, with verl: {rollout.prompts} prompts, {rollout.n} responses of up to "
+        f"{rollout.max_response_tokens} tokens to each"
+    )
+    table = Table("GiB on each GPU", "sampling", "update", box=None, pad_edge=False)
+    for name, value in asdict(best.sampling).items():
+        table.add_row(name, f"{value / 2**30:.2f}", f"{getattr(best.update, name) / 2**30:.2f}")
+    table.add_row("peak", f"{best.sampling.total / 2**30:.2f}", f"{best.update.total / 2**30:.2f}", style="bold")
+    console.print(table)
+    stages = " + ".join(f"{name.removesuffix('_s')} {value:.2f}" for name, value in asdict(best.seconds).items())
+    console.print(f"{stages} = {best.seconds.step_s:.2f} s per step; the operations alone take {best.bound_s:.2f} s")
+    others = Table("tensor x data parallel", "peak GiB", "s per step", "rows at once", "fits", box=None, pad_edge=False)
+    for plan in plans:
+        shape = f"{plan.split.tensor_parallel} x {plan.split.data_parallel}{' (best)' if plan is best else ''}"
+        fits = "yes" if plan.fits else "[red]no[/]"
+        others.add_row(shape, f"{plan.peak_bytes / 2**30:.2f}", f"{plan.seconds.step_s:.2f}", f"{plan.at_once}", fits)
+    console.print(others)
+    verdict = "fits" if best.fits else "[bold red]does not fit[/]: use more GPUs or model.gradient_checkpointing"
+    console.print(f"The step {verdict}. vLLM needs {best.memory_share:.2f} of the memory (gpu_memory_utilization).")
+    shown = ", ".join(f"{name}={value:g}" for name, value in asdict(assumed).items())
+    console.print(f"Computed, not measured. Assumptions (--assume sets them): {shown}")
 
 
 def _show(plan: "StepPlan") -> None:

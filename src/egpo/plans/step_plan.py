@@ -61,6 +61,12 @@ def plan_memory(shape: ModelShape, job: StepJob, card: Card, micro_tokens: int |
 
 
 def _plan(shape: ModelShape, job: StepJob, card: Card, micro_tokens: int | None) -> MemoryPlan:
+    plan = plan_parts(shape, job, card, micro_tokens)
+    return replace(plan, parts=_peak(plan.parts, job, shape, card))
+
+
+def plan_parts(shape: ModelShape, job: StepJob, card: Card, micro_tokens: int | None = None) -> MemoryPlan:
+    """Return the memory of the update by part, with the key-value cache, before it is decided whether that is freed."""
     size, trained = job.bytes_per_weight, 0 if job.lora else shape.weights
     loaded = size * shape.weights * (2 if job.reference else 1) + (optimizer_bytes(size) - MOMENT_BYTES) * trained
     per_token = size * shape.kept_numbers(job.gradient_checkpointing)
@@ -75,7 +81,7 @@ def _plan(shape: ModelShape, job: StepJob, card: Card, micro_tokens: int | None)
         activations=pass_tokens * per_token,
         logits=2.0 * CHUNK_BYTES + 2 * size * shape.head + 10.0 * pass_tokens * shape.hidden,
     )
-    return MemoryPlan(_peak(in_update, job, shape, card), pass_tokens, job.at_once)
+    return MemoryPlan(in_update, pass_tokens, job.at_once)
 
 
 def _peak(in_update: Parts, job: StepJob, shape: ModelShape, card: Card) -> Parts:
@@ -116,10 +122,10 @@ class TimePlan:
 
 
 def plan_seconds(shape: ModelShape, job: StepJob, card: Card) -> TimePlan:
-    return TimePlan(_sample_s(shape, job, card), _update_s(shape, job, card))
+    return TimePlan(sample_seconds(shape, job, card), update_seconds(shape, job, card))
 
 
-def _sample_s(shape: ModelShape, job: StepJob, card: Card) -> float:
+def sample_seconds(shape: ModelShape, job: StepJob, card: Card) -> float:
     """Return the seconds of sampling. Each decoding step reads all weights, and the keys and values of each row."""
     waves = -(-job.rows // job.at_once)
     steps = job.longest + (waves - 1) * job.response_tokens
@@ -131,7 +137,7 @@ def _sample_s(shape: ModelShape, job: StepJob, card: Card) -> float:
     return keys_s + steps * token_s + job.new_tokens * _TEXT_S
 
 
-def _update_s(shape: ModelShape, job: StepJob, card: Card) -> float:
+def update_seconds(shape: ModelShape, job: StepJob, card: Card) -> float:
     """Return the seconds of the update.
 
     The operations are three matrix products per weight and token (four for the head and with gradient checkpointing,

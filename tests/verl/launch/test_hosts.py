@@ -29,7 +29,7 @@ from tests.verl.launch.recipes import small
 GIB = 2**30
 ONE_GPU = ("verl.device=cuda", "verl.gpus=1", "rollout.prompts=16")
 SMALL_HOST = Host(4, flash_attention=False, memory_bytes=16 * GIB, gpu_bytes=24 * GIB)
-TRIAL_HOST = Host(16, flash_attention=False, memory_bytes=128 * GIB, gpu_bytes=139 * GIB)
+MIDDLE_HOST = Host(16, flash_attention=False, memory_bytes=128 * GIB, gpu_bytes=139 * GIB)
 LARGE_HOST = Host(96, flash_attention=True, memory_bytes=1024 * GIB, gpu_bytes=79 * GIB)
 
 _MODEL, _ROLLOUT, _RAY = "actor_rollout_ref.model", "actor_rollout_ref.rollout", "ray_kwargs.ray_init"
@@ -45,7 +45,7 @@ BY_HAND = {
     f"{_ROLLOUT}.agent.num_workers",
     "data.dataloader_num_workers",
 }
-"""What the first run on one GPU with 16 cores had to be given by hand, beside two of vLLM: `max_num_seqs` at verl's
+"""What the first run on one GPU had to be given by hand, beside two of vLLM: `max_num_seqs` at verl's
 default, and `gpu_memory_utilization`, which is set where verl's default leaves the trainer too little."""
 
 
@@ -53,16 +53,16 @@ def settings(host, *overrides):
     return {one.key: one.value for one in planned_settings(small(*overrides), host=host)}
 
 
-@pytest.mark.parametrize("host", [SMALL_HOST, TRIAL_HOST])
+@pytest.mark.parametrize("host", [SMALL_HOST, MIDDLE_HOST])
 def test_one_gpu_with_few_cores_needs_no_setting_by_hand(host):
     keys = settings(host, *ONE_GPU)
     assert set(keys) >= BY_HAND
     assert keys[f"{_MODEL}.override_config.attn_implementation"] == "sdpa"
     assert keys[f"{_MODEL}.use_remove_padding"] is False
     workers = (keys["reward.num_workers"], keys[f"{_ROLLOUT}.agent.num_workers"])
-    assert workers == ((2, 4) if host is TRIAL_HOST else (1, 1))
+    assert workers == ((2, 4) if host is MIDDLE_HOST else (1, 1))
     assert keys["transfer_queue.backend.SimpleStorage.num_data_storage_units"] == 1
-    assert keys[f"{_RAY}.num_cpus"] == (16 if host is TRIAL_HOST else 8)
+    assert keys[f"{_RAY}.num_cpus"] == (16 if host is MIDDLE_HOST else 8)
     assert [key for key in keys if not schema().knows(key) and not key.startswith("hydra.")] == []
 
 
@@ -134,11 +134,11 @@ def test_a_model_that_nearly_fills_the_gpu_gets_a_smaller_share_for_vllm(tmp_pat
         file.truncate(2 * 600_000_000)  # a sparse file: 0.6 billion weights
     keys = settings(SMALL_HOST, *ONE_GPU, f"model.path={tmp_path}")
     assert keys[f"{_ROLLOUT}.gpu_memory_utilization"] == 0.35
-    assert f"{_ROLLOUT}.gpu_memory_utilization" not in settings(TRIAL_HOST, *ONE_GPU, f"model.path={tmp_path}")
+    assert f"{_ROLLOUT}.gpu_memory_utilization" not in settings(MIDDLE_HOST, *ONE_GPU, f"model.path={tmp_path}")
 
 
 def test_the_dry_run_names_the_machine_and_the_reason(tmp_path):
-    shown = dry_run(small(*ONE_GPU, f"runs={tmp_path}"), host=TRIAL_HOST)
+    shown = dry_run(small(*ONE_GPU, f"runs={tmp_path}"), host=MIDDLE_HOST)
     assert "Sized for this machine: 16 cores, 139 GiB per GPU, without flash-attn." in shown
     assert "this machine: no flash-attn" in shown
     assert "ray_kwargs.ray_init.num_cpus=16" in shown
@@ -149,7 +149,7 @@ def test_few_cores_give_workers_of_ray_more_time(tmp_path, monkeypatch):
     for name in STARTING_SLOWLY:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RAY_prestart_worker_first_driver", "1")
-    held = command(config, [], "python", tmp_path, "1", TRIAL_HOST).environment
+    held = command(config, [], "python", tmp_path, "1", MIDDLE_HOST).environment
     assert held["RAY_worker_register_timeout_seconds"] == "300"
     assert "RAY_prestart_worker_first_driver" not in held, "the user's value stays"
     assert not set(STARTING_SLOWLY) & set(command(config, [], "python", tmp_path, "1", LARGE_HOST).environment)

@@ -1,7 +1,7 @@
 """Sizes verl for the machine that it runs on: few cores, one GPU, no flash-attn.
 
-verl's defaults are those of a node with eight GPUs and about a hundred cores: on 16 cores Ray waits for ever for CPUs
-that do not exist. `host_settings` derives the numbers of processes, Ray's CPUs, vLLM's share of the memory and the
+verl's defaults are those of a node with eight GPUs and about a hundred cores: on four cores Ray waits for ever for
+CPUs that do not exist. `host_settings` derives the numbers of processes, Ray's CPUs, vLLM's share of the memory and the
 attention from what the machine has. It changes only what does not fit: with 96 cores and flash-attn nothing but Ray's
 numbers of CPUs and GPUs is set. Keys that the recipe sets below `verl:` win.
 """
