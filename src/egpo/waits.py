@@ -128,8 +128,8 @@ WAITS: dict[str, Wait] = {
     ),
     "hub model": Wait(
         "the hub, for a model that is named and not in a folder",
-        "10 s for each request, with five retries (huggingface_hub; `HF_HUB_ETAG_TIMEOUT`, `HF_HUB_DOWNLOAD_TIMEOUT`)",
-        "code 2, unless the files are in huggingface_hub's cache",
+        unlimited="huggingface_hub limits each request and repeats it up to five times (a server that never answered "
+        "was still being asked after 6 minutes), and a download may take hours. With HF_HUB_OFFLINE=1 nothing is asked",
     ),
     "tracker": Wait(
         "a tracker (wandb, trackio, SwanLab, MLflow, TensorBoard)",

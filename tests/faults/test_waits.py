@@ -597,7 +597,7 @@ def test_another_process_that_converts_the_same_model(tmp_path, named):
 
         threading.Thread(target=convert, daemon=True).start()
         try:
-            assert named(f"another process, which converts the model into {folder} .no limit.")
+            assert named(f"another process, which converts the model into {folder}")
             assert not done.is_set()
         finally:
             holder.kill()
