@@ -107,7 +107,9 @@ class Verb:
 
     def reaches(self, condition):
         """Wait for a moment of the verb. If it ends before, that is a fault of the test."""
-        assert becomes_true(lambda: condition() or not self.is_alive()) and self.is_alive(), self.all_said()
+        is_there = becomes_true(lambda: condition() or not self.is_alive())
+        assert is_there, self.all_said()
+        assert self.is_alive(), self.all_said()
 
 
 @contextmanager
