@@ -121,9 +121,15 @@ WAITS: dict[str, Wait] = {
         "pip is ended: code 2 (model) or 1 (interpreter), with the command to run elsewhere",
     ),
     "hub": Wait(
-        "the upload of `egpo push`",
-        unlimited="the size of a model and the connection decide; huggingface_hub limits each request and repeats it",
+        "the hub, during `egpo push`",
+        "300 s without a byte in a request; huggingface_hub repeats the upload of a file up to five times",
+        "code 1; the repository has the commit before, because files and card are one commit",
         named_by="the line of the verb after 18 s of silence: uploading N files",
+    ),
+    "hub model": Wait(
+        "the hub, for a model that is named and not in a folder",
+        unlimited="huggingface_hub limits each request and repeats it up to five times (a server that never answered "
+        "was still being asked after 6 minutes), and a download may take hours. With HF_HUB_OFFLINE=1 nothing is asked",
     ),
     "tracker": Wait(
         "a tracker (wandb, trackio, SwanLab, MLflow, TensorBoard)",

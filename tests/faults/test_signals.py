@@ -74,6 +74,10 @@ class Verb:
     def said(self):
         return self.screen.read_text()
 
+    def all_said(self):
+        """With what the experiments of `--parallel` and of a board said."""
+        return "\n".join([self.said, *(path.read_text() for path in self.folder.rglob("output.log"))])
+
     def running(self):
         """The processes of the verb: those with the mark in their environment, whoever their parent is now, and those
         that were its descendants when this was last called. Programs in the sandbox have no mark."""
@@ -103,8 +107,9 @@ class Verb:
 
     def reaches(self, condition):
         """Wait for a moment of the verb. If it ends before, that is a fault of the test."""
-        assert becomes_true(lambda: condition() or not self.is_alive()), self.said
-        assert self.is_alive(), self.said
+        is_there = becomes_true(lambda: condition() or not self.is_alive())
+        assert is_there, self.all_said()
+        assert self.is_alive(), self.all_said()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import httpx
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session, get_token
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
@@ -24,6 +24,8 @@ from egpo.pushes.pushed_model import PushedModel
 
 CARD = "README.md"
 _WEIGHT_FILES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json")
+REPLY_S = 300.0
+"""Seconds for which the hub may send nothing, or take nothing, in one request. huggingface_hub has no limit."""
 _XET = "xet-write-token"
 """Part of the address that the hub's newer upload protocol asks first."""
 
@@ -61,7 +63,7 @@ def push(model: PushedModel, card: str, repo: str, *, token: str, public: bool, 
     Weights of an earlier upload that the model does not have are removed: transformers might load those instead.
     """
     api = HfApi(token=token)
-    with _errors_of_the_hub(api.endpoint, repo):
+    with _errors_of_the_hub(api.endpoint, repo), _limited_requests():
         is_private, present = _open_repo(api, repo, public)
         names = {CARD, *(path.name for path in model.files)}
         stale = sorted(name for name in present - names if name.endswith(_WEIGHT_FILES) and "/" not in name)
@@ -95,16 +97,28 @@ def require_token() -> str:
 def _open_repo(api: HfApi, repo: str, public: bool) -> tuple[bool, set[str]]:
     """Return whether the repository is private, and the names of its files. It is created if it does not exist."""
     try:
-        info = api.model_info(repo)
+        info = api.model_info(repo, timeout=REPLY_S)
     except RepositoryNotFoundError as error:
         if error.response.status_code != 404:  # 401: a token that the hub does not know
             raise
         api.create_repo(repo, private=not public)
-        info = api.model_info(repo)
+        info = api.model_info(repo, timeout=REPLY_S)
     if not info.private and not public:
         fix = "give --public to upload there, or choose another repository"
         raise InputError("the repository is public", where=repo, fix=fix)
     return bool(info.private), {file.rfilename for file in info.siblings or ()}
+
+
+@contextmanager
+def _limited_requests() -> Iterator[None]:
+    """Limit the requests of huggingface_hub's shared client during the block."""
+    client = get_session()
+    before = client.timeout
+    client.timeout = httpx.Timeout(REPLY_S)
+    try:
+        yield
+    finally:
+        client.timeout = before
 
 
 @contextmanager

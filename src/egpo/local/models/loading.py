@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -18,6 +19,7 @@ from egpo.local.models.policy import Policy
 from egpo.local.models.self_check import require_agreement
 from egpo.local.progress_bars import without_progress_bars
 from egpo.runs.checkpoint_manifest import verify_model
+from egpo.waits import waiting
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -30,12 +32,14 @@ def load_policy(settings: Model, seed: int = 0) -> Policy:
     where = f"model {settings.path}"
     folder = _folder(require_model_place(settings.path, where), where)
     verify_model(Path(folder))
-    tokenizer = _tokenizer(folder, where)
+    with _from_hub(folder):
+        tokenizer = _tokenizer(folder, where)
     device = choose_device(settings.device)
     if settings.deterministic and device.type == "cuda":
         _use_deterministic_kernels()
     dtype = _DTYPES.get(settings.dtype, torch.bfloat16 if device.type == "cuda" else torch.float32)
-    loaded = _model(folder, settings, dtype, seed, where)
+    with _from_hub(folder):
+        loaded = _model(folder, settings, dtype, seed, where)
     with out_of_memory_as("moving the model to the GPU", "use a smaller model, or run fewer processes on this GPU"):
         model = loaded.to(device)
     _switch_off_dropout(model)
@@ -93,6 +97,11 @@ def _folder(path: str, where: str) -> str:
             )
         return str(local)
     return path
+
+
+def _from_hub(folder: str) -> AbstractContextManager[None]:
+    """Return a context that names the wait for the hub, if the model is not in a folder."""
+    return nullcontext() if Path(folder).is_dir() else waiting("hub model", f"the hub, for the model {folder}")
 
 
 def _tokenizer(folder: str, where: str) -> PreTrainedTokenizerBase:
