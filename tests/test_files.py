@@ -1,5 +1,6 @@
 """A file is its old content or its new one, never anything else."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import time
 
 import pytest
 
-from egpo.files import UNFINISHED, exchange, write_atomically
+from egpo.files import UNFINISHED, exchange, system_error, write_atomically
 
 
 def test_the_new_content_replaces_the_old_with_ordinary_permissions(tmp_path):
@@ -33,6 +34,21 @@ def test_an_exchange_swaps_two_folders_and_a_failed_one_changes_nothing(tmp_path
     with pytest.raises(FileNotFoundError):
         exchange(tmp_path / "a", tmp_path / "missing")
     assert (tmp_path / "a" / "name").read_text() == "b"
+
+
+@pytest.mark.parametrize(
+    ("error", "number"),
+    [
+        (OSError(errno.ENOSPC, "full"), errno.ENOSPC),
+        (Exception("Permission denied (os error 13)"), errno.EACCES),
+        (RuntimeError("unable to open file <a> in read-only mode: Too many open files (24)"), errno.EMFILE),
+        (RuntimeError("shapes (24) and (28) differ"), None),
+        (ValueError("a plain fault"), None),
+    ],
+)
+def test_a_refused_system_call_is_known_whichever_library_reports_it(error, number):
+    found = system_error(error)
+    assert (found.errno if found else None) == number
 
 
 def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path):

@@ -81,14 +81,17 @@ def fsync_tree(folder: Path) -> None:
 
 
 def system_error(error: BaseException) -> OSError | None:
-    """Return the failed system call behind an error, also if a library in Rust gives it as text; None for others.
+    """Return the failed system call behind an error, also if a native library gives it as text; None for others.
 
-    safetensors raises its own error, and tokenizers a plain Exception, both with `(os error 28)` in their text.
+    safetensors raises its own error, and tokenizers a plain Exception, both with `(os error 28)` in their text. torch
+    raises RuntimeError with `No space left on device (28)`.
     """
     if isinstance(error, OSError):
         return error
-    match = re.search(r"\(os error (\d+)\)", str(error))
-    return OSError(int(match[1]), os.strerror(int(match[1]))) if match else None
+    match = re.search(r"(\w+) \((os error )?(\d{1,3})\)", str(error))
+    if match is None or not (match[2] or os.strerror(int(match[3])).endswith(match[1])):
+        return None
+    return OSError(int(match[3]), os.strerror(int(match[3])))
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

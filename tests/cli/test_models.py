@@ -1,5 +1,6 @@
 """What every verb says of a model that it cannot use: one line, exit code 2, and no question to the hub."""
 
+import errno
 import json
 import pickle
 import resource
@@ -117,6 +118,24 @@ def test_a_full_device_as_standard_output_is_one_line(tmp_path, words):
     assert done.stderr.splitlines()[-1] == last
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
+
+
+@pytest.mark.parametrize("filename", ["runs/a/provenance.json", None])
+def test_a_file_that_the_system_refuses_is_one_line(monkeypatch, capsys, filename):
+    """Whatever writes it: a full disk under a file is not taken for a full standard output."""
+
+    def refuse():
+        raise OSError(errno.EROFS, "Read-only file system", filename)
+
+    monkeypatch.setattr("egpo.cli.main.app", refuse)
+    monkeypatch.setattr("sys.argv", ["egpo", "doctor"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(
+        f"egpo: {filename or 'a file'}: the system refused it (Read-only file system); free some space"
+    )
 
 
 def test_too_little_address_space_is_one_line(tmp_path):

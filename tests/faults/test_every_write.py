@@ -121,11 +121,11 @@ def failures(found):
 @pytest.mark.timeout(600)
 def test_some_crashes_and_some_refused_writes():
     with opened() as (place, server):
-        for name, most in {"train": 14, "prepare": 14}.items():
+        for name, most in {"train": 10, "prepare": 10}.items():
             found = crash_all(name, place, server, most)
             assert failures(found) == []
             assert found.num_run == most
-        for found in refuse_all("train", FAULTS, place, server, 3):
+        for found in refuse_all("train", FAULTS, place, server, 2):
             assert failures(found) == []
 
 

@@ -63,6 +63,8 @@ class Workload:
     start: Callable[[Path, Path], None] = lambda root, inputs: None
     resume: tuple[str, tuple[str, ...]] | None = None
     volatile: frozenset[str] = frozenset()
+    takes_away: str = "$^"
+    """Pattern of the paths that the command is told to remove or to shorten."""
     env: Mapping[str, str] = field(default_factory=dict)
 
     def again(self, root, inputs):
@@ -107,6 +109,7 @@ WORKLOADS = {
         _rewound,
         None,
         _RUN_FILES,
+        r"global_step_[23]/|step_[23]\.jsonl|metrics\.jsonl|health\.jsonl|latest_checkpointed",
     ),
     "sft": Workload(
         lambda inputs: ["sft", "recipe.yaml"],

@@ -1,5 +1,6 @@
 """GGUF files become model folders that compute what the original computes; files that cannot are named."""
 
+import errno
 import hashlib
 import json
 import os
@@ -144,6 +145,22 @@ def test_every_file_of_a_converted_model_is_on_the_disk_before_the_folder_gets_i
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "replace", replaced)
     local_folder(str(write_model(tmp_path / "m.gguf")))
+
+
+def test_a_converted_model_that_cannot_be_read_now_is_not_taken_for_damaged(tmp_path, monkeypatch):
+    """With too many files open, the folder was removed and the model evaluated under another name."""
+    path = write_model(tmp_path / "m.gguf")
+    folder, read_text = Path(local_folder(str(path))), Path.read_text
+
+    def refuse(file, *rest, **more):
+        if file.name == "egpo_source.json":
+            raise OSError(errno.EMFILE, "Too many open files", str(file))
+        return read_text(file, *rest, **more)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        local_folder(str(path))
+    assert (folder / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("part", ["tokenizer.json", "model.safetensors"])

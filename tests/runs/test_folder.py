@@ -67,6 +67,7 @@ def test_a_run_that_was_killed_before_it_had_a_config_may_be_created_again(tmp_p
     (tmp_path / ".lock").write_text("1")
     (tmp_path / f"{UNFINISHED}config.yaml-1234").write_text("name:")
     create(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", "config.yaml"}
 
 
 def test_there_must_be_a_run_to_resume(tmp_path):

@@ -37,6 +37,7 @@ from egpo.cli.silence import watched_verb
 from egpo.cli.train import train
 from egpo.cli.words import Verbs, print_first_line
 from egpo.errors import ERROR_PREFIX, EgpoError
+from egpo.files import system_error
 from egpo.version import __version__
 
 
@@ -179,9 +180,10 @@ def _failure_of_the_machine(error: Exception) -> str | None:
         with suppress(OSError, ValueError):  # so that flushing the buffer at exit does not fail again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return f"standard output cannot be written ({error.strerror}); free some space, or write elsewhere"
-    if isinstance(error, OSError) and error.errno in _DISK_ERRORS and error.filename is not None:
+    if (refused := system_error(error)) is not None and refused.errno in _DISK_ERRORS:
         fix = "free some space, fix the permissions or close other programs, then run the command again"
-        return f"{os.fsdecode(error.filename)}: the system refused the file ({error.strerror}); {fix}"
+        which = "a file" if refused.filename is None else os.fsdecode(refused.filename)
+        return f"{which}: the system refused it ({refused.strerror if refused is error else said}); {fix}"
     if "can't start new thread" in str(error):
         return "no more threads can be started; end other processes, raise `ulimit -u`, or lower OMP_NUM_THREADS"
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):

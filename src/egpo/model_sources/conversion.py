@@ -56,10 +56,13 @@ class ModelOrigin:
 
 
 def origin_of(folder: Path) -> ModelOrigin | None:
-    """Return where the model of a folder comes from; None if the folder was not converted from a GGUF file."""
+    """Return where the model of a folder comes from; None if the folder was not converted from a GGUF file.
+
+    OSError if the file is there and cannot be read now: the model must not get another name, or be converted again.
+    """
     try:
         return ModelOrigin(**unsealed(json.loads((folder / ORIGIN).read_text(encoding="utf-8"))))
-    except (OSError, ValueError, TypeError, RecursionError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, RecursionError):
         return None
 
 

@@ -201,11 +201,15 @@ class RunFolder:
     @classmethod
     @contextmanager
     def create(cls, path: Path, config_yaml: str) -> Iterator["RunFolder"]:
-        """Create a run folder and lock it during the block. Raise InputError if the folder is not empty."""
+        """Create a run folder and lock it during the block. Raise InputError if the folder is not empty.
+
+        Temporary files of a process that was killed as it created the folder are removed.
+        """
         folder = cls(path)
         _require_directory(path)
         with locked(path):
             _refuse_what_is_there(folder)
+            _remove_unfinished(folder)
             _write_config(folder, config_yaml)
             yield folder
 
