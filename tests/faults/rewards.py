@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ from tests.faults.transformations import Tally, calls, equations, formulas, judg
 
 ROOT = Path(__file__).resolve().parents[2]
 GSM8K = ROOT / "../shared/data/gsm8k"
-NUM_PROCESSES = 2
-ATTEMPTS = {"math": 100, "hybrid": 6} | dict.fromkeys(
+NUM_PARTS = 8
+ATTEMPTS = {"math": 60, "hybrid": 4} | dict.fromkeys(
     ("gsm8k", "countdown", "tool calls", "BFCL's answers", "no call expected", "toolbox"), 200
 )
 """Attempts of each strategy by reward. Math and hybrid start a process again for each answer that exhausts it."""
@@ -132,6 +132,7 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", help="transformations, attacks, programs; names of tasks")
     parser.add_argument("--gsm8k", type=Path, default=GSM8K)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
     chosen = set(arguments.parts)
     whole = not chosen & {"transformations", "attacks", "programs"}
@@ -140,20 +141,20 @@ def main() -> int:
     console = Console(width=160)
     results: dict[str, Any] = {}
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with multiprocessing.get_context("spawn").Pool(NUM_PROCESSES) as pool:
+    with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool:
         bad = 0
         if whole or "transformations" in chosen:
             tallies = list(_tallied(pool.imap_unordered, tasks, gsm8k))
             bad += _show_tallies(console, tallies)
             results["transformations"] = [_as_json(tally) for tally in tallies]
         if whole or "attacks" in chosen:
-            attacked = list(pool.imap_unordered(attack, attacks.STRATEGIES, chunksize=1))
+            attacked = list(_announced(pool.imap_unordered(attack, attacks.STRATEGIES, chunksize=1)))
             bad += _show_attacks(console, attacked)
-            results["attacks"] = [asdict(one) for one in sorted(attacked, key=lambda one: one.strategy)]
+            results["attacks"] = [vars(one) for one in sorted(attacked, key=lambda one: one.strategy)]
         if whole or "programs" in chosen:
-            attacked = list(pool.imap_unordered(attack_sandbox, hostile_programs.STRATEGIES, chunksize=1))
+            attacked = list(_announced(pool.imap_unordered(attack_sandbox, hostile_programs.STRATEGIES, chunksize=1)))
             bad += _show_attacks(console, attacked)
-            results["programs"] = [asdict(one) for one in sorted(attacked, key=lambda one: one.strategy)]
+            results["programs"] = [vars(one) for one in sorted(attacked, key=lambda one: one.strategy)]
     if arguments.out:
         arguments.out.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
     return 1 if bad else 0
@@ -161,9 +162,8 @@ def main() -> int:
 
 def _tallied(imap: Callable[..., Iterator[Tally]], tasks: list[str], gsm8k: Path | None) -> Iterator[Tally]:
     """Yield the tally of each task, of which several processes judge parts."""
-    num_parts = 4 * NUM_PROCESSES
     for task in tasks:
-        parts = [Part(task, start, num_parts, gsm8k) for start in range(num_parts)]
+        parts = [Part(task, start, NUM_PARTS, gsm8k) for start in range(NUM_PARTS)]
         whole: Tally | None = None
         for tally in imap(transformed, parts):
             if whole is None:
@@ -171,11 +171,21 @@ def _tallied(imap: Callable[..., Iterator[Tally]], tasks: list[str], gsm8k: Path
             else:
                 whole.add(tally)
         assert whole is not None
+        print(f"{whole.task}: {whole.judgements:,} judgements", file=sys.stderr, flush=True)
         yield whole
 
 
+def _announced(attacked: Iterator[Attacked]) -> Iterator[Attacked]:
+    for one in attacked:
+        print(
+            f"{one.strategy}: {one.attempts.total():,} attempts, {len(one.failed)} failed", file=sys.stderr, flush=True
+        )
+        yield one
+
+
 def _as_json(tally: Tally) -> dict[str, Any]:
-    return {**asdict(tally), "names": sorted(tally.names), "false_positives": tally.false_positives[:50]}
+    # Not `asdict`, which cannot copy a Counter.
+    return {**vars(tally), "names": sorted(tally.names), "false_positives": tally.false_positives[:50]}
 
 
 def _show_tallies(console: Console, tallies: list[Tally]) -> int:

@@ -164,6 +164,8 @@ def test_every_real_solution_is_right_and_a_perturbed_one_is_not(split: str, row
             "18=x",
         ),
         *("18 thousand", "18 billion", "18 dozen", "18 hundred", r"18\text{ million}", r"18\cdot x", r"18\pi", "18x"),
+        # found by responses that were written to escape a verdict
+        *(r"18\sin(x)", r"18\ln x", r"18 \lim x", r"18\theta", r"18\lfloor x \rfloor", r"18 \Rightarrow x"),
         *("18 and a half", "18 squared", "18 三", "$18$ million", "18 Million", "18×x", "18 − x", "18M"),
     ],
 )

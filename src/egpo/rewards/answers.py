@@ -83,7 +83,10 @@ CHANGING_WORD = re.compile(rf"(?i)\s*+-?(?:{_CHANGING_WORDS})(?![a-z])")
 _CHANGES_THE_NUMBER = re.compile(
     r"[*_`$\s~]*+(?:\\[,;:! ]|\\(?:text|mathrm|textrm|mbox)\{\s*+|\\[()])*+\s*+(?:"
     r"!|\^(?!\{?\\circ)|[+−×÷=<>±√π→≈∨∧∩∪≠≤≥∓⋅|‰]|-(?![A-Za-z]{2})|/(?!\s*[A-Za-z]{2})|\((?=\s*[+*/^(-])"
-    r"|\\(?:times|cdot|div|pm|mp|sqrt|pi|frac|dfrac|tfrac|over|choose|ast|le|ge|lt|gt|neq?|leq|geq|approx|lor|vee)"
+    r"|\\(?:times|cdot|div|pm|mp|sqrt|pi|frac|dfrac|tfrac|over|choose|ast|le|ge|lt|gt|neq?|leq|geq|approx|lor|vee"
+    r"|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|lg|exp|lim|sum|prod|int|max|min|gcd|det|lfloor|lceil|binom|begin"
+    r"|[bp]?mod|cup|cap|land|wedge|to|(?:long)?(?:right|left)arrow|(?:Long)?(?:Right|Left)arrow|implies|iff|sim|simeq"
+    r"|equiv|cong|infty|alpha|beta|[gG]amma|[dD]elta|epsilon|zeta|theta|lambda|sigma|phi|omega)"
     r"(?![A-Za-z])"
     r"|(?:[kKMB]|bn|mn|mln|[xyzXYZ])(?![A-Za-z])|[십백천만억조]"
     rf"|-?(?i:{_CHANGING_WORDS}|or|not"
