@@ -6,6 +6,7 @@
 #   make docs     the documentation, as a local server make pages    the pages generated from the source
 #   make site     the documentation, built strictly    make matrix   core tests on several Pythons and torches
 #   make wheel    the wheel, in dist/                  make evidence tables and figures of docs/results.md
+#   make soak     a training of 20,000 steps, watched
 # With TORCH_INDEX=URL torch comes from that index, and everything else from pip's own.
 
 # The first of these that is Python 3.11 or 3.12, which verl's environment needs; or say: make test PYTHON=/path/to/it
@@ -25,7 +26,7 @@ DOCS_READY := .env-docs/.ready
 OPENENV_READY := .env-openenv/.ready
 TRL_READY := .env-trl/.ready
 
-.PHONY: env verl system demo test test-main test-verl matrix wheel fuzz check format bench test-gpu lock docs pages evidence site clean
+.PHONY: env verl system demo test test-main test-verl matrix wheel fuzz soak check format bench test-gpu lock docs pages evidence site clean
 
 env: $(READY)
 
@@ -124,6 +125,12 @@ wheel: $(READY)
 # The laws on examples that nobody has seen yet; `make test` always tries the same ones.
 fuzz: $(READY) system
 	EGPO_FUZZ=1 $(BIN)/pytest -n auto -m hypothesis
+
+# A training of up to 20,000 small steps, with its slope of memory. Ctrl-C saves it, and the same command continues; or
+# say how long: make soak SOAK_OPTIONS="--minutes 15".
+SOAK_OPTIONS ?=
+soak: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.soak $(SOAK_OPTIONS)
 
 check: $(READY) $(DOCS_READY)
 	$(BIN)/ruff format --check .

@@ -77,8 +77,9 @@ NOT_DETECTED = {
     "timings.jsonl: report",
     "health.jsonl: report",
     "health.jsonl: resume",
-    # Resuming compares the settings that decide the training, not those that may be changed.
-    "config.yaml: resume",
+    "step_4.jsonl: report",
+    # A user may edit the settings of a run. Resuming compares those that decide the training by their digest.
+    *(f"config.yaml: {verb}" for verb in ("resume", "report", "compare", "results", "board")),
     # A folder from elsewhere has no digest.
     *(f"stranger's {name}: train" for name in ("config.json", "generation_config.json", "tokenizer_config.json")),
     *(f"stranger's {name}: train" for name in ("tokenizer.json", "chat_template.jinja", "model.safetensors")),
