@@ -7,6 +7,7 @@
 #   make site     the documentation, built strictly    make matrix   core tests on several Pythons and torches
 #   make wheel    the wheel, in dist/                  make evidence tables and figures of docs/results.md
 #   make faults   everything of docs/reliability.md: hours
+#   make soak     a training of 20,000 steps, watched
 # With TORCH_INDEX=URL torch comes from that index, and everything else from pip's own.
 
 # The first of these that is Python 3.11 or 3.12, which verl's environment needs; or say: make test PYTHON=/path/to/it
@@ -26,7 +27,7 @@ DOCS_READY := .env-docs/.ready
 OPENENV_READY := .env-openenv/.ready
 TRL_READY := .env-trl/.ready
 
-.PHONY: env verl system demo test test-main test-verl matrix wheel fuzz faults check format bench test-gpu lock docs pages evidence site clean
+.PHONY: env verl system demo test test-main test-verl matrix wheel fuzz faults soak check format bench test-gpu lock docs pages evidence site clean
 
 env: $(READY)
 
@@ -131,6 +132,12 @@ fuzz: $(READY) system
 # Every fault of docs/reliability.md; `make test` injects a few of each kind.
 faults: $(READY) system
 	EGPO_FAULTS=all $(BIN)/pytest tests/faults -s
+
+# A training of up to 20,000 small steps, with its slope of memory. Ctrl-C saves it, and the same command continues; or
+# say how long: make soak SOAK_OPTIONS="--minutes 15".
+SOAK_OPTIONS ?=
+soak: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.soak $(SOAK_OPTIONS)
 
 check: $(READY) $(DOCS_READY)
 	$(BIN)/ruff format --check .

@@ -64,22 +64,6 @@ def unsealed_line(line: bytes) -> bytes:
     return inside + b"}\n"
 
 
-_TEXT_SEAL = "# Written by egpo; sha256 of the lines above: "
-
-
-def sealed_text(text: str) -> str:
-    """Return YAML with a comment as its last line, which has the digest of the text before it."""
-    return f"{text}{_TEXT_SEAL}{hashlib.sha256(text.encode()).hexdigest()[:16]}\n"
-
-
-def unsealed_text(text: str) -> str:
-    """Return YAML without its seal. Raise ValueError if the seal is broken; older files and recipes have none."""
-    before, seal, digest = text.rpartition(_TEXT_SEAL)
-    if seal and f"{hashlib.sha256(before.encode()).hexdigest()[:16]}\n" != digest:
-        raise ValueError("it was changed after it was written: its digest differs")
-    return before if seal else text
-
-
 def fingerprint(path: Path) -> str | None:
     """Return the fingerprint `size:sha256` of a file; None if there is no such file."""
     if not path.is_file():

@@ -9,6 +9,8 @@ from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.comparisons.mcnemar import BOOTSTRAP, MCNEMAR
 from egpo.comparisons.seeds import METHOD
 from egpo.errors import ConfigError, InputError
+from egpo.fingerprints import sealed
+from egpo.runs.json_lines import encoded, read_lines
 from tests.comparisons.folders import drawn, two_conditions, write_run, write_run_evaluation
 
 
@@ -259,8 +261,8 @@ def test_hostile_headers_are_no_evaluations(tmp_path):
 
 def rewrite_samples(run, change):
     (path,) = (run / "evals").glob("*.jsonl")
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(line | change(place)) + "\n" for place, line in enumerate(lines)))
+    lines = [line.value for line in read_lines(path)]
+    path.write_bytes(b"".join(encoded(line | change(place)) for place, line in enumerate(lines)))
 
 
 def test_failures_and_scores_that_are_none_are_said_and_not_only_left_out(tmp_path):
@@ -276,6 +278,6 @@ def test_failures_and_scores_that_are_none_are_said_and_not_only_left_out(tmp_pa
 def test_a_served_evaluation_is_not_one_of_the_embedded_engine(tmp_path):
     runs = two_conditions(tmp_path)
     (path,) = (runs[0] / "evals").glob("*.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"entropy": {"response": {"value": 0.3}}}))
+    path.write_text(json.dumps(sealed(json.loads(path.read_text()) | {"entropy": {"response": {"value": 0.3}}})))
     with pytest.raises(ConfigError, match=r"evaluation engine: embedded \(grpo-0\); server \(egpo-0\)"):
         compare_runs(runs)

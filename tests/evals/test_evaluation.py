@@ -193,11 +193,13 @@ def test_a_file_that_is_no_evaluation(tmp_path, content):
         read_evaluation(tmp_path / "e.json")
 
 
-def test_a_samples_file_cut_off_in_mid_line_keeps_its_whole_lines(tmp_path):
+def test_a_samples_file_that_is_cut_off_is_refused(tmp_path):
+    """It is written at once: figures over the responses that are left would be of another evaluation."""
     found = examined([["1", "2"]])
     path = write_evaluation(tmp_path, "name", found, Origin("m")).with_suffix(".jsonl")
     path.write_bytes(path.read_bytes()[:-5])
-    assert read_samples(path) == list(found.samples[:1])
+    with pytest.raises(InputError, match="line 2: the last line is cut off"):
+        read_samples(path)
     path.write_text('{"problem": 1}\n')
     with pytest.raises(InputError, match="line 1: this line is not a stored response"):
         read_samples(path)

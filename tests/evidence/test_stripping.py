@@ -14,6 +14,7 @@ from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.errors import InputError
 from egpo.evals.evaluate import read_evaluation
 from egpo.evals.figures import figures_of
+from egpo.fingerprints import sealed
 from egpo.runs.stored import StoredRun
 from website.evidence.stripping import Scrubber, absolute_paths, pack, short_key, strip_runs, unpack
 
@@ -104,7 +105,7 @@ def test_runs_that_are_not_complete_are_left_out_by_name(made, tmp_path):
     stages = tmp_path / "runs" / "mini_grpo-s1" / "stages.json"
     value = json.loads(stages.read_text())
     del value["jobs"]["eval: trained"]
-    stages.write_text(json.dumps(value))
+    stages.write_text(json.dumps(sealed(value)))
     found = strip_runs(tmp_path / "runs")
     assert found.left_out == {
         "mini_grpo-s0": "trained to step 1 of 2",

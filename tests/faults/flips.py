@@ -117,9 +117,16 @@ def time_limit(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def put(path: Path, content: bytes) -> None:
+    """Replace a file by another one: writing into a loaded library or a mapped tensor would end this process."""
+    other = path.with_name(f"{path.name}.new")
+    other.write_bytes(content)
+    other.replace(path)
+
+
 def outcome_of(reading: Reading, damage: Damage, whole: bytes, expected: Any) -> tuple[str, str]:
     """Write the damaged copy in place of the file, read it, restore the file, and return the outcome and its reason."""
-    reading.file.write_bytes(damage.content)
+    put(reading.file, damage.content)
     forget_warnings()
     try:
         with time_limit(LIMIT_S):
@@ -135,7 +142,7 @@ def outcome_of(reading: Reading, damage: Damage, whole: bytes, expected: Any) ->
         return "broken", f"{type(error).__name__}: {error!s:.200}"
     finally:
         reading.file.parent.mkdir(parents=True, exist_ok=True)
-        reading.file.write_bytes(whole)
+        put(reading.file, whole)
 
 
 def try_all(reading: Reading, most: int, limit: int | None = None) -> Outcomes:

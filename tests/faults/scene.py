@@ -15,18 +15,17 @@ from egpo.audits.replay import audit_rewards
 from egpo.boards.board_file import load_board
 from egpo.boards.cells import load_cells
 from egpo.boards.stored_board import read_stored_board
-from egpo.chat_templates import render
 from egpo.comparisons.comparison import ComparisonOptions, compare_runs
 from egpo.comparisons.results_table import read_results
 from egpo.config import config_to_yaml, load_config
 from egpo.config.schema import Model
-from egpo.data.manifest import data_digest
 from egpo.errors import InputError
 from egpo.evals.server_requests import Answer, AnswerCache
 from egpo.evals.targets import local_targets
 from egpo.experiments.stage_record import StageJob, StageRecord
 from egpo.local.models import verdicts
 from egpo.local.models.loading import load_policy
+from egpo.local.models.policy import prompt_text
 from egpo.local.train import train
 from egpo.local.training.session import run_checkpoints
 from egpo.merges.merge import merge
@@ -77,8 +76,9 @@ NOT_DETECTED = {
     "timings.jsonl: report",
     "health.jsonl: report",
     "health.jsonl: resume",
-    # Resuming compares the settings that decide the training, not those that may be changed.
-    "config.yaml: resume",
+    "step_4.jsonl: report",
+    # A user may edit the settings of a run. Resuming compares those that decide the training by their digest.
+    *(f"config.yaml: {verb}" for verb in ("resume", "report", "compare", "results", "board")),
     # A folder from elsewhere has no digest.
     *(f"stranger's {name}: train" for name in ("config.json", "generation_config.json", "tokenizer_config.json")),
     *(f"stranger's {name}: train" for name in ("tokenizer.json", "chat_template.jinja", "model.safetensors")),
@@ -172,7 +172,8 @@ def _pushed(folder: Path) -> str:
 
 def model_of(policy: object) -> str:
     """The weights, the tokens and the prompt of a loaded model, and what ends its responses."""
-    text = render(policy.tokenizer, [{"role": "user", "content": "how many numbers?"}])
+    task = load_task("countdown")
+    text = prompt_text(policy, task, next(iter(task.problems("test"))))
     ids, config = policy.tokenizer.encode(text), policy.model.config.to_dict()
     return digest([verdicts.weights_digest(policy.model), text, ids, sorted(policy.stop_ids), policy.context, config])
 
@@ -203,9 +204,9 @@ def of_runs(scene: Scene) -> Iterator[Reading]:
     def results() -> str:
         rows = read_results(scene.place / "runs")
         for row in rows:  # the table says so in the row of the run
-            if row.status.startswith("unreadable: ") and "Error: " not in row.status:
+            assert not re.match(r"unreadable: \w+: ", row.status), row.status  # an exception of another kind
+            if row.status.startswith("unreadable: "):
                 raise InputError(row.status)
-            assert not row.status.startswith("unreadable"), row.status
         return digest(rows)
 
     def report() -> str:
@@ -278,12 +279,8 @@ def of_data(scene: Scene) -> Iterator[Reading]:
         task = load_task("countdown", source=str(scene.data))
         return digest([list(task.problems(split)) for split in ("train", "test")])
 
-    def recorded() -> str:
-        return data_digest(scene.data / "train.parquet")
-
     for name in ("train.parquet", "manifest.json"):
         yield Reading(scene.data / name, "train", problems, kind=f"data {name}")
-        yield Reading(scene.data / name, "provenance", recorded, kind=f"data {name}")
 
 
 def of_caches(scene: Scene) -> Iterator[Reading]:
@@ -365,7 +362,11 @@ def of_boards(scene: Scene) -> Iterator[Reading]:
         os.chdir(before)
 
     def judged() -> str:
-        return digest(asdict(read_stored_board(source).judge()))
+        found = read_stored_board(source).judge()
+        for hole in found.holes:  # the page of the board says so where the result is missing
+            if str(source) in hole.reason:
+                raise InputError(hole.reason)
+        return digest(asdict(found))
 
     run = next(path for path in sorted(source.rglob("config.yaml"))).parent
     figures = next((run / "evals").glob("*.json"))

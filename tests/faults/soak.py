@@ -4,8 +4,8 @@
 
 Each step has 2 problems x 4 responses of at most 24 tokens from `egpo-tiny`, with checkpoints, retention and
 validation. It stops after `--minutes`, or at Ctrl-C, after saving; the same command continues. At the end, and with
-`--only-figures` at any time, it prints the slope of resident memory and of time per step over the steps that ran, the
-number of files, and whether the metrics can be read to their end.
+`--only-figures` at any time, it prints the slope of resident memory and of CPU time per step over the steps that ran,
+the number of files, and whether the metrics can be read to their end.
 """
 
 import argparse
@@ -85,8 +85,8 @@ def soak(folder: Path, steps: int, minutes: float) -> None:
     with (folder / MEMORY).open("a", buffering=1) as memory:
 
         def after_step(report):
-            seconds = report.timings["timing_s/step"]
-            line = {"process": os.getpid(), "step": report.step, "bytes": resident_bytes(), "seconds": seconds}
+            line = {"process": os.getpid(), "step": report.step, "bytes": resident_bytes()}
+            line |= {"cpu_s": time.process_time(), "wall_s": report.timings["timing_s/step"]}
             if report.step % 50 == 0:
                 line["files"] = sum(len(names) for _, _, names in os.walk(run.path))
             memory.write(json.dumps(line) + "\n")
@@ -115,15 +115,20 @@ def figures(folder: Path) -> Iterator[str]:
         if len(lines) < 3 * BLOCKS:
             yield f"a process with {len(lines) + WARM_UP} steps or fewer: too few for a slope"
             continue
-        numbers = [line["step"] for line in lines]
-        megabytes, seconds = [line["bytes"] / 1e6 for line in lines], [line["seconds"] for line in lines]
-        memory, duration = slope_of(numbers, megabytes), slope_of(numbers, seconds)
+        numbers, megabytes = [line["step"] for line in lines], [line["bytes"] / 1e6 for line in lines]
+        memory = slope_of(numbers, megabytes)
         yield (
             f"steps {numbers[0]:,} to {numbers[-1]:,}: resident memory {megabytes[0]:.1f} MB at first, "
             f"{megabytes[-1]:.1f} MB at last, {max(megabytes):.1f} MB at most; per 1,000 steps {memory.value:+.3f} MB "
-            f"(95 % interval {memory.low:+.3f} to {memory.high:+.3f}); a step takes {1e3 * fmean(seconds):.1f} ms, per "
-            f"1,000 steps {1e3 * duration.value:+.2f} ms ({1e3 * duration.low:+.2f} to {1e3 * duration.high:+.2f})"
+            f"(95 % interval {memory.low:+.3f} to {memory.high:+.3f})"
         )
+        if all("cpu_s" in line for line in lines):  # of the process: other processes make a step longer by the clock
+            spent = [1e3 * (after["cpu_s"] - before["cpu_s"]) for before, after in pairwise(lines)]
+            slope = slope_of(numbers[1:], spent)
+            yield (
+                f"    CPU time of a step {fmean(spent):.1f} ms; per 1,000 steps {slope.value:+.2f} ms "
+                f"({slope.low:+.2f} to {slope.high:+.2f})"
+            )
     counted = [line["files"] for lines in processes(folder) for line in lines if "files" in line]
     rollouts = len(run.rollout_steps)
     if counted:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from egpo.errors import InputError
+from egpo.fingerprints import sealed
 from egpo.pushes.model_card import card_figures, code_block, escaped, model_card
 from egpo.pushes.pushed_model import find_pushed_model, verify
 from egpo.runs.provenance import read_provenance
@@ -109,7 +110,7 @@ def test_an_evaluation_without_an_interval_has_none(run):
     path = run / "evals" / "countdown-step2.json"
     value = json.loads(path.read_text())
     value["accuracy"] |= {"low": None, "high": None}
-    path.write_text(json.dumps(value | {"mean_score": None}))
+    path.write_text(json.dumps(sealed(value | {"mean_score": None})))
     [row] = [row for row in rows_of(card_of(run)) if row[1:3] == ["this model", "accuracy"]]
     assert row[4] == ""
 
@@ -133,13 +134,13 @@ HOSTILE = [
 def test_recorded_text_is_never_markup(run, text):
     path = run / "evals" / "countdown-step2.json"
     value = json.loads(path.read_text())
-    path.write_text(json.dumps(value | {"task": text, "split": text}))
+    path.write_text(json.dumps(sealed(value | {"task": text, "split": text})))
     config = yaml.safe_load((run / "config.yaml").read_text())
     config["task"]["name"] = config["algorithm"]["estimator"] = text
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     value = json.loads((run / "provenance.json").read_text())
     value["start"]["command"] = ["egpo", "train", text]
-    (run / "provenance.json").write_text(json.dumps(value))
+    (run / "provenance.json").write_text(json.dumps(sealed(value)))
     card = card_of(run)
     assert set(metadata_of(card)) <= {"library_name", "pipeline_tag", "tags", "model-index"}
     tokens = MarkdownIt("commonmark").enable("table").parse(card.split("---\n", 2)[2])

@@ -13,6 +13,7 @@ from egpo.reports.evaluations import read_evaluations
 from egpo.reports.response_json import UNKNOWN, as_json, encode_groups, utf16_length
 from egpo.reports.responses import embed_responses, spread_evenly
 from egpo.runs.dump import TokenAlternatives, read_dump, write_dump
+from egpo.runs.json_lines import encoded, read_lines
 from tests.reports.folders import group_records, record, write_run
 from tests.reports.test_evaluations import write_evaluation
 
@@ -153,6 +154,7 @@ def test_alternatives_come_back_from_a_dump(tmp_path):
 def test_damaged_alternatives_are_an_error_with_a_line(tmp_path):
     path = tmp_path / "step_1.jsonl"
     write_dump(path, [record(1, "abcdef", 0)])
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"token_alternatives": [[1, "x"]]}) + "\n")
+    (line,) = read_lines(path)
+    path.write_bytes(encoded(line.value | {"token_alternatives": [[1, "x"]]}))
     with pytest.raises(InputError, match="line 1: the line is not a rollout record"):
         read_dump(path)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from egpo.audits import audit_rewards, read_rollouts
 from egpo.errors import EgpoWarning, InputError
+from egpo.fingerprints import sealed_line, unsealed_line
 from egpo.runs import RolloutRecord, TokenSpan, read_dump, token_spans, write_dump
 from egpo.tasks import load_task
 
@@ -111,7 +112,8 @@ def test_a_line_cut_in_half_is_passed_over_and_garbage_is_named(tmp_path):
 def test_a_name_of_a_later_version_is_passed_over(tmp_path):
     path = tmp_path / "step_3.jsonl"
     write_dump(path, [record()])
-    path.write_text(path.read_text().replace('{"input"', '{"later": 1, "input"'))
+    line = unsealed_line(path.read_bytes()).replace(b'{"input"', b'{"later": 1, "input"')
+    path.write_bytes(sealed_line(line))
     assert read_dump(path) == [record()]
 
 

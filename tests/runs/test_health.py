@@ -14,6 +14,7 @@ from egpo.config import load_config
 from egpo.environments.protocol import FAULT_REASONS
 from egpo.errors import EgpoError, InputError
 from egpo.runs import RULES, Health, MetricStream, Note, NoteStream, read_metrics, read_notes
+from egpo.runs.metrics import LONGEST, History
 
 NAMES = [
     "actor/entropy", "actor/grad_norm", "actor/kl", "actor/pg_loss", "critic/score/mean", "egpo/segment/coverage",
@@ -219,3 +220,14 @@ def test_notes_read_back_and_garbage_is_named(tmp_path):
     path.write_text('{"step": "4", "rule": "x", "severity": "danger", "message": "m", "advice": "a"}\n')
     with pytest.raises(InputError, match=r"line 1: the line is not a health note \(its step is '4'"):
         stream.forget_after(4)
+
+
+def test_a_long_run_keeps_no_more_than_the_rules_look_back():
+    """All values of all steps once were kept: a run took 2 MB more after every 1,000 steps."""
+    history = History()
+    for step in range(1, 1001):
+        history.add(step, {"a": float(step)})
+    assert history.last("a", LONGEST) == [float(step) for step in range(951, 1001)]
+    assert len(history._values["a"]) == LONGEST
+    with pytest.raises(ValueError, match="only the last 50"):
+        history.last("a", LONGEST + 1)

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpo.errors import EgpoError, InputError
+from egpo.fingerprints import unsealed_line
 from egpo.runs import MetricStream, read_metrics
 
 NAMES = st.text(min_size=1, max_size=20).filter(lambda name: name != "step")
@@ -115,7 +116,8 @@ def test_whole_numbers_stay_whole_and_float32_is_exact(tmp_path):
 
     path = tmp_path / "metrics.jsonl"
     written(path, [{"b": np.float32(0.1), "a": 3}])
-    assert path.read_text() == f'{{"step": 1, "a": 3, "b": {float(np.float32(0.1))!r}}}\n'
+    text = unsealed_line(path.read_bytes()).decode()
+    assert text == f'{{"step": 1, "a": 3, "b": {float(np.float32(0.1))!r}}}\n'
 
 
 def test_nothing_to_sync_or_forget_is_no_error(tmp_path):
@@ -196,4 +198,6 @@ while True:
 def test_lines_are_json_for_anybody(tmp_path):
     path = tmp_path / "metrics.jsonl"
     written(path, [{"ü/\ud800": 1.0}])
-    assert json.loads(path.read_text(encoding="utf-8")) == {"step": 1, "ü/\ud800": 1.0}
+    line = json.loads(path.read_text(encoding="utf-8"))
+    assert list(line) == ["step", "ü/\ud800", "line_sha256"]
+    assert read_metrics(path) == [{"step": 1, "ü/\ud800": 1.0}]

@@ -41,7 +41,6 @@ class ModelPlace:
         """The recipe of the RL run that trained the model; None if no run did, or one of `egpo sft`."""
         if self.run is None:
             return None
-        StoredRun.at(self.run.path).config_yaml  # noqa: B018  raises InputError if its digest differs
         recipe = load_recipe(self.run.config)
         return recipe if isinstance(recipe, Config) else None
 

@@ -119,11 +119,8 @@ def write_dump(path: Path, records: Iterable[RolloutRecord]) -> None:
 
 
 def read_dump(path: Path) -> list[RolloutRecord]:
-    """Return every record of a file of rollouts. Unknown keys are ignored; a missing key is an InputError."""
-    records = [_as_record(line.value, f"{path}, line {line.number}") for line in read_lines(path, whole=True)]
-    if not records:
-        raise InputError("the file is empty", where=str(path), fix="restore or remove the file")
-    return records
+    """Return every complete record of a file of rollouts. Unknown keys are ignored; a missing key is an InputError."""
+    return [_as_record(line.value, f"{path}, line {line.number}") for line in read_lines(path)]
 
 
 def _as_line(record: RolloutRecord) -> dict[str, Any]:

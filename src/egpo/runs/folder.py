@@ -13,7 +13,6 @@ from typing import Any
 
 from egpo.errors import EgpoError, InputError, warn_once
 from egpo.files import UNFINISHED, lock_file, write_atomically
-from egpo.fingerprints import sealed_text
 from egpo.runs.differences import refuse_other_training
 from egpo.runs.removed import read_removed
 
@@ -180,7 +179,7 @@ class RunFolder:
         return self.path / "report.html"
 
     def read_config(self) -> str:
-        """Return the text of `config.yaml`, which need not be as it was written. InputError if it is not text."""
+        """Return the text of `config.yaml`. Raise InputError if it cannot be read."""
         try:
             return self.config.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
@@ -228,7 +227,6 @@ class RunFolder:
             raise InputError("there is no run to resume", where=str(path), fix=fix)
         with locked(path):
             _refuse_removed(folder)
-            # The seal is not checked: settings that may change are changed by editing the file, too.
             if refuse_other_training(folder.read_config(), config_yaml, str(path), changed):
                 _write_config(folder, config_yaml)
             _remove_unfinished(folder)
@@ -247,7 +245,7 @@ def _require_directory(path: Path) -> None:
 
 def _write_config(folder: RunFolder, config_yaml: str) -> None:
     try:
-        write_atomically(folder.config, sealed_text(config_yaml))
+        write_atomically(folder.config, config_yaml)
     except OSError as error:
         raise _cannot_write(folder.path, error) from error
 

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from egpo.errors import InputError
-from egpo.fingerprints import unsealed, unsealed_text
+from egpo.fingerprints import unsealed
 from egpo.runs.checkpoint_manifest import MANIFEST
 from egpo.runs.folder import ACTOR, MODEL, SHARD, RunFolder, checkpoint_step, rollouts_step
 from egpo.runs.health import Note, read_notes
@@ -111,13 +111,12 @@ class StoredRun:
 
     @cached_property
     def config_yaml(self) -> str:
-        """The text of `config.yaml` without its digest; empty if there is none yet."""
+        """The text of `config.yaml` ; empty if there is none yet."""
         path = self.folder.config
         try:
-            return unsealed_text(path.read_text(encoding="utf-8")) if path.is_file() else ""
+            return path.read_text(encoding="utf-8") if path.is_file() else ""
         except (OSError, ValueError) as error:
-            fix = "restore the file; if you changed it on purpose, remove its last line, the digest"
-            raise InputError(f"the config cannot be read ({error})", where=str(path), fix=fix) from error
+            raise InputError(f"the config cannot be read ({error})", where=str(path), fix="restore the file") from error
 
     @cached_property
     def config(self) -> Mapping[str, Any]:

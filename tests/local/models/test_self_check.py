@@ -9,6 +9,7 @@ import torch
 
 from egpo.config.schema import Model
 from egpo.errors import InputError
+from egpo.fingerprints import sealed
 from egpo.local.models import self_check, verdicts
 from egpo.local.models.exact_forward import plain_logits
 from egpo.local.models.loading import load_policy
@@ -103,9 +104,9 @@ def test_a_verdict_is_kept_for_these_weights_and_no_others(policy, cache, monkey
     monkeypatch.setattr(verdicts, "WORTH_KEEPING_S", 0.0)
     self_check.require_agreement(policy, "m")
     (file,) = cache.iterdir()
-    rows = json.loads(file.read_text())
+    rows = json.loads(file.read_text())["rows"]
     rows[0]["ours"]["mean"] = 1e9
-    file.write_text(json.dumps(rows))
+    file.write_text(json.dumps(sealed({"rows": rows})))
     with pytest.raises(InputError, match="1e\\+09"):
         self_check.require_agreement(policy, "m")
     with torch.no_grad():

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from jinja2 import TemplateError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -163,10 +162,10 @@ def prompt_text(policy: Policy, task: Task, problem: Problem) -> str:
         return render(policy.tokenizer, messages, variables=policy.template)
     except EgpoError:
         raise
-    except (TemplateError, TypeError, ValueError, AttributeError, LookupError) as error:
+    except Exception as error:  # boundary: a template is a program of the model folder, and may raise anything
         raise InputError(
             f"the chat template refuses the prompt: {error}",
-            where=f"problem {problem.key}",
+            where=f"problem {problem.key}, model {policy.tokenizer.name_or_path}",
             fix="compare the task's messages with what the template expects",
         ) from error
 
