@@ -99,7 +99,7 @@ def test_what_is_scrubbed(tmp_path, text, kept):
 
 
 def test_runs_that_are_not_complete_are_left_out_by_name(made, tmp_path):
-    shutil.copytree(made / "runs", tmp_path / "runs", ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copytree(made / "runs", tmp_path / "runs", ignore=shutil.ignore_patterns("*.safetensors", "checkpoints"))
     metrics = tmp_path / "runs" / "mini_grpo-s0" / "metrics.jsonl"
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
     stages = tmp_path / "runs" / "mini_grpo-s1" / "stages.json"

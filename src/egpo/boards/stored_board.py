@@ -90,7 +90,7 @@ def read_holes(path: Path) -> Holes:
         return Holes()
     try:
         return Holes.model_validate(parse_yaml(path.read_text(encoding="utf-8"), str(path)).value or {})
-    except (OSError, ValidationError) as error:
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
         fix = "write not_started: REASON, missing: {RUN: REASON}, failed: {RUN: REASON}"
         raise InputError(f"the file cannot be read ({error!s:.120})", where=str(path), fix=fix) from error
 
