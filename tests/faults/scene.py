@@ -77,6 +77,7 @@ NOT_DETECTED = {
     "health.jsonl: report",
     "health.jsonl: resume",
     "step_4.jsonl: report",
+    "metrics.jsonl: board",  # of a run whose checkpoints were removed: no checkpoint says how far it must reach
     # A user may edit the settings of a run. Resuming compares those that decide the training by their digest.
     *(f"config.yaml: {verb}" for verb in ("resume", "report", "compare", "results", "board")),
     # A folder from elsewhere has no digest.
