@@ -131,7 +131,8 @@ fuzz: $(READY) system
 
 # Every fault of docs/reliability.md; `make test` injects a few of each kind.
 faults: $(READY) system
-	EGPO_FAULTS=all $(BIN)/pytest tests/faults -s
+	EGPO_FAULTS=all EGPO_TEST_FLIPS=4096 $(BIN)/pytest tests/faults -s
+	$(BIN)/python -m tests.faults.rewards
 
 # A training of up to 20,000 small steps, with its slope of memory. Ctrl-C saves it, and the same command continues; or
 # say how long: make soak SOAK_OPTIONS="--minutes 15".
