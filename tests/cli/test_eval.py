@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from egpo.cli.main import app, main
+from egpo.fingerprints import unsealed
 from tests.evals.served import completion, served
 from tests.local.conftest import model_folder  # noqa: F401  (a fixture)
 
@@ -75,7 +76,7 @@ def test_json_is_for_programs(egpo_eval, server, tmp_path):
     assert told["evaluations"][0]["accuracy"]["value"] == pytest.approx(1 / 6)
     assert told["comparisons"][0]["rows"]["accuracy"]["test"] == "McNemar"
     written = json.loads((tmp_path / "here" / "good-served-Sums-greedy.json").read_text())
-    assert written == {key: value for key, value in told["evaluations"][1].items() if key != "file"}
+    assert unsealed(written) == {key: value for key, value in told["evaluations"][1].items() if key != "file"}
 
 
 @pytest.mark.filterwarnings("ignore::egpo.errors.EgpoWarning")

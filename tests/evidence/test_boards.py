@@ -1,6 +1,7 @@
 """Boards as evidence: small, recomputed by the code of `egpo board --page`, and held to the page byte by byte."""
 
 import json
+import shutil
 from dataclasses import asdict
 
 import pytest
@@ -48,6 +49,7 @@ def board(tmp_path_factory):
         keep_board_file(found)
         metrics = found.runs / "countdown-mine-s1" / "metrics.jsonl"
         metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
+        shutil.rmtree(metrics.with_name("checkpoints"))
         evaluations = (found.runs / "countdown-mine-s1" / "evals").glob("*step2.json")
         for path in evaluations:
             path.unlink()

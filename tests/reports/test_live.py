@@ -178,7 +178,7 @@ def test_ctrl_c_ends_it_quietly(run):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
         assert process.returncode == 0
-        assert re.fullmatch(r"reading \S+ \.\.\.\n", err)
+        assert re.fullmatch(r"reading \S+ \.\.\.\negpo: notice: stopping; .*\n", err)
 
 
 def test_the_page_follows_the_run_and_keeps_what_was_chosen(browser, run, address):
