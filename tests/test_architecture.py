@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "files": set(),
     "fingerprints": set(),
     "benchmark_cases": {"errors", "files"},
-    "gpus": {"errors"},
+    "gpus": {"errors", "processes"},
     "heartbeat": set(),
     "waits": {"errors"},
     "chat_templates": {"errors", "waits"},

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from egpo.errors import InputError
+from egpo.processes.commands import run_limited
 
 GIB = 2**30
 _QUERY = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,memory.free", "--format=csv,noheader,nounits")
@@ -29,10 +30,10 @@ class Gpu:
 def read_gpus() -> list[Gpu] | None:
     """Return the GPUs that this process may use (`CUDA_VISIBLE_DEVICES`); None if they cannot be found out."""
     try:
-        done = subprocess.run(_QUERY, capture_output=True, text=True, timeout=60, check=True)
+        done = run_limited(_QUERY, wait="interpreter", what=_QUERY[0], limit_s=60)
     except (OSError, subprocess.SubprocessError):
         return None
-    found = parse_gpus(done.stdout)
+    found = parse_gpus(done.stdout) if done.returncode == 0 else None
     return None if found is None else visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 

@@ -111,7 +111,7 @@ WAITS: dict[str, Wait] = {
         named_by="the bar of the pass, or its line after 15 s",
     ),
     "interpreter": Wait(
-        "another Python interpreter that says what it has installed (vLLM, verl, BFCL), or a check of `egpo doctor`",
+        "an interpreter (of vLLM, verl, BFCL) that says what it has, `nvidia-smi`, a check of `egpo doctor`",
         "60 to 180 s",
         "its processes are ended: code 1 or 2 with the interpreter's path; a failed check in `egpo doctor`",
     ),

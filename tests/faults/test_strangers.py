@@ -9,7 +9,7 @@ import shutil
 import pytest
 import torch
 
-from egpo.config.machine import LARGEST_TEXT
+from egpo.config.machine import LARGEST_TEXT, require_model_place
 from egpo.config.schema import Model
 from egpo.errors import EgpoWarning, InputError
 from egpo.local.models.loading import load_policy
@@ -54,6 +54,14 @@ def test_a_text_of_ten_gigabytes_is_not_read(folder, name):
         file.truncate(10 << 30)  # sparse: it takes no disk
     refused(folder, rf"{name} has 10,737 MB")
     assert LARGEST_TEXT > (35 << 20)
+
+
+def test_weights_for_other_programs_are_no_text(folder):
+    """A folder of the hub has them beside ours."""
+    for name in ("tf_model.h5", "flax_model.msgpack", "rust_model.ot", "model.onnx"):
+        with (folder / name).open("wb") as file:
+            file.truncate(LARGEST_TEXT + 1)
+    require_model_place(str(folder), "model")
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"])

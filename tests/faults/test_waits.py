@@ -145,6 +145,7 @@ def test_the_table_states_the_limits_of_the_code():
     from egpo.environments.bfcl import interpreter
     from egpo.processes import guarded, launches
     from egpo.rewards.sandbox import launch
+    from egpo.serving import engine_options
     from egpo.verl.cpu import patches
     from egpo.verl.launch import preflight
     from egpo.verl.launch.train import USUAL_PATIENCE_MINUTES
@@ -162,7 +163,7 @@ def test_the_table_states_the_limits_of_the_code():
         "compiler": [library._LIMIT_S],
         "server": [RetryPolicy().timeout_s],
         "server list": [RetryPolicy().timeout_s],
-        "interpreter": [commands._ANSWER_S, preflight._LIMIT_S],
+        "interpreter": [commands._ANSWER_S, preflight._LIMIT_S, engine_options._LIMIT_S],
         "package index": [wheels._LIMIT_S, interpreter._MAKING_S],
         "tracker": [trackers.OPEN_S, trackers.LOG_S, trackers.CLOSE_S],
         "children": [parallel._KILL_S],

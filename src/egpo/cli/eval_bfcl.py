@@ -12,7 +12,8 @@ from egpo.cli.serve import ENGINE_OPTION_HELP
 if TYPE_CHECKING:
     from egpo.evals.bfcl.evaluate_bfcl import BfclOutcome
     from egpo.evals.bfcl.passes import BfclSettings
-    from egpo.evals.bfcl.targets import BfclTarget, EngineOptions
+    from egpo.evals.bfcl.targets import BfclTarget
+    from egpo.serving.engine_options import EngineOptions
 
 TARGET_HELP = "Model folder, run folder, checkpoint folder, or URL of an OpenAI-compatible server."
 CATEGORIES_HELP = (
@@ -83,8 +84,8 @@ def bfcl(
     from egpo.evals.bfcl.categories import first_cases, in_categories, parse_categories
     from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, evaluate_bfcl
     from egpo.evals.bfcl.passes import BfclSettings
-    from egpo.evals.bfcl.targets import EngineOptions, find_targets
-    from egpo.serving.engine_options import parse_options
+    from egpo.evals.bfcl.targets import find_targets
+    from egpo.serving.engine_options import EngineOptions, parse_options
 
     chosen = parse_categories(categories)
     found = find_targets(targets, model, tokenizer, checkpoint, key_in(api_key_env))

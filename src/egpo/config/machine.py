@@ -144,13 +144,14 @@ def _require_one_model(folder: Path, where: str) -> None:
 LARGEST_TEXT = 256 * 2**20
 """Largest size in bytes of a text file of a model folder. The largest tokenizers have 35 MB."""
 MOST_LAYERS = 2_000
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_TEXTS = (".json", ".jinja", ".txt", ".model")
+"""Suffixes of the files that are read whole. Others may be weights for other programs, which nothing reads here."""
 
 
 def _require_bounded_texts(folder: Path, where: str) -> None:
     """Raise InputError if a file that would be read whole into memory is far larger than any real one."""
     for path in sorted(folder.iterdir()):
-        if path.suffix not in _WEIGHTS and path.is_file() and (size := path.stat().st_size) > LARGEST_TEXT:
+        if path.suffix in _TEXTS and path.is_file() and (size := path.stat().st_size) > LARGEST_TEXT:
             what = f"{path.name} has {size / 1e6:,.0f} MB; no config, tokenizer or chat template is that large"
             raise InputError(what, where=where, fix="fetch the model again, or remove the file")
 

@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from egpo.config import Config
 from egpo.config.machine import model_folder, this_machine
 from egpo.errors import InputError
-from egpo.evals.bfcl.targets import EngineOptions
 from egpo.evals.evaluate import Exam, evaluate, file_name, load_exam, write_evaluation
 from egpo.evals.responses import Respondent
 from egpo.evals.server import ServedModel, Server
@@ -26,6 +25,7 @@ from egpo.fingerprints import digest_of
 from egpo.prepared_data import data_digest
 from egpo.runs.live import warnings_printed_by
 from egpo.serving.commands import Serving
+from egpo.serving.engine_options import EngineOptions
 from egpo.serving.served import served
 
 

@@ -207,12 +207,16 @@ def require_divisible(shape: ModelShape, job: StepJob, split: Split, assumed: As
     if job.lora:
         fix = "plan without adapters, or for one GPU with engine=local"
         raise InputError("plans for verl do not cover adapters", where="model.lora", fix=fix)
-    if fault := split_fault(shape, split.gpus, split.tensor_parallel, assumed.node_gpus):
-        sizes = [str(one.tensor_parallel) for one in possible_splits(shape, split.gpus, assumed.node_gpus)]
-        raise InputError(fault, where="verl.tensor_parallel", fix=f"choose one of {', '.join(sizes)}")
+    _require_split(shape, split.gpus, split.tensor_parallel, assumed)
     if job.rows % split.gpus:
         fix = "choose rollout.prompts and rollout.n so that the GPUs get equal parts"
         raise InputError(f"{job.rows} responses cannot be divided among {split.gpus} GPUs", where="verl.gpus", fix=fix)
+
+
+def _require_split(shape: ModelShape, gpus: int, size: int, assumed: Assumptions) -> None:
+    if fault := split_fault(shape, gpus, size, assumed.node_gpus):
+        sizes = ", ".join(str(one.tensor_parallel) for one in possible_splits(shape, gpus, assumed.node_gpus))
+        raise InputError(fault, where="verl.tensor_parallel", fix=f"choose one of {sizes}")
 
 
 def _update_parts(shape: ModelShape, job: StepJob, whole: Parts, split: Split, pass_tokens: int) -> Parts:
@@ -355,11 +359,8 @@ def plan_cluster(
     gpus, chosen = config.verl.ranks, config.verl.tensor_parallel
     splits = possible_splits(shape, gpus, assumed.node_gpus)
     if chosen is not None:
-        fault = split_fault(shape, gpus, chosen, assumed.node_gpus)
-        splits = [Split(chosen, max(1, gpus // chosen))]
-        if fault:
-            sizes = ", ".join(str(one.tensor_parallel) for one in possible_splits(shape, gpus, assumed.node_gpus))
-            raise InputError(fault, where="verl.tensor_parallel", fix=f"choose one of {sizes}")
+        _require_split(shape, gpus, chosen, assumed)
+        splits = [Split(chosen, gpus // chosen)]
     return [plan_split(shape, job, CARDS[card], split, assumed, micro) for split in splits]
 
 

@@ -111,7 +111,7 @@ class StoredRun:
 
     @cached_property
     def config_yaml(self) -> str:
-        """The text of `config.yaml` ; empty if there is none yet."""
+        """The text of `config.yaml`; empty if there is none yet."""
         path = self.folder.config
         try:
             return path.read_text(encoding="utf-8") if path.is_file() else ""

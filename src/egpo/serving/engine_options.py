@@ -9,16 +9,27 @@ import json
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from egpo.errors import InputError, nearest, notify_once
 from egpo.gpus import Gpu, read_gpus, require_free_memory
+from egpo.processes.commands import run_limited
 
 Options = Mapping[str, Any]
 """vLLM's options: name -> value. True and False turn a switch on and off; a mapping or a list is passed as JSON."""
 
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Options of vLLM for servers that are started, and where the user gave them."""
+
+    values: Options = field(default_factory=dict)
+    given_by: str = "--engine-option"
+
+
+NO_OPTIONS = EngineOptions()
 SET_BY_EGPO = {
     "model": "give the model as MODEL",
     "served-model-name": "use --name",
@@ -31,7 +42,7 @@ SET_BY_EGPO = {
 """Options that egpo sets itself, and how to set them instead."""
 USUAL_SHARE = 0.9
 """vLLM's default share of the GPU memory, if its parser does not say."""
-_LIMIT_S = 300
+_LIMIT_S = 180
 
 
 def parse_options(words: Iterable[str], where: str = "--engine-option") -> dict[str, Any]:
@@ -137,12 +148,12 @@ print("OPTIONS" + json.dumps({
 def ask_parser(python: str, words: tuple[str, ...]) -> ParsedCommand | None:
     """Return what vLLM's own parser says about these words; None if it cannot be asked in this version of vLLM."""
     try:
-        done = subprocess.run(
+        done = run_limited(
             [python, "-c", _QUESTION, *words],
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT_S,
-            env={**os.environ, "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"},
+            wait="interpreter",
+            what=f"vLLM's parser, in {python}",
+            limit_s=_LIMIT_S,
+            variables={**os.environ, "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"},
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -19,7 +19,7 @@ from egpo.environments.bfcl.interpreter import bfcl_python
 from egpo.errors import InputError, warn_once
 from egpo.evals.bfcl.categories import MULTI_TURN, first_cases, in_categories
 from egpo.evals.bfcl.passes import BfclSettings, built_prompt, run_pass
-from egpo.evals.bfcl.targets import NO_OPTIONS, BfclTarget, EngineOptions, running_server
+from egpo.evals.bfcl.targets import BfclTarget, running_server
 from egpo.evals.bfcl.verdicts import (
     CaseVerdict,
     category_figures,
@@ -29,6 +29,7 @@ from egpo.evals.bfcl.verdicts import (
     require_generated,
 )
 from egpo.evals.evaluate import Evaluation, file_name, write_evaluation
+from egpo.serving.engine_options import NO_OPTIONS, EngineOptions
 from egpo.tasks import Problem, Task, load_task
 
 _TOOLS, _SHOWN = "# Tools", 160

@@ -9,12 +9,11 @@ import json
 import re
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -28,6 +27,7 @@ from egpo.evals.server_requests import RetryPolicy
 from egpo.evals.targets import HERE, ModelPlace, find_model
 from egpo.runs.stored import StoredRun
 from egpo.serving.commands import Serving
+from egpo.serving.engine_options import NO_OPTIONS, EngineOptions
 from egpo.serving.served import require_weights, served
 from egpo.waits import waiting
 
@@ -219,17 +219,6 @@ def _require_known(server: Server, name: str, names: Sequence[str]) -> None:
     except httpx.HTTPError as error:
         fix = f"choose a model with --model; the server lists: {', '.join(names) or 'none'}"
         raise InputError(f"the server does not answer for `{name}` ({error})", where=server.url, fix=fix) from error
-
-
-@dataclass(frozen=True)
-class EngineOptions:
-    """Options of vLLM for servers that are started, and where the user gave them."""
-
-    values: Mapping[str, Any] = field(default_factory=dict)
-    given_by: str = "--engine-option"
-
-
-NO_OPTIONS = EngineOptions()
 
 
 def serving_of(target: BfclTarget, max_model_len: int | None, options: EngineOptions) -> Serving:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from egpo.gpus import read_gpus
+from egpo.processes.commands import run_limited
 from egpo.support import GRADIENT_BYTES, MOMENT_BYTES
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def look_at_host(python: str) -> Host:
     for one in (python, sys.executable):
         code = f"{HOST_CODE}\nimport json\nprint(json.dumps(host))"
         try:
-            done = subprocess.run([one, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+            done = run_limited([one, "-c", code], wait="interpreter", what=f"the interpreter {one}", limit_s=60)
             held = json.loads(done.stdout)
             break
         except (OSError, ValueError, subprocess.SubprocessError):
