@@ -50,10 +50,12 @@ class Section(BaseModel):
     )
 
 
-def one_of(names: Mapping[str, object]) -> AfterValidator:
-    """Return a check that a text is a name of this table, or a `module:name`."""
+def one_of(names: Mapping[str, object], refused: Mapping[str, Fault] | None = None) -> AfterValidator:
+    """Return a check that a text is a name of this table, or a `module:name`. A name in `refused` has its own fault."""
 
     def known(name: str) -> str:
+        if refused and name in refused:
+            raise raised(refused[name])
         if ":" not in name and name not in names:
             raise PydanticKnownError("literal_error", {"expected": ", ".join(f"'{each}'" for each in names)})
         return name
@@ -67,7 +69,8 @@ def named_in(names: Mapping[str, object]) -> WithJsonSchema:
 
 
 def raised(fault: Fault) -> PydanticCustomError:
-    """Return a pydantic error that carries a fault, for a validator to raise. `fault.where` is the name of a field."""
+    """Return a pydantic error that carries a fault, for a validator to raise. `fault.where` is the name of a field, or
+    empty in a check of one field."""
     return PydanticCustomError("between_fields", "{text}", {"fault": fault, "text": str(fault)})
 
 
@@ -158,7 +161,7 @@ def _fault(details: ErrorDetails, root: type[BaseModel], place_of: PlaceOf, othe
     kind, context = details["type"], details.get("ctx", {})
     if kind == "between_fields":
         fault: Fault = context["fault"]
-        return Fault(fault.what, place_of((*path, fault.where)), fault.fix)
+        return Fault(fault.what, place_of((*path, fault.where) if fault.where else path), fault.fix)
     if kind == "extra_forbidden":
         advice = _advice_from_other_tools(path, details["input"], root, other_words)
         return Fault(f"unknown key `{key}`", place_of(path), advice or _advice_for_unknown(path, root))

@@ -121,6 +121,20 @@ def test_rloo_is_grpo_without_division_times_a_factor_of_the_group_size(batch):
     assert torch.equal(rloo(batch.signals(), normalize=True), rloo(batch.signals(), normalize=False))
 
 
+@pytest.mark.parametrize("size", [2, 5, 8, 16])
+def test_qae_and_its_reference_code_differ_for_one_number_of_right_responses(size):
+    differ = {}
+    for right in range(size + 1):
+        reward_B = torch.tensor([1.0] * right + [0.0] * (size - right))
+        code_B = reward_B - torch.quantile(reward_B, 0.4)  # interpolates between two rewards
+        ours_B = qae(Signals(reward_B, ["p"] * size), quantile=0.4, normalize=False)
+        if not torch.allclose(ours_B.float(), code_B, atol=1e-6):
+            differ[right] = code_B[0].item()
+    assert len(differ) <= 1
+    if size == 8:
+        assert differ == {5: pytest.approx(0.2)}
+
+
 @given(batches(min_group=2, rewards=BINARY), st.sampled_from([0.2, 0.4, 0.5, 0.8]))
 def test_qae_trains_on_the_rare_outcome_alone(batch, quantile):
     """Hard problems (p <= 1 - K): right responses alone. Easy ones: wrong responses alone."""

@@ -45,7 +45,7 @@ from egpo.advantages.qae import QaeSettings, qae
 from egpo.advantages.rloo import RlooSettings, rloo
 from egpo.advantages.signals import Metrics, Signals
 from egpo.advantages.token_entropy import TokenEntropySettings, token_entropy
-from egpo.errors import InputError, nearest
+from egpo.errors import Fault, InputError, nearest
 from egpo.sections import Section, Segment
 from egpo.user_code import user_row
 
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ESTIMATORS",
+    "REFUSED",
     "Estimator",
     "Signals",
     "canon",
@@ -118,10 +119,20 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 
 
+_PER_TURN = Fault(
+    "comparing the rewards of each turn within the group is biased where the policy decides when an episode ends",
+    fix="use grpo, one advantage for the whole episode (docs/environments.md, credit)",
+)
+REFUSED = dict.fromkeys(("mt_grpo", "turn_grpo", "per_turn"), _PER_TURN)
+"""Published estimators that are not offered, each with the reason."""
+
+
 def estimator_named(name: str) -> Estimator:
     """Return the estimator of that name, or of that `module:name`. Raise InputError with the nearest name otherwise."""
     if ":" in name:
         return _from_outside(name)
+    if name in REFUSED:
+        raise InputError(REFUSED[name].what, where=f"estimator `{name}`", fix=REFUSED[name].fix)
     if name not in ESTIMATORS:
         raise InputError(f"unknown estimator `{name}`", fix=nearest(name, ESTIMATORS))
     return ESTIMATORS[name]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, create_model, model_validator
 
-from egpo.advantages import ESTIMATORS, estimator_named
+from egpo.advantages import ESTIMATORS, REFUSED, estimator_named
 from egpo.errors import Fault
 from egpo.filters import FILTERS, filter_named
 from egpo.sections import Count, Fraction, Positive, Section, Segment, chosen_settings, named_in, one_of, raised
@@ -15,7 +15,7 @@ from egpo.sections import Count, Fraction, Positive, Section, Segment, chosen_se
 _SECTIONS = {name: row.settings for name, row in ESTIMATORS.items() if row.settings and row.settings.model_fields}
 
 
-EstimatorName = Annotated[str, one_of(ESTIMATORS), named_in(ESTIMATORS)]
+EstimatorName = Annotated[str, one_of(ESTIMATORS, REFUSED), named_in(ESTIMATORS)]
 FilterName = Annotated[str, one_of(FILTERS), named_in(FILTERS)]
 
 
