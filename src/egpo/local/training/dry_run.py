@@ -97,7 +97,7 @@ def _cost(run: Run, config: Config, seconds: float) -> list[tuple[str, str]]:
     whole = seconds * config.rollout.prompts / taken
     return [
         ("step", f"{seconds:.2f} s for {taken} problems x {config.rollout.n} responses ({stages})"),
-        ("cost", f"at most about {whole:.1f} s per step, {whole * config.steps / 60:.0f} minutes for {config.steps}"),
+        ("cost", f"at most about {whole:.1f} s per step, {whole * config.steps / 60:.1f} min for {config.steps} steps"),
     ]
 
 
