@@ -121,6 +121,8 @@ def test_an_interrupted_command_continues_to_the_same_bytes(recipe, tmp_path):
     said, _ = stopped.communicate(timeout=120)
     assert stopped.returncode == 130, said
     assert "run the same command again to continue" in said
+    assert ": stopped" in said
+    assert ": failed" not in said
     again = egpo_run(recipe, *words, cwd=tmp_path / "stopped")
     said, _ = again.communicate(timeout=240)
     assert again.returncode == 0, said

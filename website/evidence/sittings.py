@@ -136,7 +136,8 @@ def code_of(launch: Launch) -> str:
 
 
 def hardware_of(launch: Launch) -> str:
-    return launch.hardware.gpu or f"{launch.hardware.cpu}, {launch.hardware.threads} threads"
+    threads = launch.hardware.threads
+    return launch.hardware.gpu or f"{launch.hardware.cpu}, {threads} thread{'s' * (threads != 1)} a run"
 
 
 def training_minutes(run: StoredRun) -> float:

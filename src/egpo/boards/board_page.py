@@ -37,9 +37,11 @@ def write_page(board: Board, cells: Sequence[BoardCell], judgement: Judgement) -
 
 
 def sections_of(board: Board, cells: Sequence[BoardCell], judgement: Judgement) -> list[TableSection]:
-    """Return the content of the page: a summary, a section with a figure for each task, and the missing results."""
+    """Return the content of the page: a summary, a section with a figure for each task, the methods, and the missing
+    results."""
     of_tasks = [_of_task(board, cells, judgement, one) for one in judgement.tasks]
-    return [_opening(judgement), *of_tasks, *([_holes(judgement)] if judgement.holes else [])]
+    methods = [found for found in [_methods(judgement)] if found.notes]
+    return [_opening(judgement), *of_tasks, *methods, *([_holes(judgement)] if judgement.holes else [])]
 
 
 def _unbroken(text: str) -> str:
@@ -177,10 +179,18 @@ def _of_task(board: Board, cells: Sequence[BoardCell], judgement: Judgement, one
     lines = [
         ChartLine(name, runs[name], places.get(name), is_control(board.methods[name])) for name in names if name in runs
     ]
-    texts = {row.name: "; ".join(text for text in (row.about, changes_text(row)) if text) for row in one.rows}
-    notes = [f"{name}: {text}" for name, text in texts.items() if text]
     figure = learning_curves(one.task, lines) if lines else ""
-    return TableSection(one.task, [about, *unfair], columns_of(judgement), rows, figure, notes)
+    return TableSection(one.task, [about, *unfair], columns_of(judgement), rows, figure)
+
+
+def _methods(judgement: Judgement) -> TableSection:
+    """Return what each method is and changes, in the order of the board."""
+    texts = {
+        row.name: "; ".join(text for text in (row.about, changes_text(row)) if text)
+        for one in judgement.tasks
+        for row in one.rows
+    }
+    return TableSection("Methods", notes=[f"{name}: {text}" for name, text in texts.items() if text])
 
 
 def is_control(method: Method) -> bool:

@@ -76,7 +76,7 @@ def run_parallel(experiments: Sequence[Experiment], selection: Selection, proces
                 if ended:
                     running.remove(child)
                     failed += [child] if child.process.returncode else []
-                    bar.say(f"{child.name}: {'finished' if not child.process.returncode else 'failed'}")
+                    bar.say(f"{child.name}: {child.ending}")
             bar.watch(sum(steps.values()), num_steps)
             time.sleep(_LOOK_S)
     if received:
@@ -103,6 +103,10 @@ class _Child:
     def exit_code(self) -> int:
         code = self.process.returncode
         return 128 - code if code < 0 else code
+
+    @property
+    def ending(self) -> str:
+        return "finished" if not self.process.returncode else "stopped" if self.signalled else "failed"
 
 
 def _start(experiment: Experiment, selection: Selection, processes: int, bar: ProgressBar) -> _Child:
