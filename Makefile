@@ -133,6 +133,7 @@ fuzz: $(READY) system
 faults: $(READY) system
 	EGPO_FAULTS=all EGPO_TEST_FLIPS=4096 $(BIN)/pytest tests/faults -s
 	$(BIN)/python -m tests.faults.rewards
+	$(BIN)/python -m tests.faults.sandbox_load
 
 # A training of up to 20,000 small steps, with its slope of memory. Ctrl-C saves it, and the same command continues; or
 # say how long: make soak SOAK_OPTIONS="--minutes 15".

@@ -157,7 +157,7 @@ def test_the_table_states_the_limits_of_the_code():
         "environment": [EpisodeLimits().call_s, EpisodeLimits().reset_s],
         "openenv": [EpisodeLimits().call_s, EpisodeLimits().reset_s],
         "chat template": [chat_templates.TIME_LIMIT_S, chat_templates.CPU_LIMIT_S],
-        "sandbox": [Limits().wall_s, Limits().total_s, launch._START_S],
+        "sandbox": [Limits().wall_s, Limits().total_s, launch._START_S, launch._MOST_WAITED_S],
         "sandbox service": [sandbox_http._SPARE_S + sandbox_http._REPLY_S],
         "math worker": [math_pool.START_LIMIT_S],
         "compiler": [library._LIMIT_S],

@@ -11,7 +11,7 @@ import pytest
 
 from egpo.rewards.code import judge_code
 from egpo.rewards.sandbox import Limits, Sandbox, SandboxJob, Scripts, cgroups, sandbox_status
-from egpo.rewards.sandbox.audit import AUDIT_LIMITS, judge_attempt, run_attempt
+from egpo.rewards.sandbox.audit import AUDIT_LIMITS, _used_mb, judge_attempt, run_attempt, used_memory_mb
 from egpo.rewards.sandbox.cgroups import Cgroup, CgroupParent, find_cgroups, remove_stale
 from egpo.rewards.sandbox.escapes import Attempt
 from egpo.rewards.sandbox.inside.containment import descendants
@@ -172,3 +172,13 @@ def test_stale_members_are_killed(parent: CgroupParent) -> None:
     Cgroup(cgroup.path, cgroup.version).remove()
     assert sleeper.wait() == -9
     assert not os.path.exists(cgroup.path)
+
+
+def test_free_pages_on_the_lists_of_processors_are_not_in_use() -> None:
+    """Hundreds of megabytes come and go there. Files in memory are in use, cached ones are not."""
+    kilobytes = {"MemTotal": 8192, "MemFree": 2048, "Buffers": 256, "Cached": 1792, "Shmem": 1024, "SwapTotal": 512}
+    meminfo = "".join(f"{name}:   {value} kB\n" for name, value in {**kilobytes, "SwapFree": 512}.items())
+    zoneinfo = "    cpu: 0\n              count:    {}\n              high:     900\n    cpu: 1\n  count:    0\n"
+    assert _used_mb(meminfo, zoneinfo.format(0)) == 5.0
+    assert _used_mb(meminfo, zoneinfo.format(MEGABYTE // os.sysconf("SC_PAGE_SIZE"))) == 4.0
+    assert 0 < used_memory_mb() < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / MEGABYTE

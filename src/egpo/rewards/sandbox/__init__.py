@@ -4,6 +4,7 @@ ground_truth.py  the tests in the ground truth of a row
 jobs.py          the job (limits, program, tests) and the report
 selection.py     which sandbox is used: tiers.py (bubblewrap, or resource limits alone) or http.py (a remote service)
 launch.py        starts the supervisor, sends the job, and enforces time and memory; cgroups.py, seccomp.py: how
+charged_time.py  the time that counts against the limits: without waiting for a processor
 payload.py       packs inside/, the code that runs in the sandbox
 audit.py         runs the programs of escapes.py and memory_attempts.py, which try to get out
 """

@@ -1,7 +1,7 @@
 """The input of a sandbox (limits, and a program with its tests) and its output (the report)."""
 
 import marshal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -138,6 +138,7 @@ class Place:
     `packages`: directories from which a program can import, besides the standard library.
     `memory`: the memory limit of each part of the sandbox; None: what `whole_memory` returns.
     `one_process_filter`: a system call filter for the program, used if no cgroup limits its memory.
+    `asks_host`: the host says how long the sandbox has waited for a processor, and that time is not charged.
     """
 
     work_dir: str
@@ -148,6 +149,7 @@ class Place:
     packages: tuple[str, ...] = ()
     memory: MemoryShares | None = None
     one_process_filter: bytes = b""
+    asks_host: bool = False
 
 
 @dataclass(frozen=True)
@@ -170,13 +172,15 @@ class Report:
     """The outcomes of a program's tests, in order; fewer than tests if the sandbox stopped before the end.
 
     `stopped`: why it stopped, timeout or memory (caused by the program), or "". `failure` is the sandbox's own: the
-    supervisor did not start, or died. `peak_bytes`: peak memory of the sandbox, if a cgroup counts it.
+    supervisor did not start, or died. `peak_bytes`: peak memory of the sandbox, if a cgroup counts it. `charged_s`:
+    seconds of wall-clock time that counted against the limits, 0 if they are not known (a service).
     """
 
     outcomes: tuple[ProgramOutcome, ...]
     stopped: str = ""
     failure: str = ""
     peak_bytes: int = 0
+    charged_s: float = 0.0
 
 
 def frames(job: SandboxJob, place: Place) -> list[bytes]:
@@ -203,6 +207,7 @@ def frames(job: SandboxJob, place: Place) -> list[bytes]:
         "walled": place.walled,
         "run_as": place.run_as,
         "packages": place.packages,
+        "asks_host": place.asks_host,
     }
     if isinstance(work, Scripts):
         output_bytes = int(limits.output_mb * MEGABYTE) + work.longest_output
@@ -223,22 +228,50 @@ def framed(contents: Iterable[bytes]) -> bytes:
     return b"".join(map(frame, contents))
 
 
-def read_outcomes(data: bytes) -> tuple[ProgramOutcome, ...]:
-    """Read the records that the supervisor wrote, one per test. A record that is cut off or invalid ends the list."""
-    outcomes, at = [], 0
+LATE = "late"
+"""The same value as in inside/deadline.py, which needs a Unix system: a question of the supervisor, and no outcome."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record that the supervisor wrote: its status and code, and where in the data its output, its error and its end
+    are."""
+
+    status: str
+    code: int
+    output_at: int
+    error_at: int
+    end: int
+
+
+def read_records(data: bytes | bytearray, at: int = 0) -> Iterator[Record]:
+    """Yield the complete records from `at` on. A record that is cut off or invalid ends them."""
     while (end := data.find(b"\n", at)) >= 0:
         try:
             status, *numbers = data[at:end].decode("ascii").split(" ")
             code, output, error = map(int, numbers)
         except ValueError:
-            break
-        at, stop = end + 1, end + 1 + output + error
-        if min(output, error) < 0 or stop > len(data):
-            break
-        text = data[at + output : stop].decode("utf-8", "replace")
-        outcomes.append(ProgramOutcome(status, code, data[at : at + output], text))
-        at = stop
-    return tuple(outcomes[1:])  # without the first record, which reports the start
+            return
+        record = Record(status, code, end + 1, end + 1 + output, end + 1 + output + error)
+        at = record.end
+        if min(output, error) < 0 or at > len(data):
+            return
+        yield record
+
+
+def read_outcomes(data: bytes) -> tuple[ProgramOutcome, ...]:
+    """Return the outcome of each test from the records that the supervisor wrote."""
+    records = list(read_records(data))[1:]  # without the first record, which reports the start
+    return tuple(
+        ProgramOutcome(
+            one.status,
+            one.code,
+            data[one.output_at : one.error_at],
+            data[one.error_at : one.end].decode("utf-8", "replace"),
+        )
+        for one in records
+        if one.status != LATE
+    )
 
 
 def has_started(data: bytes | bytearray) -> bool:

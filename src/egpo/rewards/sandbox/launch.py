@@ -16,7 +16,19 @@ from typing import IO
 
 from egpo.errors import how_it_ended
 from egpo.rewards.sandbox.cgroups import CgroupParent
-from egpo.rewards.sandbox.jobs import MEGABYTE, Place, Report, SandboxJob, framed, frames, has_started, read_outcomes
+from egpo.rewards.sandbox.charged_time import ChargedTime
+from egpo.rewards.sandbox.jobs import (
+    LATE,
+    MEGABYTE,
+    Place,
+    Report,
+    SandboxJob,
+    framed,
+    frames,
+    has_started,
+    read_outcomes,
+    read_records,
+)
 from egpo.rewards.sandbox.payload import BOOTSTRAP, compiled
 from egpo.waits import waiting
 
@@ -56,6 +68,13 @@ class Pump:
             else:
                 self._receive(stream)  # type: ignore[arg-type]
 
+    def send(self, content: bytes) -> None:
+        """Send more, which `move` does, after what was not sent yet."""
+        assert self.process.stdin is not None
+        if not self.unsent:
+            self.selector.register(self.process.stdin, selectors.EVENT_WRITE)
+        self.unsent = memoryview(bytes(self.unsent) + content)
+
     def _send(self) -> None:
         assert self.process.stdin is not None
         try:
@@ -63,7 +82,7 @@ class Pump:
         except BrokenPipeError:
             self.unsent = self.unsent[:0]
         if not self.unsent:
-            self._close(self.process.stdin)
+            self.selector.unregister(self.process.stdin)
 
     def _receive(self, stream: IO[bytes]) -> None:
         content = os.read(stream.fileno(), 1 << 16)
@@ -83,6 +102,8 @@ class Pump:
         for key in list(self.selector.get_map().values()):
             self._close(key.fileobj)  # type: ignore[arg-type]
         self.selector.close()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
 
 
 _TICK_S = 0.1
@@ -93,6 +114,8 @@ _START_S = 60.0
 """Time limit, in seconds, for the start of the sandbox, which takes milliseconds on an idle machine."""
 _SPARE_S = 5.0
 """Seconds for the supervisor's own work, in addition to the program's limit, which the supervisor enforces."""
+_MOST_WAITED_S = 120.0
+"""Seconds of waiting for a processor that are not charged. A program that waits longer has a failed verdict."""
 
 # -B: no .pyc files. -P: nothing of the current directory on the path. -s, -S: no site-packages.
 PYTHON_OPTIONS = ("-B", "-P", "-s", "-S", "-c", BOOTSTRAP)
@@ -146,14 +169,19 @@ def _launch(
         pass_fds=pass_fds,
         start_new_session=True,
     )
-    pump = Pump(process, framed([compiled(job.work.kind), *frames(job, place)]))
+    pump = Pump(process, framed([compiled(job.work.kind), *frames(job, replace(place, asks_host=True))]))
+    watch = _Watch(pump, job, ChargedTime(process.pid, supervisor_depth=int(place.private)), is_over_memory)
     try:
-        with waiting("sandbox", "a program in the sandbox", limit_s=_START_S + job.limits.total_s + _SPARE_S):
-            stopped = _watch(pump, job, is_over_memory)
+        with waiting("sandbox", "a program in the sandbox", limit_s=_START_S + watch.allowed_s + _MOST_WAITED_S):
+            stopped = watch.until_the_end()
         if stopped == "timeout" and not has_started(pump.out):
             return Report((), failure=f"the sandbox did not start within {_START_S:.0f} s")
+        outcomes, charged_s = read_outcomes(bytes(pump.out)), watch.time.charged_s
+        if stopped == "busy":
+            waited = f"the program waited for a processor for {_MOST_WAITED_S:.0f} s: too much runs on this machine"
+            return Report(outcomes, failure=waited, charged_s=charged_s)
         failure = "" if stopped else _failure(process, bytes(pump.err))
-        return Report(read_outcomes(bytes(pump.out)), stopped, failure)
+        return Report(outcomes, stopped, failure, charged_s=charged_s)
     finally:
         _end(process)
         pump.close()
@@ -179,21 +207,53 @@ def _blamed_on_memory(report: Report) -> Report:
     return replace(report, outcomes=outcomes)
 
 
-def _watch(pump: Pump, job: SandboxJob, is_over_memory: Callable[[int], bool]) -> str:
-    """Wait for the end of the report. Return the limit that was exceeded before it, `timeout` or `memory`, or ""."""
-    allowed_s = min(job.limits.total_s, job.limits.wall_s * job.work.size) + _SPARE_S
-    next_look, deadline, started = time.monotonic() + _TICK_S, time.monotonic() + _START_S, False
-    while not pump.finished:
-        pump.move(_TICK_S)
-        if not started and has_started(pump.out):
-            started, deadline = True, time.monotonic() + allowed_s
-        if time.monotonic() > next_look:
-            if time.monotonic() > deadline:
+class _Watch:
+    """The watch over a sandbox until the end of its report, with its limits on time and memory.
+
+    It also answers the supervisor, which asks at the end of a test's time how long the sandbox has waited.
+    """
+
+    def __init__(
+        self, pump: Pump, job: SandboxJob, charged: ChargedTime, is_over_memory: Callable[[int], bool]
+    ) -> None:
+        self.pump, self.time, self.is_over_memory = pump, charged, is_over_memory
+        self.allowed_s = min(job.limits.total_s, job.limits.wall_s * job.work.size) + _SPARE_S
+        self.started = False
+        self.records_end = 0
+        self.deadline = time.monotonic() + _START_S
+
+    def until_the_end(self) -> str:
+        """Return the limit that was exceeded before the end, `timeout`, `memory` or `busy`; or ""."""
+        next_look = time.monotonic() + _TICK_S
+        while not self.pump.finished:
+            self.pump.move(_TICK_S)
+            self._read_records()
+            if time.monotonic() > next_look:
+                if stopped := self._over_a_limit():
+                    return stopped
+                next_look = time.monotonic() + _TICK_S
+        return ""
+
+    def _read_records(self) -> None:
+        for record in read_records(self.pump.out, self.records_end):
+            self.records_end = record.end
+            if not self.started:
+                self.started, self.deadline = True, time.monotonic() + self.allowed_s + _MOST_WAITED_S
+                self.time.start()
+            elif record.status == LATE:
+                self.pump.send(framed([b"%.3f" % self.time.waited_in_test_s()]))
+            else:
+                self.time.start_test()
+
+    def _over_a_limit(self) -> str:
+        if self.started:
+            self.time.look()
+            if self.time.charged_s > self.allowed_s:
                 return "timeout"
-            if is_over_memory(pump.process.pid):
-                return "memory"
-            next_look = time.monotonic() + _TICK_S
-    return ""
+        if time.monotonic() > self.deadline:
+            # Processes that end between two looks could keep one of their own from running, unseen.
+            return "busy" if self.started and self.time.num_processes <= 1 else "timeout"
+        return "memory" if self.is_over_memory(self.pump.process.pid) else ""
 
 
 def _failure(process: subprocess.Popen[bytes], err: bytes) -> str:

@@ -6,7 +6,7 @@ from importlib import resources
 
 _PACKAGE = "egpo.rewards.sandbox.inside"
 # In the order of their imports: each is executed once, before the next needs it.
-_FOR_SCRIPTS = ("wire", "containment", "execute", "script", "supervisor")
+_FOR_SCRIPTS = ("wire", "deadline", "containment", "execute", "script", "supervisor")
 _FOR_CHECKS = ("values", "server", "equality", "remote", "check_runner")
 
 _LOAD = """\

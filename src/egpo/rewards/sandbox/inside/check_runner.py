@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` would bring `enum` along
 import builtins
-import time
 
 from egpo.rewards.sandbox.inside.containment import too_many_files
+from egpo.rewards.sandbox.inside.deadline import Deadline
 from egpo.rewards.sandbox.inside.equality import same
 from egpo.rewards.sandbox.inside.execute import execute
 from egpo.rewards.sandbox.inside.remote import Connection, ProgramError, Remote, RemoteType, Unsupported
@@ -37,16 +37,20 @@ def run_checks(job: dict[str, Any], tests: dict[str, Any], connection: Connectio
     Checks after a timeout or the end of the program have no record, and the host counts them as not passed.
     """
     scope: dict[str, Any] = {"__name__": "test", "__builtins__": builtins}
-    status, error = _timed(job, connection, lambda: connection.answer())
+
+    def timed(work: Callable[[], object]) -> tuple[str, bytes]:
+        return _timed(connection, Alarm(job, report), work)
+
+    status, error = timed(lambda: connection.answer())
     if status == "ok":
-        status, error = _timed(job, connection, lambda: _prepare(tests, connection, scope))
+        status, error = timed(lambda: _prepare(tests, connection, scope))
         # The setup of the tests failed by itself: the fault is not the program's.
         status = "unsupported" if status == "wrong" else status
     if status != "ok":
         report("load" if status == "error" else status, 0, b"", error)
         return
     for check in tests["checks"]:
-        status, error = _timed(job, connection, lambda check=check: _run(check, scope, connection))  # type: ignore[misc]
+        status, error = timed(lambda check=check: _run(check, scope, connection))  # type: ignore[misc]
         report(status, 0, b"", error)
         if status in ("timeout", "died", "files") or (status != "ok" and job["stop_early"]):
             return
@@ -92,10 +96,9 @@ def _run(check: Any, scope: dict[str, Any], connection: Connection) -> None:
         raise AssertionError("another value was expected")
 
 
-def _timed(job: dict[str, Any], connection: Connection, work: Callable[[], object]) -> tuple[str, bytes]:
+def _timed(connection: Connection, alarm: Alarm, work: Callable[[], object]) -> tuple[str, bytes]:
     """Run `work` within the limits; return its status and error text. The status is ok, wrong, error (the program
     raised an exception), timeout, files (too many), died, or unsupported (a fault of the test)."""
-    alarm = Alarm(job)
     try:
         try:
             return _attempt(connection, work)
@@ -129,16 +132,21 @@ def _attempt(connection: Connection, work: Callable[[], object]) -> tuple[str, b
 class Alarm:
     """A timer that checks the limits every 20 ms, and raises in the main thread if one is exceeded."""
 
-    def __init__(self, job: dict[str, Any]) -> None:
+    def __init__(self, job: dict[str, Any], report: Record) -> None:
         self.job, self.armed = job, True
-        self.deadline = time.monotonic() + job["wall_s"]
+        self.deadline = Deadline(job, report)
         _signal.signal(_signal.SIGALRM, self.ring)
         _signal.setitimer(_signal.ITIMER_REAL, TICK_S, TICK_S)
 
     def ring(self, signal: int, stack: object) -> None:
-        if self.armed and time.monotonic() >= self.deadline:
+        if not self.armed:
+            return
+        self.armed = False  # the timer also rings while the host is asked
+        late = self.deadline.has_passed()
+        self.armed = True
+        if late:
             raise OutOfTime
-        if self.armed and too_many_files(self.job):
+        if too_many_files(self.job):
             raise TooManyFiles
 
     def disarm(self) -> None:

@@ -3,7 +3,8 @@
 In: frames on descriptor 0. The first is the job (program, limits, inputs). The second has the test code with its
 expected values and is read only after the last fork, so that no process of the program has ever contained them.
 Out: records on the descriptor that was 1: `ready` once the job is read, then one per test. A record is
-`status code size_of_output size_of_error\\n`, then both.
+`status code size_of_output size_of_error\\n`, then both. The record `late` asks the host for a frame:
+seconds to add to the time limit of the current test.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from egpo.rewards.sandbox.inside.containment import (
     shield,
     too_many_files,
 )
+from egpo.rewards.sandbox.inside.deadline import Deadline
 from egpo.rewards.sandbox.inside.script import run_script
 from egpo.rewards.sandbox.inside.wire import read_frame
 
@@ -78,13 +80,13 @@ class Reporter:
 def run_scripts(job: dict[str, Any], report: Reporter) -> None:
     """Run the whole program once per input, each time in a new fork of this clean process."""
     for index, stdin in enumerate(job["stdins"]):
-        outcome = run_one(job, index, stdin)
+        outcome = run_one(job, index, stdin, report)
         report(*outcome)
         if job["stop_early"] and outcome[:2] != ("exit", 0):
             return
 
 
-def run_one(job: dict[str, Any], index: int, stdin: bytes) -> tuple[str, int, bytes, bytes]:
+def run_one(job: dict[str, Any], index: int, stdin: bytes, report: Reporter) -> tuple[str, int, bytes, bytes]:
     try:
         source = _input_file(job["stdin_path"], stdin)
     except OSError as error:
@@ -97,7 +99,7 @@ def run_one(job: dict[str, Any], index: int, stdin: bytes) -> tuple[str, int, by
     child = fork(job, index, (source, out_write, err_write), lambda: run_script(job["program"]))
     for fd in (source, out_write, err_write):
         os.close(fd)
-    watch = ProgramWatch(child, out_read, err_read, job)
+    watch = ProgramWatch(child, out_read, err_read, job, report)
     status, code = watch.until_the_end()
     kill_everyone_else(job["private"], child)
     os.close(out_read)
@@ -156,10 +158,10 @@ class ProgramWatch:
     """The watch over a child: what it prints until it ends, runs out of time, prints too much, or makes too many
     files."""
 
-    def __init__(self, child: int, out: int, err: int, job: dict[str, Any]) -> None:
+    def __init__(self, child: int, out: int, err: int, job: dict[str, Any], report: Reporter) -> None:
         self.child, self.out, self.err, self.job = child, out, err, job
         self.limit: int = job["output_bytes"]
-        self.deadline = time.monotonic() + job["wall_s"]
+        self.deadline = Deadline(job, report)
         self.output, self.error = bytearray(), bytearray()
         self.poller = select.poll()
         for fd in (out, err):
@@ -191,7 +193,7 @@ class ProgramWatch:
             return "output"
         if too_many_files(self.job):
             return "files"
-        return "timeout" if time.monotonic() > self.deadline else ""
+        return "timeout" if self.deadline.has_passed() else ""
 
     def read(self, wait_s: float) -> None:
         """Read the available output, waiting for the first byte only. Of stderr only the end is kept."""
