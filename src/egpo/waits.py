@@ -70,8 +70,8 @@ WAITS: dict[str, Wait] = {
     ),
     "sandbox": Wait(
         "a program in the sandbox",
-        "`Limits`: 6 s for a check, 60 s for a program, and up to 120 s of waiting for a processor; 60 s for the sandbox "
-        "to start",
+        "`Limits`: 6 s for a check, 60 s for a program, and up to 120 s of waiting for a processor; 60 s for the "
+        "sandbox to start",
         "the program is killed and gets the verdict `timeout`; a sandbox that does not start, or waits longer, is a "
         "failed verdict",
     ),
