@@ -102,6 +102,7 @@ def run_verl(
     steps: int,
     model: Path | None = None,
     environment: Mapping[str, str] = {},
+    limit_s: float = TIME_LIMIT_S,
     **others: Any,
 ) -> LiveRun:
     """Two underscores in a keyword are a dot: `algorithm__adv_estimator="egpo"`; `more` is a list of raw overrides."""
@@ -120,20 +121,20 @@ def run_verl(
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *(f"{k}={v}" for k, v in overrides.items()), *more]
     metrics = folder / "verl.jsonl"
     said = {"VERL_FILE_LOGGER_PATH": str(metrics), "HYDRA_FULL_ERROR": "1", "HF_HUB_OFFLINE": "1"}
-    exit_code = _run(command, folder, {**os.environ, **ENVIRONMENT, **said, **environment})
+    exit_code = _run(command, folder, {**os.environ, **ENVIRONMENT, **said, **environment}, limit_s)
     lines = metrics.read_text().splitlines() if metrics.exists() else []
     log = (folder / "log").read_text(errors="replace")
     return LiveRun(folder, exit_code, tuple(json.loads(line)["data"] for line in lines), log)
 
 
-def _run(command: list[str], folder: Path, environment: dict[str, str]) -> int:
+def _run(command: list[str], folder: Path, environment: dict[str, str], limit_s: float) -> int:
     """Its own session, so that a run that hangs takes its processes with it."""
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            return process.wait(TIME_LIMIT_S)
+            return process.wait(limit_s)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)

@@ -11,6 +11,7 @@ from egpo.config.schema import Algorithm, Model
 from egpo.local.collect import Batch, _known
 from egpo.local.measure import Estimate, estimate, measure
 from egpo.local.models.loading import load_policy
+from egpo.local.models.policy import Policy
 from egpo.local.rollouts import EpisodeRow, Rollouts
 from egpo.rewards.verdict import Verdict
 from egpo.tasks import Problem
@@ -19,7 +20,10 @@ from egpo.verl.dumps import Recorded
 
 def replay(recorded: Recorded) -> Estimate:
     """What `egpo train` on the embedded engine makes of it."""
-    policy = load_policy(Model(path=resolve_model("egpo-tiny")), seed=0)
+    return estimate_of(recorded, load_policy(Model(path=resolve_model("egpo-tiny")), seed=0))
+
+
+def estimate_of(recorded: Recorded, policy: Policy) -> Estimate:
     rollouts, verdicts = rollouts_of(recorded, policy.tokenizer), verdicts_of(recorded)
     known_B = _known(rollouts, verdicts)
     reward_B = torch.from_numpy(recorded.reward_B)

@@ -30,6 +30,7 @@ from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.processes import LaunchRecord
 from tests.verl.live import BY_EGPO, EVERY_STEP, model_that_opens_the_tag, reasons_of, records_in
 from tests.verl.test_conformance import assert_conforms
+from tests.verl.updates import SAME_CHANGE, TrainedState, assert_same_steps, distance
 
 pytestmark = [pytest.mark.verl, pytest.mark.timeout(900)]
 pytest.importorskip("verl")
@@ -104,14 +105,15 @@ def resumed(runs, tmp_path_factory):
     model = model_that_opens_the_tag(tmp_path_factory.mktemp("models") / "egpo-tiny-thinking")
     words = [f"model.path={model}", *COUNTDOWN, "algorithm.estimator=egpo", "verl.gpus=2", "steps=6"]
     words += ["update.lr=1e-4", "update.kl=0.001"]
-    process = launched(runs, "resumed", *words)
+    recorded = {VARIABLE: str(runs / "resumed-record")}
+    process = launched(runs, "resumed", *words, **recorded)
     record = wait_for_step(runs, "resumed", 3, process)
     assert len(record.processes) > 5
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=240) == 130, screen_of(runs, "resumed")
     nobody_is_left(record)
     assert re.search(r"newest checkpoint is that of step [24]; continue with: egpo train", screen_of(runs, "resumed"))
-    process = launched(runs, "resumed", *words, "--resume")
+    process = launched(runs, "resumed", *words, "--resume", **recorded)
     assert process.wait(timeout=LIMIT_S) == 0, screen_of(runs, "resumed")
     left = {path.name for path in set(SHARED_MEMORY.iterdir()) - left_before}
     assert not {name for name in left if name.startswith(("psm_", "verl_weights_"))}
@@ -150,6 +152,16 @@ def test_the_reference_stays_where_the_policy_was(resumed):
     kl = [line["actor/kl"] for line in read_metrics(resumed.metrics)[1:]]
     assert abs(kl[0]) < 1e-5
     assert min(kl[1:]) > abs(kl[0])
+
+
+def test_the_embedded_engine_takes_the_steps_that_two_ranks_took(runs, resumed):
+    """From the model, and from a checkpoint with its moments: losses, gradient, and the weights two steps later."""
+    lines, recorded = read_metrics(resumed.metrics)[1:], records_in(runs / "resumed-record")
+    assert len(recorded) == len(lines) == 6
+    names = assert_same_steps(recorded[:2], lines[:2]).names
+    start, end = (TrainedState.of_checkpoint(resumed.checkpoint_of(step) / "actor", names) for step in (4, 6))
+    trainee = assert_same_steps(recorded[4:], lines[4:], start)
+    assert distance(trainee.state().weights, end.weights, start.weights) < SAME_CHANGE
 
 
 def test_its_rollouts_say_what_was_written_judged_and_measured(resumed):
@@ -290,6 +302,7 @@ def test_a_method_per_token_and_a_loss_form_per_response(runs, joined):
         # A response of a group that differs has an advantage for each token, and the dump their mean.
         values = [len(np.unique(row[mask])) for row, mask in zip(one.advantage_BT, one.mask_BT, strict=True)]
         assert max(values) > 10
+    assert_same_steps(recorded, read_metrics(joined.metrics))
     dumped = [row.advantage for row in read_dump(joined.rollouts_of(2))]
     last = recorded[-1]
     means = [row[mask].mean() for row, mask in zip(last.advantage_BT, last.mask_BT, strict=True)]
@@ -322,9 +335,11 @@ def test_verl_s_own_grpo_has_our_metrics_and_its_own_advantages(runs, killed):
     for line in lines:
         assert set(line) >= EVERY_STEP
         assert not [key for key in line if key.startswith("egpo/")]
-    for recorded in records_in(runs / "killed-record")[:2]:
-        assert recorded.about["estimator"] == "grpo"
-        assert_conforms(recorded)
+    recorded = records_in(runs / "killed-record")[:2]
+    for one in recorded:
+        assert one.about["estimator"] == "grpo"
+        assert_conforms(one)
+    assert_same_steps(recorded, lines[:2])
 
 
 def name_of(pid):

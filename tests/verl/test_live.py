@@ -16,6 +16,7 @@ from tests.verl.live import (
     write_data,
 )
 from tests.verl.test_conformance import assert_conforms
+from tests.verl.updates import assert_same_steps, mini_batches_of
 
 pytest.importorskip("verl")
 pytestmark = [pytest.mark.verl, pytest.mark.timeout(600)]
@@ -74,6 +75,13 @@ def test_the_embedded_engine_gives_the_advantages_that_verl_used(run):
     for recorded in records_in(run.folder / "record"):
         assert recorded.about["estimator"] == "egpo"
         assert_conforms(recorded)
+
+
+def test_the_embedded_engine_s_update_gives_the_loss_and_the_gradient_that_verl_logged(run):
+    """Two optimizer steps in each step, the second of which is off-policy, at a temperature that is not 1."""
+    recorded = records_in(run.folder / "record")
+    assert [len(mini_batches_of(one)) for one in recorded] == [2, 2]
+    assert_same_steps(recorded, run.metrics)
 
 
 def test_a_reward_that_raises_ends_the_run_and_says_why(run):

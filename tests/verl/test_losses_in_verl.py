@@ -12,6 +12,8 @@ from verl.trainer.ppo import core_algos  # noqa: E402
 from verl.workers.config import FSDPActorConfig  # noqa: E402
 
 from egpo.advantages import ESTIMATORS as TABLE  # noqa: E402
+from egpo.local.updates.losses import token_weights  # noqa: E402
+from egpo.verl.launch.translation import AGGREGATIONS as AGGREGATION_OF  # noqa: E402
 from egpo.verl.losses import NO_DUAL_CLIP, VERLS_LOSSES, as_verl_calls_it  # noqa: E402
 from egpo.verl.settings import VERLS_OWN  # noqa: E402
 from tests.verl.test_losses import HERE, batch  # noqa: E402
@@ -56,6 +58,19 @@ def test_the_loss_forms_that_verl_has_are_ours(name, aggregation):
     assert theirs[2]["actor/pg_clipfrac"] > 0.05
     for metric in ("actor/pg_clipfrac", "actor/ppo_kl"):
         assert ours[2][metric] == pytest.approx(theirs[2][metric], abs=1e-6)
+
+
+@pytest.mark.parametrize("ours", ["sequence_mean", "fixed_length"])
+def test_means_over_sequences_count_rows_without_tokens_in_verl_alone(ours):
+    """verl's trainer always gives the loss the configured number of rows, with which padding has no tokens."""
+    _, loss_BT, _, mask_BT = batch()
+    sizes = {"global_batch_size": len(mask_BT), "loss_scale_factor": 9}
+    theirs = core_algos.agg_loss(loss_BT.detach(), mask_BT, AGGREGATION_OF[ours], **sizes)
+    weight_B = token_weights(mask_BT.sum(1), ours, horizon=9)
+    rows_with_tokens = int(mask_BT.any(1).sum())
+    assert rows_with_tokens == len(mask_BT) - 1
+    expected = (weight_B[:, None] * loss_BT.detach() * mask_BT).sum() * rows_with_tokens / len(mask_BT)
+    torch.testing.assert_close(theirs, expected, rtol=1e-6, atol=0)
 
 
 def test_a_dual_clip_of_verl_s_is_ours():

@@ -1,9 +1,9 @@
 """Files written after each training step under verl: the responses and, if requested, the batch.
 
 `rollout_records` makes the same records as the embedded engine: text, verdict, entropy of each token. (verl's own dump
-has only text and score.) `write_record` stores a batch with the advantages that verl used; the conformance test replays
-it. In the names of tensors, B is the number of responses, S of prompt tokens, T of response tokens. This module needs
-torch, but not verl.
+has only text and score.) `write_record` stores a batch with what verl's update used; the conformance tests replay it,
+through the stages of the embedded engine and through its update. In the names of tensors, B is the number of responses,
+S of prompt tokens, T of response tokens. This module needs torch, but not verl.
 """
 
 import io
@@ -124,11 +124,56 @@ RECORD_VARIABLE = "EGPO_VERL_RECORD"
 """Environment variable that names the folder of the records if `algorithm.egpo.record` does not."""
 
 
+UPDATE_KEYS = (
+    "actor_rollout_ref.actor",
+    "actor_rollout_ref.rollout.n",
+    "actor_rollout_ref.rollout.temperature",
+    "algorithm.rollout_correction",
+    "data.max_response_length",
+    "data.train_batch_size",
+    "trainer.n_gpus_per_node",
+    "trainer.nnodes",
+    "trainer.total_training_steps",
+)
+"""Sections and keys of verl's configuration that decide what its update does with a batch."""
+_NO_PART_OF_THE_UPDATE = ("checkpoint", "profiler")
+
+
+def settings_of_update(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what verl's configuration (plain values) has under `UPDATE_KEYS`, by these keys."""
+    found = {key: _at(config, key) for key in UPDATE_KEYS}
+    actor = _mapping(found[UPDATE_KEYS[0]])
+    return {**found, UPDATE_KEYS[0]: {name: one for name, one in actor.items() if name not in _NO_PART_OF_THE_UPDATE}}
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:
+    found: Any = config
+    for part in key.split("."):
+        found = _mapping(found).get(part)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class UpdateInputs:
+    """What verl's update got besides the batch: `reward_B` is what the estimator received, `advantage_BT` what the loss
+    received, `reference_BT` the reference policy's log-probabilities, None without a reference. `settings`: those of
+    `settings_of_update`."""
+
+    reward_B: Tensor
+    advantage_BT: Tensor
+    reference_BT: Tensor | None
+    settings: Mapping[str, Any]
+
+
 @dataclass(frozen=True, eq=False)
 class Recorded:
     """A recorded batch of one step. `reward_B` is what the estimator received, `advantage_BT` what the loss received.
 
-    `about` contains the estimator's name and arguments, the segment whose entropy it uses, and the thinking tags.
+    `about` contains the estimator's name and arguments, the segment whose entropy it uses, the thinking tags, verl's
+    settings of the update (`update`; if a controller sets the entropy's weight, that of the step before), and the
+    number of rows of verl's batch (`num_rows`), padding and earlier outputs of a session included. `row_B`: the row of
+    each response in that batch, whose order decides which responses are in one mini-batch. `sampled_logp_BT`: what vLLM
+    recorded while sampling; None if verl did not ask for it. `reference_BT`: None without a reference policy.
     """
 
     groups: NDArray[np.str_]
@@ -144,9 +189,12 @@ class Recorded:
     reward_B: NDArray[np.float32]
     advantage_BT: NDArray[np.float32]
     about: Mapping[str, Any]
+    row_B: NDArray[np.int64] | None = None
+    sampled_logp_BT: NDArray[np.float32] | None = None
+    reference_BT: NDArray[np.float32] | None = None
 
 
-def write_record(folder: Path, step: int, inputs: EstimatorInputs, reward_B: Any, advantage_BT: Any) -> Path:
+def write_record(folder: Path, step: int, inputs: EstimatorInputs, used: UpdateInputs) -> Path:
     """Write a step's batch to `step_<N>.npz` (arrays and one JSON text, nothing pickled), and return the path."""
     rows, settings, opened_B = inputs.rows, inputs.settings, inputs.measures.opened_B
     correct_B = rows.correct_B
@@ -155,8 +203,10 @@ def write_record(folder: Path, step: int, inputs: EstimatorInputs, reward_B: Any
         "segment": settings.segment,
         "arguments": settings.arguments,
         "tags": settings.tags,
+        "num_rows": len(inputs.responses.response_N),
+        "update": used.settings,
     }
-    tables = {
+    tables: dict[str, Any] = {
         "groups": np.array(rows.groups),
         "prompt_BS": rows.prompt_BS.numpy(),
         "prompt_mask_BS": rows.prompt_mask_BS.numpy(),
@@ -167,9 +217,14 @@ def write_record(folder: Path, step: int, inputs: EstimatorInputs, reward_B: Any
         "opened_B": np.zeros(len(rows.groups), bool) if opened_B is None else opened_B.numpy(),
         "failed_B": rows.failed_B.numpy(),
         "correct_B": np.zeros(len(rows.groups), bool) if correct_B is None else correct_B.numpy(),
-        "reward_B": reward_B.numpy(),
-        "advantage_BT": advantage_BT.numpy(),
+        "reward_B": used.reward_B.numpy(),
+        "advantage_BT": used.advantage_BT.numpy(),
+        "row_B": inputs.responses.row_B.numpy(),
     }
+    if rows.sampled_logp_BT is not None:
+        tables["sampled_logp_BT"] = rows.sampled_logp_BT.numpy()
+    if used.reference_BT is not None:
+        tables["reference_BT"] = used.reference_BT.numpy()
     content = io.BytesIO()
     np.savez_compressed(content, about=np.array(json.dumps(about)), **tables)
     folder.mkdir(parents=True, exist_ok=True)

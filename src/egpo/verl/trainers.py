@@ -24,7 +24,14 @@ from egpo.runs.dump import write_dump
 from egpo.segments.tags import TokenTexts
 from egpo.verl.control import EntropyControl
 from egpo.verl.dumps import FIELDS as DUMPED_FIELDS
-from egpo.verl.dumps import RECORD_VARIABLE, DumpSettings, rollout_records, write_record
+from egpo.verl.dumps import (
+    RECORD_VARIABLE,
+    DumpSettings,
+    UpdateInputs,
+    rollout_records,
+    settings_of_update,
+    write_record,
+)
 from egpo.verl.estimators import EstimatorInputs, estimator_for, register_estimators, with_inputs
 from egpo.verl.measures import corrected_metrics, measure, step_metrics, truncated_fraction, usable_tags
 from egpo.verl.plugin_checks import PREFIX, check_data_sources, end_on_failures, plugin_plan
@@ -182,11 +189,16 @@ class EntropyTrainer:
         if not folder:
             return
         keys = [batch.keys[row] for row in inputs.responses.row_B.tolist()]
-        wanted = ["advantages", "token_level_rewards", "rm_scores"]
-        used = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=wanted).to_padded_tensor()
-        rewards = used["token_level_rewards"] if "token_level_rewards" in used else used["rm_scores"]
-        reward_B = inputs.rewards(rewards.sum(-1))
-        write_record(Path(folder), self.global_steps, inputs, reward_B, used["advantages"])
+        wanted = ["advantages", "token_level_rewards", "rm_scores", "ref_log_prob"]
+        data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=wanted).to_padded_tensor()
+        rewards = data["token_level_rewards"] if "token_level_rewards" in data else data["rm_scores"]
+        used = UpdateInputs(
+            reward_B=inputs.rewards(rewards.sum(-1)),
+            advantage_BT=data["advantages"],
+            reference_BT=data.get("ref_log_prob"),
+            settings=settings_of_update(OmegaConf.to_container(self.config, resolve=True)),
+        )
+        write_record(Path(folder), self.global_steps, inputs, used)
 
 
 def _data_sources(dataset: Any) -> list[str]:

@@ -68,7 +68,8 @@ def token_weights(length_B: Tensor, aggregation: Aggregation, horizon: int) -> T
         fixed_length    1 / (R * horizon)   independent of length          verl's seq-mean-token-sum-norm, at a fixed
                                                                            loss_scale_factor
 
-    A row without tokens has weight 0 and does not count, as in verl.
+    A row without tokens has weight 0 and does not count. In verl's means over sequences it counts, and so does padding:
+    they divide by the number of rows that a mini-batch has by the configuration.
     """
     length_B = length_B.double()
     num_rows = (length_B > 0).sum().clamp(min=1)
