@@ -4,10 +4,16 @@ A prompt's keys are stored once for all its rows.
 
 Tensor suffixes: R rows, P prompts, H heads of queries, K heads of keys, d the width of a head, L tokens of the longest
 prompt, T new tokens. The first kernel reads a prompt's keys once for a tile of rows, and stores an unnormalised
-softmax: its highest score, its sum and its weighted values. The second kernel continues it over the rows' own tokens.
+softmax: its highest score, its sum and its weighted values. The second kernel computes the softmax over the rows' own
+tokens, and then adds the first one.
+
+Where the GPU supports it (programmatic dependent launch), the second kernel starts while the first is still running,
+and waits for its results only before it adds them. What it reads before that was complete when the first kernel, an
+ordinary launch, started.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import triton
@@ -46,9 +52,11 @@ def _keys_seen(
 @triton.jit
 def _prompt_kernel(
     query, keys, values, prompt, length, tile, part_highest, part_total, part_out, scale, num_slots,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, OVERLAPS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_d: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    if OVERLAPS:
+        tl.extra.cuda.gdc_launch_dependents()
     row, key_head = tl.program_id(0), tl.program_id(1)
     rows = tl.load(tile + row)
     if rows == 0:
@@ -77,11 +85,13 @@ def _prompt_kernel(
 @triton.jit
 def _own_kernel(
     query, keys, values, slot, place, live, part_highest, part_total, part_out, result, scale, num_slots,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, OVERLAPS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_d: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     row, key_head = tl.program_id(0), tl.program_id(1)
     if tl.load(live + row) == 0:
+        if OVERLAPS:  # the end of this kernel implies that of the first one
+            tl.extra.cuda.gdc_wait()
         return
     repeats: tl.constexpr = QUERIES // KEYS
     m = tl.arange(0, BLOCK_M)
@@ -92,13 +102,20 @@ def _own_kernel(
     at = head[:, None] * WIDTH + column[None, :]
     q = tl.load(query + at, mask=inside, other=0.0)
     q = (q * scale).to(query.dtype.element_ty)
-    highest = tl.load(part_highest + head, mask=known, other=LOWEST)
-    total = tl.load(part_total + head, mask=known, other=1.0)
-    out = tl.load(part_out + at, mask=inside, other=0.0)
+    highest = tl.full([BLOCK_M], LOWEST, tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    out = tl.zeros([BLOCK_M, BLOCK_d], tl.float32)
     first = (tl.load(slot + row).to(tl.int64) * KEYS + key_head) * num_slots
     highest, total, out = _keys_seen(
         q, highest, total, out, keys, values, tl.load(place + row) + 1, first, WIDTH, BLOCK_N, BLOCK_d, PRECISION
     )
+    if OVERLAPS:
+        tl.extra.cuda.gdc_wait()
+    prompt_highest = tl.load(part_highest + head, mask=known, other=LOWEST)
+    higher = tl.maximum(highest, prompt_highest)
+    share, prompt_share = tl.exp(highest - higher), tl.exp(prompt_highest - higher)
+    total = total * share + tl.load(part_total + head, mask=known, other=1.0) * prompt_share
+    out = out * share[:, None] + tl.load(part_out + at, mask=inside, other=0.0) * prompt_share[:, None]
     tl.store(result + at, (out / total[:, None]).to(result.dtype.element_ty), mask=inside)
 
 
@@ -158,8 +175,9 @@ def attend_new(query_RHd: Tensor, cache: LayerCache, rows: RowPlaces, scale: flo
     repeats = queries // keys
     part = Partial.like(query_RHd)
     out_RHd = torch.empty_like(query_RHd)
+    overlaps = _overlaps(query_RHd.device)
     shape = {
-        "QUERIES": queries, "KEYS": keys, "WIDTH": width, "BLOCK_N": _BLOCK_N,
+        "QUERIES": queries, "KEYS": keys, "WIDTH": width, "BLOCK_N": _BLOCK_N, "OVERLAPS": overlaps,
         "BLOCK_d": max(16, triton.next_power_of_2(width)),
         "PRECISION": "ieee" if query_RHd.dtype == torch.float32 else "tf32",
     }  # fmt: skip
@@ -171,6 +189,12 @@ def attend_new(query_RHd: Tensor, cache: LayerCache, rows: RowPlaces, scale: flo
     _own_kernel[(num_rows, keys)](
         query_RHd, cache.keys, cache.values, rows.slot_R, rows.place_R, rows.live_R,
         part.highest, part.total, part.out, out_RHd, scale, cache.keys.shape[2],
-        BLOCK_M=max(16, triton.next_power_of_2(repeats)), **shape,
+        BLOCK_M=max(16, triton.next_power_of_2(repeats)), **shape, **({"launch_pdl": True} if overlaps else {}),
     )  # fmt: skip
     return out_RHd.flatten(1)
+
+
+@cache
+def _overlaps(device: torch.device) -> bool:
+    """Return whether a kernel may start before the one in front of it has ended: from compute capability 9.0 on."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
