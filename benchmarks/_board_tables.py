@@ -115,14 +115,20 @@ def _row(cell: str, contender: str, measured: Sequence[Record], records: Sequenc
 
 
 def _reason(cell: str, contender: str, records: Sequence[Record]) -> str:
-    for failure in reversed([r for r in records if r["kind"] == "failure"]):
-        if cell in failure["cells"] and contender in failure["contenders"]:
-            return f"stopped: {failure['reason']}"
+    if failure := _failure(cell, contender, records):
+        return f"stopped: {failure}"
     if cell in REASONS:
         return REASONS[cell]
     if contender in REASONS:
         return REASONS[contender]
     return f"not run: speed_board.py --cell {cell} --parts {PART_OF[contender]}"
+
+
+def _failure(cell: str, contender: str, records: Sequence[Record]) -> str:
+    """Return the reason of a contender's last failure in a cell, or nothing."""
+    failures = [record for record in records if record["kind"] == "failure"]
+    found = [record for record in failures if cell in record["cells"] and contender in record["contenders"]]
+    return found[-1]["reason"] if found else ""
 
 
 HEADER = (
@@ -171,6 +177,8 @@ def notes_of(cell: str, records: Sequence[Record]) -> list[str]:
     rows = rows_of(cell, records)
     notes = [f"{row.contender} is empty: {row.reason}." for row in rows if not row.rounds]
     for row in rows:
+        if row.rounds and (failure := _failure(cell, row.contender, records)):
+            notes.append(f"{row.contender} stopped after {len(row.rounds)} rounds: {failure}.")
         for stage in ("rollout", "step"):
             ratio = row.over_ours(stage)
             if ratio is not None and ratio.median < 1:

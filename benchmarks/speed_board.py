@@ -39,7 +39,7 @@ from rich.console import Console
 import _board_tables as tables
 
 CORE = ("512", "64-1024")
-LIMIT_S = {"vllm": 270, "trl-vllm": 300, "trl": 420, "egpo": 240}
+LIMIT_S = {"vllm": 250, "trl-vllm": 280, "trl": 420, "egpo": 240}
 WARM_UP_TOKENS = 64
 """Length of a peer's rows in the warm-up, which loads its kernels. Ours warms up with a whole step, because it captures
 its graphs then; vLLM captures its own when the engine starts."""
