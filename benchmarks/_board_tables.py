@@ -121,14 +121,15 @@ def _reason(cell: str, contender: str, records: Sequence[Record]) -> str:
         return REASONS[cell]
     if contender in REASONS:
         return REASONS[contender]
-    return f"not run: speed_board.py --cell {cell} --parts {PART_OF[contender]}"
+    part = "" if contender == OURS else f" --parts {PART_OF[contender]}"
+    return f"not run: speed_board.py --cell {cell}{part}"
 
 
 def _failure(cell: str, contender: str, records: Sequence[Record]) -> str:
     """Return the reason of a contender's last failure in a cell, or nothing."""
     failures = [record for record in records if record["kind"] == "failure"]
     found = [record for record in failures if cell in record["cells"] and contender in record["contenders"]]
-    return found[-1]["reason"] if found else ""
+    return found[-1]["reason"].rstrip(".") if found else ""
 
 
 HEADER = (
@@ -229,7 +230,7 @@ def _cell_reason(cell: str, records: Sequence[Record]) -> str:
     rows = rows_of(cell, records)
     if any(row.rounds for row in rows):
         return ""
-    return rows[0].reason.replace(" --parts egpo", "")
+    return rows[0].reason
 
 
 def show(records: Sequence[Record], console: Console) -> None:

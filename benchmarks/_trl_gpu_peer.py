@@ -92,14 +92,20 @@ class VLLMEngines:
 
     def __init__(self) -> None:
         self._engines: list[tuple[dict[str, object], object]] = []
+        self._bytes = 0
+        self.reused_gib = 0.0
+        """What the engine takes of the GPU, once a trainer has taken it over: none of the trainer's own memory."""
 
     def open(self, **arguments: object) -> object:
         from vllm import LLM
 
         for known, engine in self._engines:
             if known == arguments:
+                self.reused_gib = self._bytes / 2**30
                 return engine
+        before = torch.cuda.memory_allocated()
         self._engines.append((arguments, LLM(**arguments)))
+        self._bytes = torch.cuda.memory_allocated() - before
         return self._engines[-1][1]
 
     @property

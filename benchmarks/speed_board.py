@@ -70,7 +70,7 @@ BASE = Cell()
 CELLS = {
     "512": BASE,
     "64-1024": replace(BASE, shortest=64, longest=1024, micro_rows=16),
-    "1.7B": replace(BASE, shape="1.7B"),
+    "1.7B": replace(BASE, shape="1.7B", apart=True),
     "4B": replace(BASE, shape="4B", micro_rows=16, memory_share=0.3, colocated_share=0.3, apart=True),
     "32-rows": replace(BASE, prompts=2),
     "1024-rows": replace(BASE, prompts=64, memory_share=0.6, colocated_share=0.5, apart=True),
@@ -142,7 +142,8 @@ class Egpo(Contender):
         from egpo.local.draws import Draws
         from one_gpu import Ours, open_job
 
-        Draws.uniforms = lambda draws, keys, n, num_tokens: self._job.uniforms()
+        job = self._job  # not self: it would keep this contender's memory when its cell is done
+        Draws.uniforms = lambda draws, keys, n, num_tokens: job.uniforms()
         begun = time.perf_counter()
         is_first = self._ours is None
         if is_first:
@@ -223,8 +224,8 @@ def take_turns(contenders: list[Contender], rounds: int) -> None:
 class TRL:
     """Records of TRL's steps in one cell, and our step after each of them."""
 
-    def __init__(self, label: str, cell: str, log: Log, engine_arguments: Callable[[], object]) -> None:
-        self._label, self._cell, self._log, self._engine_arguments = label, cell, log, engine_arguments
+    def __init__(self, label: str, cell: str, log: Log, engines: object) -> None:
+        self._label, self._cell, self._log, self._engines = label, cell, log, engines
         self._ours = None if CELLS[cell].apart else Egpo(cell, log)
         self._begun = time.perf_counter()
         self.changed: dict[str, object] = {}
@@ -245,7 +246,7 @@ class TRL:
             step=step["step"],
             stages={stage: step[stage] for stage in ("sync", "generate", "sample") if stage in step},
             tokens=step["tokens"],
-            gib=step["own_gib"],
+            gib=step["own_gib"] + self._engines.reused_gib,
         )
         if self.num_steps and step["tokens"] != CELLS[self._cell].job().new_tokens:
             raise ValueError(f"{step['tokens']:.0f} tokens instead of {CELLS[self._cell].job().new_tokens}")
@@ -258,7 +259,7 @@ class TRL:
 
         differences = [f"options {self.changed}", "every row ends at its length"]
         if "use_vllm" in self.changed:
-            differences += [f"TRL starts vLLM with {self._engine_arguments()}", *vllm_differences()]
+            differences += [f"TRL starts vLLM with {self._engines.arguments}", *vllm_differences()]
         differences += peer.differences("trl")
         write_setup(self._log, self._label, differences, time.perf_counter() - self._begun)
 
@@ -270,7 +271,7 @@ def measure_trl(cells: Sequence[str], log: Log, rounds: int, way: str) -> None:
     engines = trl.VLLMEngines()
     for name in cells:
         write_limit(name, log)
-        cell, records = CELLS[name], TRL(label, name, log, lambda: engines.arguments)
+        cell, records = CELLS[name], TRL(label, name, log, engines)
         options = dict(trl.WAYS[way])
         if way == "vllm":
             options["vllm_gpu_memory_utilization"] = cell.colocated_share
@@ -424,7 +425,8 @@ def main() -> None:
         return
     if arguments.child:
         PARTS[arguments.child](arguments.cell, Log(arguments.out, arguments.child, arguments.sitting), arguments.rounds)
-        return
+        sys.stdout.flush()
+        os._exit(0)  # vLLM's threads can keep an interpreter from ending
     import torch
 
     if not torch.cuda.is_available():
