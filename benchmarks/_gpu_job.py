@@ -1,9 +1,9 @@
-"""The training jobs of benchmarks/one_gpu.py: models of Qwen3's architecture with random weights, prompts of random
-words.
+"""The training jobs of the GPU benchmarks: models of Qwen3's architecture with random weights, prompts of random words.
 
 The lengths of the responses are fixed in advance and the same for every contender.
 """
 
+import gc
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ class Shape:
     keys: int = 8
     tied: bool = True
 
-    def config(self, vocabulary: int = VOCABULARY) -> Qwen3Config:
+    def config(self, vocabulary: int = VOCABULARY, positions: int = 4096) -> Qwen3Config:
         return Qwen3Config(
             vocab_size=vocabulary,
             hidden_size=self.hidden,
@@ -38,7 +38,7 @@ class Shape:
             num_attention_heads=self.heads,
             num_key_value_heads=self.keys,
             head_dim=128,
-            max_position_embeddings=4096,
+            max_position_embeddings=positions,
             tie_word_embeddings=self.tied,
             bos_token_id=None,
             pad_token_id=_words.TAGS["<pad>"],
@@ -75,6 +75,9 @@ class Job:
     def rows(self) -> int:
         return self.prompts * self.group
 
+    def config(self) -> Qwen3Config:
+        return SHAPES[self.shape].config(self.vocabulary, max(4096, self.prompt_tokens + self.longest))
+
     @property
     def lengths(self) -> list[int]:
         """Return the number of tokens of every response, drawn uniformly between `shortest` and `longest`."""
@@ -108,12 +111,39 @@ def make_model(job: Job) -> Qwen3ForCausalLM:
     with torch.device("cuda"):
         torch.set_default_dtype(torch.bfloat16)
         try:
-            return Qwen3ForCausalLM(SHAPES[job.shape].config(job.vocabulary))
+            return Qwen3ForCausalLM(job.config())
         finally:
             torch.set_default_dtype(torch.float32)
 
 
 def save(job: Job, folder: Path) -> None:
     """Write config and tokenizer. The weights are drawn when the folder is opened."""
-    SHAPES[job.shape].config(job.vocabulary).save_pretrained(folder)
+    job.config().save_pretrained(folder)
     job.make_tokenizer().save_pretrained(folder)
+
+
+def save_with_weights(job: Job, model: Qwen3ForCausalLM, folder: Path) -> None:
+    """Write a whole model folder, for engines that read one. Does nothing if the folder has weights already."""
+    if not list(folder.glob("*.safetensors")):
+        model.save_pretrained(folder)
+        job.make_tokenizer().save_pretrained(folder)
+
+
+class OwnMemory:
+    """The GPU memory of one of several contenders that take turns in one process: what it holds between its turns, and
+    the peak of a turn without what the others hold. Memory that torch has not allocated is not counted."""
+
+    def __init__(self) -> None:
+        self._held = self._before = 0
+
+    def begin(self) -> None:
+        gc.collect()
+        torch.cuda.empty_cache()  # free what the previous contender has cached
+        torch.cuda.reset_peak_memory_stats()
+        self._before = torch.cuda.memory_allocated()
+
+    def end(self) -> float:
+        """Return the peak in GiB since `begin`."""
+        peak = torch.cuda.max_memory_allocated() - self._before + self._held
+        self._held += torch.cuda.memory_allocated() - self._before
+        return peak / 2**30

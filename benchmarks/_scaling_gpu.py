@@ -34,7 +34,7 @@ def cost(label: str, job: jobs.Job, num_rounds: int, with_trl: bool) -> Cost:
     Draws.uniforms = lambda self, keys, n, num_tokens: job.uniforms()
     turns, peer = Turns(job, ("egpo",)), None
     if with_trl and trl.is_installed():
-        peer = timing(trl.train_beside(turns.take, job, num_rounds + 1)[1:], "step")
+        peer = timing(trl.train_beside(lambda step: turns.take(), job, num_rounds + 1)[1:], "step")
     else:
         for _ in range(num_rounds + 1):
             turns.take()

@@ -5,9 +5,9 @@ EGPO against GRPO. All contenders run in one process, in turn, round after round
 
 The job: a Qwen3 shape with random weights in bfloat16, 16 prompts of 128 tokens, 16 responses to each, of one length or
 of lengths drawn between two, one optimizer step over all of them. Needs a CUDA device, and TRL and datasets for the
-peer. `--trl continuous` and `--trl vllm` are TRL's other ways to generate, for responses of one length; a row
-may end early there by chance. `--trl none` leaves TRL out. If both do not fit into memory together, `--apart`
-runs all steps of TRL before ours.
+peer. `--trl continuous` is another of TRL's ways to generate, for responses of one length; a row may end early there
+by chance. benchmarks/speed_board.py has vLLM, and TRL with vLLM. `--trl none` leaves TRL out. If both do not fit into
+memory together, `--apart` runs all steps of TRL before ours.
 
 The limit counts the bytes and operations that the job cannot avoid, at the rates that a copy and a product of large
 matrices reach in the same run:
@@ -106,7 +106,7 @@ class Limit:
 
     @classmethod
     def of(cls, job: jobs.Job) -> "Limit":
-        config = jobs.SHAPES[job.shape].config(job.vocabulary)
+        config = job.config()
         heads = config.head_dim * (2 * config.num_attention_heads + 2 * config.num_key_value_heads)
         layer = config.hidden_size * (heads + 3 * config.intermediate_size)
         body, head = config.num_hidden_layers * layer, config.vocab_size * config.hidden_size
@@ -169,7 +169,7 @@ def measure(job: jobs.Job, num_rounds: int, trl_way: str, micro_rows: int, apart
     turns, num_steps = Turns(job), num_rounds + 1
     seconds = turns.seconds
     if trl_way != "none":
-        between = (lambda: None) if apart else turns.take
+        between = (lambda step: None) if apart else (lambda step: turns.take())
         seconds = seconds | {"TRL": trl.train_beside(between, job, num_steps, micro_rows, **trl.WAYS[trl_way])}
         fewest = job.new_tokens if trl_way == "generate" else 0.98 * job.new_tokens
         for step_seconds in seconds["TRL"]:
@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("--shortest", type=int, default=512)
     parser.add_argument("--longest", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--trl", choices=["none", *trl.WAYS], default="generate")
+    parser.add_argument("--trl", choices=["none", "generate", "continuous"], default="generate")
     parser.add_argument("--trl-micro-rows", type=int, default=trl.MICRO_ROWS, help="rows in one of TRL's micro-batches")
     parser.add_argument("--apart", action="store_true", help="run all steps of TRL before ours")
     arguments = parser.parse_args()
@@ -223,8 +223,8 @@ def main() -> None:
         return
     job = jobs.Job(arguments.shape, arguments.shortest, arguments.longest)
     console = Console(width=140)
-    if arguments.trl in ("continuous", "vllm") and arguments.shortest < arguments.longest:
-        parser.error(f"--trl {arguments.trl} cannot end rows at given lengths: give --shortest as --longest")
+    if arguments.trl == "continuous" and arguments.shortest < arguments.longest:
+        parser.error("--trl continuous cannot end rows at given lengths: give --shortest as --longest")
     trl_way = arguments.trl if trl.is_installed() else "none"
     seconds = measure(job, arguments.rounds, trl_way, arguments.trl_micro_rows, arguments.apart)
     show(job, seconds, Limit.of(job), console)
