@@ -32,7 +32,7 @@ def cost(label: str, job: jobs.Job, num_rounds: int, with_trl: bool) -> Cost:
     gc.collect()  # TRL's trainer holds itself
     torch.cuda.empty_cache()
     Draws.uniforms = lambda self, keys, n, num_tokens: job.uniforms()
-    turns, peer = Turns(job, ("egpo",)), None
+    turns, peer = Turns(job, ("egpo",), shares=with_trl), None
     if with_trl and trl.is_installed():
         peer = timing(trl.train_beside(lambda step: turns.take(), job, num_rounds + 1)[1:], "step")
     else:

@@ -66,15 +66,20 @@ def _named_model(job: jobs.Job) -> torch.nn.Module:
 
 
 class Ours:
-    """The training step of egpo with one estimator, on the policy of the run, with the seconds of its stages."""
+    """The training step of egpo with one estimator, on the policy of the run, with the seconds of its stages.
 
-    def __init__(self, run: Run, job: jobs.Job, estimator: str) -> None:
+    `shares`: other contenders run in the same process; then the memory that they have cached is freed before a step,
+    and its allocation takes up to a second of the step.
+    """
+
+    def __init__(self, run: Run, job: jobs.Job, estimator: str, *, shares: bool = False) -> None:
         algorithm = run.config.algorithm.model_copy(update={"estimator": estimator})
         self._run = replace(run, config=run.config.model_copy(update={"algorithm": algorithm}), stages=Stages())
-        self._job, self._number = job, 0
+        self._job, self._number, self._shares = job, 0, shares
 
     def run(self) -> Seconds:
-        torch.cuda.empty_cache()  # free what the previous contender has cached
+        if self._shares:
+            torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.synchronize()
         start = time.perf_counter()
@@ -149,15 +154,15 @@ def product_rate() -> float:
 class Turns:
     """The steps of egpo with each estimator, one after the other. Their runs are opened at the first turn."""
 
-    def __init__(self, job: jobs.Job, estimators: Sequence[str] = ("grpo", "egpo")) -> None:
-        self._job, self._contenders = job, {}
+    def __init__(self, job: jobs.Job, estimators: Sequence[str] = ("grpo", "egpo"), *, shares: bool = False) -> None:
+        self._job, self._contenders, self._shares = job, {}, shares
         self.seconds: dict[str, list[Seconds]] = {name: [] for name in estimators}
         self._order = list(self.seconds)
 
     def take(self) -> None:
         if not self._contenders:
             run = open_job(self._job)
-            self._contenders = {name: Ours(run, self._job, name) for name in self.seconds}
+            self._contenders = {name: Ours(run, self._job, name, shares=self._shares) for name in self.seconds}
         for name in self._order:
             self.seconds[name].append(self._contenders[name].run())
         self._order.reverse()  # alternate the order, so that it does not affect the result
@@ -166,7 +171,7 @@ class Turns:
 def measure(job: jobs.Job, num_rounds: int, trl_way: str, micro_rows: int, apart: bool) -> dict[str, list[Seconds]]:
     """Return seconds by stage for every contender and round."""
     Draws.uniforms = lambda self, keys, n, num_tokens: job.uniforms()
-    turns, num_steps = Turns(job), num_rounds + 1
+    turns, num_steps = Turns(job, shares=trl_way != "none" and not apart), num_rounds + 1
     seconds = turns.seconds
     if trl_way != "none":
         between = (lambda step: None) if apart else (lambda step: turns.take())
