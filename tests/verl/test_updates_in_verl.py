@@ -52,6 +52,11 @@ CASES = {
         },
         ["token_entropy", "egpo_calibrated"],
     ),
+    # A group of each batch has no sampled tokens: its environment could not start.
+    "rows_without_tokens": (
+        {**FAST, f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"},
+        ["grpo-episodes", "egpo-episodes"],
+    ),
     "bfloat16": ({**FAST, **IN_BFLOAT16}, ["egpo", "egpo_calibrated"]),
 }
 

@@ -17,6 +17,7 @@ from egpo.local.measure import Estimate
 from egpo.local.models.loading import load_policy
 from egpo.local.updates import losses as loss_module
 from egpo.local.updates import update as update_module
+from egpo.local.updates.losses import token_weights
 from egpo.local.updates.micro_batches import budget_for
 from egpo.local.updates.optimizer import Optimizer
 from egpo.local.updates.reference import load_reference, reference_logp
@@ -99,6 +100,12 @@ def settings_of(recorded: Recorded) -> UpdateSettings:
     )
 
 
+def rows_per_optimizer_step(recorded: Recorded) -> int:
+    """The configured number, by which verl divides its means over sequences."""
+    given = dict(leaves(recorded.about["update"]))
+    return given["actor_rollout_ref.actor.ppo_mini_batch_size"] * given["actor_rollout_ref.rollout.n"]
+
+
 def mini_batches_of(recorded: Recorded) -> list[list[int]]:
     """The responses of each of verl's optimizer steps.
 
@@ -108,7 +115,7 @@ def mini_batches_of(recorded: Recorded) -> list[list[int]]:
     actor = "actor_rollout_ref.actor"
     assert not given[f"{actor}.shuffle"]
     ranks = given["trainer.n_gpus_per_node"] * given["trainer.nnodes"]
-    share = given[f"{actor}.ppo_mini_batch_size"] * given["actor_rollout_ref.rollout.n"] // ranks
+    share = rows_per_optimizer_step(recorded) // ranks
     part = recorded.about["num_rows"] // ranks
     response_of = {row: place for place, row in enumerate(recorded.row_B.tolist())}
     batches = []
@@ -128,9 +135,17 @@ class _Losses:
 
 
 @contextmanager
-def _watched(batches: list[list[int]]):
-    """Let the update take verl's mini-batches instead of its own, and yield what its losses are."""
+def _watched(batches: list[list[int]], num_rows: int):
+    """Let the update take verl's mini-batches instead of its own, and yield what its losses are.
+
+    verl's means over sequences divide by `num_rows`, the configured number of rows, and the embedded engine's by the
+    number of rows with tokens. An episode whose environment cannot start has none, and neither has padding.
+    """
     seen, compute = _Losses(), loss_module._loss
+
+    def weights_of(length_B, aggregation, horizon):
+        weight_B = token_weights(length_B, aggregation, horizon)
+        return weight_B if aggregation == "token_mean" else weight_B * ((length_B > 0).sum() / num_rows)
 
     def watched(logp_M, entropy_M, targets, settings):
         loss, sums = compute(logp_M, entropy_M, targets, settings)
@@ -143,6 +158,7 @@ def _watched(batches: list[list[int]]):
 
     with (
         mock.patch.object(update_module, "mini_batches", return_value=batches),
+        mock.patch.object(update_module, "token_weights", weights_of),
         mock.patch.object(loss_module, "_loss", watched),
     ):
         yield seen
@@ -208,7 +224,7 @@ class Trainee:
         if settings.update.kl and settings.update.kl_in == "loss":
             reference_BT = reference_logp(self._reference, rollouts, settings.temperature, self._budget)
         optimizer, batches = self._optimizer_for(settings.update), mini_batches_of(recorded)
-        with _watched(batches) as seen:
+        with _watched(batches, rows_per_optimizer_step(recorded)) as seen:
             stats = update(self.policy, optimizer, rollouts, advantage, settings, self._budget, step - 1, reference_BT)
         metrics = stats.metrics()
         return StepFigures(

@@ -117,7 +117,8 @@ def _batch_of(recorded: Recorded) -> Any:
 
     rows: list[dict[str, torch.Tensor]] = []
     for row, mask_T in enumerate(recorded.mask_BT):
-        end = int(mask_T.nonzero()[0].max()) + 1
+        # An episode that could not start has one token, which is not trained on.
+        end = int(mask_T.nonzero()[0].max()) + 1 if mask_T.any() else 1
         prompt = torch.from_numpy(recorded.prompt_BS[row][recorded.prompt_mask_BS[row]])
         response, mask = torch.from_numpy(recorded.response_BT[row, :end]), torch.from_numpy(mask_T[:end]).long()
         advantage = torch.from_numpy(recorded.advantage_BT[row, :end]).float()
