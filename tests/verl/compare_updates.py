@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -102,25 +103,39 @@ class Outcome:
 
 
 class Engine:
-    """A `Trainee` that takes every step of a case from verl's state before it."""
+    """A `Trainee` that takes every step of every case from verl's state before it."""
 
     def __init__(self, dtype: str, device: str) -> None:
         self.trainee = Trainee(dtype=dtype, device=device)
-        self.figures: StepFigures | None = None
+        self.start = self.trainee.state()
+        self.size = 0.0
 
-    def outcome(self, recorded: Recorded, before: TrainedState, step: int, own_logp: bool) -> Outcome:
+    def outcomes(self, recorded: Recorded, before: TrainedState, step: int) -> tuple[Outcome, Outcome]:
+        """The step with verl's old log-probabilities, and with old log-probabilities of its own."""
         self.trainee.restore(before, recorded)
         logp_BT = self.trainee.logp(recorded)
-        self.figures = self.trainee.take(recorded, step, logp_BT if own_logp else None)
-        after = self.trainee.state()
-        gradient = gradient_of(after, before, settings_of(recorded).update.betas[0])
-        return Outcome(as_logged(self.figures), logp_BT.double().cpu(), gradient, after.weights)
+        beta = settings_of(recorded).update.betas[0]
+        found = []
+        for old_logp_BT in (None, logp_BT):
+            self.trainee.restore(before, recorded)
+            figures = self.trainee.take(recorded, step, old_logp_BT)
+            after = self.trainee.state()
+            gradient = gradient_of(after, before, beta)
+            found.append(Outcome(as_logged(figures), logp_BT.double().cpu(), gradient, after.weights))
+            self.size = figures.size
+        return found[0], found[1]
+
+
+@cache
+def engine_of(dtype: str, device: str) -> Engine:
+    """AdamW has the same settings in every case, and begins anew in each."""
+    return Engine(dtype, device)
 
 
 def compared(name: str, computed: Mapping[str, Any], device: str) -> Iterator[dict[str, Any]]:
     """Yield the comparisons of each step of a case."""
-    engine, exact = Engine(dtype_of(name), device), Engine("float64", "cpu")
-    before = engine.trainee.state()
+    engine, exact = engine_of(dtype_of(name), device), engine_of("float64", "cpu")
+    before = engine.start
     for place, (recorded, step) in enumerate(steps_of(name, computed)):
         num_steps = len(mini_batches_of(recorded))
         after = TrainedState(step["weights"], step["exp_avg"], step["exp_avg_sq"], before.num_steps + num_steps)
@@ -128,12 +143,8 @@ def compared(name: str, computed: Mapping[str, Any], device: str) -> Iterator[di
         verl = Outcome(step["metrics"], step["logp_BT"].double(), gradient, after.weights)
         # Both engines compute with weights that are rounded to bfloat16; their optimizers keep those of float32.
         start = before if dtype_of(name) == "float32" else replace(before, weights=_rounded(before.weights))
-        ours = engine.outcome(recorded, before, place + 1, own_logp=False)
-        figures = engine.figures
-        assert figures is not None
-        own = engine.outcome(recorded, before, place + 1, own_logp=True)
-        exact_same = exact.outcome(recorded, start, place + 1, own_logp=False)
-        exact_own = exact.outcome(recorded, start, place + 1, own_logp=True)
+        ours, own = engine.outcomes(recorded, before, place + 1)
+        exact_same, exact_own = exact.outcomes(recorded, start, place + 1)
         pairs = {
             "embedded, verl": (ours, verl),
             "embedded, verl; old logp of its own": (own, verl),
@@ -143,7 +154,7 @@ def compared(name: str, computed: Mapping[str, Any], device: str) -> Iterator[di
         }
         about = {"device": device, "case": name, "step": place + 1, "optimizer_steps": num_steps}
         for pair, (one, other) in pairs.items():
-            found = _apart(one, other, figures.size, recorded)
+            found = _apart(one, other, exact.size, recorded)
             if start is before or "float64" not in pair:
                 found["weights"] = distance(one.weights, other.weights, before.weights)
             if pair == "embedded, verl":
