@@ -20,12 +20,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
+from math import fsum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from egpo.config.schema import Update
 from egpo.verl.dumps import Recorded, read_record
 from tests.verl.updates import (
     StepFigures,
@@ -94,12 +96,23 @@ def dtype_of(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What one engine computed in one step. `metrics`: by verl's names."""
+    """What one engine computed in one step. `metrics`: by verl's names; `length`: see `length_of`."""
 
     metrics: Mapping[str, Any]
     old_logp_BT: torch.Tensor
     gradient: Tensors
+    length: float
     weights: Tensors
+
+
+def length_of(gradient: Tensors, grad_norm: float, settings: Update) -> float:
+    """The norm of the gradient before clipping, summed in float64.
+
+    torch sums the squares of a float32 gradient in float32. On a CPU that alone is an error above 1e-6, which both
+    engines have in common.
+    """
+    clipped = fsum(float(one.double().square().sum()) for one in gradient.values()) ** 0.5
+    return clipped / (1 - settings.betas[0]) * max(1.0, (grad_norm + 1e-6) / settings.max_grad_norm)
 
 
 class Engine:
@@ -114,14 +127,14 @@ class Engine:
         """The step with verl's old log-probabilities, and with old log-probabilities of its own."""
         self.trainee.restore(before, recorded)
         logp_BT = self.trainee.logp(recorded)
-        beta = settings_of(recorded).update.betas[0]
-        found = []
+        settings, found = settings_of(recorded).update, []
         for old_logp_BT in (None, logp_BT):
             self.trainee.restore(before, recorded)
             figures = self.trainee.take(recorded, step, old_logp_BT)
             after = self.trainee.state()
-            gradient = gradient_of(after, before, beta)
-            found.append(Outcome(as_logged(figures), logp_BT.double().cpu(), gradient, after.weights))
+            gradient = gradient_of(after, before, settings.betas[0])
+            length = length_of(gradient, figures.grad_norm, settings)
+            found.append(Outcome(as_logged(figures), logp_BT.double().cpu(), gradient, length, after.weights))
             self.size = figures.size
         return found[0], found[1]
 
@@ -139,8 +152,10 @@ def compared(name: str, computed: Mapping[str, Any], device: str) -> Iterator[di
     for place, (recorded, step) in enumerate(steps_of(name, computed)):
         num_steps = len(mini_batches_of(recorded))
         after = TrainedState(step["weights"], step["exp_avg"], step["exp_avg_sq"], before.num_steps + num_steps)
-        gradient = gradient_of(after, before, settings_of(recorded).update.betas[0])
-        verl = Outcome(step["metrics"], step["logp_BT"].double(), gradient, after.weights)
+        settings = settings_of(recorded).update
+        gradient = gradient_of(after, before, settings.betas[0])
+        length = length_of(gradient, step["metrics"]["actor/grad_norm"], settings)
+        verl = Outcome(step["metrics"], step["logp_BT"].double(), gradient, length, after.weights)
         # Both engines compute with weights that are rounded to bfloat16; their optimizers keep those of float32.
         start = before if dtype_of(name) == "float32" else replace(before, weights=_rounded(before.weights))
         ours, own = engine.outcomes(recorded, before, place + 1)
@@ -155,6 +170,8 @@ def compared(name: str, computed: Mapping[str, Any], device: str) -> Iterator[di
         about = {"device": device, "case": name, "step": place + 1, "optimizer_steps": num_steps}
         for pair, (one, other) in pairs.items():
             found = _apart(one, other, exact.size, recorded)
+            if num_steps == 1:
+                found["length"] = abs(one.length / other.length - 1)
             if start is before or "float64" not in pair:
                 found["weights"] = distance(one.weights, other.weights, before.weights)
             if pair == "embedded, verl":
@@ -184,7 +201,7 @@ def _advantages_apart(trainee: Trainee, recorded: Recorded) -> float:
     return float((ours_BT.double() - torch.from_numpy(recorded.advantage_BT)).abs()[mask_BT].max())
 
 
-QUANTITIES = ("advantage", "loss", "pg_loss", "kl_loss", "grad_norm", "logp", "gradient", "weights")
+QUANTITIES = ("advantage", "loss", "pg_loss", "kl_loss", "grad_norm", "length", "logp", "gradient", "weights")
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -196,7 +213,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         here = [row for row in rows if (row["pair"], row["case"], row["device"]) == key]
         largest = (max((row[name] for row in here if name in row), default=None) for name in QUANTITIES)
         lines.append((*key, *("" if one is None else f"{one:.1e}" for one in largest)))
-    lines.append(("target", "float32", "", *[f"{TARGET:.0e}"] * 5, "", "", ""))
+    lines.append(("target", "float32", "", *[f"{TARGET:.0e}"] * 6, "", "", ""))
     widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
     return "\n".join("  ".join(one.ljust(width) for one, width in zip(line, widths, strict=True)) for line in lines)
 
