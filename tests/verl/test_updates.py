@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from egpo.verl.dumps import read_record
 from tests.verl.record_updates import FOLDER, RUNS
@@ -41,6 +42,25 @@ def test_two_steps_of_verl_have_the_loss_and_gradient_of_the_embedded_engine(nam
 
 def test_in_bfloat16_they_agree_to_the_bound_of_its_rounding():
     assert_same_steps(steps_of("egpo_bfloat16"), logged_of("egpo_bfloat16"), dtype="bfloat16")
+
+
+def curvature(trainee, recorded, step=2e-7):
+    """The second difference of the log-probabilities by the first norm: the square of `step`, and rounding."""
+    weight = trainee.policy.model.model.layers[0].input_layernorm.weight
+    found = []
+    for _ in range(3):
+        found.append(trainee.logp(recorded))
+        with torch.no_grad():
+            weight += step
+    return float((found[0] - 2 * found[1] + found[2]).abs().max())
+
+
+def test_the_reference_in_float64_rounds_nothing_to_float32():
+    recorded = steps_of("egpo_calibrated")[0]
+    exact = Trainee(dtype="float64")
+    assert_same_update(exact.take(recorded, 1), logged_of("egpo_calibrated")[0], SAME_WEIGHTS)
+    assert curvature(exact, recorded) < 1e-9
+    assert curvature(Trainee(), recorded) > 1e-7
 
 
 def test_the_runs_have_every_aggregation_a_kl_term_or_none_and_several_optimizer_steps():

@@ -3,23 +3,26 @@ the norm of the gradient and the next weights. B responses, T tokens, M response
 
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import fsum
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
+from transformers import PreTrainedModel
 
 from egpo.assets import resolve_model
 from egpo.config.schema import Model, Update
 from egpo.local.measure import Estimate
 from egpo.local.models.loading import load_policy
+from egpo.local.rollouts import Rollouts
 from egpo.local.updates import losses as loss_module
 from egpo.local.updates import update as update_module
+from egpo.local.updates.losses import token_weights
 from egpo.local.updates.micro_batches import budget_for
 from egpo.local.updates.optimizer import Optimizer
-from egpo.local.updates.reference import load_reference, reference_logp
+from egpo.local.updates.reference import load_reference, packed_logp, reference_logp
 from egpo.local.updates.update import UpdateSettings, update
 from egpo.merges.places import find_shards
 from egpo.merges.shards import ShardedWeights, _whole
@@ -69,6 +72,12 @@ NAMES = {
 """verl's names of the figures. The launcher stores the last but one under the last name."""
 
 
+def as_logged(ours: StepFigures) -> dict[str, float]:
+    """The figures by verl's names."""
+    values = {name: getattr(ours, figure) for name, figure in NAMES.items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def logged_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     """verl's own figures of a step, by the names of `StepFigures`: from its log, or from the launcher's."""
     return {ours: metrics[name] for name, ours in NAMES.items() if name in metrics}
@@ -99,6 +108,12 @@ def settings_of(recorded: Recorded) -> UpdateSettings:
     )
 
 
+def rows_per_optimizer_step(recorded: Recorded) -> int:
+    """The configured number, by which verl divides its means over sequences."""
+    given = dict(leaves(recorded.about["update"]))
+    return given["actor_rollout_ref.actor.ppo_mini_batch_size"] * given["actor_rollout_ref.rollout.n"]
+
+
 def mini_batches_of(recorded: Recorded) -> list[list[int]]:
     """The responses of each of verl's optimizer steps.
 
@@ -108,7 +123,7 @@ def mini_batches_of(recorded: Recorded) -> list[list[int]]:
     actor = "actor_rollout_ref.actor"
     assert not given[f"{actor}.shuffle"]
     ranks = given["trainer.n_gpus_per_node"] * given["trainer.nnodes"]
-    share = given[f"{actor}.ppo_mini_batch_size"] * given["actor_rollout_ref.rollout.n"] // ranks
+    share = rows_per_optimizer_step(recorded) // ranks
     part = recorded.about["num_rows"] // ranks
     response_of = {row: place for place, row in enumerate(recorded.row_B.tolist())}
     batches = []
@@ -128,9 +143,17 @@ class _Losses:
 
 
 @contextmanager
-def _watched(batches: list[list[int]]):
-    """Let the update take verl's mini-batches instead of its own, and yield what its losses are."""
+def _watched(batches: list[list[int]], num_rows: int):
+    """Let the update take verl's mini-batches instead of its own, and yield what its losses are.
+
+    verl's means over sequences divide by `num_rows`, the configured number of rows, and the embedded engine's by the
+    number of rows with tokens. An episode whose environment cannot start has none, and neither has padding.
+    """
     seen, compute = _Losses(), loss_module._loss
+
+    def weights_of(length_B, aggregation, horizon):
+        weight_B = token_weights(length_B, aggregation, horizon)
+        return weight_B if aggregation == "token_mean" else weight_B * ((length_B > 0).sum() / num_rows)
 
     def watched(logp_M, entropy_M, targets, settings):
         loss, sums = compute(logp_M, entropy_M, targets, settings)
@@ -143,6 +166,7 @@ def _watched(batches: list[list[int]]):
 
     with (
         mock.patch.object(update_module, "mini_batches", return_value=batches),
+        mock.patch.object(update_module, "token_weights", weights_of),
         mock.patch.object(loss_module, "_loss", watched),
     ):
         yield seen
@@ -178,6 +202,13 @@ class TrainedState:
         return cls({name: weights[name] for name in names}, **moments, num_steps=int(parts[0][0]["step"]))
 
 
+def gradient_of(after: TrainedState, before: TrainedState, beta: float) -> dict[str, torch.Tensor]:
+    """What the gradients since `before` added to AdamW's mean: of one optimizer step, its clipped gradient, scaled."""
+    kept = beta ** (after.num_steps - before.num_steps)
+    zero = torch.zeros(())
+    return {name: mean.double() - kept * before.exp_avg.get(name, zero) for name, mean in after.exp_avg.items()}
+
+
 def distance(ours: Tensors, theirs: Tensors, origin: Tensors | None = None) -> float:
     """The Euclidean distance of two states, relative to how far verl's is from `origin` (None: from 0)."""
     apart = fsum(float((ours[name].double() - one.double()).square().sum()) for name, one in theirs.items())
@@ -187,29 +218,63 @@ def distance(ours: Tensors, theirs: Tensors, origin: Tensors | None = None) -> f
 
 
 class Trainee:
-    """A policy of the embedded engine that takes the steps that verl took."""
+    """A policy of the embedded engine that takes the steps that verl took.
 
-    def __init__(self, model: Path | str = "egpo-tiny", dtype: str = "float32") -> None:
-        section = Model(path=str(model if isinstance(model, Path) else resolve_model(model)), dtype=dtype, device="cpu")
+    With `dtype` float64 it is the reference for both engines: transformers' layers, and everything in float64 but the
+    rotary angles, whose float32 is a part of the model.
+    """
+
+    def __init__(self, model: Path | str = "egpo-tiny", dtype: str = "float32", device: str = "cpu") -> None:
+        path = str(model if isinstance(model, Path) else resolve_model(model))
+        is_exact = dtype == "float64"
+        section = Model(path=path, dtype="float32" if is_exact else dtype, device=device)
         self.policy = load_policy(section)
-        self.names = [name for name, _ in self.policy.model.named_parameters()]
-        self._budget = budget_for(None, self.policy)
         self._reference = load_reference(self.policy, section, seed=0)
+        if is_exact:
+            _compute_in_float64(self.policy.model)
+            _compute_in_float64(self._reference.policy.model)
+        self.names = [name for name, _ in self.policy.model.named_parameters()]
+        self.budget = budget_for(None, self.policy)
+        self._wide = torch.promote_types(self.policy.head_VD.dtype, torch.float32)
         self._optimizer: Optimizer | None = None
 
-    def take(self, recorded: Recorded, step: int) -> StepFigures:
-        """Take verl's step `step`, counted from 1, with its batch. The advantages are the embedded engine's own."""
+    def rollouts(self, recorded: Recorded) -> Rollouts:
+        """The batch, on the device of the policy."""
+        found, device = rollouts_of(recorded, self.policy.tokenizer), self.policy.device
+        on_device = {
+            table.name: getattr(found, table.name).to(device)
+            for table in fields(found)
+            if table.name != "problem_B" and isinstance(getattr(found, table.name), torch.Tensor)
+        }
+        return replace(found, **on_device | {"logp_BT": on_device["logp_BT"].to(self._wide)})
+
+    def advantage(self, recorded: Recorded) -> torch.Tensor:
+        """The embedded engine's own advantages, one of each response or of each token."""
+        return _advantage_of_all(estimate_of(recorded, self.policy))
+
+    def logp(self, recorded: Recorded) -> torch.Tensor:
+        """The log-probabilities (B, T) of the sampled tokens under the weights as they are."""
+        rollouts, temperature = self.rollouts(recorded), settings_of(recorded).temperature
+        return packed_logp(self.policy, rollouts, temperature, self.budget)
+
+    def take(self, recorded: Recorded, step: int, old_logp_BT: torch.Tensor | None = None) -> StepFigures:
+        """Take verl's step `step`, counted from 1, with its batch. The advantages are the embedded engine's own.
+
+        `old_logp_BT`: None for verl's.
+        """
         settings = settings_of(recorded)
-        rollouts = rollouts_of(recorded, self.policy.tokenizer)
-        advantage = _advantage_of_all(estimate_of(recorded, self.policy))
+        rollouts, advantage = self.rollouts(recorded), self.advantage(recorded)
         if settings.update.importance_cap is not None:
-            rollouts = replace(rollouts, logp_BT=torch.from_numpy(recorded.sampled_logp_BT))
+            sampled_BT = torch.from_numpy(recorded.sampled_logp_BT)
+            rollouts = replace(rollouts, logp_BT=sampled_BT.to(rollouts.logp_BT))
+        elif old_logp_BT is not None:
+            rollouts = replace(rollouts, logp_BT=old_logp_BT)
         reference_BT = None
         if settings.update.kl and settings.update.kl_in == "loss":
-            reference_BT = reference_logp(self._reference, rollouts, settings.temperature, self._budget)
+            reference_BT = reference_logp(self._reference, rollouts, settings.temperature, self.budget)
         optimizer, batches = self._optimizer_for(settings.update), mini_batches_of(recorded)
-        with _watched(batches) as seen:
-            stats = update(self.policy, optimizer, rollouts, advantage, settings, self._budget, step - 1, reference_BT)
+        with _watched(batches, rows_per_optimizer_step(recorded)) as seen:
+            stats = update(self.policy, optimizer, rollouts, advantage, settings, self.budget, step - 1, reference_BT)
         metrics = stats.metrics()
         return StepFigures(
             loss=fsum(seen.loss) / len(batches),
@@ -222,12 +287,12 @@ class Trainee:
     def state(self) -> TrainedState:
         """The weights, in float32 if the optimizer has them so, and the moments."""
         held = self._optimizer.state() if self._optimizer is not None else {}
-        own = {name: weight.detach().float() for name, weight in self.policy.model.named_parameters()}
+        own = {name: weight.detach().to(self._wide) for name, weight in self.policy.model.named_parameters()}
         tables = {
-            key: {name: held[f"{key}/{name}"].clone() for name in self.names if f"{key}/{name}" in held}
+            key: {name: held[f"{key}/{name}"].cpu().clone() for name in self.names if f"{key}/{name}" in held}
             for key in ("exp_avg", "exp_avg_sq")
         }
-        weights = {name: held.get(f"master/{name}", own[name]).clone() for name in self.names}
+        weights = {name: held.get(f"master/{name}", own[name]).cpu().clone() for name in self.names}
         steps = (int(value) for key, value in held.items() if key.startswith("step/"))
         return TrainedState(weights, **tables, num_steps=next(steps, 0))
 
@@ -237,9 +302,11 @@ class Trainee:
         with torch.no_grad():
             for name, weight in self.policy.model.named_parameters():
                 weight.copy_(state.weights[name])
-        held = {f"step/{name}": torch.tensor(float(state.num_steps)) for name in self.names}
-        for key in ("exp_avg", "exp_avg_sq"):
-            held |= {f"{key}/{name}": getattr(state, key)[name] for name in self.names}
+        held = {}
+        if state.num_steps:
+            held |= {f"step/{name}": torch.tensor(float(state.num_steps)) for name in self.names}
+            for key in ("exp_avg", "exp_avg_sq"):
+                held |= {f"{key}/{name}": getattr(state, key)[name].to(self._wide) for name in self.names}
         masters = [key for key in optimizer.state() if key.startswith("master/")]
         optimizer.load_state(held | {key: state.weights[key.removeprefix("master/")].float() for key in masters})
 
@@ -247,6 +314,19 @@ class Trainee:
         if self._optimizer is None:
             self._optimizer = Optimizer(self.policy.model.named_parameters(), settings)
         return self._optimizer
+
+
+def _compute_in_float64(model: PreTrainedModel) -> None:
+    """Convert the weights. transformers' norms would still compute in float32: hooks replace what they return. For a
+    model with hooks, the engine takes transformers' layers."""
+    for module in model.double().modules():
+        if hasattr(module, "variance_epsilon"):
+            module.register_forward_hook(_norm_in_float64)
+
+
+def _norm_in_float64(norm: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+    (value,) = inputs
+    return norm.weight * value * torch.rsqrt(value.square().mean(-1, keepdim=True) + norm.variance_epsilon)
 
 
 def bounds_of(recorded: Recorded, *, same_weights: bool, dtype: str = "float32") -> Mapping[str, float]:

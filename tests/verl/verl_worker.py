@@ -1,10 +1,10 @@
 """verl's own training worker in one process: FSDP2 on one rank, without Ray, vLLM and TransferQueue.
 
-    python -m tests.verl.verl_worker FOLDER
+    python -m tests.verl.verl_worker FOLDER cpu|cuda
 
 reads FOLDER/cases.json (for each case by its name, the settings that differ, and the paths of recorded batches), and
 writes FOLDER/<name>.pt: what `run` returns. It is a process of its own, because verl reads the platform from the
-environment. B responses, T tokens.
+environment. On a GPU it is verl as it is, on a CPU with the patches of `egpo.verl.cpu`. B responses, T tokens.
 """
 
 import json
@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -33,35 +33,54 @@ SMALL = {
     "trainer.n_gpus_per_node": 1,
 }
 MOMENTS = ("exp_avg", "exp_avg_sq")
+Device = Literal["cpu", "cuda"]
+ENVIRONMENTS: dict[Device, dict[str, str]] = {
+    "cpu": ENVIRONMENT,
+    "cuda": {"VERL_PLATFORM": "nvidia", "TOKENIZERS_PARALLELISM": "false", "TORCH_COMPILE_DISABLE": "1"},
+}
+LIMIT_S = 900
 BFLOAT16 = {f"{part}.fsdp_config.mixed_precision.param_dtype": "bf16" for part in (_ACTOR, _REF)}
 
 
-def run_cases(folder: Path, cases: Mapping[str, tuple[Mapping[str, Any], list[Path]]]) -> dict[str, dict[str, Any]]:
+def run_cases(
+    folder: Path, cases: Mapping[str, tuple[Mapping[str, Any], list[Path]]], device: Device = "cpu"
+) -> dict[str, dict[str, Any]]:
     """What verl computed in each case: settings that differ from the small ones above, and a batch for each step."""
     folder.mkdir(parents=True, exist_ok=True)
     plain = {
         name: [dict(settings), [str(path.absolute()) for path in paths]] for name, (settings, paths) in cases.items()
     }
     (folder / "cases.json").write_text(json.dumps(plain))
-    command, here = [sys.executable, "-m", __name__, str(folder)], Path(__file__).parents[2]
-    done = subprocess.run(command, env=os.environ | ENVIRONMENT, cwd=here, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    command, here = [sys.executable, "-m", __name__, str(folder), device], Path(__file__).parents[2]
+    environment, output = os.environ | ENVIRONMENTS[device], folder / "output.txt"
+    with output.open("w") as stream:
+        done = subprocess.run(
+            command, env=environment, cwd=here, stdout=stream, stderr=stream, check=False, timeout=LIMIT_S
+        )
+    assert done.returncode == 0, output.read_text()[-4000:]
     return {name: torch.load(folder / f"{name}.pt", weights_only=True) for name in cases}
 
 
-def run(settings: Mapping[str, Any], records: list[Recorded]) -> dict[str, Any]:
+def run(settings: Mapping[str, Any], records: list[Recorded], device: Device) -> dict[str, Any]:
     """Take a step with each batch. `steps`: of each, old and reference log-probabilities, metrics, and what the weights
-    and the moments of AdamW were after it."""
+    and the moments of AdamW were after it. `matmul_error`: see there."""
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
-    config = _config_of(settings)
+    config = _config_of({**settings, "trainer.device": device})
     section, uses_reference = config.actor_rollout_ref, config.actor_rollout_ref.actor.use_kl_loss
     reference = ActorRolloutRefWorker(section, role="ref") if uses_reference else None
     worker = ActorRolloutRefWorker(section, role="actor")
     for one in filter(None, (reference, worker)):
         one.init_model()
     steps = [_step(worker, reference, section, recorded) for recorded in records]
-    return {"steps": steps, "settings": _plain(config)}
+    return {"steps": steps, "settings": _plain(config), "matmul_error": matmul_error(device)}
+
+
+def matmul_error(device: str) -> float:
+    """Return the error of a product in float32, relative to its size: about 3e-7, and in TF32 about 3e-4."""
+    one, other = torch.randn(2, 512, 512, generator=torch.Generator().manual_seed(0)).to(device)
+    exact = one.double() @ other.double()
+    return float(((one @ other).double() - exact).norm() / exact.norm())
 
 
 def _config_of(settings: Mapping[str, Any]) -> Any:
@@ -117,7 +136,8 @@ def _batch_of(recorded: Recorded) -> Any:
 
     rows: list[dict[str, torch.Tensor]] = []
     for row, mask_T in enumerate(recorded.mask_BT):
-        end = int(mask_T.nonzero()[0].max()) + 1
+        # An episode that could not start has one token, which is not trained on.
+        end = int(mask_T.nonzero()[0].max()) + 1 if mask_T.any() else 1
         prompt = torch.from_numpy(recorded.prompt_BS[row][recorded.prompt_mask_BS[row]])
         response, mask = torch.from_numpy(recorded.response_BT[row, :end]), torch.from_numpy(mask_T[:end]).long()
         advantage = torch.from_numpy(recorded.advantage_BT[row, :end]).float()
@@ -142,19 +162,20 @@ def _state_of(engine: Any) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def _whole(tensor: Any) -> torch.Tensor:
-    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu().clone()
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
-    torch.set_num_threads(1)
+    folder, device = Path(sys.argv[1]), sys.argv[2]
+    if device == "cpu":
+        torch.set_num_threads(1)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     os.environ |= {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     os.environ["MASTER_PORT"] = str(port)
     for name, (settings, paths) in json.loads((folder / "cases.json").read_text()).items():
-        torch.save(run(settings, [read_record(Path(path)) for path in paths]), folder / f"{name}.pt")
+        torch.save(run(settings, [read_record(Path(path)) for path in paths], device), folder / f"{name}.pt")
 
 
 if __name__ == "__main__":
