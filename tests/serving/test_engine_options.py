@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from egpo.config import load_config
 from egpo.errors import InputError
 from egpo.experiments.exams import require_evaluable
+from egpo.experiments.pipeline import require_runnable
+from egpo.experiments.stages import Selection
+from egpo.experiments.validate import load_experiments
 from egpo.gpus import Gpu, parse_gpus, visible
 from egpo.serving import engine_options, served
 from egpo.serving.commands import ChatTemplate, Engine, Serving, command
@@ -200,11 +203,13 @@ def test_options_of_a_recipe_are_checked_before_it_trains(tmp_path, monkeypatch,
         require_evaluable(config)
     with pytest.raises(InputError, match="2 GPUs are needed, and this vLLM is built for CPUs"):
         require_evaluable(load_config("countdown_tiny", [section, "eval.engine_options.tensor_parallel_size=2"]))
-    command = [sys.executable, "-m", "egpo", "run", "countdown_tiny", section, "eval.engine_options.max_seqs=7"]
-    done = subprocess.run([*command, "--dry-run"], capture_output=True, text=True, env=os.environ)
-    assert (done.returncode, "did you mean `max-num-seqs`" in done.stderr) == (2, True)
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
-    assert (done.returncode, "did you mean `max-num-seqs`" in done.stderr) == (2, True)
+    if section == "eval.serve=true":
+        command = [sys.executable, "-m", "egpo", "run", "countdown_tiny", section, "eval.engine_options.max_seqs=7"]
+        done = subprocess.run([*command, "--dry-run"], capture_output=True, text=True, env=os.environ)
+        assert (done.returncode, "did you mean `max-num-seqs`" in done.stderr) == (2, True)
+        (experiment,) = load_experiments(["countdown_tiny"], [section, "eval.engine_options.max_seqs=7"])
+        with pytest.raises(InputError, match=fault):
+            require_runnable(experiment, Selection.of())
     assert not Path("runs").exists()
 
 
