@@ -32,6 +32,26 @@ def _warnings_speak_again():
     forget_warnings()
 
 
+@pytest.fixture
+def nvidia_smi(tmp_path, monkeypatch):
+    """Return a function that makes a machine with GPUs, as far as `nvidia-smi` tells: MiB in all and free, by GPU.
+
+    The lines are those of the real program; there is no GPU behind them.
+    """
+
+    def make(*gpus):
+        folder = tmp_path / "nvidia"
+        folder.mkdir(exist_ok=True)
+        lines = "\n".join(f"{at}, GPU-0000-{at}, {total}, {free}" for at, (total, free) in enumerate(gpus))
+        program = folder / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\ncat <<END\n{lines}\nEND\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    return make
+
+
 def pytest_ignore_collect(collection_path):
     """Files that are all about verl are not opened where verl is not. None leaves the others to pytest."""
     if collection_path.suffix == ".py" and find_spec("verl") is None:

@@ -98,7 +98,8 @@ MAY_IMPORT = {
     "probes": LEAVES | {"config", "tasks", "data", "runs", "local", "evals", "reports"},
     "demos": LEAVES | {"advantages", "config", "runs", "evals", "probes", "plans", "reports", "experiments"},
     "verl": LEAVES
-    | {"config", "environments", "tasks", "rewards", "advantages", "controllers", "losses", "segments", "data", "runs"},
+    | {"config", "environments", "tasks", "rewards", "advantages", "controllers", "losses", "segments", "data", "runs"}
+    | {"serving"},
     "trl": LEAVES | {"advantages", "segments"},
     "merges": LEAVES | {"config", "data", "runs", "local"},
     "pushes": LEAVES | {"runs", "merges", "local"},

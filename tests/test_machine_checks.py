@@ -181,6 +181,18 @@ def test_a_verl_without_the_plug_in_is_red(monkeypatch):
     assert "VERL_USE_EXTERNAL_PLUGINS" in check.fix
 
 
+def test_a_verl_that_lacks_names_of_the_plug_in_is_red_and_they_are_listed(monkeypatch):
+    monkeypatch.setattr(checks, "_version", lambda package: "1.0.0")
+    answers = {checks._NAMES_QUESTION: {"missing": ["verl.a: b", "verl.c: D.e"]}}
+    monkeypatch.setattr(checks, "_ask_child", answers.__getitem__)
+    check = checks.check_verl_plugin()
+    assert (check.state, check.found) == (
+        "red",
+        "verl 1.0.0 lacks 2 of the names that it uses: verl.a: b; verl.c: D.e",
+    )
+    assert check.fix == f"install verl {checks.VERL_VERSION}, with which the plug-in was run"
+
+
 def test_doctor_prints_the_same_advice_once(monkeypatch):
     found = [checks.Check(name, "amber", "not installed", "build it") for name in ("verl", "ray")]
     monkeypatch.setattr(checks, "run_checks", lambda: iter([*found, checks.Check("torch", "green", "2.13.0")]))

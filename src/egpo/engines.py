@@ -44,8 +44,14 @@ def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = N
 def require_engine(config: Config) -> None:
     """Raise InputError if the recipe's engine cannot run on this machine. Callers check this before a costly probe."""
     if config.engine == "verl":
-        from egpo.verl.launch.preflight import ask_interpreter, require_devices, require_verl
+        from egpo.verl.launch.preflight import (
+            ask_interpreter,
+            require_devices,
+            require_verl,
+            require_vllm_options,
+        )
 
         installed = ask_interpreter(config)
         require_verl(config, installed)
         require_devices(config, installed)
+        require_vllm_options(config, installed.python)

@@ -188,12 +188,23 @@ print(json.dumps({kind: sorted(name for name in table if name.startswith("egpo")
 """
 
 
+_NAMES_QUESTION = """
+import json
+from egpo.verl.verl_names import missing_names
+print(json.dumps({"missing": missing_names()}))
+"""
+
+
 def check_verl_plugin() -> Check:
     """Check that verl has loaded egpo's plug-in, by the estimators, trainers and agent loops in verl's tables.
 
     (verl ignores errors when it imports a plug-in.)
     """
     name = "verl plug-in"
+    names = _ask_child(_NAMES_QUESTION) if _version("verl") != VERL_VERSION else {}
+    if not isinstance(names, str) and (missing := names.get("missing")):
+        found = f"verl {_version('verl')} lacks {len(missing)} of the names that it uses: {'; '.join(missing)}"
+        return Check(name, "red", found, f"install verl {VERL_VERSION}, with which the plug-in was run")
     answer = _ask_child(_PLUGIN_QUESTION)
     if isinstance(answer, str):
         return Check(name, "red", answer, "fix this import error; verl ignores it and runs without the plug-in")

@@ -159,7 +159,7 @@ WAITS: dict[str, Wait] = {
     ),
     "verl": Wait(
         "verl, and through it Ray, vLLM and TransferQueue",
-        "120 minutes without a step, 10 on a CPU (`verl.patience_minutes`)",
+        "120 minutes without a step, 10 on a CPU (`verl.patience_minutes`); 60 s after one of its processes has died",
         "all its processes are ended: code 1 with the cause in its log and the command that resumes",
         named_by="the line of training after 15 s, with the stage (start Ray, load model, start vLLM, ...)",
     ),

@@ -147,7 +147,7 @@ def test_the_table_states_the_limits_of_the_code():
     from egpo.rewards.sandbox import launch
     from egpo.serving import engine_options
     from egpo.verl.cpu import patches
-    from egpo.verl.launch import preflight
+    from egpo.verl.launch import preflight, watch
     from egpo.verl.launch.train import USUAL_PATIENCE_MINUTES
 
     stated = {
@@ -167,7 +167,7 @@ def test_the_table_states_the_limits_of_the_code():
         "package index": [wheels._LIMIT_S, interpreter._MAKING_S],
         "tracker": [trackers.OPEN_S, trackers.LOG_S, trackers.CLOSE_S],
         "children": [parallel._KILL_S],
-        "verl": USUAL_PATIENCE_MINUTES.values(),
+        "verl": [*USUAL_PATIENCE_MINUTES.values(), watch._GRACE_S],
         "weights": [patches.DEFAULT_S],
         "process end": [guarded.GRACE_S, launches._DRIVER_S],
         "exit": [stops.EXIT_S],

@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from egpo.config import load_config
 from egpo.errors import InputError
+from egpo.experiments.exams import require_evaluable
+from egpo.experiments.pipeline import require_runnable
+from egpo.experiments.stages import Selection
+from egpo.experiments.validate import load_experiments
 from egpo.gpus import Gpu, parse_gpus, visible
-from egpo.serving import engine_options
+from egpo.serving import engine_options, served
 from egpo.serving.commands import ChatTemplate, Engine, Serving, command
 from egpo.serving.engine_options import (
     ParsedCommand,
@@ -155,6 +160,57 @@ def test_the_dry_run_prints_the_command_and_starts_nothing(monkeypatch):
     assert "-m vllm.entrypoints.openai.api_server --model" in shown
     with pytest.raises(InputError, match="this vLLM is built for CPUs"):
         dry_run(Serving("egpo-tiny", "tiny", options={"tensor_parallel_size": 2}), python=STAND_IN)
+
+
+def serve_on_gpus(monkeypatch, **options):
+    monkeypatch.setattr(served, "find_engine", lambda wanted, python: Engine("vllm", STAND_IN, on_cpu=False))
+    return dry_run(Serving("egpo-tiny", "tiny", options=options))
+
+
+def test_the_dry_run_checks_as_many_gpus_as_there_are(monkeypatch, nvidia_smi):
+    """With the lines of `nvidia-smi` of two GPUs, of which another process fills the second; there is no GPU here."""
+    nvidia_smi((143771, 143000), (143771, 40000))
+    assert "vllm.entrypoints" in serve_on_gpus(monkeypatch)
+    with pytest.raises(
+        InputError, match=r"4 GPUs are needed \(tensor parallel 4 x data parallel 1\), and 2 can be used"
+    ):
+        serve_on_gpus(monkeypatch, tensor_parallel_size=4)
+    with pytest.raises(InputError, match=r"^GPU 1: 101\.3 of 140\.4 GiB are in use by other processes, and vLLM takes"):
+        serve_on_gpus(monkeypatch, tensor_parallel_size=2)
+    assert "--tensor-parallel-size 2" in serve_on_gpus(monkeypatch, tensor_parallel_size=2, gpu_memory_utilization=0.2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with pytest.raises(InputError, match=r"^GPU 1: 101\.3 of 140\.4 GiB"):
+        serve_on_gpus(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("section", "fault"),
+    [
+        ("eval.serve=true", r"eval\.engine_options: vLLM has no option `max_seqs`; did you mean `max-num-seqs`"),
+        ("eval.bfcl.categories=[multi_turn_base]", r"eval\.engine_options: vLLM has no option `max_seqs`"),
+        ("eval.serve=false", None),
+    ],
+)
+def test_options_of_a_recipe_are_checked_before_it_trains(tmp_path, monkeypatch, section, fault):
+    """Not after hours, when the server of the evaluation starts."""
+    monkeypatch.chdir(tmp_path)
+    Path("egpo.machine.yaml").write_text(f"environments: {{verl: {STAND_IN}}}\n")
+    config = load_config("countdown_tiny", [section, "eval.engine_options.max_seqs=7"])
+    if fault is None:
+        require_evaluable(config)
+        return
+    with pytest.raises(InputError, match=fault):
+        require_evaluable(config)
+    with pytest.raises(InputError, match="2 GPUs are needed, and this vLLM is built for CPUs"):
+        require_evaluable(load_config("countdown_tiny", [section, "eval.engine_options.tensor_parallel_size=2"]))
+    if section == "eval.serve=true":
+        command = [sys.executable, "-m", "egpo", "run", "countdown_tiny", section, "eval.engine_options.max_seqs=7"]
+        done = subprocess.run([*command, "--dry-run"], capture_output=True, text=True, env=os.environ)
+        assert (done.returncode, "did you mean `max-num-seqs`" in done.stderr) == (2, True)
+        (experiment,) = load_experiments(["countdown_tiny"], [section, "eval.engine_options.max_seqs=7"])
+        with pytest.raises(InputError, match=fault):
+            require_runnable(experiment, Selection.of())
+    assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize("verb", [["serve"], ["eval", "bfcl"]])

@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from egpo.processes.launches import LaunchedProcesses
-from egpo.processes.table import process_id
+from egpo.processes.table import process_id, process_title
 from egpo.runs.dump import read_dump
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import read_metrics
@@ -311,21 +311,42 @@ def test_a_method_per_token_and_a_loss_form_per_response(runs, joined):
 
 @pytest.fixture(scope="module")
 def killed(runs):
-    """verl's own grpo, on a Ray cluster that the launcher starts. Its worker is killed after the second step."""
+    """verl's own grpo, on a Ray cluster that the launcher starts. Its trainer is killed after the second step; in the
+    resumed run the server of vLLM is, while it samples."""
     words = ["model.path=egpo-tiny", *COUNTDOWN, "steps=50", "validation.every=0", "verl.patience_minutes=5"]
-    process = launched(runs, "killed", *words, "update.lr=3e-5", **{VARIABLE: str(runs / "killed-record")})
-    record = wait_for_step(runs, "killed", 2, process)
-    victim = next(one.pid for one in record.processes if b"WorkerDict" in name_of(one.pid))
-    os.kill(victim, signal.SIGKILL)
-    assert process.wait(timeout=LIMIT_S) == 1, screen_of(runs, "killed")
-    nobody_is_left(record)
+    words += ["update.lr=3e-5"]
+    killed_in(runs, words, "WorkerDict", 2, **{VARIABLE: str(runs / "killed-record")})
+    killed_in(runs, [*words, "--resume"], "vLLMHttpServer", 3)
     return RunFolder(runs / "killed")
 
 
-def test_a_worker_killed_in_mid_run_ends_it_with_the_cause_and_nobody_left(runs, killed):
-    said = (runs / "killed.txt").read_text()
-    assert "ActorDiedError" in said or "no step for 5 minutes" in said
-    assert "--resume" in said
+def killed_in(runs, words, name, step, **environment):
+    """Kill the process of verl with this name after a step, and wait until the launcher has ended."""
+    process = launched(runs, "killed", *words, **environment)
+    record = wait_for_step(runs, "killed", step, process)
+    victim = next(one.pid for one in record.processes if process_title(one.pid).startswith(f"ray::{name}"))
+    os.kill(victim, signal.SIGKILL)
+    assert process.wait(timeout=LIMIT_S) == 1, screen_of(runs, "killed")
+    nobody_is_left(record)
+
+
+def test_a_process_killed_in_mid_step_is_named_and_nobody_is_left(runs, killed):
+    said = " ".join((runs / "killed.txt").read_text().split())
+    assert re.search(
+        r"egpo: \S+verl\.log: process \d+ of verl \(WorkerDict, the trainer\) died after step \d+ of 50", said
+    )
+    assert re.search(
+        r"process \d+ of verl \(vLLMHttpServer, a server of vLLM\) died after step \d+ of 50: .*memory", said
+    )
+    assert said.count("continue with: egpo train") == 2
+    assert "Traceback" not in said
+
+
+def test_a_run_whose_worker_was_killed_goes_on_from_its_checkpoint(killed):
+    (resumption,) = read_provenance(killed.provenance).resumptions
+    assert resumption.after_step >= 2
+    assert steps_of(killed) == [*range(1, max(steps_of(killed)) + 1)]
+    assert max(steps_of(killed)) > resumption.after_step
     assert json.loads(killed.latest.read_text()) >= 2
 
 
@@ -340,10 +361,3 @@ def test_verl_s_own_grpo_has_our_metrics_and_its_own_advantages(runs, killed):
         assert one.about["estimator"] == "grpo"
         assert_conforms(one)
     assert_same_steps(recorded, lines[:2])
-
-
-def name_of(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""

@@ -96,15 +96,19 @@ def _run(experiments: "Sequence[Experiment]", selection: "Selection", as_json: b
 
 
 def _show(experiments: "Sequence[Experiment]", selection: "Selection") -> None:
-    """Print what each experiment would do. Raise InputError if a source of data is not on this machine."""
+    """Print what each experiment would do. Raise InputError if a source of data is not on this machine, or if a server
+    that evaluates the models would refuse its options."""
+    from egpo.experiments.exams import require_evaluable
     from egpo.experiments.plan_text import planned
     from egpo.prepared_data import require_source
 
     for experiment in experiments:
         typer.echo(planned(experiment, selection))
-    if STAGES["prepare"] in selection.stages:
-        for experiment in experiments:
+    for experiment in experiments:
+        if STAGES["prepare"] in selection.stages:
             require_source(experiment.config)
+        if STAGES["eval"] in selection.stages:
+            require_evaluable(experiment.training)
 
 
 def _recipes_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:

@@ -12,7 +12,8 @@ from egpo.evals.bfcl.categories import in_categories, parse_categories
 from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, BfclOutcome, evaluate_bfcl, evaluation_name, training_instruction
 from egpo.evals.bfcl.passes import BfclSettings, PromptFormat
 from egpo.evals.bfcl.targets import BfclTarget
-from egpo.experiments.evaluations import engine_options, find_evaluated
+from egpo.experiments.evaluations import find_evaluated
+from egpo.experiments.exams import engine_options
 from egpo.experiments.experiment import Experiment, Which
 from egpo.experiments.screen import Screen
 from egpo.experiments.stage_record import StageJob

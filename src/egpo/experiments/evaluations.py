@@ -17,7 +17,7 @@ from egpo.evals.responses import Respondent
 from egpo.evals.server import ServedModel, Server
 from egpo.evals.server_requests import AnswerCache
 from egpo.evals.targets import LocalTarget, ModelPlace, find_model
-from egpo.experiments.exams import THINKING, exams_of, require_servable
+from egpo.experiments.exams import THINKING, engine_options, exams_of, require_servable
 from egpo.experiments.experiment import Experiment, Which
 from egpo.experiments.screen import Screen
 from egpo.experiments.stage_record import StageJob
@@ -25,7 +25,6 @@ from egpo.fingerprints import digest_of
 from egpo.prepared_data import data_digest
 from egpo.runs.live import warnings_printed_by
 from egpo.serving.commands import Serving
-from egpo.serving.engine_options import EngineOptions
 from egpo.serving.served import served
 
 
@@ -131,8 +130,3 @@ def _serving(candidate: LocalTarget, config: Config) -> Serving:
         options=engine_options(config).values,
         options_from=engine_options(config).given_by,
     )
-
-
-def engine_options(config: Config) -> EngineOptions:
-    """Return the recipe's options of vLLM, for every server that is started to evaluate a model."""
-    return EngineOptions(config.eval.engine_options, "eval.engine_options")

@@ -4,11 +4,14 @@ This module imports no torch, because the dry run and the checks of recipes use 
 """
 
 from egpo.config import Config
+from egpo.config.machine import this_machine
 from egpo.config.schema import Task
 from egpo.errors import InputError
 from egpo.evals.evaluate import Exam
 from egpo.evals.intervals import default_ks
 from egpo.evals.responses import Sampling
+from egpo.serving.engine_options import EngineOptions
+from egpo.serving.served import require_later_options
 
 THINKING = "enable_thinking"
 """The one variable of a chat template that can be set when a server starts."""
@@ -31,6 +34,19 @@ def require_servable(config: Config) -> None:
     if unsupported:
         fix = "evaluate in this process: eval.serve=false"
         raise InputError(f"`{unsupported[0]}` cannot be passed to a server", where="eval.serve", fix=fix)
+
+
+def engine_options(config: Config) -> EngineOptions:
+    """Return the recipe's options of vLLM, for every server that is started to evaluate a model."""
+    return EngineOptions(config.eval.engine_options, "eval.engine_options")
+
+
+def require_evaluable(config: Config) -> None:
+    """Raise InputError for settings with which the server that evaluates a model after the training would not start."""
+    if config.eval.serve:
+        require_servable(config)
+    if config.eval.serve or config.eval.bfcl:
+        require_later_options(engine_options(config), this_machine().environments.verl)
 
 
 def _exam(config: Config, task: Task, sampling: Sampling) -> Exam:

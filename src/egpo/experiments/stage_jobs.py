@@ -13,6 +13,7 @@ from egpo.evals.evaluate import Exam
 from egpo.evals.intervals import default_ks
 from egpo.experiments.bfcl import bfcl_jobs
 from egpo.experiments.evaluations import evaluation_jobs
+from egpo.experiments.exams import require_evaluable
 from egpo.experiments.experiment import Experiment
 from egpo.experiments.screen import Screen
 from egpo.experiments.stage_record import StageJob
@@ -158,6 +159,11 @@ def _merge(experiment: Experiment, actor: Path) -> str:
     merged = merge(actor, experiment.merged, base=model_folder(experiment.config.model.path), force=True)
     shards = f"{merged.world_size} shard{'s' if merged.world_size > 1 else ''}"
     return f"{merged.out}: {merged.num_parameters:,} parameters from {shards}, {merged.dtype}"
+
+
+def require_evaluated(experiment: Experiment) -> None:
+    """Raise InputError if the models could not be served for their evaluation: hours of training come before it."""
+    require_evaluable(experiment.training)
 
 
 def eval_jobs(experiment: Experiment, screen: Screen) -> list[StageJob]:

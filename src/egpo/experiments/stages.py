@@ -95,6 +95,7 @@ _ROWS = (
         jobs=_imported_later("stage_jobs:eval_jobs"),
         plan=_imported_later("plan_text:eval_line"),
         reads_data=True,
+        check=_imported_later("stage_jobs:require_evaluated"),
     ),
     Stage(
         "report",

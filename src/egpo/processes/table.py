@@ -55,6 +55,14 @@ def _stat(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
+def process_title(pid: int) -> str:
+    """Return the command line of a process, which Ray and vLLM replace by a title; "" if it has ended."""
+    try:
+        return (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
 def session_members(session: int) -> set[ProcessId]:
     return {one.id for one in running_processes() if one.session == session}
 

@@ -173,6 +173,14 @@ def check_engine_options(options: Options, python: str, words: Sequence[str], wh
     if not options:
         return None
     refuse_own_options(options, where)
+    return require_known_options(options, python, words, where)
+
+
+def require_known_options(options: Options, python: str, words: Sequence[str], where: str) -> ParsedCommand | None:
+    """Raise InputError if vLLM's parser lacks an option, or refuses `words`; return what it understood.
+
+    None, and a notice, if the parser cannot be asked.
+    """
     parsed = ask_parser(python, tuple(words))
     if parsed is None:
         notify_once("vLLM's parser could not be asked: engine options are not checked before the server starts")
@@ -198,23 +206,27 @@ def require_gpus(parsed: ParsedCommand | None, on_cpu: bool, gpus: Sequence[Gpu]
     `gpus` is None if they are not known; then vLLM itself finds such a fault, a minute later. Without engine options
     (`parsed` is None) the server needs one GPU and vLLM's default share of its memory.
     """
-    needed, share = (1, USUAL_SHARE) if parsed is None else (parsed.num_gpus, parsed.memory_share)
-    if on_cpu:
-        if needed > 1:
-            what = f"{needed} GPUs are needed, and this vLLM is built for CPUs, where one process serves a model"
-            raise InputError(what, where=where, fix="leave the parallel sizes out, or use a vLLM for GPUs (--python)")
+    require_gpu_count(parsed, on_cpu, gpus, where)
+    if gpus is not None and not on_cpu:
+        needed, share = (1, USUAL_SHARE) if parsed is None else (parsed.num_gpus, parsed.memory_share)
+        require_free_memory(gpus[:needed], share, "the engine option gpu_memory_utilization", "vLLM")
+
+
+def require_gpu_count(parsed: ParsedCommand | None, on_cpu: bool, gpus: Sequence[Gpu] | None, where: str) -> None:
+    """Raise InputError if the server needs more GPUs than there are."""
+    needed = 1 if parsed is None else parsed.num_gpus
+    if on_cpu and needed > 1:
+        what = f"{needed} GPUs are needed, and this vLLM is built for CPUs, where one process serves a model"
+        raise InputError(what, where=where, fix="leave the parallel sizes out, or use a vLLM for GPUs (--python)")
+    if on_cpu or gpus is None or needed <= len(gpus):
         return
-    if gpus is None:
-        return
-    if needed > len(gpus):
-        sizes = "" if parsed is None else (
-            f" (tensor parallel {parsed.tensor_parallel} x data parallel {parsed.data_parallel}"
-            + (f" x pipeline parallel {parsed.pipeline_parallel}" if parsed.pipeline_parallel > 1 else "")
-            + ")"
-        )  # fmt: skip
-        fix = f"lower them to {len(gpus)} GPUs in all" if gpus else "make a GPU visible (CUDA_VISIBLE_DEVICES)"
-        raise InputError(f"{needed} GPUs are needed{sizes}, and {len(gpus)} can be used", where=where, fix=fix)
-    require_free_memory(gpus[:needed], share, "the engine option gpu_memory_utilization", "vLLM")
+    sizes = "" if parsed is None else (
+        f" (tensor parallel {parsed.tensor_parallel} x data parallel {parsed.data_parallel}"
+        + (f" x pipeline parallel {parsed.pipeline_parallel}" if parsed.pipeline_parallel > 1 else "")
+        + ")"
+    )  # fmt: skip
+    fix = f"lower them to {len(gpus)} GPUs in all" if gpus else "make a GPU visible (CUDA_VISIBLE_DEVICES)"
+    raise InputError(f"{needed} GPUs are needed{sizes}, and {len(gpus)} can be used", where=where, fix=fix)
 
 
 def check_server(options: Options, python: str, on_cpu: bool, words: Sequence[str], where: str) -> None:

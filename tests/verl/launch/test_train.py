@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -12,9 +13,13 @@ import pytest
 
 from egpo.errors import EgpoError, InputError
 from egpo.processes.launches import LaunchedProcesses
+from egpo.processes.table import process_title
 from egpo.runs.folder import RunFolder
 from egpo.runs.metrics import read_metrics
 from egpo.runs.provenance import read_provenance
+from egpo.serving import engine_options
+from egpo.serving.engine_options import ParsedCommand
+from egpo.verl.launch import watch
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.processes import LaunchRecord
 from egpo.verl.launch.train import train
@@ -186,6 +191,46 @@ def test_what_a_killed_launcher_left_is_ended_by_the_next_one(overrides, capsys)
     assert LaunchedProcesses(record.launch_id, record.processes).look() == set()
     assert "an earlier launcher of this run was killed" in capsys.readouterr().out
     assert steps_of(folder) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_killed_driver_is_named_and_the_run_goes_on(overrides, tmp_path):
+    folder = folder_of(small(*overrides))
+    process = started(overrides, STAND_IN="hang@3")
+    wait_for_step(folder, 3, process)
+    record = recorded(folder, process)
+    driver = next(one.pid for one in record.processes if "verl.trainer.main_ppo" in process_title(one.pid))
+    os.kill(driver, signal.SIGKILL)
+    assert process.wait(timeout=LIMIT_S) == 1
+    assert LaunchedProcesses(record.launch_id, record.processes).look() == set()
+    said = " ".join((tmp_path / "screen.txt").read_text().split())
+    assert "verl's driver was ended by SIGKILL after step 3 of 6; the newest checkpoint is that of step 2; " in said
+    train(small(*overrides), resume=True)
+    assert steps_of(folder) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_process_that_verl_waits_for_in_vain_ends_the_run(overrides, monkeypatch):
+    """verl may wait for a dead process for ever: its launcher does not, and does not wait for `patience_minutes`."""
+    monkeypatch.setattr(watch, "_GRACE_S", 1.0)
+    monkeypatch.setenv("STAND_IN", "lost@3")
+    with pytest.raises(EgpoError) as caught:
+        train(small(*overrides))
+    said = str(caught.value)
+    assert re.search(
+        r"process \d+ of verl \(SimpleStorageUnit, which keeps the batches\) died after step 3 of 6: ", said
+    )
+    assert "the newest checkpoint is that of step 2; continue with: egpo train" in said
+
+
+def test_an_unknown_option_of_vllm_is_refused_before_anything_is_written(overrides, monkeypatch):
+    """verl's own vLLM would say so minutes later, in one of a dozen processes."""
+    parsed = ParsedCommand(("max-num-seqs", "swap-space"), "", 1, 1, 1, 0.9)
+    monkeypatch.setattr(engine_options, "ask_parser", lambda python, words: parsed)
+    config = small(*overrides, "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.max_seqs=3")
+    with pytest.raises(
+        InputError, match=r"engine_kwargs\.vllm: vLLM has no option `max_seqs`; did you mean `max-num-se"
+    ):
+        train(config)
+    assert not folder_of(config).path.exists()
 
 
 def test_another_config_is_refused_and_its_differences_shown(overrides, monkeypatch):

@@ -241,7 +241,23 @@ def test_the_split_of_the_model_follows_from_its_size(model, gpus, parallel):
         ("model.deterministic=true", "model.deterministic: verl is not deterministic"),
         ("update.mini_batch=3", "4 problems cannot be divided into mini-batches of 3; choose one of 1, 2, 4"),
         ("verl.gpus=5", "16 responses per update cannot be divided among 5 ranks"),
-        ("verl.tensor_parallel=2", "1 GPUs cannot be divided into groups of 2"),
+        (
+            "verl.tensor_parallel=2",
+            "2 GPUs are needed for one copy of vLLM (2 tensor-parallel ranks), and 1 can be used",
+        ),
+        (
+            "verl.actor_rollout_ref.rollout.tensor_model_parallel_size=8",
+            "verl.actor_rollout_ref.rollout.tensor_model_parallel_size: 8 GPUs are needed for one copy of vLLM",
+        ),
+        (
+            "verl.actor_rollout_ref.rollout.data_parallel_size=2",
+            "2 GPUs are needed for one copy of vLLM (1 tensor-parallel ranks x 2 (data_parallel_size))",
+        ),
+        (
+            "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tensor_parallel_size=2",
+            "the launcher sets `actor_rollout_ref.rollout.engine_kwargs.vllm.tensor_parallel_size` itself; set "
+            "verl.tensor_parallel",
+        ),
         ("verl.trainer.max_checkpoint_limit=3", "would ignore it; write `trainer.max_actor_ckpt_to_keep`"),
         ("verl.trainer.total_training_step=3", "did you mean `trainer.total_training_steps`?"),
         ("verl.trainer.n_gpus_per_node=8", "the launcher sets `trainer.n_gpus_per_node` itself; set verl.gpus"),
@@ -253,6 +269,14 @@ def test_what_verl_cannot_do_is_refused_by_name(override, said):
     with pytest.raises(ConfigError) as caught:
         refuse_what_verl_lacks(small(override))
     assert said in str(caught.value)
+
+
+def test_a_copy_of_vllm_divides_the_gpus():
+    with pytest.raises(ConfigError, match="4 GPUs cannot be divided into groups of 3; choose a divisor"):
+        refuse_what_verl_lacks(small("verl.gpus=4", "verl.tensor_parallel=3"))
+    refuse_what_verl_lacks(small("verl.gpus=4", "verl.tensor_parallel=2"))
+    raw = "verl.actor_rollout_ref.rollout"
+    refuse_what_verl_lacks(small("verl.gpus=4", f"{raw}.tensor_model_parallel_size=2", f"{raw}.data_parallel_size=2"))
 
 
 def test_every_refusal_is_told_at_once():

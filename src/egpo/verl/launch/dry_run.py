@@ -8,6 +8,8 @@ from pathlib import Path
 from textwrap import wrap
 
 from egpo.config import Config
+from egpo.errors import InputError
+from egpo.gpus import read_gpus
 from egpo.runs.folder import RunFolder
 from egpo.support import VERL_VERSION
 from egpo.verl.launch.command import MARK, METRICS_VARIABLE, Command, command, verl_python
@@ -15,6 +17,7 @@ from egpo.verl.launch.hosts import Host, look_at_host
 from egpo.verl.launch.hydra_overrides import format_value
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.mirror import VerlCheckpoints
+from egpo.verl.launch.preflight import Installed, require_devices, require_free_gpus, require_vllm_options
 from egpo.verl.launch.problems import LIMIT, planned_files
 from egpo.verl.launch.refusals import ineffective_settings, refuse_what_verl_lacks
 from egpo.verl.launch.schema.known import schema
@@ -38,7 +41,8 @@ def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = N
     settings = planned_settings(config, start, host)
     differing = [setting for setting in settings if _differs(setting)]
     kept = f"{len(settings) - len(differing)} more settings equal the defaults of verl {VERL_VERSION}."
-    notes = [*_known_at_launch(config, start, host), *ineffective_settings(config)]
+    require_vllm_options(config, verl_python(config))
+    notes = [*_known_at_launch(config, start, host), *_refused_here(config, settings), *ineffective_settings(config)]
     return "\n".join(
         [
             str(planned_command(config, settings, host)),
@@ -51,6 +55,24 @@ def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = N
             "Nothing was started.",
         ]
     )
+
+
+def _refused_here(config: Config, settings: list[Setting]) -> list[str]:
+    """Return a line if a launch on this machine would be refused for its GPUs: too few, or filled by other processes.
+
+    This is no error: a dry run may be made on another machine than the training. `nvidia-smi` is asked, not torch.
+    """
+    gpus = read_gpus() if config.verl.device == "cuda" and config.verl.address is None else None
+    if gpus is None:
+        return []
+    memory = [(gpu.free_bytes, gpu.total_bytes) for gpu in gpus]
+    installed = Installed(verl_python(config), {}, len(gpus), None, memory)
+    try:
+        require_devices(config, installed)
+        require_free_gpus(settings, installed)
+    except InputError as error:
+        return [f"On this machine a launch would be refused: {error}."]
+    return []
 
 
 def planned_settings(config: Config, start: int = 0, host: Host | None = None) -> list[Setting]:

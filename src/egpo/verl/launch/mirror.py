@@ -157,6 +157,11 @@ class Mirror:
         """Whether there is a checkpoint without metrics yet: verl saves a step's checkpoint before it logs the step."""
         return self._checkpoints.has_after(self.done)
 
+    @property
+    def is_training(self) -> bool:
+        """Whether steps are left to do."""
+        return self.done < self._config.steps
+
     def take(self, figures: Iterable[StepFigures]) -> int:
         """Record new steps, and return their number.
 

@@ -35,6 +35,7 @@ from egpo.verl.launch.preflight import (
     require_free_gpus,
     require_free_ports,
     require_verl,
+    require_vllm_options,
 )
 from egpo.verl.launch.problems import ProblemFiles, chosen_problems, has_environment, write_problems
 from egpo.verl.launch.processes import end_leftovers
@@ -109,6 +110,7 @@ class VerlOpening(RunOpening[_Checked]):
         installed = ask_interpreter(config)
         require_verl(config, installed)
         require_devices(config, installed)
+        require_vllm_options(config, installed.python)
         task = load_task(config.task.name, **config.task.settings)
         chosen_problems(config, task)
         tokenizer = load_tokenizer(model_place(config.model.path))

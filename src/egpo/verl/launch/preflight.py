@@ -17,6 +17,7 @@ from egpo.config import Config
 from egpo.errors import EgpoError, InputError, notify_once
 from egpo.gpus import Gpu, require_free_memory
 from egpo.processes.commands import run_limited
+from egpo.serving.engine_options import as_words, require_known_options
 from egpo.support import BUILD_VERL, VERL_VERSION
 from egpo.verl.launch.command import cluster_access, verl_python
 from egpo.verl.launch.hosts import CPUS_PER_GPU, HOST_CODE, STORAGE_UNITS, USUAL_WORKERS, Host
@@ -163,6 +164,22 @@ def require_verl(config: Config, installed: Installed) -> None:
         raise InputError(what, where=where, fix=fix)
     if versions["verl"] != VERL_VERSION:
         notify_once(f"verl {versions['verl']} has every name that the plug-in uses, but was not run: {RUN_WITH}")
+
+
+def require_vllm_options(config: Config, python: str) -> None:
+    """Raise InputError for an option below `engine_kwargs.vllm` that vLLM does not have, or whose value it refuses.
+
+    verl hands these to vLLM's own parser, minutes later and in a process whose error is hard to find. `python` is
+    verl's interpreter.
+    """
+    beginning = f"{ROLLOUT}.engine_kwargs.vllm."
+    given = {key.removeprefix(beginning): value for key, value in leaves(config.verl.raw) if key.startswith(beginning)}
+    options = {name.partition(".")[0]: value for name, value in given.items()}
+    if options:
+        # verl writes lists and mappings in its own way: of these only the names are checked.
+        plain = {name: value for name, value in given.items() if isinstance(value, str | int | float)}
+        words = as_words({name: value for name, value in plain.items() if "." not in name})
+        require_known_options(options, python, words, f"verl.{beginning.removesuffix('.')}")
 
 
 def require_devices(config: Config, installed: Installed) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from math import isqrt
+from math import isqrt, prod
 from typing import Any
 
 from egpo.config import Config
@@ -12,6 +12,7 @@ from egpo.verl.launch.schema.known import ignored_keys, leaves, schema
 from egpo.verl.launch.translation import (
     FILTER_METRICS,
     LOSS_MODE,
+    ROLLOUT,
     Setting,
     algorithm_settings,
     loss_settings,
@@ -34,10 +35,15 @@ OURS_ALONE = {
     "trainer.rollout_data_dir": "runs, or name",
     "trainer.resume_mode": "--resume",
     "trainer.resume_from_path": "--resume-from",
+    f"{ROLLOUT}.engine_kwargs.vllm.tensor_parallel_size": "verl.tensor_parallel",
 }
 """Keys of verl that the launcher sets, and what to set instead. If they differed from the recipe, the launcher would
 look for checkpoints of another number of ranks, or wait for metrics in a file that is never written."""
 
+
+TENSOR_PARALLEL = f"{ROLLOUT}.tensor_model_parallel_size"
+OTHER_PARALLEL = (f"{ROLLOUT}.data_parallel_size", f"{ROLLOUT}.pipeline_model_parallel_size")
+"""verl's keys for the sizes whose product is the number of GPUs of one copy of vLLM."""
 
 RECIPE_KEYS = {
     "algorithm.egpo.controller": "update.controller",
@@ -208,6 +214,21 @@ def _indivisible(config: Config) -> Iterator[Fault]:
     if rows % ranks:
         fix = "choose rollout.prompts, update.mini_batch and rollout.n so that the ranks get equal parts"
         yield Fault(f"{rows} responses per update cannot be divided among {ranks} ranks", "verl.gpus", fix)
-    if config.verl.gpus % (parallel := tensor_parallel(config)):
-        what = f"{config.verl.gpus} GPUs cannot be divided into groups of {parallel}"
-        yield Fault(what, "verl.tensor_parallel", "choose a divisor of verl.gpus")
+    yield from _splits_of_vllm(config)
+
+
+def _splits_of_vllm(config: Config) -> Iterator[Fault]:
+    """Yield a fault if a copy of vLLM does not fit the GPUs. verl itself ends with an assertion, after minutes."""
+    values = dict(leaves(config.verl.raw))
+    tensor = values.get(TENSOR_PARALLEL, tensor_parallel(config))
+    where = f"verl.{TENSOR_PARALLEL}" if TENSOR_PARALLEL in values else "verl.tensor_parallel"
+    more = {key: values[key] for key in OTHER_PARALLEL if isinstance(values.get(key), int) and values[key] > 1}
+    parallel = tensor * prod(more.values()) if isinstance(tensor, int) else 1
+    sizes = "".join(f" x {size} ({key.rpartition('.')[2]})" for key, size in more.items())
+    if parallel > config.verl.ranks:
+        what = f"{parallel} GPUs are needed for one copy of vLLM ({tensor} tensor-parallel ranks{sizes})"
+        fix = f"lower it to at most {config.verl.ranks}, or raise verl.gpus"
+        yield Fault(f"{what}, and {config.verl.ranks} can be used (verl.gpus x verl.nodes)", where, fix)
+    elif config.verl.ranks % parallel or (not more and config.verl.gpus % parallel):
+        what = f"{config.verl.gpus} GPUs cannot be divided into groups of {parallel}{sizes}"
+        yield Fault(what, where, "choose a divisor of verl.gpus")

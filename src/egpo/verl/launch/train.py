@@ -16,7 +16,7 @@ from egpo.verl.launch.mirror import VerlCheckpoints
 from egpo.verl.launch.opening import Launch, open_launch
 from egpo.verl.launch.processes import start
 from egpo.verl.launch.refusals import ineffective_settings, refuse_what_verl_lacks
-from egpo.verl.launch.watch import Ending, LaunchMonitor, StopSignals, root_cause
+from egpo.verl.launch.watch import DeadProcess, Ending, LaunchMonitor, StopSignals, process_that_died, root_cause
 
 USUAL_PATIENCE_MINUTES = {"cuda": 120.0, "cpu": 10.0}
 
@@ -89,13 +89,18 @@ def _concluded(launch: Launch, ending: Ending, stops: StopSignals, view: LiveVie
     if ending.kind == "exited" and ending.code == 0 and launch.mirror.done >= launch.config.steps:
         view.say(f"all {launch.config.steps} steps are done: {folder.checkpoint_of(saved)}")
         return folder.checkpoint_of(saved)
-    cause = root_cause(launch.places.log, log_start, ending.log_size)
-    view.say(cause)
-    raise EgpoError(f"{_failure(launch, ending)}; {newest}", where=str(launch.places.log), fix=again)
+    dead = process_that_died(launch.places.log, log_start, ending)
+    if dead is None and ending.code >= 0:  # a driver that was killed had no time to say anything
+        view.say(root_cause(launch.places.log, log_start, ending.log_size))
+    raise EgpoError(f"{_failure(launch, ending, dead)}; {newest}", where=str(launch.places.log), fix=again)
 
 
-def _failure(launch: Launch, ending: Ending) -> str:
-    done = launch.mirror.done
+def _failure(launch: Launch, ending: Ending, dead: DeadProcess | None) -> str:
+    done, outside = launch.mirror.done, "it crashed or was killed, for example because the memory was full"
+    if dead is not None:
+        return f"{dead} died after step {done} of {launch.config.steps}: {outside}"
+    if ending.code < 0:
+        return f"verl's driver {how_it_ended(ending.code)} after step {done} of {launch.config.steps}"
     if ending.kind == "stalled":
         minutes = launch.config.verl.patience_minutes or USUAL_PATIENCE_MINUTES[launch.config.verl.device]
         return f"verl was stopped: no step for {minutes:g} minutes after step {done} (verl.patience_minutes)"

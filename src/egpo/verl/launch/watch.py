@@ -1,14 +1,15 @@
 """Follows verl while it trains: records its metrics, tracks its processes, and stops it on a signal or a hang.
 
-`StopSignals` receives signals: the first stops verl in order, a second one at once. `stage_of` and `root_cause` read
-verl's log. `LaunchMonitor` follows one launch until it ends.
+`StopSignals` receives signals: the first stops verl in order, a second one at once. `stage_of`, `root_cause` and
+`process_that_died` read verl's log. `Roster` notes which of verl's processes disappear. `LaunchMonitor` follows one
+launch until it ends.
 """
 
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -16,7 +17,7 @@ from typing import Any, Literal
 
 from egpo.errors import ERROR_PREFIX, NO_ERRORS, NOTICES, stop_signals
 from egpo.processes.launches import LaunchedProcesses
-from egpo.processes.table import process_id, remove_shared_memory, shared_memory_of
+from egpo.processes.table import ProcessId, process_id, process_title, remove_shared_memory, shared_memory_of
 from egpo.runs.live import LiveView
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.mirror import MetricFeed, Mirror
@@ -68,7 +69,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Died|Failure|Timeout)\b|^AssertionError")
 _TRACEBACK = "Traceback (most recent call last):"
 _CONSEQUENCES = ("ray.exceptions.", "RayTaskError", "KeyboardInterrupt", "SystemExit", "asyncio.exceptions.Cancelled")
-_MOST_LINES, _LAST_LINES = 24, 15
+_MOST_LINES, _LAST_LINES, _LONGEST_LINE = 24, 15, 400
 
 
 def stage_of(line: str) -> str | None:
@@ -93,7 +94,82 @@ def root_cause(log: Path, start: int = 0, end: int | None = None) -> str:
     if chosen:
         return "\n".join(chosen[0][-_MOST_LINES:])
     said = [line for line in lines if line.startswith(ERROR_PREFIX) and not line.startswith(NO_ERRORS)]
-    return "\n".join(said or [line for line in lines if line.strip()][-_LAST_LINES:])
+    # A line of verl's metrics has thousands of characters.
+    return "\n".join(said or [line[:_LONGEST_LINE] for line in lines if line.strip()][-_LAST_LINES:])
+
+
+ROLES = {
+    "WorkerDict": "the trainer",
+    "vLLMHttpServer": "a server of vLLM",
+    "EngineCore": "an engine of vLLM",
+    "TaskRunner": "verl's controller",
+    "AgentLoopWorker": "which plays the prompts",
+    "RewardLoopWorker": "which computes rewards",
+    "TransferQueueController": "which keeps the batches",
+    "SimpleStorageUnit": "which keeps the batches",
+    "raylet": "Ray's daemon",
+    "gcs_server": "Ray's head",
+}
+"""Beginnings of the names of verl's processes that live as long as the training, and what they do."""
+_TITLE = re.compile(r"^(?:ray::|VLLM::|\S*/)?(\w+)")
+_ACTOR_DIED = "ActorDiedError"
+_DIED = re.compile(_ACTOR_DIED + r".*\n\s*class_name: (\S+)(?:\n(?!\s*pid:).*){0,3}\n\s*pid: (\d+)")
+_DEAD_ENGINE = "EngineDeadError"
+
+
+@dataclass(frozen=True)
+class DeadProcess:
+    """A process of verl that ended in mid-run: the name of its class or program, and its number."""
+
+    name: str
+    pid: int
+
+    def __str__(self) -> str:
+        role = next((f", {what}," for beginning, what in ROLES.items() if self.name.startswith(beginning)), "")
+        return f"process {self.pid} of verl ({self.name}{role.rstrip(',')})"
+
+
+def process_that_died(log: Path, start: int, ending: "Ending") -> DeadProcess | None:
+    """Return the process whose end was the end of verl; None if verl ended for another reason.
+
+    This is the actor that Ray's first error names, or vLLM's engine if its server says that it is dead, or a process
+    that disappeared while verl went on.
+    """
+    with log.open("rb") as file:
+        file.seek(start)
+        text = file.read(ending.log_size - start).decode("utf-8", "replace")
+    cause = root_cause(log, start, ending.log_size)
+    named = _DIED.search("\n".join(_plain(line) for line in text.splitlines()))
+    if named is not None and any(_RAISED.match(line) and _ACTOR_DIED in line for line in cause.splitlines()):
+        return DeadProcess(named[1].rpartition(".")[2], int(named[2]))
+    if _DEAD_ENGINE in cause:
+        return next((one for one in ending.missing if one.name.startswith("EngineCore")), None)
+    return ending.missing[0] if ending.kind == "died" else None
+
+
+class Roster:
+    """The processes of a launch that live as long as its training, by `ROLES`, and those that disappeared."""
+
+    def __init__(self) -> None:
+        self._names: dict[ProcessId, str] = {}
+        self.missing: list[DeadProcess] = []
+        """In the order in which it was seen."""
+        self.missing_since = 0.0
+
+    def note(self, alive: Collection[ProcessId]) -> None:
+        """Compare with the processes that are alive now. A process is known by its title, which Ray sets late."""
+        for one in set(self._names) - set(alive):
+            if not self.missing:
+                self.missing_since = time.monotonic()
+            self.missing.append(DeadProcess(self._names.pop(one), one.pid))
+        for one in alive:
+            found = _TITLE.match(process_title(one.pid))
+            if found is not None and found[1].startswith(tuple(ROLES)):
+                self._names[one] = found[1]
+
+    def forget(self) -> None:
+        """Forget the processes that disappeared: a step has finished without them."""
+        self.missing = []
 
 
 def _plain(line: str) -> str:
@@ -123,21 +199,29 @@ def _continued(lines: list[str]) -> list[str]:
 
 
 _LOOK_S, _PROCESSES_S = 0.5, 3.0
+_GRACE_S = 60.0
+"""Seconds that verl has to end by itself after one of its processes has died. It may wait for that process for ever."""
 _FIGURES_S = 120.0
 """Seconds to wait after a signal for the metrics of a checkpoint that was just saved (verl may validate in between).
 A run that is resumed from a checkpoint without metrics would have a gap in its curves."""
 
 
+_Kind = Literal["exited", "stopped", "stalled", "died"]
+
+
 @dataclass(frozen=True)
 class Ending:
-    """How verl ended: it `exited` with `code`, was `stopped` by a signal, or `stalled` without a step for too long.
+    """How verl ended: it `exited` with `code`, was `stopped` by a signal, `stalled` without a step for too long, or
+    waited for one of its processes that had `died`.
 
     `log_size` is the length of the log at that time, in bytes: what verl prints while it is stopped is not the cause.
+    `missing` are the processes that had disappeared by then.
     """
 
-    kind: Literal["exited", "stopped", "stalled"]
+    kind: _Kind
     log_size: int
     code: int = 0
+    missing: tuple[DeadProcess, ...] = ()
 
 
 class LaunchMonitor:
@@ -149,6 +233,7 @@ class LaunchMonitor:
         self._verl, self._launch_id, self._places, self._mirror, self._view = verl, launch_id, places, mirror, view
         self._feed = MetricFeed(places.metrics_of(launch_id))
         self._processes = LaunchedProcesses(launch_id, driver=process_id(verl.pid))
+        self._roster = Roster()
         self._shared: set[str] = set()
         self._log = _LogTail(places.log)
         self._looked, self._asked = 0.0, 0.0
@@ -163,19 +248,26 @@ class LaunchMonitor:
                 code = self._verl.poll()
                 if self._mirror.take(self._feed.new()):
                     last_step = time.monotonic()
+                    self._roster.forget()
                 if code is not None:
                     return self._ending("exited", code)
                 if self._may_stop(stops) or self._view.failure is not None:
                     return self._ending("stopped")
                 if time.monotonic() - last_step > patience_s:
                     return self._ending("stalled")
+                if self._waits_for_the_dead():
+                    return self._ending("died")
                 self._look()
                 time.sleep(_LOOK_S)
         finally:
             self._clean_up(stops)
 
-    def _ending(self, kind: Literal["exited", "stopped", "stalled"], code: int = 0) -> Ending:
-        return Ending(kind, self._places.log.stat().st_size, code)
+    def _ending(self, kind: _Kind, code: int = 0) -> Ending:
+        return Ending(kind, self._places.log.stat().st_size, code, tuple(self._roster.missing))
+
+    def _waits_for_the_dead(self) -> bool:
+        """Return whether a process died a while ago, and verl neither finishes a step without it nor ends."""
+        return bool(self._roster.missing) and time.monotonic() - self._roster.missing_since > _GRACE_S
 
     def _may_stop(self, stops: StopSignals) -> bool:
         if stops.signum is None:
@@ -202,6 +294,8 @@ class LaunchMonitor:
         if time.monotonic() - self._looked > _PROCESSES_S:
             self._looked = time.monotonic()
             alive = self._processes.look()
+            if self._mirror.is_training:
+                self._roster.note(alive)
             self._shared |= shared_memory_of(alive)
             launch_record(self._launch_id, alive, self._shared).write(self._places.launch)
 
