@@ -196,8 +196,8 @@ def killed_while_it_writes(verb, folder, step):
     """Wait until two steps were taken after `step`, whose checkpoint is being written, and kill the process."""
     metrics = folder / "metrics.jsonl"
     verb.reaches(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= step + 2)
+    verb.reaches(lambda: list(folder.glob("checkpoints/.egpo-*/new/actor/manifest.json")))
     assert not (folder / f"checkpoints/global_step_{step}").exists()
-    assert list(folder.glob("checkpoints/.egpo-*/new/actor/manifest.json"))
     verb.process.kill()
     verb.process.wait()
 

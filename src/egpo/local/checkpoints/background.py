@@ -4,7 +4,6 @@ A step waits for the copy only. The files, their order and the folder are those 
 calls: a checkpoint that is being written has no name yet, and does not count if the process is killed.
 """
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -26,8 +25,6 @@ _ALIGNMENT = 256
 _SPARE = 0.25
 _LEAST_SPARE_BYTES = 256 * 2**20
 """Main memory that must stay free besides the copy: a quarter of its size, at least 256 MiB."""
-_NICENESS = 10
-"""Added to the niceness of the writing thread, so that the threads of a step on a CPU come first."""
 
 
 ExportWeights = Callable[[Mapping[str, Tensor], Path], None]
@@ -88,8 +85,6 @@ class BackgroundWriter:
         return FinishedWrite(self._step, self._error)
 
     def _write(self, snapshot: Snapshot, export: Export) -> None:
-        with suppress(OSError, AttributeError):  # Linux: the niceness of this thread and of those that it starts
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
             self._checkpoints.save(snapshot, export)
         except Exception as error:  # raised again, or shown, by the thread that calls `finished`
@@ -129,9 +124,12 @@ class HostMemory:
         copies: dict[_Key, Tensor] = {}
         for tensor in tensors:
             if (key := _key(tensor)) not in copies:
-                flat = torch.from_numpy(buffer[places[key] : places[key] + tensor.nbytes])
-                copies[key] = flat.view(tensor.dtype).view(tensor.shape)
-                copies[key].copy_(tensor.detach(), non_blocking=True)
+                place = buffer[places[key] : places[key] + tensor.nbytes]
+                copies[key] = torch.from_numpy(place).view(tensor.dtype).view(tensor.shape)
+                if tensor.is_cuda:
+                    copies[key].copy_(tensor.detach(), non_blocking=True)
+                else:  # by one thread: where others need the cores, torch's threads wait for each other at every tensor
+                    place[:] = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
         if on_gpu:
             torch.cuda.synchronize(on_gpu[0].device)
         return [{name: copies[_key(tensor)] for name, tensor in state.items()} for state in states]
