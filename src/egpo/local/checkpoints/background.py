@@ -68,7 +68,6 @@ class BackgroundWriter:
             self._thread.start()
         except RuntimeError:
             self._thread = None
-            self._memory.release()
         return self._thread is not None
 
     def finished(self, *, wait: bool) -> FinishedWrite | None:
@@ -81,7 +80,6 @@ class BackgroundWriter:
         with waiting("checkpoint", f"the checkpoint of step {self._step}, which is being written"):
             self._thread.join()
         self._thread = None
-        self._memory.release()
         return FinishedWrite(self._step, self._error)
 
     def _write(self, snapshot: Snapshot, export: Export) -> None:
@@ -94,8 +92,8 @@ class BackgroundWriter:
 class HostMemory:
     """The main memory that copies are made in.
 
-    For tensors on a GPU it is page-locked, so that they are copied at the speed of the link, and kept, because it takes
-    seconds to get. For tensors on a CPU it is given back after each checkpoint.
+    It is kept, because new memory takes longer to get than to fill. For tensors on a GPU it is page-locked, so that
+    they are copied at the speed of the link.
     """
 
     def __init__(self) -> None:
@@ -133,11 +131,6 @@ class HostMemory:
         if on_gpu:
             torch.cuda.synchronize(on_gpu[0].device)
         return [{name: copies[_key(tensor)] for name, tensor in state.items()} for state in states]
-
-    def release(self) -> None:
-        """Give back memory that is not page-locked. The copies in it must not be used any more."""
-        if not self._is_locked:
-            self._buffer = None
 
     def _at_least(self, num_bytes: int, *, is_on_gpu: bool) -> "np.ndarray[Any, np.dtype[np.uint8]]":
         if self._buffer is None or len(self._buffer) < num_bytes:
