@@ -175,6 +175,11 @@ WAITS: dict[str, Wait] = {
         "SIGKILL; a process that even that does not end is named: code 1",
         named_by="the line of the verb after 18 s of silence",
     ),
+    "checkpoint": Wait(
+        "the checkpoint that is being written while training goes on, before the next one or the end of the run",
+        unlimited="it is written by this process, and a disk that takes long must not cost a checkpoint; a second "
+        "signal ends the process, and the checkpoint before stays",
+    ),
     "exit": Wait(
         "threads that still run when a verb has failed or was stopped",
         "10 s",

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
 from huggingface_hub import HfApi
 
 import egpo
@@ -34,6 +35,7 @@ from egpo.evals.server import Server
 from egpo.evals.server_requests import RetryPolicy, UnansweredError, ask
 from egpo.experiments import parallel
 from egpo.experiments.screen import plain_screen
+from egpo.local.checkpoints.background import BackgroundWriter
 from egpo.local.models import loading
 from egpo.model_sources import conversion, wheels
 from egpo.native import library
@@ -55,6 +57,8 @@ from egpo.runs.trackers import OPENERS, Tracker, Trackers, open_trackers
 from egpo.serving import commands
 from egpo.tasks import Problem, protocol
 from egpo.tasks.protocol import JUDGE_TIMED_OUT, judge_texts
+from tests.local.checkpoints.test_background import Gate
+from tests.local.checkpoints.test_checkpoint import checkpoints, snapshot
 from tests.test_chat_templates import ASKED, CHAT, ENDLESS, tokenizer, with_template  # noqa: F401  (a fixture)
 from tests.waiting import LIMIT_S, all_end, becomes_true
 
@@ -87,6 +91,7 @@ HANGS = {
     "verl": "verl/launch/test_train.py::test_a_hang_is_an_end",
     "weights": "verl/cpu/test_patches.py::test_a_server_that_is_gone_ends_the_run_in_time",
     "process end": "serving/test_served.py::test_one_that_does_not_listen_is_killed_with_its_children",
+    "checkpoint": "test_a_disk_that_takes_long_to_write_a_checkpoint",
     "exit": "test_a_failed_verb_does_not_wait_for_its_threads",
 }
 """For each wait, the test that injects a hang there: in this file, or in another one."""
@@ -210,6 +215,7 @@ UNLIMITED = {
     "our own computation, or our own writes, in another thread": [
         "evals/bfcl/targets.py: proxy.shutdown()",
         "heartbeat.py: self._thread.join()",
+        "local/checkpoints/background.py: self._thread.join()",
         "local/checkpoints/checkpoint.py: others.result()",
         "local/checkpoints/tensor_files.py: put_on_disk.result()",
         "local/checkpoints/tensor_files.py: task.result()",
@@ -613,3 +619,16 @@ def test_a_failed_verb_does_not_wait_for_its_threads():
         "verbs.main = fail\nstart.main()\n"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=LIMIT_S, check=False).returncode == 2
+
+
+def test_a_disk_that_takes_long_to_write_a_checkpoint(tmp_path, named):
+    gate, writer = Gate(), BackgroundWriter(checkpoints(tmp_path))
+    assert writer.start(snapshot(2), {"w": torch.ones(3)}, gate)
+    waiter = threading.Thread(target=writer.finished, kwargs={"wait": True})
+    waiter.start()
+    try:
+        assert named("the checkpoint of step 2, which is being written")
+    finally:
+        gate.opened.set()
+        waiter.join(LIMIT_S)
+    assert checkpoints(tmp_path).steps() == [2]

@@ -1,7 +1,8 @@
-"""Recognise errors that mean out of memory, on a CPU and on a GPU, and say who holds a GPU's memory."""
+"""Recognise errors that mean out of memory, say who holds a GPU's memory, and how much main memory is left."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -52,3 +53,54 @@ def out_of_memory_as(what: str, fix: str) -> Iterator[None]:
         if isinstance(error, EgpoError) or not is_out_of_memory(error):
             raise
         raise EgpoError(f"out of memory {what}{held_by_others()}", fix=fix) from error
+
+
+def free_host_bytes() -> int | None:
+    """Return how many bytes of main memory this process can still take; None if the system does not say (no /proc).
+
+    This is the least of what the machine has available and what the limit of each enclosing cgroup (container) leaves.
+    The file cache counts as free. What the process held at its peak and gave back is subtracted: it will need it again.
+    """
+    try:
+        available = _kib_fields(Path("/proc/meminfo"))["MemAvailable"]
+        status = _kib_fields(Path("/proc/self/status"))
+        containers = [_left_in(folder) for folder in _memory_cgroups()]
+    except (OSError, KeyError, ValueError):
+        return None
+    return min([available, *containers]) - (status["VmHWM"] - status["VmRSS"])
+
+
+def _kib_fields(path: Path) -> dict[str, int]:
+    """Return the fields `Name:   123 kB` of a file of /proc, in bytes."""
+    words = (line.split() for line in path.read_text().splitlines())
+    return {line[0].rstrip(":"): int(line[1]) * 1024 for line in words if len(line) == 3 and line[2] == "kB"}
+
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def _memory_cgroups() -> Iterator[Path]:
+    """Yield the folders of the memory cgroups of this process that can have a limit, from its own to the outermost."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, own = line.split(":", 2)
+        if controllers in ("", "memory"):  # version 2, version 1
+            top = _CGROUPS / controllers
+            # In a container the path may be that of the host, of which only the end is mounted: its top is then ours.
+            yield from (top / place for place in [Path(own.lstrip("/")), *Path(own.lstrip("/")).parents])
+
+
+def _left_in(cgroup: Path) -> int:
+    """Return the limit of a cgroup minus what it holds, without file cache. A cgroup without a limit has 2^63."""
+    for limit, usage, prefix in (
+        ("memory.max", "memory.current", ""),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ):
+        if not (cgroup / limit).exists():
+            continue
+        text = (cgroup / limit).read_text().strip()
+        if text == "max":
+            break
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        cache = sum(int(stat[f"{prefix}{kind}_file"]) for kind in ("active", "inactive"))
+        return int(text) - int((cgroup / usage).read_text()) + cache
+    return 1 << 63

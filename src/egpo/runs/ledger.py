@@ -102,10 +102,13 @@ class Ledger:
         for stream in (self._metrics, self._timings, self._notes):
             stream.sync()
 
-    def record_failed_save(self, error: EgpoError, step: int, saved: int) -> None:
-        """Report that the checkpoint of `step` could not be written. `saved` is the step of the last one; 0 if none."""
+    def record_failed_save(self, error: EgpoError, step: int, done: int, saved: int) -> None:
+        """Report, after `done` steps, that the checkpoint of `step` could not be written.
+
+        `saved` is the step of the last one; 0 if none.
+        """
         fault = error.faults[0]
-        note = Note(step, f"save_{step}", "danger", f"{fault.where}: {fault.what}", fault.fix)
+        note = Note(done, f"save_{step}", "danger", f"{fault.where}: {fault.what}", fault.fix)
         # On a full disk the note cannot be written either; the warning below is still printed.
         with suppress(EgpoError):
             self._notes.append(note)

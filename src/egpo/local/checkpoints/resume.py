@@ -108,9 +108,17 @@ def config_identity(config: Config | SftConfig) -> str:
     return CHANGED_SETTINGS + hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def export_policy(policy: Policy, folder: Path) -> None:
-    """Write a model folder: config, weights, generation config, tokenizer and chat template. Adapters are merged."""
-    state: dict[str, Tensor] | None = merged_state(policy.model) if adapter_state(policy.model) else None
+def exported_weights(policy: Policy) -> dict[str, Tensor]:
+    """Return the weights of the exported model, without copying those that have no adapter. Adapters are merged."""
+    return merged_state(policy.model) if adapter_state(policy.model) else policy.model.state_dict()
+
+
+def export_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Write a model folder: config, weights, generation config, tokenizer and chat template.
+
+    `weights`: what `exported_weights` returned, or copies of it. Default: those of the policy now.
+    """
+    state = dict(exported_weights(policy) if weights is None else weights)
     with without_progress_bars():
         policy.model.save_pretrained(folder, state_dict=state)
         policy.tokenizer.save_pretrained(folder)

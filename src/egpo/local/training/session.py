@@ -10,17 +10,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from egpo.advantages.signals import Metrics
 from egpo.benchmark_cases import Cases, write_cases
 from egpo.config import Config, SftConfig, config_to_yaml
 from egpo.errors import EgpoError, InputError
+from egpo.local.checkpoints.background import BackgroundWriter
 from egpo.local.checkpoints.checkpoint import Checkpoints, SaveError, Snapshot
-from egpo.local.checkpoints.resume import config_identity, export_policy, random_states, restore_random_states
+from egpo.local.checkpoints.resume import (
+    config_identity,
+    export_policy,
+    exported_weights,
+    random_states,
+    restore_random_states,
+)
 from egpo.local.models.policy import Policy
 from egpo.local.run import Stages
 from egpo.local.training.interrupts import Interrupts, StepAbandoned, interrupted
@@ -89,6 +98,7 @@ class Session(ABC):
         self.score, self.is_consistent = score, True
         self.reported: StepReport | None = None
         """The newest step whose metrics were written in this process."""
+        self._writer, self._has_said_why = BackgroundWriter(context.checkpoints), False
         run.stages.on_enter = self._enter
 
     @property
@@ -136,25 +146,64 @@ class Session(ABC):
         measured = self.score_of(metrics)
         self.score = self.score if measured is None else measured
         self.is_consistent = True
+        self._take_over_write()
 
-    def save(self) -> None:
-        """Write a checkpoint. If that fails, warn and continue, unless the run is ending: then raise SaveError."""
+    def save(self, *, in_background: bool = True) -> None:
+        """Begin to write a checkpoint, which the next steps do not wait for; at the end of the run, write it.
+
+        If that fails, warn and continue, unless the run is ending: then raise SaveError.
+        """
+        is_ending = self.done == self.num_steps or self.context.interrupts.signum is not None
+        self.context.view.stage("save")
+        self._take_over_write(wait=True)  # one checkpoint is written at a time
         if self.done == self.saved:
             return
         self.context.folder.require_there()
-        self.context.view.stage("save")
         self.context.ledger.sync()
+        if is_ending or not in_background or not self._starts_writing():
+            self._write(is_ending)
+
+    def end(self) -> None:
+        """Put everything on the disk: the checkpoint that is being written, and the state, if it is consistent."""
+        self.context.interrupts.allow_abandoning(False)
+        if self.is_consistent:
+            self.save(in_background=False)
+        else:
+            self._take_over_write(wait=True)
+
+    def _starts_writing(self) -> bool:
+        """Copy the state and begin to write it in the background. Return False if that is not possible."""
+        snapshot, weights = self.snapshot(), exported_weights(self._run.policy)
+        why_not = self._writer.why_not(snapshot, weights)
+        if why_not and not self._has_said_why:
+            self.context.view.say(f"training waits while a checkpoint is written ({why_not})")
+            self._has_said_why = True
+        return not why_not and self._writer.start(snapshot, weights, self._export)
+
+    def _write(self, is_ending: bool) -> None:
         try:
-            self.context.checkpoints.save(self.snapshot(), self._export)
+            self.context.checkpoints.save(self.snapshot(), partial(self._export, None))
         except SaveError as error:
-            if self.done == self.num_steps or self.context.interrupts.signum is not None:
+            if is_ending:
                 raise
-            self.context.ledger.record_failed_save(error, self.done, self.saved)
+            self.context.ledger.record_failed_save(error, self.done, self.done, self.saved)
         else:
             self.saved = self.done
 
-    def _export(self, folder: Path) -> None:
-        export_policy(self._run.policy, folder)
+    def _take_over_write(self, *, wait: bool = False) -> None:
+        """Record how the checkpoint in the background was written, if it is done; with `wait`, when it is done."""
+        write = self._writer.finished(wait=wait)
+        if write is None:
+            return
+        if write.error is None:
+            self.saved = write.step
+        elif isinstance(write.error, SaveError):
+            self.context.ledger.record_failed_save(write.error, write.step, self.done, self.saved)
+        else:
+            raise write.error
+
+    def _export(self, weights: Mapping[str, Tensor] | None, folder: Path) -> None:
+        export_policy(self._run.policy, folder, weights)
         write_cases(folder, self.context.benchmark_cases)
 
     @property
@@ -235,8 +284,7 @@ def _take_steps(session: Session) -> Path:
             _require_screen(session)
             is_stopped = _call_on_step(session)
     finally:
-        if session.is_consistent:
-            session.save()
+        session.end()
     session.context.view.say(_ending(session))
     _require_screen(session)
     return session.model_folder

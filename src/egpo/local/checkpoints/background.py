@@ -1,0 +1,184 @@
+"""The thread that writes a checkpoint while training goes on, from a copy of the state in the host's memory.
+
+A step waits for the copy only. The files, their order and the folder are those of `Checkpoints.save`, which the thread
+calls: a checkpoint that is being written has no name yet, and does not count if the process is killed.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from egpo.local.checkpoints.checkpoint import Checkpoints, Export, Snapshot
+from egpo.local.memory import free_host_bytes
+from egpo.waits import waiting
+
+_ALIGNMENT = 256
+_SPARE = 0.25
+_LEAST_SPARE_BYTES = 256 * 2**20
+"""Main memory that must stay free besides the copy: a quarter of its size, at least 256 MiB."""
+
+
+ExportWeights = Callable[[Mapping[str, Tensor], Path], None]
+"""A function that writes the model, with the given weights, and its tokenizer into a folder."""
+
+
+@dataclass(frozen=True)
+class FinishedWrite:
+    """How the writing of the checkpoint of `step` ended. `error`: why it failed, SaveError for a refused write."""
+
+    step: int
+    error: Exception | None = None
+
+
+class BackgroundWriter:
+    """Writes one checkpoint at a time, in a thread of its own. Ask `finished` before the next `start`."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints, self._memory = checkpoints, HostMemory()
+        self._thread: threading.Thread | None = None
+        self._step = 0
+        self._error: Exception | None = None
+
+    def why_not(self, snapshot: Snapshot, weights: Mapping[str, Tensor]) -> str | None:
+        """Return why the state cannot be copied, as a clause for the user; None if there is memory for it."""
+        return self._memory.why_not(_places([*snapshot.tensors.values(), *weights.values()])[1])
+
+    def start(self, snapshot: Snapshot, weights: Mapping[str, Tensor], export: ExportWeights) -> bool:
+        """Copy the state, and begin to write its checkpoint. Return False if there is no memory or no thread for it.
+
+        `export` writes the model with the copies of `weights`, in the thread.
+        """
+        try:
+            tensors, weights = self._memory.copied(snapshot.tensors, weights)
+        except MemoryError:
+            return False
+        copy = replace(snapshot, tensors=tensors, state=deepcopy(snapshot.state))
+        self._step, self._error = snapshot.step, None
+        self._thread = threading.Thread(target=self._write, args=(copy, partial(export, weights)), name="checkpoint")
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._thread = None
+        return self._thread is not None
+
+    def finished(self, *, wait: bool) -> FinishedWrite | None:
+        """Return how the checkpoint that `start` began was written, once; None if none was begun, or is not done.
+
+        With `wait`, it is done when this returns.
+        """
+        if self._thread is None or (self._thread.is_alive() and not wait):
+            return None
+        with waiting("checkpoint", f"the checkpoint of step {self._step}, which is being written"):
+            self._thread.join()
+        self._thread = None
+        return FinishedWrite(self._step, self._error)
+
+    def _write(self, snapshot: Snapshot, export: Export) -> None:
+        try:
+            self._checkpoints.save(snapshot, export)
+        except Exception as error:  # raised again, or shown, by the thread that calls `finished`
+            self._error = error
+
+
+class HostMemory:
+    """The main memory that copies are made in.
+
+    It is kept, because new memory takes longer to get than to fill. For tensors on a GPU it is page-locked, so that
+    they are copied at the speed of the link.
+    """
+
+    def __init__(self) -> None:
+        self._buffer: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+        self._is_locked = False
+
+    def why_not(self, num_bytes: int) -> str | None:
+        if self._buffer is not None and len(self._buffer) >= num_bytes:
+            return None
+        free = free_host_bytes()
+        if free is None:
+            return "it is not known how much main memory is free"
+        if free < num_bytes + max(_SPARE * num_bytes, _LEAST_SPARE_BYTES):
+            return f"a copy takes {num_bytes / 2**30:.1f} GiB of main memory, and {max(0, free) / 2**30:.1f} are free"
+        return None
+
+    def copied(self, *states: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+        """Return copies of the tensors. Tied tensors stay tied, and all others get a storage of their own.
+
+        transformers takes tensors of one storage for tied weights.
+        """
+        tensors = [tensor for state in states for tensor in state.values()]
+        on_gpu = [tensor for tensor in tensors if tensor.is_cuda]
+        places, end = _places(tensors)
+        buffer = self._at_least(end, is_on_gpu=bool(on_gpu))
+        copies: dict[_Key, Tensor] = {}
+        for tensor in tensors:
+            if (key := _key(tensor)) not in copies:
+                place = buffer[places[key] : places[key] + tensor.nbytes]
+                copies[key] = torch.from_numpy(place).view(tensor.dtype).view(tensor.shape)
+                if tensor.is_cuda:
+                    copies[key].copy_(tensor.detach(), non_blocking=True)
+                else:  # by one thread: where others need the cores, torch's threads wait for each other at every tensor
+                    place[:] = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+        if on_gpu:
+            torch.cuda.synchronize(on_gpu[0].device)
+        return [{name: copies[_key(tensor)] for name, tensor in state.items()} for state in states]
+
+    def _at_least(self, num_bytes: int, *, is_on_gpu: bool) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+        if self._buffer is None or len(self._buffer) < num_bytes:
+            self._unlock()
+            self._buffer = np.empty(num_bytes, np.uint8)  # numpy asks for huge pages, which are faster to get and lock
+            if is_on_gpu:
+                self._lock()
+        return self._buffer
+
+    def _lock(self) -> None:
+        """Page-lock the buffer, after all of torch's threads have touched its pages. If that is refused, copies are
+        slower."""
+        assert self._buffer is not None
+        torch.from_numpy(self._buffer).zero_()
+        status = _cuda().cudaHostRegister(self._buffer.ctypes.data, len(self._buffer), 0)
+        self._is_locked = int(status) == 0
+        if not self._is_locked:
+            with suppress(RuntimeError):  # the next kernel would report the refusal as its own error
+                torch.zeros(1, device="cuda")
+
+    def _unlock(self) -> None:
+        if self._is_locked and self._buffer is not None:
+            _cuda().cudaHostUnregister(self._buffer.ctypes.data)
+        self._is_locked = False
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # at the end of the process, torch may be gone
+            self._unlock()
+
+
+def _cuda() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+_Key = tuple[torch.device, int, torch.dtype, torch.Size]
+"""What tied tensors have in common: device, address, dtype and shape."""
+
+
+def _key(tensor: Tensor) -> _Key:
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape
+
+
+def _places(tensors: Iterable[Tensor]) -> tuple[dict[_Key, int], int]:
+    """Return where each tensor begins in the buffer, and the size of the buffer. Tied tensors have one place."""
+    places: dict[_Key, int] = {}
+    end = 0
+    for tensor in tensors:
+        if _key(tensor) not in places:
+            places[_key(tensor)] = end
+            end += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+    return places, end
