@@ -12,11 +12,15 @@ from egpo.errors import InputError
 from egpo.verl.launch.command import command
 from egpo.verl.launch.dry_run import dry_run, planned_command, planned_settings
 from egpo.verl.launch.hosts import (
+    CACHE_BYTES,
+    COMPILATION,
     CPUS_PER_GPU,
     HOST_CODE,
+    MEMORY_SHARE,
     STARTING_SLOWLY,
     USUAL_WORKERS,
     Host,
+    largest_cache_bytes,
     look_at_host,
     memory_share,
     processes_for,
@@ -135,6 +139,63 @@ def test_a_model_that_nearly_fills_the_gpu_gets_a_smaller_share_for_vllm(tmp_pat
     keys = settings(SMALL_HOST, *ONE_GPU, f"model.path={tmp_path}")
     assert keys[f"{_ROLLOUT}.gpu_memory_utilization"] == 0.35
     assert f"{_ROLLOUT}.gpu_memory_utilization" not in settings(MIDDLE_HOST, *ONE_GPU, f"model.path={tmp_path}")
+
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "hidden_size": 576,
+}
+
+
+def of_shape(folder, **other):
+    (folder / "config.json").write_text(json.dumps(LLAMA | other))
+    (folder / "model.safetensors").touch()
+    return f"model.path={folder}"
+
+
+def test_vllm_takes_no_more_than_the_largest_batch_needs(tmp_path):
+    """30 layers x 2 x 3 heads x 64 x 2 bytes = 23,040 bytes per token; blocks of 16 tokens, and one in advance."""
+    model = (of_shape(tmp_path), "model.dtype=bfloat16", "rollout.n=16", "rollout.max_response_tokens=200",
+             "rollout.max_prompt_tokens=100", "validation.every=0")  # fmt: skip
+    keys = settings(MIDDLE_HOST, *ONE_GPU, *model)
+    assert keys[CACHE_BYTES] == 16 * 16 * (300 + 32) * 23_040
+    assert keys[CACHE_BYTES] / MIDDLE_HOST.gpu_bytes < keys[MEMORY_SHARE] <= 0.05
+    validating = settings(MIDDLE_HOST, *ONE_GPU, *model, "validation.every=5", "validation.problems=512")
+    assert validating[CACHE_BYTES] == 2 * keys[CACHE_BYTES]
+    limited = settings(MIDDLE_HOST, *ONE_GPU, *model, "rollout.rows_at_once=64")
+    assert limited[CACHE_BYTES] * 4 == keys[CACHE_BYTES]
+    assert settings(MIDDLE_HOST, *ONE_GPU, *model, "model.dtype=float32")[CACHE_BYTES] == 2 * keys[CACHE_BYTES]
+
+
+@pytest.mark.parametrize("reason", ["share", "large", "gpus", "sliding", "unknown", "no_config"])
+def test_vllm_measures_its_cache_where_its_size_is_not_known_or_not_smaller(tmp_path, reason):
+    shapes = {"sliding": {"use_sliding_window": True}, "unknown": {"model_type": "mamba"}}
+    more = {
+        "share": [f"verl.{MEMORY_SHARE}=0.4"],
+        "large": ["rollout.n=64", "rollout.max_response_tokens=8192"],
+        "gpus": ["verl.gpus=2"],
+    }
+    chosen = [*ONE_GPU, of_shape(tmp_path, **shapes.get(reason, {})), *more.get(reason, [])]
+    if reason == "no_config":
+        (tmp_path / "config.json").write_text("{}")
+    keys = settings(MIDDLE_HOST, *chosen)
+    assert CACHE_BYTES not in keys
+    assert keys.get(MEMORY_SHARE) == (0.4 if reason == "share" else None)
+
+
+def test_the_cache_of_a_model_on_a_hub_is_not_known():
+    assert largest_cache_bytes(small(*ONE_GPU), "Qwen/Qwen3-0.6B", 1000) is None
+
+
+def test_vllm_compiles_nothing_on_few_cores():
+    assert json.loads(settings(MIDDLE_HOST, *ONE_GPU)[COMPILATION])["mode"] == 0
+    assert COMPILATION not in settings(LARGE_HOST, *ONE_GPU)
+    own = settings(MIDDLE_HOST, *ONE_GPU, f"verl.{COMPILATION}={{mode: 3}}")
+    assert own[f"{COMPILATION}.mode"] == 3
+    assert COMPILATION not in own
 
 
 def test_the_dry_run_names_the_machine_and_the_reason(tmp_path):

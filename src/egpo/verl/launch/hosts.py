@@ -7,16 +7,18 @@ numbers of CPUs and GPUs is set. Keys that the recipe sets below `verl:` win.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from egpo.gpus import read_gpus
 from egpo.processes.commands import run_limited
-from egpo.support import GRADIENT_BYTES, MOMENT_BYTES
+from egpo.support import FAST_ARCHITECTURES, GRADIENT_BYTES, MOMENT_BYTES
 
 if TYPE_CHECKING:
     from egpo.config import Config
@@ -62,7 +64,7 @@ class Host:
             return "no flash-attn"
         if key.endswith("num_gpus"):
             return "verl.gpus"
-        return "memory of a GPU" if key.endswith("gpu_memory_utilization") else f"{self.cores} cores"
+        return "memory of a GPU" if key in (MEMORY_SHARE, CACHE_BYTES) else f"{self.cores} cores"
 
     def __str__(self) -> str:
         gpu = "GPU memory not known here" if self.gpu_bytes is None else f"{self.gpu_bytes / 2**30:.0f} GiB per GPU"
@@ -91,7 +93,7 @@ def look_at_host(python: str) -> Host:
 USUAL_WORKERS = 8
 """verl's default for storage units, reward workers, agent loop workers and workers of the data loader."""
 FEW_CORES = 32
-"""With fewer cores, the data loader runs in the driver, and Ray starts no dashboard."""
+"""With fewer cores, the data loader runs in the driver, Ray starts no dashboard, and vLLM compiles nothing."""
 CORES_PER_AGENT, CORES_PER_REWARD, CORES_PER_STORAGE = 4, 8, 12
 """One process of each kind for this many cores, at most `USUAL_WORKERS`. With 96 cores these are verl's defaults."""
 CPUS_PER_GPU = 3
@@ -105,7 +107,17 @@ RESERVED_BYTES = 6e9
 STATE_BYTES = 4 + GRADIENT_BYTES + MOMENT_BYTES
 """Bytes per weight of the trainer: verl keeps weights, gradients and moments in float32."""
 
+WORKSPACE_BYTES = 3e9
+"""Bytes of a GPU that vLLM takes beside its weights and its cache: CUDA's context, activations, CUDA graphs."""
+USUAL_ROWS = 1024
+"""verl's default of `max_num_seqs`: how many sequences vLLM decodes at once."""
+
 _MODEL, _ROLLOUT, _RAY = "actor_rollout_ref.model", "actor_rollout_ref.rollout", "ray_kwargs.ray_init"
+MEMORY_SHARE = f"{_ROLLOUT}.gpu_memory_utilization"
+CACHE_BYTES = f"{_ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes"
+COMPILATION = f"{_ROLLOUT}.engine_kwargs.vllm.compilation_config"
+DECODING_GRAPHS = json.dumps({"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})
+"""vLLM without torch.compile, which takes its cores at every start, and with CUDA graphs for decoding alone."""
 ATTENTION = f"{_MODEL}.override_config.attn_implementation"
 STORAGE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
 
@@ -139,17 +151,61 @@ def memory_share(gpu_bytes: float, weights: float, ranks: int) -> float:
     return max(0.1, min(USUAL_SHARE, int(left * 20) / 20))
 
 
-def host_settings(config: "Config", host: Host, weights: float) -> Iterator[tuple[str, Any]]:
-    """Yield keys of verl with the values that this machine needs. `weights` is the model's number of weights."""
+def largest_cache_bytes(config: "Config", model: str, room: int) -> float | None:
+    """Return the size of vLLM's cache of keys and values for the largest batch, whose sequences have `room` tokens.
+
+    None where the batch is divided among several GPUs, or if the model has no plain attention in every layer, or no
+    folder.
+    """
+    try:
+        shape = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+        heads = shape.get("num_key_value_heads") or shape["num_attention_heads"]
+        head = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
+        if shape["model_type"] not in FAST_ARCHITECTURES or shape.get("use_sliding_window") or config.verl.ranks > 1:
+            return None
+        per_token = 2 * shape["num_hidden_layers"] * heads * head * (4 if config.model.dtype == "float32" else 2)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    validation = config.validation
+    rows = [config.rollout.prompts * config.rollout.n, validation.problems * validation.n if validation.every else 0]
+    blocks = room + 2 * _BLOCK  # each sequence fills whole blocks, and has one in advance
+    return float(min(max(rows), config.rollout.rows_at_once or USUAL_ROWS) * blocks * per_token)
+
+
+_BLOCK = 16
+"""Tokens in a block of vLLM's cache."""
+
+
+def _memory_settings(
+    config: "Config", gpu_bytes: float, weights: float, cache: float | None
+) -> Iterator[tuple[str, Any]]:
+    """Yield vLLM's share of the memory, and the size of its cache if the largest batch needs less than the share.
+
+    With a fixed size vLLM does not measure what is free: other programs may use the same GPU while it starts.
+    """
+    share = memory_share(gpu_bytes, weights, config.verl.ranks)
+    if cache is not None and _given(config.verl.raw, MEMORY_SHARE) is None:
+        needed = (cache + 4 * weights + WORKSPACE_BYTES) / gpu_bytes
+        if needed < share:
+            yield MEMORY_SHARE, math.ceil(needed * 100) / 100
+            yield CACHE_BYTES, int(cache)
+            return
+    if share < USUAL_SHARE:
+        yield MEMORY_SHARE, share
+
+
+def host_settings(config: "Config", host: Host, weights: float, cache: float | None) -> Iterator[tuple[str, Any]]:
+    """Yield keys of verl with the values that this machine needs.
+
+    `weights` is the model's number of weights, `cache` what `largest_cache_bytes` returns for it.
+    """
     verl = config.verl
     # Without flash-attn, verl's default attention fails at the start, and so do batches without padding.
     if not host.flash_attention and _given(verl.raw, ATTENTION) is None:
         yield ATTENTION, "sdpa"
         yield f"{_MODEL}.use_remove_padding", False
     if host.gpu_bytes is not None:
-        share = memory_share(host.gpu_bytes, weights, verl.ranks)
-        if share < USUAL_SHARE:
-            yield f"{_ROLLOUT}.gpu_memory_utilization", share
+        yield from _memory_settings(config, host.gpu_bytes, weights, cache)
     if verl.address is not None:  # the sizes of a cluster are those of its nodes, set by `ray start`
         return
     processes = processes_for(host.cores, config.rollout.prompts)
@@ -161,6 +217,8 @@ def host_settings(config: "Config", host: Host, weights: float) -> Iterator[tupl
     if processes.storage < USUAL_WORKERS:
         yield STORAGE_UNITS, processes.storage
     if host.cores < FEW_CORES:
+        if _given(verl.raw, COMPILATION) is None:
+            yield COMPILATION, DECODING_GRAPHS
         yield "data.dataloader_num_workers", processes.loaders
         yield f"{_RAY}.include_dashboard", False
         yield f"{_RAY}.object_store_memory", int(min(OBJECT_STORE_BYTES, 0.3 * (host.memory_bytes or 1e12)))

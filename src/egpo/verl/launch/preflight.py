@@ -20,9 +20,9 @@ from egpo.processes.commands import run_limited
 from egpo.serving.engine_options import as_words, require_known_options
 from egpo.support import BUILD_VERL, VERL_VERSION
 from egpo.verl.launch.command import cluster_access, verl_python
-from egpo.verl.launch.hosts import CPUS_PER_GPU, HOST_CODE, STORAGE_UNITS, USUAL_WORKERS, Host
+from egpo.verl.launch.hosts import CPUS_PER_GPU, HOST_CODE, MEMORY_SHARE, STORAGE_UNITS, USUAL_WORKERS, Host
 from egpo.verl.launch.schema.known import leaves, schema
-from egpo.verl.launch.translation import ROLLOUT, Setting
+from egpo.verl.launch.translation import Setting
 from egpo.verl.settings import RUN_WITH
 
 _LIMIT_S = 180
@@ -141,7 +141,6 @@ INSTALL = {
     "cpu": f"to get such an environment: {BUILD_VERL}",
 }
 _PORTS = ("port", "dashboard_port")
-MEMORY_SHARE = f"{ROLLOUT}.gpu_memory_utilization"
 
 
 def require_verl(config: Config, installed: Installed) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from egpo.config import Config
 from egpo.config.machine import require_model_place
 from egpo.verl.cpu import launch_settings as cpu
-from egpo.verl.launch.hosts import USUAL_WORKERS, Host, host_settings
+from egpo.verl.launch.hosts import USUAL_WORKERS, Host, host_settings, largest_cache_bytes
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import ProblemFiles
 from egpo.verl.launch.schema.known import leaves
@@ -59,7 +59,7 @@ def translate(
             *update_settings(config, files.longest_prompt),
             *trainer_settings(config, places, start),
             *machine_settings(config),
-            *settings_of_host(config, host),
+            *settings_of_host(config, host, files.longest_prompt),
             *(Setting(key, value, "verl") for key, value in leaves(config.verl.raw)),
         ]
     )
@@ -379,10 +379,12 @@ def machine_settings(config: Config) -> Iterator[Setting]:
         yield Setting(f"{ROLLOUT}.agent.num_workers", min(USUAL_WORKERS, config.rollout.prompts), "rollout.prompts")
 
 
-def settings_of_host(config: Config, host: Host | None) -> Iterator[Setting]:
+def settings_of_host(config: Config, host: Host | None, longest_prompt: int) -> Iterator[Setting]:
     """Yield what verl needs on this machine with GPUs: the numbers of processes, memory and attention (`hosts.py`)."""
     if host is not None and config.verl.device == "cuda":
-        for key, value in host_settings(config, host, num_weights(model_place(config.model.path))):
+        model = model_place(config.model.path)
+        cache = largest_cache_bytes(config, model, longest_prompt + config.rollout.max_response_tokens)
+        for key, value in host_settings(config, host, num_weights(model), cache):
             yield Setting(key, value, f"this machine: {host.reason(key)}")
 
 
