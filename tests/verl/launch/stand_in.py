@@ -32,7 +32,7 @@ def train(words):
     first = int(settings.get("trainer.resume_from_path", "global_step_0").rpartition("_")[2])
     # A worker that leaves the session, as Ray's and vLLM's do.
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-    print("ray init kwargs", flush=True)
+    print("ray init kwargs\n[validate_config] All checks passed", flush=True)
     with open(os.environ["VERL_FILE_LOGGER_PATH"], "w") as log:
         if settings["trainer.val_before_train"] == "true":
             write(log, 0, {"val-core/countdown/acc/mean@1": 0.1})
