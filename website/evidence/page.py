@@ -133,7 +133,7 @@ def _accuracies(evidence: Evidence, exam: Exam) -> str:
     decoding = "greedy" if exam.is_greedy else f"sampled, {exam.num_samples} responses each"
     head = [f"{exam.num_problems} test problems, {decoding}", "accuracy", "by seed", "gain over", "points", "p (Holm)"]
     rows = [_accuracy_cells(row, gains.get(row.label)) for row in exam.rows]
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def _accuracy_cells(row: Row, gain: Contrast | None) -> list[str]:
@@ -147,7 +147,7 @@ def _accuracy_cells(row: Row, gain: Contrast | None) -> list[str]:
 
 def _differences(evidence: Evidence) -> Iterator[str]:
     head = ["task", "decoding", "contrast", "points", "p (Holm)", "smallest detectable", "finding"]
-    yield _table(head, [_difference_cells(one) for one in evidence.tested if one.is_of_estimators])
+    yield markdown_table(head, [_difference_cells(one) for one in evidence.tested if one.is_of_estimators])
     yield (
         "To compare one task with the command line, which corrects for the contrasts of that task only: "
         f"`egpo compare docs/evidence/{evidence.groups[0].task}/* --eval {evidence.exams[0].name}`."
@@ -187,11 +187,11 @@ def _cost(evidence: Evidence) -> Iterator[str]:
         f"{total / runs:.1f} GPU-minutes for each."
     )
     head = ["date", "machine", "commit", "code", "runs", "at a time", "minutes", "GPU-minutes", "for each run"]
-    yield _table(head, map(_sitting_cells, sittings))
+    yield markdown_table(head, map(_sitting_cells, sittings))
     for same in evidence.sittings.same_bits:
         yield f"The codes {_listed(same.codes)} give the same bits: {same.shown_by}"
     head = ["training of one run, minutes", *(f"`{name}`" for name in evidence.groups[0].by_estimator)]
-    yield _table(head, [[group.task, *_minutes(group)] for group in evidence.groups])
+    yield markdown_table(head, [[group.task, *_minutes(group)] for group in evidence.groups])
     yield (
         "These are means over the seeds, by a clock, while other runs may have used the same machine, and without the "
         "evaluations. All runs again, and this section from their folders:"
@@ -244,6 +244,6 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(marked[:-1]), marked[-1]]) if len(marked) > 1 else "".join(marked)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(cells)} |" for cells in rows]
     return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *lines])

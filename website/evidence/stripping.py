@@ -35,6 +35,8 @@ Files = dict[str, bytes]
 # A path of at least two parts that begins at the root. Not: `a/b`, `</tag>`, `https://host/page`.
 _ABSOLUTE = re.compile(r"(?<![\w.:/<@])/(?:[\w.+@-]+/)+([\w.+@-]*)")
 BOARD_METRICS = ("step", ACCURACY, ENTROPY, REWARD, "response_length/mean", STEP_S)
+STARTS = "starts.jsonl"
+"""The starts of a run on verl, in its folder `verl`."""
 _LONGEST_KEY = 16
 _OUTCOME = ("sample", "score", "acc", "reason", "num_tokens", "finished")
 
@@ -126,6 +128,9 @@ def stripped_run(run: StoredRun, folder: Path, board_task: str = "") -> Files:
     home = f"runs/{run.name}" if board_task else f"{task}/{run.name}"
     common = _common_files(source, scrub, few=bool(board_task))
     files = {f"{home}/{name}": content for name, content in common.items()}
+    starts = run.folder.verl / STARTS
+    if starts.is_file():
+        files[f"{home}/verl/{STARTS}"] = scrub.text(starts).encode()
     if run.folder.health.is_file():
         files[f"{home}/health.jsonl"] = _health(run, scrub)
     files[f"{home}/stages.json"] = _stages(run.folder.stages)

@@ -38,7 +38,7 @@ def train(words):
     storage = behaviour == "lost" and subprocess.Popen(
         ["ray::SimpleStorageUnit", "-c", SLEEP], executable=sys.executable, stdout=subprocess.DEVNULL
     )
-    print("ray init kwargs", flush=True)
+    print("ray init kwargs\n[validate_config] All checks passed", flush=True)
     with open(os.environ["VERL_FILE_LOGGER_PATH"], "w") as log:
         if settings["trainer.val_before_train"] == "true":
             write(log, 0, {"val-core/countdown/acc/mean@1": 0.1})

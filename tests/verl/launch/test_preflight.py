@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from egpo.errors import InputError
-from egpo.verl.launch.preflight import Installed, require_context, require_devices, require_free_ports
+from egpo.verl.launch.preflight import Installed, hardware_name, require_context, require_devices, require_free_ports
 from egpo.verl.launch.translation import Setting
 from tests.verl.launch.recipes import small
 
@@ -16,6 +16,21 @@ def test_a_cluster_that_lacks_gpus_says_what_was_asked_and_what_is_there():
     with pytest.raises(InputError, match=r"head:6379: 16 GPUs are needed .* and the cluster has 8"):
         require_devices(config, Installed("python", {}, 0, {"CPU": 96.0, "GPU": 8.0}))
     require_devices(config, Installed("python", {}, 0, {"CPU": 96.0, "GPU": 16.0}))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "names", "said"),
+    [
+        (1, ["NVIDIA H200"], "NVIDIA H200"),
+        (2, ["A", "A", "B"], "2 x A"),
+        (2, ["A", "B"], "2 for verl"),
+        (2, [], "2 for verl"),
+    ],
+)
+def test_provenance_names_the_gpus_that_verl_uses(gpus, names, said):
+    config = small("verl.device=cuda", f"verl.gpus={gpus}", "rollout.prompts=16")
+    assert hardware_name(config, Installed("python", {}, len(names), None, names=names)) == said
+    assert hardware_name(small(), Installed("python", {}, 0, None)) is None
 
 
 def test_a_port_in_use_is_named_with_its_key():

@@ -46,6 +46,10 @@ def steps_of(folder):
     return [line["step"] for line in read_metrics(folder.metrics)]
 
 
+def starts_of(folder):
+    return [json.loads(line) for line in VerlPlaces(folder).starts.read_text().splitlines()]
+
+
 def test_a_run_to_its_end_lies_in_our_folder(overrides):
     config = small(*overrides, "watch.rollouts_every=3", "checkpoints.keep_last=1", "checkpoints.keep_best=1")
     folder = folder_of(config)
@@ -59,7 +63,10 @@ def test_a_run_to_its_end_lies_in_our_folder(overrides):
     assert set(provenance.data) == {"train", "test"}
     assert provenance.start.versions["verl"] == "0.9.1"
     left = {path.name for path in VerlPlaces(folder).root.iterdir()}
-    assert left <= {"data", "rollouts"}, "what only the launch needed is gone"
+    assert left <= {"data", "rollouts", "starts.jsonl"}, "what only the launch needed is gone"
+    (start,) = starts_of(folder)
+    assert start["step"] == 0, "the validation before training"
+    assert 0 <= start["stages"]["start Ray"] <= start["seconds"] < LIMIT_S
 
 
 def test_a_failure_is_told_by_its_cause_and_the_run_goes_on_from_its_checkpoint(overrides, monkeypatch, capsys):

@@ -47,6 +47,12 @@ class VerlPlaces:
         """File that lists the running processes, so that the next launch can end them if this launcher is killed."""
         return self.root / "launch.json"
 
+    @property
+    def starts(self) -> Path:
+        """File with a line per launch that recorded a step: seconds from the start of verl to each stage of the start,
+        and to that step."""
+        return self.root / "starts.jsonl"
+
     def metrics_of(self, launch_id: str) -> Path:
         """Return the metrics file of one launch. Each launch has its own: verl overwrites the file when it starts."""
         return self.root / f"metrics_{launch_id}.jsonl"

@@ -29,6 +29,7 @@ from egpo.verl.launch.mirror import Mirror, VerlCheckpoints, adopt_figures, move
 from egpo.verl.launch.preflight import (
     Installed,
     ask_interpreter,
+    hardware_name,
     load_tokenizer,
     require_context,
     require_devices,
@@ -126,7 +127,7 @@ class VerlOpening(RunOpening[_Checked]):
         Versions of packages are those of the interpreter that runs verl.
         """
         files = self._write_data(checked, step)
-        gpu = f"{self._config.verl.ranks} for verl" if self._config.verl.device == "cuda" else None
+        gpu = hardware_name(self._config, checked.installed)
         here = describe_launch(after_step=step, gpu=gpu, sandbox=checked.sandbox)
         launch = replace(here, versions={**here.versions, **checked.installed.versions})
         data = files.digests | origin_facts(model_place(self._config.model.path))

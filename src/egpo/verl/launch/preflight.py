@@ -22,7 +22,7 @@ from egpo.support import BUILD_VERL, VERL_VERSION
 from egpo.verl.launch.command import cluster_access, verl_python
 from egpo.verl.launch.hosts import CPUS_PER_GPU, HOST_CODE, MEMORY_SHARE, STORAGE_UNITS, USUAL_WORKERS, Host
 from egpo.verl.launch.schema.known import leaves, schema
-from egpo.verl.launch.translation import Setting
+from egpo.verl.launch.translation import ROLLOUT, Setting
 from egpo.verl.settings import RUN_WITH
 
 _LIMIT_S = 180
@@ -42,16 +42,17 @@ missing = []
 if "egpo" in found and found.get("verl", tried) != tried:
     from egpo.verl.verl_names import missing_names
     missing = missing_names()
-gpus, memory, resources = 0, [], None
+gpus, memory, names, resources = 0, [], [], None
 if device == "cuda" and not address:
     import torch
     gpus = torch.cuda.device_count()
     memory = [torch.cuda.mem_get_info(index) for index in range(gpus)]
+    names = [torch.cuda.get_device_name(index) for index in range(gpus)]
 if address and "ray" in found:
     import ray
     ray.init(address=address, logging_level="ERROR", log_to_driver=False)
     resources = ray.cluster_resources()
-print("ANSWER" + json.dumps({"versions": found, "gpus": gpus, "memory": memory,
+print("ANSWER" + json.dumps({"versions": found, "gpus": gpus, "memory": memory, "names": names,
                             "resources": resources, "host": host, "missing": missing}))
 """
 )
@@ -61,8 +62,8 @@ print("ANSWER" + json.dumps({"versions": found, "gpus": gpus, "memory": memory,
 class Installed:
     """What verl's interpreter has: versions, GPUs of this machine, and `resources` of the cluster to join, if any.
 
-    `memory`: bytes of each GPU, free and in all. `host`: the machine by which verl is sized. `missing`: names that the
-    plug-in uses and this verl lacks; looked up only in versions that were not run.
+    `memory`: bytes of each GPU, free and in all; `names`: their names. `host`: the machine by which verl is sized.
+    `missing`: names that the plug-in uses and this verl lacks; looked up only in versions that were not run.
     """
 
     python: str
@@ -70,6 +71,7 @@ class Installed:
     gpus: int
     resources: Mapping[str, float] | None
     memory: Sequence[tuple[float, float]] = ()
+    names: Sequence[str] = ()
     host: Host | None = None
     missing: Sequence[str] = ()
 
@@ -96,6 +98,16 @@ def ask_interpreter(config: Config) -> Installed:
     held = json.loads(answer)
     least = min((total for _, total in held["memory"]), default=None)
     return Installed(python, **{**held, "host": Host(**held["host"], gpu_bytes=least)})
+
+
+def hardware_name(config: Config, installed: Installed) -> str | None:
+    """Return what the run's provenance calls its GPUs: `NVIDIA H200`, `8 x NVIDIA H200`; None on a CPU."""
+    if config.verl.device != "cuda":
+        return None
+    names, ranks = set(installed.names[: config.verl.ranks]), config.verl.ranks
+    if len(names) != 1:
+        return f"{ranks} for verl"
+    return names.pop() if ranks == 1 else f"{ranks} x {names.pop()}"
 
 
 def _no_answer(python: str, address: str, said: str) -> EgpoError:

@@ -5,12 +5,14 @@
 launch until it ends.
 """
 
+import json
 import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Literal
@@ -236,6 +238,7 @@ class LaunchMonitor:
         self._roster = Roster()
         self._shared: set[str] = set()
         self._log = _LogTail(places.log)
+        self._start = _Start(launch_id, places.starts)
         self._looked, self._asked = 0.0, 0.0
         self._logged_is_all = False
         """Whether every checkpoint had its metrics when verl was stopped: checkpoints that it saves later have none."""
@@ -249,6 +252,8 @@ class LaunchMonitor:
                 if self._mirror.take(self._feed.new()):
                     last_step = time.monotonic()
                     self._roster.forget()
+                    self._read_log()
+                    self._start.end(self._mirror.done)
                 if code is not None:
                     return self._ending("exited", code)
                 if self._may_stop(stops) or self._view.failure is not None:
@@ -287,10 +292,14 @@ class LaunchMonitor:
         self._shared |= shared_memory_of(self._processes.look())
         return stops.hurried
 
-    def _look(self) -> None:
+    def _read_log(self) -> None:
         for line in self._log.new():
             if stage := stage_of(line):
                 self._view.stage(stage)
+                self._start.take(stage)
+
+    def _look(self) -> None:
+        self._read_log()
         if time.monotonic() - self._looked > _PROCESSES_S:
             self._looked = time.monotonic()
             alive = self._processes.look()
@@ -309,6 +318,38 @@ class LaunchMonitor:
             self._mirror.forget_unlogged_checkpoints()
         self._places.metrics_of(self._launch_id).unlink(missing_ok=True)
         self._places.launch.unlink(missing_ok=True)
+
+
+class _Start:
+    """The start of a launch: when each stage began, in seconds since verl was started. It is written to a file when the
+    first step is recorded."""
+
+    def __init__(self, launch_id: str, path: Path) -> None:
+        self._launch_id, self._path = launch_id, path
+        self._time, self._began = datetime.now(UTC), time.monotonic()
+        self._stages: dict[str, float] = {}
+        self._has_ended = False
+
+    def take(self, stage: str) -> None:
+        self._stages.setdefault(stage, self._seconds())
+
+    def end(self, step: int) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
+        moment = self._time.isoformat(timespec="seconds")
+        line = {
+            "launch": self._launch_id,
+            "time": moment,
+            "stages": self._stages,
+            "step": step,
+            "seconds": self._seconds(),
+        }
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _seconds(self) -> float:
+        return round(time.monotonic() - self._began, 2)
 
 
 class _LogTail:
