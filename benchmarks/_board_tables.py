@@ -39,7 +39,7 @@ CONTENDERS = {
     "vLLM, no log-probabilities": "rollout alone",
     "TRL, vLLM colocated": "GRPOTrainer, use_vllm, vllm_mode=colocate; rollout with the transfer of the weights",
     "TRL, generate": "GRPOTrainer",
-    "verl": "",
+    "verl": "`egpo train` with engine=verl; rollout with the transfer of the weights",
     "unsloth": "",
 }
 PART_OF = {
@@ -48,13 +48,12 @@ PART_OF = {
     "vLLM, no log-probabilities": "vllm",
     "TRL, vLLM colocated": "trl-vllm",
     "TRL, generate": "trl",
+    "verl": "verl",
 }
 """The part of speed_board.py that measures a contender."""
 
 REASONS = {
     "multi-turn": "benchmarks/episodes.py has the comparison of episodes, on a CPU; its job has no GPU version yet",
-    "verl": "verl starts Ray, FSDP and vLLM as processes of its own, and pads batches without flash-attn: it does not "
-    "run inside this script; docs/verl.md has its seconds per step",
     "unsloth": "unsloth 2026.10.9 asks for TRL 1.15 at most and datasets below 5, beside the TRL 1.16 and datasets 5.2 "
     "of this board; it also needs xformers, bitsandbytes, torchao and cut_cross_entropy, built for the same torch",
 }

@@ -4,6 +4,7 @@ A word is a token. Every prompt ends with the opening tag, so that all responses
 """
 
 import random
+from collections.abc import Sequence
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -22,12 +23,14 @@ def prompts_of_words(num_prompts: int, num_tokens: int, vocabulary: int) -> list
     ]
 
 
-def make_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
-    """Return a tokenizer whose last word ends a response."""
+def make_tokenizer(vocabulary: int, special: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """Return a tokenizer whose last word ends a response. `special` tokens take the place of the words before it."""
     end = vocabulary - 1
-    numbers = {**TAGS, **{f"w{number}": number for number in range(len(TAGS), end)}, "<eos>": end}
+    numbers = {**TAGS, **{f"w{number}": number for number in range(len(TAGS), end - len(special))}, "<eos>": end}
+    numbers |= {token: end - 1 - place for place, token in enumerate(special)}
     words = Tokenizer(models.WordLevel(numbers, unk_token="w3"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.add_special_tokens(list(special))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
     tokenizer.chat_template = "{{ messages[0]['content'] }}"
     return tokenizer

@@ -1,4 +1,4 @@
-"""Measure the speed board: egpo beside vLLM, TRL, and TRL with vLLM colocated, on one GPU.
+"""Measure the speed board: egpo beside vLLM, TRL, TRL with vLLM colocated, and verl, on one GPU.
 
     python benchmarks/speed_board.py --out board.jsonl                       the core: two cells, three rounds each
     python benchmarks/speed_board.py --out board.jsonl --cell 1.7B           one factor changed; --cell all: every cell
@@ -12,6 +12,7 @@ Each part is a process with a time limit, so that a contender that fails or hang
     vllm       egpo and vLLM (rollouts with and without log-probabilities), in turn
     trl-vllm   egpo and TRL's GRPOTrainer with vLLM colocated, in turn
     trl        egpo and TRL's GRPOTrainer with `generate`, in turn
+    verl       verl by `egpo train`, as processes of its own, then egpo
     egpo       egpo alone, for cells in which two contenders do not fit into memory together
 
 A ratio is computed within one round of one process. Every measurement is appended to the file as soon as it is made.
@@ -32,14 +33,14 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import TemporaryDirectory, gettempdir
 
 from rich.console import Console
 
 import _board_tables as tables
 
 CORE = ("512", "64-1024")
-LIMIT_S = {"vllm": 250, "trl-vllm": 280, "trl": 420, "egpo": 240}
+LIMIT_S = {"vllm": 250, "trl-vllm": 280, "trl": 420, "verl": 300, "egpo": 240}
 WARM_UP_TOKENS = 64
 """Length of a peer's rows in the warm-up, which loads its kernels. Ours warms up with a whole step, because it captures
 its graphs then; vLLM captures its own when the engine starts."""
@@ -291,11 +292,29 @@ def measure_trl(cells: Sequence[str], log: Log, rounds: int, way: str) -> None:
         free()
 
 
+def measure_verl(cells: Sequence[str], log: Log, rounds: int) -> None:
+    import _gpu_job as jobs
+    import _verl_gpu_peer as peer
+
+    for name in cells:
+        write_limit(name, log)
+        cell, model = CELLS[name], weights_folder(CELLS[name])
+        with log.noting_failure(["verl"], [name]), TemporaryDirectory() as folder:
+            jobs.save_with_weights(cell.job(), jobs.make_model(cell.job()), model)
+            free()
+            for number, step in enumerate(peer.train(cell.job(), model, Path(folder), rounds + 1, cell.micro_rows)):
+                log.write("round", cell=name, contender="verl", round=number, **step)
+            differences = ["`egpo train` with engine=verl", *peer.differences(Path(folder)), *vllm_differences()]
+            write_setup(log, "verl", differences, peer.start_s(Path(folder)))
+        take_turns([Egpo(name, log)], rounds)
+
+
 PARTS: dict[str, Callable[[Sequence[str], Log, int], None]] = {
     "egpo": measure_egpo,
     "vllm": measure_vllm,
     "trl-vllm": lambda names, log, rounds: measure_trl(names, log, rounds, "vllm"),
     "trl": lambda names, log, rounds: measure_trl(names, log, rounds, "generate"),
+    "verl": measure_verl,
 }
 
 
@@ -342,7 +361,7 @@ def versions() -> dict[str, str]:
 
     found = {"GPU": torch.cuda.get_device_name(0), "Python": sys.version.split()[0], "torch": torch.__version__}
     found["egpo"] = egpo.__version__
-    for name in ("triton", "transformers", "vllm", "trl", "accelerate", "datasets"):
+    for name in ("triton", "transformers", "vllm", "trl", "accelerate", "datasets", "verl", "ray"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

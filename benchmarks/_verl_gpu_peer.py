@@ -1,0 +1,112 @@
+"""verl as the peer of a whole step: `egpo train` with engine=verl on a job of benchmarks/_gpu_job.py, one GPU.
+
+The same recipe as ours, with the settings that the launcher derives from the machine. verl's rows cannot be given
+lengths: a job must have one length, and a row of random words ends earlier by chance, about once in 150,000 tokens.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+import _gpu_job as jobs
+import _words
+
+HERE = Path(__file__).parent
+LAUNCH_S = 240
+"""The time limit of a launch, which takes most of it."""
+
+
+SPECIAL = ("\n", "<|im_end|>")
+"""Tokens that verl's agent loop asks of every tokenizer of a Qwen model."""
+
+
+def recipe(job: jobs.Job, model: Path, runs: Path, steps: int, micro_rows: int) -> dict[str, object]:
+    """Return the recipe of a job. `model` is a folder with weights."""
+    if job.shortest != job.longest:
+        raise ValueError("verl's rows cannot be given lengths")
+    return {
+        "name": "verl",
+        "runs": str(runs),
+        "engine": "verl",
+        "verl": {"gpus": 1},
+        "steps": steps,
+        "model": {"path": str(model), "dtype": "bfloat16"},
+        "task": {"name": "_words:Words", "settings": {"texts": job.texts()}},
+        "rollout": {
+            "prompts": job.prompts,
+            "n": job.group,
+            "max_prompt_tokens": job.prompt_tokens,
+            "max_response_tokens": job.longest,
+        },
+        "algorithm": {"estimator": "grpo"},
+        "update": {"lr": 1e-6, "micro_tokens": micro_rows * (job.prompt_tokens + job.longest)},
+        "validation": {"every": 0},
+        "watch": {"rollouts_every": 0},
+        "checkpoints": {"every": steps + 1},
+    }
+
+
+def train(job: jobs.Job, model: Path, folder: Path, steps: int, micro_rows: int) -> Iterator[dict[str, object]]:
+    """Train for some steps, and yield seconds by stage, tokens and the trainer's peak GiB of each.
+
+    The rollout includes the transfer of the weights, as in TRL's."""
+    model = _with_special_tokens(job, model, folder / "model")
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe(job, model, folder / "runs", steps, micro_rows)))
+    subprocess.run([sys.executable, "-m", "egpo", "train", str(path)], env=_environment(), check=True, timeout=LAUNCH_S)
+    run = folder / "runs" / "verl"
+    metrics, timings = (
+        [json.loads(line) for line in (run / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("metrics", "timings")
+    )
+    for measured, times in zip(metrics, timings, strict=True):
+        seconds = {stage.removeprefix("timing_s/"): value for stage, value in times.items() if "timing_s/" in stage}
+        rollout, update = seconds["gen"] + seconds["update_weights"], seconds["update_actor"]
+        yield {
+            "rollout": rollout,
+            "update": update,
+            "between": seconds["step"] - rollout - update,
+            "step": seconds["step"],
+            "stages": seconds,
+            "tokens": round(measured["response_length/mean"] * job.rows),
+            "gib": times["actor/perf/max_memory_allocated_gb"],
+        }
+
+
+def _with_special_tokens(job: jobs.Job, model: Path, folder: Path) -> Path:
+    """Return a folder with links to a model's weights, and a tokenizer that verl accepts."""
+    folder.mkdir()
+    for file in model.iterdir():
+        if not file.name.startswith("tokenizer"):
+            (folder / file.name).symlink_to(file)
+    _words.make_tokenizer(job.vocabulary, SPECIAL).save_pretrained(folder)
+    return folder
+
+
+def _environment() -> dict[str, str]:
+    known = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": known}
+
+
+def start_s(folder: Path) -> float:
+    """Return the seconds from the start of verl until its first step was recorded."""
+    text = (folder / "runs" / "verl" / "verl" / "starts.jsonl").read_text()
+    return json.loads(text.splitlines()[-1])["seconds"]
+
+
+def differences(folder: Path) -> list[str]:
+    """Return what the launcher set because of this machine, and what the columns mean for verl."""
+    told = subprocess.run(
+        [sys.executable, "-m", "egpo", "train", str(folder / "recipe.yaml"), "--dry-run"],
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stdout
+    machine = [" ".join(line.split()) for line in told.splitlines() if "this machine" in line]
+    return [*machine, "processes of its own, before our rounds", "GiB is the trainer's alone"]
