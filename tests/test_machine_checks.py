@@ -99,7 +99,7 @@ ONE_H200 = {
 @pytest.mark.parametrize(
     ("vllm", "answer", "state", "found"),
     [
-        ("0.25.1", ONE_H200, "green", r"1 x NVIDIA H200 \(100 of 139 GiB free\); no flash-attn: batches are padded"),
+        ("0.25.1", ONE_H200, "green", r"1 x NVIDIA H200 \(100 of 139 GiB free\); no flash-attn: egpo_packed, and"),
         ("0.24.0", ONE_H200, "amber", r"vllm 0\.24\.0, run with 0\.25\.1"),
         ("0.25.1", {**ONE_H200, "gpus": []}, "red", r"torch 2\.11\.0\+cu130 finds no GPU"),
         ("0.25.1", "OSError: libcudart", "red", "libcudart"),

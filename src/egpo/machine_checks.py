@@ -24,6 +24,7 @@ from egpo.processes.commands import run_limited
 from egpo.support import (
     BUILD_VERL,
     FAST_ARCHITECTURES,
+    PACKED_ATTENTION,
     PYTHON_VERSIONS,
     PYTHONS,
     RAY,
@@ -272,7 +273,10 @@ def check_verl_on_gpus() -> Check:
 
 def _described_gpus(name: str, answer: dict[str, Any]) -> Check:
     free = ", ".join(f"{free / GIB:.0f} of {total / GIB:.0f} GiB free" for free, total in answer["bytes"])
-    attention = "flash-attn" if answer["flash_attention"] else "no flash-attn: batches are padded, attention is sdpa"
+    without = (
+        f"no flash-attn: {PACKED_ATTENTION}, and for other models than {', '.join(FAST_ARCHITECTURES)} padded sdpa"
+    )
+    attention = "flash-attn" if answer["flash_attention"] else without
     found = f"{len(answer['gpus'])} x {answer['gpus'][0]} ({free}); {attention}"
     wanted = {"verl": VERL_VERSION, "vllm": VLLM_GPU_VERSION, "torch": TORCH_GPU_VERSION}
     here = {"verl": _version("verl"), "vllm": _version("vllm"), "torch": str(answer["torch"]).partition("+")[0]}

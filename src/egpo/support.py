@@ -3,7 +3,9 @@
 The pins in `pyproject.toml` and `environments/` must agree with the versions here (tests/test_support.py).
 """
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 """The versions on which the core tests were run (`make matrix`; docs/installation.md)."""
@@ -47,3 +49,19 @@ MASTER_BYTES = 4
 def optimizer_bytes(weight_bytes: int) -> int:
     """Return the bytes that AdamW keeps per trained weight of `weight_bytes` bytes (float32: 4, bfloat16: 2)."""
     return MOMENT_BYTES + (MASTER_BYTES if weight_bytes < 4 else 0)
+
+
+PACKED_ATTENTION = "egpo_packed"
+"""The name under which `egpo.verl.packed_attention` is registered with transformers."""
+
+
+def unsupported_attention(options: Mapping[str, Any], longest: int) -> Iterator[str]:
+    """Yield the features of a layer's attention that the package's own functions do not compute, from the options that
+    transformers passes. A window that is longer than every sequence has no effect, and is allowed."""
+    window = options.get("sliding_window")
+    if window is not None and window < longest:
+        yield f"a sliding window of {window} tokens"
+    if options.get("softcap") is not None:
+        yield "capped scores"
+    if options.get("s_aux") is not None:
+        yield "attention sinks"

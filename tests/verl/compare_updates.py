@@ -49,6 +49,11 @@ ACTOR, TEMPERATURE = "actor_rollout_ref.actor", "actor_rollout_ref.rollout.tempe
 FAST = {f"{ACTOR}.optim.lr": 1e-4}
 KL = {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_coef": 0.1}
 SEQUENCE_MEAN = {f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"}
+PADDED = {
+    "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
+    "actor_rollout_ref.model.use_remove_padding": False,
+}
+"""The other cases run without padding, with the plug-in's attention (`egpo.verl.packed_attention`)."""
 CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "token_mean": (FAST, ["grpo", "egpo"]),
     "sequence_mean_with_kl": ({**FAST, **KL, **SEQUENCE_MEAN}, ["egpo_calibrated", "egpo"]),
@@ -65,6 +70,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         ["token_entropy", "egpo_calibrated"],
     ),
+    "padded": ({**FAST, **PADDED}, ["grpo", "egpo"]),
     # A group of each batch has no sampled tokens: its environment could not start.
     "rows_without_tokens": ({**FAST, **SEQUENCE_MEAN}, ["grpo-episodes", "egpo-episodes"]),
     "bfloat16": ({**FAST, **BFLOAT16}, ["egpo", "egpo_calibrated"]),

@@ -66,7 +66,7 @@ def run(settings: Mapping[str, Any], records: list[Recorded], device: Device) ->
     and the moments of AdamW were after it. `matmul_error`: see there."""
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
-    config = _config_of({**settings, "trainer.device": device})
+    config = config_of({**settings, "trainer.device": device})
     section, uses_reference = config.actor_rollout_ref, config.actor_rollout_ref.actor.use_kl_loss
     reference = ActorRolloutRefWorker(section, role="ref") if uses_reference else None
     worker = ActorRolloutRefWorker(section, role="actor")
@@ -83,7 +83,8 @@ def matmul_error(device: str) -> float:
     return float(((one @ other).double() - exact).norm() / exact.norm())
 
 
-def _config_of(settings: Mapping[str, Any]) -> Any:
+def config_of(settings: Mapping[str, Any]) -> Any:
+    """Return verl's configuration with the settings that a CPU needs, the small ones above, and these."""
     from hydra import compose, initialize_config_module
 
     values = {**OVERRIDES, **SMALL, "actor_rollout_ref.model.path": resolve_model("egpo-tiny"), **settings}
@@ -101,18 +102,11 @@ def _step(worker: Any, reference: Any, section: Any, recorded: Recorded) -> dict
     """As `_step_once` of verl's trainer: old and reference log-probabilities, then the update."""
     from verl.utils import tensordict_utils as tu
 
-    batch, actor = _batch_of(recorded), section.actor
-    batch["old_log_probs"] = _logp(worker.compute_log_prob, batch, section)
+    batch = _batch_of(recorded)
+    batch["old_log_probs"] = logp_of(worker.compute_log_prob, batch, section)
     if reference is not None:
-        batch["ref_log_prob"] = _logp(reference.compute_ref_log_prob, batch, section)
-    size = actor.ppo_mini_batch_size * section.rollout.n
-    used = batch.clone()
-    tu.assign_non_tensor(
-        used, global_batch_size=size, mini_batch_size=size, epochs=actor.ppo_epochs, seed=0,
-        dataloader_kwargs={"shuffle": False}, temperature=section.rollout.temperature,
-        calculate_entropy=actor.calculate_entropy or actor.entropy_coeff != 0,
-    )  # fmt: skip
-    metrics = tu.get(worker.update_actor(used), "metrics")
+        batch["ref_log_prob"] = logp_of(reference.compute_ref_log_prob, batch, section)
+    metrics = tu.get(update(worker, batch, section), "metrics")
     means = {name.removeprefix("actor/"): sum(map(float, values)) / len(values) for name, values in metrics.items()}
     found = {"metrics": {f"actor/{name}": value for name, value in means.items()}, **_state_of(worker.actor.engine)}
     for ours, theirs in {"logp_BT": "old_log_probs", "reference_BT": "ref_log_prob"}.items():
@@ -121,7 +115,23 @@ def _step(worker: Any, reference: Any, section: Any, recorded: Recorded) -> dict
     return found
 
 
-def _logp(compute: Any, batch: Any, section: Any) -> Any:
+def update(worker: Any, batch: Any, section: Any) -> Any:
+    """Take verl's optimizer steps on a batch with old log-probabilities. Returns what its worker returns."""
+    from verl.utils import tensordict_utils as tu
+
+    actor = section.actor
+    size = actor.ppo_mini_batch_size * section.rollout.n
+    used = batch.clone()
+    tu.assign_non_tensor(
+        used, global_batch_size=size, mini_batch_size=size, epochs=actor.ppo_epochs, seed=0,
+        dataloader_kwargs={"shuffle": False}, temperature=section.rollout.temperature,
+        calculate_entropy=actor.calculate_entropy or actor.entropy_coeff != 0,
+    )  # fmt: skip
+    return worker.update_actor(used)
+
+
+def logp_of(compute: Any, batch: Any, section: Any) -> Any:
+    """Return the log-probabilities that a worker computes for the responses of a batch, jagged."""
     from verl.utils import tensordict_utils as tu
     from verl.workers.utils.padding import response_from_nested
 
@@ -131,9 +141,7 @@ def _logp(compute: Any, batch: Any, section: Any) -> Any:
 
 
 def _batch_of(recorded: Recorded) -> Any:
-    """A batch as verl keeps it: jagged tensors, without padding."""
-    from tensordict import TensorDict
-
+    """A recorded batch as verl keeps it: without padding."""
     rows: list[dict[str, torch.Tensor]] = []
     for row, mask_T in enumerate(recorded.mask_BT):
         # An episode that could not start has one token, which is not trained on.
@@ -144,6 +152,13 @@ def _batch_of(recorded: Recorded) -> Any:
         tokens = torch.cat([prompt, response])
         rows.append({"prompts": prompt, "responses": response, "input_ids": tokens, "advantages": advantage,
                      "position_ids": torch.arange(len(tokens)), "response_mask": mask, "loss_mask": mask})  # fmt: skip
+    return jagged_batch(rows)
+
+
+def jagged_batch(rows: list[dict[str, torch.Tensor]]) -> Any:
+    """Return a batch of responses as verl keeps it, of one tensor per row and name."""
+    from tensordict import TensorDict
+
     tables = {name: [row[name] for row in rows] for name in rows[0]}
     jagged = {name: torch.nested.as_nested_tensor(table, layout=torch.jagged) for name, table in tables.items()}
     return TensorDict(jagged, batch_size=len(rows))
@@ -165,8 +180,8 @@ def _whole(tensor: Any) -> torch.Tensor:
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu().clone()
 
 
-def main() -> None:
-    folder, device = Path(sys.argv[1]), sys.argv[2]
+def begin_process(device: str) -> None:
+    """Let this process be the only rank of verl's workers."""
     if device == "cpu":
         torch.set_num_threads(1)
     with socket.socket() as probe:
@@ -174,6 +189,11 @@ def main() -> None:
         port = probe.getsockname()[1]
     os.environ |= {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     os.environ["MASTER_PORT"] = str(port)
+
+
+def main() -> None:
+    folder, device = Path(sys.argv[1]), sys.argv[2]
+    begin_process(device)
     for name, (settings, paths) in json.loads((folder / "cases.json").read_text()).items():
         torch.save(run(settings, [read_record(Path(path)) for path in paths], device), folder / f"{name}.pt")
 

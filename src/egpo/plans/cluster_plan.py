@@ -44,7 +44,7 @@ class Assumptions:
     shared_prompts: float = 0
     """1: the responses of a group share the prompt in a pass, as in the embedded engine. 0: each row has its own."""
     padding: float = 1.0
-    """Tokens of a pass, with padding, for each real token: 1 with flash-attn."""
+    """Tokens of a pass, with padding, for each real token: 1 with flash-attn or `egpo_packed`."""
     overhead_s: float = 12.0
     """Seconds of a step beside its work: Ray, waiting, sleep, wake. egpo-tiny on one H200 took 11 to 14 s in all."""
     log_probs: float = 1

@@ -8,6 +8,7 @@ Plug-in. Input: verl's batch. Output: advantages, metrics, dumps of responses. I
 - `overrides.py`, `imports.py`: accept our keys on verl's command line; run code after a module is imported
 - `trainers.py`: verl's trainers with our steps; `rows.py`: the batch; `measures.py`: entropy per segment, metrics
 - `estimators.py`, `losses.py`: our estimators and loss forms as verl calls them, and which ones verl has itself
+- `packed_attention.py`: attention for batches without padding, where flash-attn is not installed
 - `control.py`: the weight of the entropy term, step by step; `dumps.py`: responses and batches on disk
 - `reward.py`, `hybrid_manager.py`: our rewards as verl calls them; `validation.py`: metrics without failed responses
 - `agent_loop.py`: the agent loop `egpo` plays episodes of environments; `episode_player.py`: the same without verl

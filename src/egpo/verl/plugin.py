@@ -1,7 +1,7 @@
 """The plug-in's entry point: verl imports this module in each of its processes (entry point group `verl.plugins`).
 
-The table `HOOKS` maps a module of verl or Hydra to a function that is called after its import. So estimators and
-trainers are registered only in processes that use them, and importing this module is cheap.
+The table `HOOKS` maps a module of verl, Hydra or transformers to a function that is called after its import. So
+estimators and trainers are registered only in processes that use them, and importing this module is cheap.
 
 verl catches an exception of a plug-in and logs it at debug level. Therefore errors are printed here, and a command line
 that uses the plug-in ends at once (by `SystemExit`, which verl does not catch). An error in a hook is outside verl's
@@ -128,8 +128,15 @@ def _register_agent_loops(_: ModuleType) -> None:
     register_agent_loop()
 
 
+def _register_attention(modeling_utils: ModuleType) -> None:
+    from egpo.verl.packed_attention import register_attention
+
+    register_attention(modeling_utils)
+
+
 HOOKS = {
     "hydra.core.override_parser.overrides_parser": _accept_our_keys,
+    "transformers.modeling_utils": _register_attention,
     "verl.experimental.agent_loop": _register_agent_loops,
     "verl.experimental.reward_loop.reward_manager": _register_reward_managers,
     "verl.trainer.ppo.core_algos": _register_estimators,

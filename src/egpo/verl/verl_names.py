@@ -1,4 +1,4 @@
-"""The names of verl, TransferQueue and Hydra that the plug-in uses, and a check that an installed verl has them.
+"""The names of verl, TransferQueue, transformers and Hydra that the plug-in uses, and a check of an installed verl.
 
 The plug-in was run with `VERL_VERSION`. Another version may have moved or renamed what the plug-in replaces or calls:
 `missing_names` finds this in the source files, without importing them. That a name exists does not mean that it still
@@ -15,6 +15,9 @@ from pathlib import Path
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "hydra.core.override_parser.overrides_parser": ("OverridesParser.parse_overrides",),
+    "transformers.integrations.sdpa_attention": ("sdpa_attention_forward",),
+    "transformers.masking_utils": ("AttentionMaskInterface", "sdpa_mask"),
+    "transformers.modeling_utils": ("AttentionInterface",),
     "transfer_queue": ("KVBatchMeta", "kv_batch_get"),
     "verl": ("DataProto",),
     "verl.experimental.agent_loop.agent_loop": (
@@ -76,6 +79,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         "TRAINER_REGISTRY",
     ),
     "verl.utils.config": ("omega_conf_to_dataclass",),
+    "verl.utils.ulysses": ("get_ulysses_sequence_parallel_world_size",),
     "verl.workers.utils.losses": ("ppo_loss",),
 }
 """Module -> the names that the plug-in replaces, calls, derives from or reads there."""

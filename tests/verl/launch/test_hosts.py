@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from egpo.errors import InputError
+from egpo.support import PACKED_ATTENTION
 from egpo.verl.launch.command import command
 from egpo.verl.launch.dry_run import dry_run, planned_command, planned_settings
 from egpo.verl.launch.hosts import (
+    ATTENTION,
     CACHE_BYTES,
     COMPILATION,
     CPUS_PER_GPU,
@@ -23,6 +25,7 @@ from egpo.verl.launch.hosts import (
     largest_cache_bytes,
     look_at_host,
     memory_share,
+    plain_shape,
     processes_for,
 )
 from egpo.verl.launch.preflight import Installed, require_devices, require_free_gpus
@@ -38,7 +41,7 @@ LARGE_HOST = Host(96, flash_attention=True, memory_bytes=1024 * GIB, gpu_bytes=7
 
 _MODEL, _ROLLOUT, _RAY = "actor_rollout_ref.model", "actor_rollout_ref.rollout", "ray_kwargs.ray_init"
 BY_HAND = {
-    f"{_MODEL}.override_config.attn_implementation",
+    ATTENTION,
     f"{_MODEL}.use_remove_padding",
     f"{_RAY}.include_dashboard",
     f"{_RAY}.num_cpus",
@@ -61,8 +64,8 @@ def settings(host, *overrides):
 def test_one_gpu_with_few_cores_needs_no_setting_by_hand(host):
     keys = settings(host, *ONE_GPU)
     assert set(keys) >= BY_HAND
-    assert keys[f"{_MODEL}.override_config.attn_implementation"] == "sdpa"
-    assert keys[f"{_MODEL}.use_remove_padding"] is False
+    assert keys[ATTENTION] == PACKED_ATTENTION
+    assert keys[f"{_MODEL}.use_remove_padding"] is True
     workers = (keys["reward.num_workers"], keys[f"{_ROLLOUT}.agent.num_workers"])
     assert workers == ((2, 4) if host is MIDDLE_HOST else (1, 1))
     assert keys["transfer_queue.backend.SimpleStorage.num_data_storage_units"] == 1
@@ -92,16 +95,23 @@ def test_what_the_user_sets_wins():
         "reward.num_workers": 5,
         f"{_ROLLOUT}.agent.num_workers": 6,
         f"{_ROLLOUT}.gpu_memory_utilization": 0.7,
-        f"{_MODEL}.use_remove_padding": True,
+        f"{_MODEL}.use_remove_padding": False,
     }
     keys = settings(SMALL_HOST, *ONE_GPU, *(f"verl.{key}={json.dumps(value)}" for key, value in chosen.items()))
     assert {key: keys[key] for key in chosen} == chosen
 
 
+@pytest.mark.parametrize("shape", [{"model_type": "gemma3_text"}, {"model_type": "qwen2", "use_sliding_window": True}])
+def test_batches_are_padded_where_packed_attention_does_not_fit(shape, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    keys = settings(SMALL_HOST, *ONE_GPU, f"model.path={tmp_path}")
+    assert keys[ATTENTION] == "sdpa"
+    assert keys[f"{_MODEL}.use_remove_padding"] is False
+
+
 def test_an_attention_of_the_user_keeps_batches_without_padding():
-    key = f"{_MODEL}.override_config.attn_implementation"
-    keys = settings(SMALL_HOST, *ONE_GPU, f"verl.{key}=flash_attention_3")
-    assert keys[key] == "flash_attention_3"
+    keys = settings(SMALL_HOST, *ONE_GPU, f"verl.{ATTENTION}=flash_attention_3")
+    assert keys[ATTENTION] == "flash_attention_3"
     assert f"{_MODEL}.use_remove_padding" not in keys
 
 
@@ -187,7 +197,7 @@ def test_vllm_measures_its_cache_where_its_size_is_not_known_or_not_smaller(tmp_
 
 
 def test_the_cache_of_a_model_on_a_hub_is_not_known():
-    assert largest_cache_bytes(small(*ONE_GPU), "Qwen/Qwen3-0.6B", 1000) is None
+    assert largest_cache_bytes(small(*ONE_GPU), plain_shape("Qwen/Qwen3-0.6B"), 1000) is None
 
 
 def test_vllm_compiles_nothing_on_few_cores():

@@ -14,7 +14,7 @@ from egpo.errors import ConfigError
 from egpo.runs.folder import RunFolder
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import planned_files
-from egpo.verl.launch.refusals import OURS_ALONE, refuse_what_verl_lacks
+from egpo.verl.launch.refusals import OURS_ALONE, TENSOR_PARALLEL, refuse_what_verl_lacks
 from egpo.verl.launch.schema.known import schema
 from egpo.verl.launch.translation import LOSS_MODE, tensor_parallel, translate
 from egpo.verl.settings import read_settings
@@ -286,8 +286,10 @@ def test_every_refusal_is_told_at_once():
 
 
 def test_what_is_refused_because_the_launcher_sets_it_is_set_by_the_launcher():
-    """Or nobody could set it."""
-    assert set(OURS_ALONE) <= set(translated(start=2))
+    """Or nobody could set it. vLLM's name for the tensor-parallel size stands for verl's."""
+    of_vllm = {key for key in OURS_ALONE if ".engine_kwargs.vllm." in key}
+    assert of_vllm == {"actor_rollout_ref.rollout.engine_kwargs.vllm.tensor_parallel_size"}
+    assert set(OURS_ALONE) - of_vllm | {TENSOR_PARALLEL} <= set(translated(start=2))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from transformers import AttentionInterface
 
 from egpo.errors import InputError
 from egpo.local.models.packs import GroupRectangle, PackLayout
+from egpo.support import unsupported_attention
 
 ATTENTION_NAME = "egpo"
 """The name in a model's `_attn_implementation`. transformers builds no mask for a name that it does not define."""
@@ -58,14 +59,7 @@ def attend_pack(query: Tensor, key: Tensor, value: Tensor, layout: PackLayout, s
 
 
 def _require_plain(options: dict[str, Any], longest: int) -> None:
-    """Raise InputError if the attention has an unsupported feature. A window longer than every sequence is allowed."""
-    window = options.get("sliding_window")
-    faults = {
-        f"a sliding window of {window} tokens": window is not None and window < longest,
-        "capped scores": options.get("softcap") is not None,
-        "attention sinks": options.get("s_aux") is not None,
-    }
-    for fault in (fault for fault, found in faults.items() if found):
+    for fault in unsupported_attention(options, longest):
         raise InputError(f"the model's attention has {fault}", where="model", fix="use engine=verl for this model")
 
 

@@ -4,6 +4,8 @@
 the user's own settings. A key with `+` is one that verl's files do not declare.
 """
 
+from egpo.support import PACKED_ATTENTION
+
 ENVIRONMENT: dict[str, str] = {
     # Every process of verl uses the CPU platform. FSDP engines are registered for "cuda" and "npu", but work on it.
     "VERL_USE_EXTERNAL_MODULES": "egpo.verl.cpu.register",
@@ -41,9 +43,9 @@ OVERRIDES: dict[str, str | int | float | bool] = {
     "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     "data.dataloader_num_workers": 0,
     "reward.num_workers": 1,
-    # GPU kernels are off: flash attention, and the padding-free layout that needs it.
-    f"+{_MODEL}.override_config.attn_implementation": "sdpa",
-    f"{_MODEL}.use_remove_padding": False,
+    # flash-attn needs a GPU. Batches without padding need an attention that knows where each sequence ends.
+    f"+{_MODEL}.override_config.attn_implementation": PACKED_ATTENTION,
+    f"{_MODEL}.use_remove_padding": True,
     f"{_MODEL}.enable_gradient_checkpointing": False,
     # FSDP1 needs an accelerator. Compiling takes longer than a debugging run.
     f"{_ACTOR}.strategy": "fsdp2",

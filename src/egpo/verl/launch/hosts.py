@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from egpo.gpus import read_gpus
 from egpo.processes.commands import run_limited
-from egpo.support import FAST_ARCHITECTURES, GRADIENT_BYTES, MOMENT_BYTES
+from egpo.support import FAST_ARCHITECTURES, GRADIENT_BYTES, MOMENT_BYTES, PACKED_ATTENTION
 
 if TYPE_CHECKING:
     from egpo.config import Config
@@ -151,20 +151,29 @@ def memory_share(gpu_bytes: float, weights: float, ranks: int) -> float:
     return max(0.1, min(USUAL_SHARE, int(left * 20) / 20))
 
 
-def largest_cache_bytes(config: "Config", model: str, room: int) -> float | None:
-    """Return the size of vLLM's cache of keys and values for the largest batch, whose sequences have `room` tokens.
-
-    None where the batch is divided among several GPUs, or if the model has no plain attention in every layer, or no
-    folder.
-    """
+def plain_shape(model: str) -> Mapping[str, Any] | None:
+    """Return the config.json of a model folder whose layers all have plain causal attention; None for another model, or
+    if there is no such folder."""
     try:
         shape = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+        known = shape["model_type"] in FAST_ARCHITECTURES and not shape.get("use_sliding_window")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return shape if known else None
+
+
+def largest_cache_bytes(config: "Config", shape: Mapping[str, Any] | None, room: int) -> float | None:
+    """Return the size of vLLM's cache of keys and values for the largest batch, whose sequences have `room` tokens.
+
+    None where the batch is divided among several GPUs, or if the model has no plain attention in every layer.
+    """
+    if shape is None or config.verl.ranks > 1:
+        return None
+    try:
         heads = shape.get("num_key_value_heads") or shape["num_attention_heads"]
         head = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
-        if shape["model_type"] not in FAST_ARCHITECTURES or shape.get("use_sliding_window") or config.verl.ranks > 1:
-            return None
         per_token = 2 * shape["num_hidden_layers"] * heads * head * (4 if config.model.dtype == "float32" else 2)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return None
     validation = config.validation
     rows = [config.rollout.prompts * config.rollout.n, validation.problems * validation.n if validation.every else 0]
@@ -194,16 +203,19 @@ def _memory_settings(
         yield MEMORY_SHARE, share
 
 
-def host_settings(config: "Config", host: Host, weights: float, cache: float | None) -> Iterator[tuple[str, Any]]:
+def host_settings(
+    config: "Config", host: Host, weights: float, cache: float | None, *, packs: bool
+) -> Iterator[tuple[str, Any]]:
     """Yield keys of verl with the values that this machine needs.
 
-    `weights` is the model's number of weights, `cache` what `largest_cache_bytes` returns for it.
+    `weights` is the model's number of weights, `cache` what `largest_cache_bytes` returns for it, `packs` whether its
+    attention can be computed without padding and without flash-attn.
     """
     verl = config.verl
-    # Without flash-attn, verl's default attention fails at the start, and so do batches without padding.
+    # Without flash-attn, verl's default attention fails at the start.
     if not host.flash_attention and _given(verl.raw, ATTENTION) is None:
-        yield ATTENTION, "sdpa"
-        yield f"{_MODEL}.use_remove_padding", False
+        yield ATTENTION, PACKED_ATTENTION if packs else "sdpa"
+        yield f"{_MODEL}.use_remove_padding", packs
     if host.gpu_bytes is not None:
         yield from _memory_settings(config, host.gpu_bytes, weights, cache)
     if verl.address is not None:  # the sizes of a cluster are those of its nodes, set by `ray start`

@@ -15,7 +15,7 @@ from typing import Any
 from egpo.config import Config
 from egpo.config.machine import require_model_place
 from egpo.verl.cpu import launch_settings as cpu
-from egpo.verl.launch.hosts import USUAL_WORKERS, Host, host_settings, largest_cache_bytes
+from egpo.verl.launch.hosts import USUAL_WORKERS, Host, host_settings, largest_cache_bytes, plain_shape
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import ProblemFiles
 from egpo.verl.launch.schema.known import leaves
@@ -383,8 +383,9 @@ def settings_of_host(config: Config, host: Host | None, longest_prompt: int) -> 
     """Yield what verl needs on this machine with GPUs: the numbers of processes, memory and attention (`hosts.py`)."""
     if host is not None and config.verl.device == "cuda":
         model = model_place(config.model.path)
-        cache = largest_cache_bytes(config, model, longest_prompt + config.rollout.max_response_tokens)
-        for key, value in host_settings(config, host, num_weights(model), cache):
+        shape = plain_shape(model)
+        cache = largest_cache_bytes(config, shape, longest_prompt + config.rollout.max_response_tokens)
+        for key, value in host_settings(config, host, num_weights(model), cache, packs=shape is not None):
             yield Setting(key, value, f"this machine: {host.reason(key)}")
 
 
