@@ -1,7 +1,7 @@
 """verl as the peer of a whole step: `egpo train` with engine=verl on a job of benchmarks/_gpu_job.py, one GPU.
 
 The same recipe as ours, with the settings that the launcher derives from the machine. verl's rows cannot be given
-lengths: a job must have one length, and a row of random words ends earlier by chance, about once in 150,000 tokens.
+lengths: a job must have one length, to which vLLM samples every row (`ignore_eos`).
 """
 
 import json
@@ -25,17 +25,19 @@ SPECIAL = ("\n", "<|im_end|>")
 """Tokens that verl's agent loop asks of every tokenizer of a Qwen model."""
 
 
-def recipe(job: jobs.Job, model: Path, runs: Path, steps: int, micro_rows: int) -> dict[str, object]:
-    """Return the recipe of a job. `model` is a folder with weights."""
+def recipe(
+    job: jobs.Job, model: Path, runs: Path, steps: int, micro_rows: int, device: str = "cuda"
+) -> dict[str, object]:
+    """Return the recipe of a job. `model` is a folder with weights. On a CPU it rehearses the benchmark."""
     if job.shortest != job.longest:
         raise ValueError("verl's rows cannot be given lengths")
     return {
         "name": "verl",
         "runs": str(runs),
         "engine": "verl",
-        "verl": {"gpus": 1},
+        "verl": {"gpus": 1, "device": device, "actor_rollout_ref": {"rollout": {"ignore_eos": True}}},
         "steps": steps,
-        "model": {"path": str(model), "dtype": "bfloat16"},
+        "model": {"path": str(model), "dtype": "bfloat16" if device == "cuda" else "float32"},
         "task": {"name": "_words:Words", "settings": {"texts": job.texts()}},
         "rollout": {
             "prompts": job.prompts,
@@ -51,13 +53,15 @@ def recipe(job: jobs.Job, model: Path, runs: Path, steps: int, micro_rows: int) 
     }
 
 
-def train(job: jobs.Job, model: Path, folder: Path, steps: int, micro_rows: int) -> Iterator[dict[str, object]]:
+def train(
+    job: jobs.Job, model: Path, folder: Path, steps: int, micro_rows: int, device: str = "cuda"
+) -> Iterator[dict[str, object]]:
     """Train for some steps, and yield seconds by stage, tokens and the trainer's peak GiB of each.
 
     The rollout includes the transfer of the weights, as in TRL's."""
     model = _with_special_tokens(job, model, folder / "model")
     path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(recipe(job, model, folder / "runs", steps, micro_rows)))
+    path.write_text(yaml.safe_dump(recipe(job, model, folder / "runs", steps, micro_rows, device)))
     subprocess.run([sys.executable, "-m", "egpo", "train", str(path)], env=_environment(), check=True, timeout=LAUNCH_S)
     run = folder / "runs" / "verl"
     metrics, timings = (
@@ -74,7 +78,7 @@ def train(job: jobs.Job, model: Path, folder: Path, steps: int, micro_rows: int)
             "step": seconds["step"],
             "stages": seconds,
             "tokens": round(measured["response_length/mean"] * job.rows),
-            "gib": times["actor/perf/max_memory_allocated_gb"],
+            "gib": times.get("actor/perf/max_memory_allocated_gb"),
         }
 
 
