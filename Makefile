@@ -182,7 +182,7 @@ $(VERL_READY): environments/verl/requirements.txt pyproject.toml
 
 bench: $(READY) system .env-verl-rewards/.ready $(TRL_READY)
 	@for script in benchmarks/[!_]*.py; do \
-		case $$script in */interleaved.py) continue;; esac; \
+		case $$script in */interleaved.py|*/gpu_sitting.py) continue;; esac; \
 		echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 # On a machine with a GPU, with the torch that is installed there: the tests of GPUs, and those of the embedded engine
