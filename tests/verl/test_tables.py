@@ -18,7 +18,7 @@ from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base  # noqa: E402
 
 from egpo.advantages import Signals, grpo  # noqa: E402
 from egpo.errors import ConfigError  # noqa: E402
-from egpo.verl.trainers import EgpoColocateAsync, EgpoSync, EntropyTrainer  # noqa: E402
+from egpo.verl.trainers import POLL_S, EgpoColocateAsync, EgpoSync, EntropyTrainer  # noqa: E402
 
 
 def config_of(*overrides):
@@ -47,6 +47,12 @@ REFUSALS = [
 def test_a_trainer_of_ours_refuses_before_it_is_built(overrides, message):
     with pytest.raises(ConfigError, match=message):
         EgpoSync(config_of("algorithm.adv_estimator=egpo", *overrides))
+
+
+def test_a_trainer_that_uses_ours_waits_less_for_responses_and_another_as_before():
+    ours, stock = (EgpoSync(config_of(f"algorithm.adv_estimator={name}")) for name in ("egpo", "grpo"))
+    assert ours.replay_buffer.poll_interval == POLL_S
+    assert stock.replay_buffer.poll_interval > POLL_S
 
 
 SEPARATE = [

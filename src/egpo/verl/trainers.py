@@ -48,6 +48,9 @@ from egpo.verl.settings import RUN_WITH, VERLS_OWN, installed_version, is_due
 from egpo.verl.validation import ExpectedCounts, Information, judged_validation
 from egpo.version import __version__
 
+POLL_S = 0.25
+"""Seconds between two looks of the trainer at finished responses. verl's 2 s make it wait for a second per step."""
+
 
 class EntropyTrainer:
     """A base class, combined with one of verl's trainers, that adds our estimators, metrics and checks.
@@ -72,6 +75,8 @@ class EntropyTrainer:
         config.trainer.v1.trainer_mode = self.plan.mode
         super().__init__(config)  # type: ignore[call-arg]
         if self.plan.active:
+            buffer = self.replay_buffer  # type: ignore[attr-defined]
+            buffer.poll_interval = min(buffer.poll_interval, POLL_S)
             print(f"egpo {__version__} in verl {installed_version()}; {RUN_WITH}", flush=True)
         if self.plan.active and not config.trainer.v1.sampler.get("sync_refill_failed_groups", False):
             end_on_failures(self.replay_buffer)  # type: ignore[attr-defined]

@@ -56,6 +56,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "verl.trainer.ppo.v1": ("PPOTrainer", "PPOTrainerColocateAsync", "PPOTrainerSync"),
     "verl.trainer.ppo.v1.replay_buffer": (
         "ReplayBuffer._sync_metadata_from_transfer_queue",
+        "ReplayBuffer.poll_interval",
         "ReplayBuffer.failure_keys",
     ),
     "verl.trainer.ppo.v1.trainer_base": (
