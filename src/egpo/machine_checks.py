@@ -23,6 +23,7 @@ from egpo.errors import InputError, how_it_ended
 from egpo.processes.commands import run_limited
 from egpo.support import (
     BUILD_VERL,
+    BUILD_VERL_GPU,
     FAST_ARCHITECTURES,
     PACKED_ATTENTION,
     PYTHON_VERSIONS,
@@ -249,41 +250,65 @@ def check_verl_on_cpu() -> Check:
 
 
 _GPU_QUESTION = """
-import json, os, torch
+import ctypes, json, torch
 from importlib.util import find_spec
-count = torch.cuda.device_count()
+count, driver, why = torch.cuda.device_count(), True, ""
+try:
+    ctypes.CDLL("libcuda.so.1")
+except OSError:
+    driver = False
+try:
+    torch.cuda.init()
+except Exception as error:
+    why = str(error).split(". ")[0]
 print(json.dumps({"gpus": [torch.cuda.get_device_name(index) for index in range(count)], "torch": torch.__version__,
                   "bytes": [torch.cuda.mem_get_info(index) for index in range(count)],
+                  "cuda": torch.version.cuda, "driver": driver, "why": why,
                   "flash_attention": find_spec("flash_attn") is not None}))
 """
 GPU_PINS = "environments/verl-gpu/requirements.txt"
 
 
 def check_verl_on_gpus() -> Check:
-    """Check an environment of verl with vLLM for GPUs: GPUs, flash-attn, and versions beside those that were run."""
+    """Check an environment of verl with vLLM for GPUs: GPUs, flash-attn, and versions beside those that were run.
+
+    It is red if the machine has an NVIDIA driver and torch cannot use a GPU, and amber if it has none, as a login node.
+    """
     name = "verl on GPUs"
     answer = _ask_child(_GPU_QUESTION)
     if isinstance(answer, str):
-        return Check(name, "red", answer, f"install the versions of {GPU_PINS} again")
+        return Check(name, "red", answer, f"build the environment again: {BUILD_VERL_GPU}")
+    torch, versions = f"torch {answer['torch']}", _described_versions(str(answer["torch"]))
+    if not answer["gpus"] and answer["cuda"] is None:
+        return Check(name, "red", f"{torch} is not a build for CUDA", f"build the environment again: {BUILD_VERL_GPU}")
+    if not answer["gpus"] and not answer["driver"]:
+        fix = f"use it on a machine with NVIDIA GPUs; to debug without them, another environment: {BUILD_VERL}"
+        return Check(name, "amber", f"not tried: this machine has no NVIDIA driver; {versions.found}", fix)
     if not answer["gpus"]:
-        fix = "install a CUDA build of torch for this driver; to debug without GPUs: verl.device=cpu"
-        return Check(name, "red", f"torch {answer['torch']} finds no GPU", fix)
-    return _described_gpus(name, answer)
-
-
-def _described_gpus(name: str, answer: dict[str, Any]) -> Check:
+        driver = f"a driver for CUDA {answer['cuda']} is needed (`nvidia-smi` names the driver and the GPUs)"
+        fix = f"{driver}, and CUDA_VISIBLE_DEVICES must name a GPU or be unset"
+        return Check(name, "red", f"{torch} cannot use a GPU: {answer['why']}", fix)
     free = ", ".join(f"{free / GIB:.0f} of {total / GIB:.0f} GiB free" for free, total in answer["bytes"])
     without = (
         f"no flash-attn: {PACKED_ATTENTION}, and for other models than {', '.join(FAST_ARCHITECTURES)} padded sdpa"
     )
     attention = "flash-attn" if answer["flash_attention"] else without
-    found = f"{len(answer['gpus'])} x {answer['gpus'][0]} ({free}); {attention}"
+    found = f"{len(answer['gpus'])} x {answer['gpus'][0]} ({free}); {attention}; {versions.found}"
+    return Check(name, versions.state, found, versions.fix)
+
+
+def _described_versions(torch: str) -> Check:
+    """Compare verl, vLLM and torch with the versions that were run on a GPU."""
     wanted = {"verl": VERL_VERSION, "vllm": VLLM_GPU_VERSION, "torch": TORCH_GPU_VERSION}
-    here = {"verl": _version("verl"), "vllm": _version("vllm"), "torch": str(answer["torch"]).partition("+")[0]}
+    here = {"verl": _version("verl"), "vllm": _version("vllm"), "torch": torch.partition("+")[0]}
     if here != wanted:
-        other = ", ".join(f"{package} {here[package]}, run with {wanted[package]}" for package in wanted)
-        return Check(name, "amber", f"{found}; {other}", f"for the versions that were run: {GPU_PINS}")
-    return Check(name, "green", f"{found}; the versions of {GPU_PINS}")
+        other = (
+            f"{package} {here[package]}, run with {wanted[package]}"
+            for package in wanted
+            if here[package] != wanted[package]
+        )
+        return Check("versions", "amber", ", ".join(other), f"for the versions that were run: {BUILD_VERL_GPU}")
+    return Check("versions", "green", f"the versions of {GPU_PINS}")
 
 
 def check_sandbox() -> Check:
@@ -319,8 +344,8 @@ def _version(package: str) -> str | None:
 
 
 def _install_verl() -> str:
-    on_gpus = f"the versions of {GPU_PINS} (docs/verl.md)"
-    return f"only for engine=verl, in an environment of its own: {on_gpus}; without a GPU: {BUILD_VERL}"
+    with_gpus = f"{BUILD_VERL_GPU}, without a GPU: " * (BUILD_VERL_GPU != BUILD_VERL)
+    return f"only for engine=verl, in an environment of its own: {with_gpus}{BUILD_VERL}"
 
 
 def _package(name: str, wanted: str, *, required: bool) -> Check:

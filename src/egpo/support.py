@@ -31,8 +31,12 @@ TRL = ">=1.16,<1.17"
 """The versions of TRL with which `egpo.trl` was tested: it depends on internals of TRL's trainer."""
 
 _MAKEFILE = Path(__file__).parents[2] / "Makefile"
-BUILD_VERL = "make verl" if _MAKEFILE.is_file() else "build it from a clone of egpo, as its page docs/verl.md describes"
-"""How to get an environment in which verl runs on a CPU. An installed package has no Makefile."""
+_FROM_A_CLONE = "build it from a clone of egpo, as its page docs/verl.md describes"
+BUILD_VERL, BUILD_VERL_GPU = ("make verl", "make verl-gpu") if _MAKEFILE.is_file() else (_FROM_A_CLONE, _FROM_A_CLONE)
+"""How to get an environment in which verl runs on a CPU, or on GPUs. An installed package has no Makefile."""
+WITHOUT_FLASHINFER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+"""The environment variable without which vLLM on a GPU imports the package FlashInfer to sample, and fails at its start
+where that is not installed. `make verl-gpu` does not install it."""
 
 FAST_ARCHITECTURES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 """Architectures with fast kernels, on CPUs and on GPUs: `model_type` -> name. `local/models/architectures.py` describes

@@ -2,7 +2,8 @@
 """The python of an environment with vLLM, as far as `egpo.serving` sees it: it says what it has, and serves.
 
 STAND_IN tells how: `ready`, `silent` (listens to nobody), `broken` (ends at once), `other_name` (serves another model),
-`deaf` (does not end when asked to, and has a child), `errors` (answers 500 to everything).
+`deaf` (does not end when asked to, and has a child), `errors` (answers 500 to everything), `no_gpu` (ends as a vLLM for
+GPUs does where there are none).
 """
 
 import http.server
@@ -33,6 +34,8 @@ def serve():
     print(f"pids {os.getpid()}", flush=True)
     if how == "broken":
         raise SystemExit("\x1b[31mno memory for the cache")
+    if how == "no_gpu":
+        raise RuntimeError("Failed to infer device type, please set the environment variable ...")
     if how == "silent":
         print("loading for ever", flush=True)
         time.sleep(600)

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,17 @@ def test_the_user_s_environment_comes_first(monkeypatch):
     assert "VLLM_CPU_KVCACHE_SPACE" not in environment(VLLM) or environment(VLLM)["VLLM_CPU_KVCACHE_SPACE"] == "9"
 
 
+@pytest.mark.parametrize(("parts", "value"), [("vllm", "0"), ("vllm flashinfer", None)])
+def test_a_vllm_for_gpus_is_told_when_flashinfer_is_not_there(monkeypatch, parts, value):
+    """It would import the package to sample, and end when it starts."""
+    monkeypatch.setenv("STAND_IN_PARTS", parts)
+    monkeypatch.delenv("VLLM_USE_FLASHINFER_SAMPLER", raising=False)
+    engine = replace(find_engine(python=STAND_IN), on_cpu=False)
+    assert environment(engine).get("VLLM_USE_FLASHINFER_SAMPLER") == value
+    monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", "1")
+    assert environment(engine)["VLLM_USE_FLASHINFER_SAMPLER"] == "1"
+
+
 def test_parsers_may_be_named_and_left_out():
     template = ChatTemplate("hermes", opens_thinking=True, may_switch=False)
     words = command(Serving("/m", "m", tool_parser="none", reasoning_parser="deepseek_r1"), VLLM, template)
@@ -138,7 +150,7 @@ def test_transformers_serves_too():
 )
 def test_vllm_comes_first(monkeypatch, parts, kind):
     monkeypatch.setenv("STAND_IN_PARTS", parts)
-    assert find_engine(python=STAND_IN) == Engine(kind, STAND_IN, on_cpu=True)
+    assert find_engine(python=STAND_IN) == Engine(kind, STAND_IN, on_cpu=True, flashinfer=kind != "vllm")
     assert find_engine("transformers", STAND_IN).kind == "transformers"
 
 

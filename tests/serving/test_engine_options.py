@@ -227,6 +227,32 @@ def test_the_verbs_take_engine_options(verb, tmp_path):
     assert "vLLM has no option `max-seqs`; did you mean `max-num-seqs`?" in done.stderr
 
 
+VLLM_WITHOUT_A_GPU = {
+    "platforms": "from types import SimpleNamespace\ncurrent_platform = SimpleNamespace(device_type='')",
+    "utils": "from argparse import ArgumentParser as FlexibleArgumentParser",
+    "entrypoints.openai.cli_args": """
+from vllm.platforms import current_platform
+def make_arg_parser(parser):
+    if not current_platform.device_type:
+        raise RuntimeError("Failed to infer device type")
+    parser.add_argument("--max-num-seqs", type=int)
+    return parser
+""",
+}
+"""As vLLM 0.25.1 for GPUs on a machine without: it cannot make its parser."""
+
+
+def test_options_are_checked_where_a_vllm_for_gpus_finds_none(tmp_path, monkeypatch):
+    for name, text in VLLM_WITHOUT_A_GPU.items():
+        module = tmp_path.joinpath("vllm", *name.split("."), "__init__.py")
+        module.parent.mkdir(parents=True)
+        module.write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(InputError, match="did you mean `max-num-seqs`"):
+        check_engine_options({"max_num_seq": 8}, sys.executable, ["--max-num-seq", "8"], WHERE)
+    assert check_engine_options({"max_num_seqs": 8}, sys.executable, ["--max-num-seqs", "8"], WHERE).fault == ""
+
+
 @pytest.mark.verl
 @pytest.mark.timeout(420)
 def test_the_real_parser_of_vllm_knows_its_options():

@@ -149,6 +149,13 @@ def test_a_server_that_ends_says_its_last_words(server):
     assert "\x1b" not in message
 
 
+def test_a_vllm_for_gpus_that_finds_none_is_one_line(server):
+    start, _ = server("no_gpu")
+    message = fault(start)
+    assert "it is built for GPUs and finds none" in message
+    assert "\n" not in message
+
+
 def test_a_server_that_never_answers_says_its_last_words(server):
     seconds = []
 

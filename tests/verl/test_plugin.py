@@ -1,5 +1,6 @@
 """The plug-in is loud where verl would be silent, and leaves runs alone that do not ask for it."""
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -56,6 +57,20 @@ def test_a_command_that_does_not_name_us_goes_on_and_the_complaint_is_still_prin
     done = imported("0.8.0", "algorithm.adv_estimator=grpo", "data.train_files=data/egpo/train.parquet")
     assert (done.returncode, "went on" in done.stdout) == (0, True)
     assert "pip install 'verl==0.9.1' TransferQueue" in done.stderr
+
+
+@pytest.mark.parametrize(("flashinfer", "given", "value"), [(False, None, "0"), (False, "1", "1"), (True, None, None)])
+def test_vllm_is_told_when_flashinfer_is_not_there(tmp_path, flashinfer, given, value):
+    """On a GPU vLLM would import it to sample, and end when it starts. A variable that the user set stays."""
+    name = "VLLM_USE_FLASHINFER_SAMPLER"
+    if flashinfer:
+        (tmp_path / "flashinfer.py").touch()
+    kept = {key: held for key, held in os.environ.items() if key != name} | ({name: given} if given else {})
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    code = AS_VERL_DOES.format(version="0.9.1", arguments=[]) + f"import os; print(os.environ.get({name!r}))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=kept | {"PYTHONPATH": paths})
+    assert done.stdout.splitlines()[-1] == str(value)
 
 
 def test_it_is_light_and_quiet():

