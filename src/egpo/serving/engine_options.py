@@ -162,7 +162,8 @@ for name in ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli
 parser = make(parser_class())
 strings = [action.option_strings for action in parser._actions]
 names = sorted({one.lstrip("-") for each in strings for one in each if one.startswith("--")})
-short = {one.lstrip("-"): each[-1].lstrip("-") for each in strings for one in each if not one.startswith("--")}
+short = {one.lstrip("-"): next((long.lstrip("-") for long in each if long.startswith("--")), one)
+         for each in strings for one in each if not one.startswith("--")}
 said, fault, parsed = io.StringIO(), "", None
 try:
     with contextlib.redirect_stderr(said):
