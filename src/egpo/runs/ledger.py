@@ -102,9 +102,7 @@ class Ledger:
         for stream in (self._metrics, self._timings, self._notes):
             stream.sync()
 
-    def record_failed_save(
-        self, error: EgpoError, step: int, done: int, saved: int, *, continues: bool = True
-    ) -> None:
+    def record_failed_save(self, error: EgpoError, step: int, done: int, saved: int, *, continues: bool = True) -> None:
         """Report, after `done` steps, that the checkpoint of `step` could not be written.
 
         `saved` is the step of the last one; 0 if none. `continues`: whether training continues.

@@ -139,7 +139,7 @@ def test_the_roster_notices_only_processes_that_live_as_long_as_the_training():
 
 
 def test_copies_that_a_process_made_of_itself_may_end_at_any_time():
-    """verl's controller forks workers of a data loader, which have its title and end after each epoch and validation."""
+    """verl's controller forks workers of a data loader, which have its title and end after each epoch."""
     code = "import os, time; child = os.fork(); child and print(child, flush=True); time.sleep(600)"
     controller = subprocess.Popen(
         ["ray::TaskRunnerV1.run", "-c", code], executable=sys.executable, stdout=subprocess.PIPE, text=True

@@ -43,7 +43,7 @@ SIZES_OF_VLLM = {
     f"{ROLLOUT}.engine_kwargs.vllm.pipeline_parallel_size": "verl.tensor_parallel",
     f"{ROLLOUT}.engine_kwargs.vllm.data_parallel_size": f"verl.{ROLLOUT}.data_parallel_size",
 }
-"""Options of vLLM that verl sets from keys of its own, by which it places the copies on the GPUs; what to set instead."""
+"""Options of vLLM that verl sets from keys of its own, by which it places copies on GPUs, and what to set instead."""
 
 TENSOR_PARALLEL = f"{ROLLOUT}.tensor_model_parallel_size"
 OTHER_PARALLEL = (f"{ROLLOUT}.data_parallel_size", f"{ROLLOUT}.pipeline_model_parallel_size")
