@@ -7,6 +7,7 @@ import gc
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -123,10 +124,17 @@ def save(job: Job, folder: Path) -> None:
 
 
 def save_with_weights(job: Job, model: Qwen3ForCausalLM, folder: Path) -> None:
-    """Write a whole model folder, for engines that read one. Does nothing if the folder has weights already."""
-    if not list(folder.glob("*.safetensors")):
-        model.save_pretrained(folder)
-        job.make_tokenizer().save_pretrained(folder)
+    """Write a whole model folder, for engines that read one. Does nothing if the folder has weights already.
+
+    The weights come last, by renaming: a process that is killed here leaves no half of them to the next one.
+    """
+    if list(folder.glob("*.safetensors")):
+        return
+    with TemporaryDirectory(dir=folder) as place:
+        job.make_tokenizer().save_pretrained(place)
+        model.save_pretrained(place)
+        for file in sorted(Path(place).iterdir(), key=lambda file: file.suffix == ".safetensors"):
+            file.replace(folder / file.name)
 
 
 class OwnMemory:
@@ -136,9 +144,11 @@ class OwnMemory:
     def __init__(self) -> None:
         self._held = self._before = 0
 
-    def begin(self) -> None:
-        gc.collect()
-        torch.cuda.empty_cache()  # free what the previous contender has cached
+    def begin(self, *, alone: bool = False) -> None:
+        """Begin a turn. `alone`: no other contender is in the process, and cached memory stays, as in a real run."""
+        if not alone:
+            gc.collect()
+            torch.cuda.empty_cache()  # free what the previous contender has cached
         torch.cuda.reset_peak_memory_stats()
         self._before = torch.cuda.memory_allocated()
 

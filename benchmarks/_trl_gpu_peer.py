@@ -51,17 +51,17 @@ class EndAt(LogitsProcessor):
 
 
 class StageTimer:
-    """The seconds and peak memory of TRL's steps, by stage."""
+    """The seconds and peak memory of TRL's steps, by stage. `alone`: no other contender is in the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, alone: bool = False) -> None:
         self.steps: list[dict[str, float]] = []
-        self.memory = jobs.OwnMemory()
+        self.memory, self._alone = jobs.OwnMemory(), alone
         self.memory.begin()  # what the trainer allocates before its first step
 
     def begin_step(self) -> None:
         if not self.steps:
             self.memory.end()
-        self.memory.begin()
+        self.memory.begin(alone=self._alone)
         torch.cuda.synchronize()
         self.steps.append({"begin": time.perf_counter()})
 
@@ -122,19 +122,20 @@ def train_beside(
     folder: Path | None = None,
     engines: VLLMEngines | None = None,
     changed: dict[str, object] | None = None,
+    alone: bool = False,
     **options: object,
 ) -> list[dict[str, float]]:
     """Run TRL's own training loop; call `after_step` after each step. Returns seconds by stage and memory per step.
 
     `sample` is everything up to the advantages, of which `sync` and `generate` are parts; `step` is the whole step. The
     first step is a warm-up, of shorter rows if `warm_up_tokens` is given. vLLM reads the model from `folder`.
-    `changed` receives the options that differ from TRL's defaults."""
+    `changed` receives the options that differ from TRL's defaults. `alone`: no other contender is in the process."""
     from datasets import Dataset
     from datasets.table import InMemoryTable
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    timer = StageTimer()
+    timer = StageTimer(alone=alone)
 
     def lengths() -> list[int]:
         is_short = warm_up_tokens is not None and len(timer.steps) == 1

@@ -17,8 +17,8 @@ import _gpu_job as jobs
 import _words
 
 HERE = Path(__file__).parent
-LAUNCH_S = 240
-"""The time limit of a launch, which takes most of it."""
+LAUNCH_S, END_S = 240, 40
+"""The time limit of a launch, which takes most of it, and what it has to end its processes."""
 
 
 SPECIAL = ("\n", "<|im_end|>")
@@ -56,30 +56,55 @@ def recipe(
 def train(
     job: jobs.Job, model: Path, folder: Path, steps: int, micro_rows: int, device: str = "cuda"
 ) -> Iterator[dict[str, object]]:
-    """Train for some steps, and yield seconds by stage, tokens and the trainer's peak GiB of each.
-
-    The rollout includes the transfer of the weights, as in TRL's."""
+    """Train for some steps, and yield what `measured` returns of each."""
     model = _with_special_tokens(job, model, folder / "model")
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe(job, model, folder / "runs", steps, micro_rows, device)))
-    subprocess.run([sys.executable, "-m", "egpo", "train", str(path)], env=_environment(), check=True, timeout=LAUNCH_S)
+    _launch([sys.executable, "-m", "egpo", "train", str(path)])
     run = folder / "runs" / "verl"
     metrics, timings = (
         [json.loads(line) for line in (run / f"{name}.jsonl").read_text().splitlines()]
         for name in ("metrics", "timings")
     )
-    for measured, times in zip(metrics, timings, strict=True):
-        seconds = {stage.removeprefix("timing_s/"): value for stage, value in times.items() if "timing_s/" in stage}
-        rollout, update = seconds["gen"] + seconds["update_weights"], seconds["update_actor"]
-        yield {
-            "rollout": rollout,
-            "update": update,
-            "between": seconds["step"] - rollout - update,
-            "step": seconds["step"],
-            "stages": seconds,
-            "tokens": round(measured["response_length/mean"] * job.rows),
-            "gib": times.get("actor/perf/max_memory_allocated_gb"),
-        }
+    for figures, times in zip(metrics, timings, strict=True):
+        yield measured(job, figures, times)
+
+
+def _launch(words: list[str]) -> None:
+    """Run a launch. One that takes too long is asked to end, because only its launcher finds all of its processes."""
+    process = subprocess.Popen(words, env=_environment())
+    try:
+        code = process.wait(LAUNCH_S)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        try:
+            process.wait(END_S)
+        finally:
+            process.kill()
+        raise
+    if code:
+        raise subprocess.CalledProcessError(code, words)
+
+
+def measured(job: jobs.Job, figures: dict[str, float], times: dict[str, float]) -> dict[str, object]:
+    """Return seconds by stage, tokens and the trainer's peak GiB of a step.
+
+    The rollout includes the transfer of the weights, as in TRL's. The checkpoint of the last step is left out: the
+    other contenders write none.
+    """
+    seconds = {stage.removeprefix("timing_s/"): value for stage, value in times.items() if "timing_s/" in stage}
+    rollout, update = seconds["gen"] + seconds["update_weights"], seconds["update_actor"]
+    step = seconds["step"] - seconds.get("save_checkpoint", 0.0)
+    peaks = [value for name, value in times.items() if name.endswith("perf/max_memory_allocated_gb")]
+    return {
+        "rollout": rollout,
+        "update": update,
+        "between": step - rollout - update,
+        "step": step,
+        "stages": seconds,
+        "tokens": round(figures["response_length/mean"] * job.rows),
+        "gib": max(peaks, default=0.0),
+    }
 
 
 def _with_special_tokens(job: jobs.Job, model: Path, folder: Path) -> Path:
@@ -105,12 +130,14 @@ def start_s(folder: Path) -> float:
 
 def differences(folder: Path) -> list[str]:
     """Return what the launcher set because of this machine, and what the columns mean for verl."""
+    words = ["train", str(folder / "recipe.yaml"), f"runs={folder / 'planned'}"]  # the folder of the run is not free
     told = subprocess.run(
-        [sys.executable, "-m", "egpo", "train", str(folder / "recipe.yaml"), "--dry-run"],
+        [sys.executable, "-m", "egpo", *words, "--dry-run"],
         env=_environment(),
-        capture_output=True,
+        check=True,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=120,
     ).stdout
     machine = [" ".join(line.split()) for line in told.splitlines() if "this machine" in line]
     return [*machine, "processes of its own, before our rounds", "GiB is the trainer's alone"]

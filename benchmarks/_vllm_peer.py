@@ -103,6 +103,8 @@ def differences(package: str) -> list[str]:
 
 def missing_parts() -> list[str]:
     """Return the compiled parts of vLLM's wheel that this installation lacks."""
+    if not is_installed():
+        return ["vLLM in another environment"]
     (root,) = find_spec("vllm").submodule_search_locations
     parts = {
         "FlashAttention 2": "vllm_flash_attn/_vllm_fa2_C*",

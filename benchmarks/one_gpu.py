@@ -175,7 +175,8 @@ def measure(job: jobs.Job, num_rounds: int, trl_way: str, micro_rows: int, apart
     seconds = turns.seconds
     if trl_way != "none":
         between = (lambda step: None) if apart else (lambda step: turns.take())
-        seconds = seconds | {"TRL": trl.train_beside(between, job, num_steps, micro_rows, **trl.WAYS[trl_way])}
+        way = trl.WAYS[trl_way]
+        seconds = seconds | {"TRL": trl.train_beside(between, job, num_steps, micro_rows, alone=apart, **way)}
         fewest = job.new_tokens if trl_way == "generate" else 0.98 * job.new_tokens
         for step_seconds in seconds["TRL"]:
             assert fewest <= step_seconds["tokens"] <= job.new_tokens

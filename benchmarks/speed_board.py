@@ -40,7 +40,8 @@ from rich.console import Console
 import _board_tables as tables
 
 CORE = ("512", "64-1024")
-LIMIT_S = {"vllm": 250, "trl-vllm": 280, "trl": 420, "verl": 300, "egpo": 240}
+LIMIT_S = {"vllm": 250, "trl-vllm": 280, "trl": 420, "verl": 380, "egpo": 240}
+END_S = 40
 WARM_UP_TOKENS = 64
 """Length of a peer's rows in the warm-up, which loads its kernels. Ours warms up with a whole step, because it captures
 its graphs then; vLLM captures its own when the engine starts."""
@@ -116,12 +117,12 @@ class Contender:
         self._job, self._memory = CELLS[cell].job(), jobs.OwnMemory()
         self._round, self._works = 0, True
 
-    def take(self) -> None:
+    def take(self, *, alone: bool = False) -> None:
         if not self._works:
             return
         self._works = False
         with self._log.noting_failure([self._label], [self._cell]):
-            self._memory.begin()
+            self._memory.begin(alone=alone)
             measured = self._turn()
             fields = {"cell": self._cell, "contender": self._label, "round": self._round}
             self._log.write("round", **fields, **measured, gib=self._memory.end())
@@ -214,9 +215,10 @@ def measure_egpo(cells: Sequence[str], log: Log, rounds: int) -> None:
 
 def take_turns(contenders: list[Contender], rounds: int) -> None:
     """Let every contender warm up, then `rounds` times in turn, in alternating order."""
+    alone = len(contenders) == 1
     for _ in range(rounds + 1):
         for contender in contenders:
-            contender.take()
+            contender.take(alone=alone)
         contenders.reverse()
     contenders.clear()
     free()
@@ -286,6 +288,7 @@ def measure_trl(cells: Sequence[str], log: Log, rounds: int, way: str) -> None:
                 folder=weights_folder(cell),
                 engines=engines,
                 changed=records.changed,
+                alone=cell.apart,
                 **options,
             )
         records = None
@@ -404,8 +407,15 @@ def run_part(part: str, names: Sequence[str], arguments: argparse.Namespace, sit
 
 
 def _end(process: subprocess.Popen) -> None:
-    """End a part's process and all that it has started."""
+    """End a part's process and all that it has started. The launcher of verl gets time to end verl's processes, which
+    are in sessions of their own, and would keep memory of the GPU."""
     with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + END_S
+        while time.monotonic() < deadline:
+            process.poll()
+            os.killpg(process.pid, 0)  # raises ProcessLookupError when none is left
+            time.sleep(0.1)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 

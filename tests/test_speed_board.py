@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from egpo.config import load_config
+from egpo.verl.launch.refusals import refuse_what_verl_lacks
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import _board_tables as tables
+import _gpu_job as jobs
+import _verl_gpu_peer as verl_peer
 import speed_board
 
 VERSIONS = {"GPU": "a GPU", "torch": "1"}
@@ -135,3 +140,51 @@ def test_part_that_hangs_or_fails_is_written_down(
     assert failure["reason"] == reason
     assert set(failure["contenders"]) == {"vLLM", "vLLM, no log-probabilities"}
     assert row_of("vLLM", [failure]).reason == f"stopped: {reason}"
+
+
+def test_part_over_its_limit_may_end_what_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The launcher of verl ends processes that are in sessions of their own."""
+    launcher = tmp_path / "launcher.py"
+    launcher.write_text(
+        "import pathlib, signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path({str(tmp_path / 'ended')!r}).touch(), sys.exit()))\n"
+        "print('begun', flush=True)\ntime.sleep(600)"
+    )
+    program = tmp_path / "part.py"
+    program.write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, {str(launcher)!r}])")
+    monkeypatch.setattr(speed_board, "__file__", str(program))
+    speed_board.run_part("verl", ["512"], Namespace(out=tmp_path / "board.jsonl", rounds=3, limit_s=5), "s")
+    assert (tmp_path / "ended").exists()
+
+
+def test_step_of_verl_is_measured_without_its_checkpoint():
+    job = jobs.Job("0.6B", 512, 512)
+    times = {"timing_s/gen": 2.0, "timing_s/update_weights": 0.5, "timing_s/update_actor": 3.0, "timing_s/step": 16.0}
+    times |= {"timing_s/save_checkpoint": 10.0, "actor/perf/max_memory_allocated_gb": 20.0}
+    found = verl_peer.measured(job, {"response_length/mean": 512.0}, times)
+    assert (found["rollout"], found["between"], found["step"], found["gib"]) == (2.5, 0.5, 6.0, 20.0)
+    assert found["tokens"] == job.new_tokens
+    assert verl_peer.measured(job, {"response_length/mean": 512.0}, {**times, "timing_s/save_checkpoint": 0.0})["step"]
+
+
+def test_recipe_for_verl_is_a_recipe(tmp_path: Path):
+    """Its task is in a module of benchmarks, which verl's processes find by PYTHONPATH."""
+    path = tmp_path / "recipe.yaml"
+    job = jobs.Job("0.6B", 512, 512)
+    path.write_text(json.dumps(verl_peer.recipe(job, Path("egpo-tiny"), tmp_path / "runs", 4, 32)))
+    config = load_config(str(path), [])
+    assert (config.engine, config.rollout.prompts * config.rollout.n, config.verl.ranks) == ("verl", job.rows, 1)
+    refuse_what_verl_lacks(config)
+    with pytest.raises(ValueError, match="cannot be given lengths"):
+        verl_peer.recipe(jobs.Job("0.6B", 64, 1024), tmp_path, tmp_path, 4, 32)
+
+
+def test_shared_weights_are_there_wholly_or_not(tmp_path: Path):
+    class Model:
+        def save_pretrained(self, folder):
+            (Path(folder) / "model.safetensors").write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        jobs.save_with_weights(jobs.Job("0.6B", 1, 1, vocabulary=100), Model(), tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -53,12 +53,12 @@ def parse():
     given = {word: words[at + 1] for at, word in enumerate(words[:-1]) if word.startswith("--")}
     sizes = [int(given.get(f"--{kind}-parallel-size", 1)) for kind in ("tensor", "data", "pipeline")]
     names = ["tensor-parallel-size", "data-parallel-size", "pipeline-parallel-size", "max-num-seqs", "no-enforce-eager"]
-    fault = "api_server.py: error: argument --max-num-seqs: invalid value: 'many'" * (
-        given.get("--max-num-seqs") == "many"
-    )
+    fault = "argument --max-num-seqs: invalid value: 'many'" * (given.get("--max-num-seqs") == "many")
     share = float(given.get("--gpu-memory-utilization", 0.9))
     keys = ("tensor_parallel", "data_parallel", "pipeline_parallel")
-    answer = {"names": [*names, "enforce-eager", "gpu-memory-utilization"], "fault": fault, "memory_share": share}
+    names += ["enforce-eager", "gpu-memory-utilization", "disable-log-stats", *(f"filler-{n}" for n in range(30))]
+    short = {"tp": "tensor-parallel-size"}
+    answer = {"names": names, "short": short, "fault": fault, "memory_share": share}
     print("OPTIONS" + json.dumps(answer | dict(zip(keys, sizes, strict=True))))
 
 

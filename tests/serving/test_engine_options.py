@@ -60,6 +60,16 @@ def test_values_of_a_recipe_are_passed_in_their_form():
     ]
 
 
+def test_a_list_is_several_values_unless_vllm_reads_json():
+    assert as_words({"cudagraph_capture_sizes": [1, 2]}) == ["--cudagraph-capture-sizes", "1", "2"]
+    assert as_words({"allowed_origins": ["*"]}) == ["--allowed-origins", '["*"]']
+    assert parse_options(["cudagraph_capture_sizes=[1, 2]", "x=[1"]) == {"cudagraph-capture-sizes": [1, 2], "x": "[1"}
+
+
+def test_a_value_is_never_read_as_another_option():
+    assert as_words({"hf_token": "--port=9", "seed": -1}) == ["--hf-token=--port=9", "--seed=-1"]
+
+
 @given(st.dictionaries(st.from_regex(r"[a-z]{2,6}([_-][a-z]{2,6})?", fullmatch=True), st.integers(0, 99), max_size=4))
 def test_a_name_means_the_same_with_either_dash(options):
     words = [f"{name}={value}" for name, value in options.items()]
@@ -74,6 +84,12 @@ def test_a_name_means_the_same_with_either_dash(options):
         ("port=9", "egpo sets vLLM's `port` itself; use --port"),
         ("served_model_name=x", "use --name"),
         ("trust_remote_code", "this would run code from a model folder"),
+        ("trust_remote_code.x=1", "this would run code from a model folder"),
+        ("model.x=3", "egpo sets vLLM's `model` itself"),
+        ("port+=3", "egpo sets vLLM's `port` itself"),
+        ("api_key=secret", "with `api-key`, egpo could not reach the server; leave the option out, or start vLLM"),
+        ("uds=/tmp/x", "with `uds`, egpo could not reach the server"),
+        ("config=more.yaml", "with `config`, egpo could not reach the server"),
         ("=3", "`=3` has no name"),
     ],
 )
@@ -96,6 +112,25 @@ def test_an_option_that_does_not_exist_is_refused_with_the_nearest():
         check_engine_options({"max_num_seqs": "many"}, STAND_IN, ["--max-num-seqs", "many"], WHERE)
     found = check_engine_options({"tensor_parallel_size": 2}, STAND_IN, ["--tensor-parallel-size", "2", "-x"], WHERE)
     assert (found.tensor_parallel, found.num_gpus) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tp": 2}, "no option `tp`; write `tensor-parallel-size`"),
+        ({"nothing_like_it": 2}, "no option `nothing_like_it`; see `vllm serve --help=all`"),
+        ({"disable_log_stats": False}, "vLLM's `disable-log-stats` cannot be turned off; leave the option out"),
+        ({"enforce_eager": False}, None),
+    ],
+)
+def test_what_to_write_instead_is_said_in_one_line(options, said):
+    if said is None:
+        check_engine_options(options, STAND_IN, as_words(options), WHERE)
+        return
+    with pytest.raises(InputError) as caught:
+        check_engine_options(options, STAND_IN, as_words(options), WHERE)
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 200
 
 
 def test_without_options_vllm_is_not_asked(monkeypatch):
@@ -271,5 +306,15 @@ def test_the_real_parser_of_vllm_knows_its_options():
     assert json.loads(json.dumps(found.names)).count("max-num-seqs") == 1
     with pytest.raises(InputError, match=r"no option `max_num_seq`; did you mean `max-num-seqs`"):
         check_engine_options({"max_num_seq": 1}, sys.executable, [*words, "--max-num-seq", "1"], WHERE)
+    for options, said in (
+        ({"compilation_config": "mode=0"}, "refuses it: argument --compilation-config.*Invalid JSON"),
+        ({"tp": 2}, "write `tensor-parallel-size`"),
+        ({"disable_log_stats": False}, "cannot be turned off"),
+    ):
+        with pytest.raises(InputError, match=said) as caught:
+            check_engine_options(options, sys.executable, [*words, *as_words(options)], WHERE)
+        assert "\n" not in str(caught.value)
+    options = {"cudagraph_capture_sizes": [1, 2], "allowed_origins": ["*"], "hf_token": "--port=9"}
+    check_engine_options(options, sys.executable, [*words, *as_words(options)], WHERE)
     with pytest.raises(InputError, match="vLLM refuses it: argument --max-num-seqs"):
         check_server({"max_num_seqs": "many"}, sys.executable, True, [*words, "--max-num-seqs", "many"], WHERE)

@@ -90,17 +90,19 @@ def _memory_cgroups() -> Iterator[Path]:
 
 
 def _left_in(cgroup: Path) -> int:
-    """Return the limit of a cgroup minus what it holds, without file cache. A cgroup without a limit has 2^63."""
-    for limit, usage, prefix in (
-        ("memory.max", "memory.current", ""),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    """Return the limit of a cgroup minus what it holds, without file cache. A cgroup without a limit has 2^63.
+
+    Above `memory.high` nothing is killed, but the system slows all processes of the cgroup down.
+    """
+    for limits, usage, prefix in (
+        (("memory.max", "memory.high"), "memory.current", ""),
+        (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_"),
     ):
-        if not (cgroup / limit).exists():
+        texts = [(cgroup / name).read_text().strip() for name in limits if (cgroup / name).exists()]
+        limited = [int(text) for text in texts if text != "max"]
+        if not limited:
             continue
-        text = (cgroup / limit).read_text().strip()
-        if text == "max":
-            break
         stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
         cache = sum(int(stat[f"{prefix}{kind}_file"]) for kind in ("active", "inactive"))
-        return int(text) - int((cgroup / usage).read_text()) + cache
+        return min(limited) - int((cgroup / usage).read_text()) + cache
     return 1 << 63

@@ -39,6 +39,14 @@ def process_id(pid: int) -> ProcessId:
     return ProcessId(pid, int(_stat(pid)[_START]))
 
 
+def parent_of(pid: int) -> int | None:
+    """Return the number of a process's parent; None if the process has ended."""
+    try:
+        return int(_stat(pid)[_PARENT])
+    except (OSError, IndexError):
+        return None
+
+
 def running_processes() -> Iterator[ProcessInfo]:
     """Yield every process that has not ended."""
     for entry in _PROC.glob("[0-9]*"):

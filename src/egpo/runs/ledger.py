@@ -102,10 +102,10 @@ class Ledger:
         for stream in (self._metrics, self._timings, self._notes):
             stream.sync()
 
-    def record_failed_save(self, error: EgpoError, step: int, done: int, saved: int) -> None:
+    def record_failed_save(self, error: EgpoError, step: int, done: int, saved: int, *, continues: bool = True) -> None:
         """Report, after `done` steps, that the checkpoint of `step` could not be written.
 
-        `saved` is the step of the last one; 0 if none.
+        `saved` is the step of the last one; 0 if none. `continues`: whether training continues.
         """
         fault = error.faults[0]
         note = Note(done, f"save_{step}", "danger", f"{fault.where}: {fault.what}", fault.fix)
@@ -114,4 +114,5 @@ class Ledger:
             self._notes.append(note)
         self._view.note(note)
         newest = f"the latest checkpoint is from step {saved}" if saved else "there is no checkpoint yet"
-        warn_once(f"save {step}", f"{fault.what}; training continues, and {newest}")
+        goes_on = "training continues, and " if continues else ""
+        warn_once(f"save {step}", f"{fault.what}; {goes_on}{newest}")

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -18,7 +19,8 @@ from egpo.gpus import Gpu, read_gpus, require_free_memory
 from egpo.processes.commands import run_limited
 
 Options = Mapping[str, Any]
-"""vLLM's options: name -> value. True and False turn a switch on and off; a mapping or a list is passed as JSON."""
+"""vLLM's options: name -> value. True and False turn a switch on and off; a mapping is passed as JSON, a list as
+several values."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,18 @@ SET_BY_EGPO = {
     "tool-call-parser": "use --tool-parser",
 }
 """Options that egpo sets itself, and how to set them instead."""
+_UNREACHABLE = ("api-key", "config", "grpc", "headless", "ssl-certfile", "ssl-keyfile", "uds")
+"""Options with which egpo could not ask the server that it has started: it would wait for it until its time limit.
+`config` is a file of options, which may have any of the others."""
+_JSON_LISTS = ("allowed-origins", "allowed-methods", "allowed-headers")
+"""Options whose list vLLM reads as one JSON text."""
 USUAL_SHARE = 0.9
 """vLLM's default share of the GPU memory, if its parser does not say."""
 _LIMIT_S = 180
 
 
 def parse_options(words: Iterable[str], where: str = "--engine-option") -> dict[str, Any]:
-    """Return the options in `name=value` words. A name alone turns a switch on, as do `true` and `yes`.
+    """Return the options in `name=value` words. A name alone turns a switch on, as does `true`. `[1, 2]` is a list.
 
     >>> parse_options(["tensor_parallel_size=2", "enforce-eager", "enable_prefix_caching=false"])
     {'tensor-parallel-size': '2', 'enforce-eager': True, 'enable-prefix-caching': False}
@@ -57,9 +64,15 @@ def parse_options(words: Iterable[str], where: str = "--engine-option") -> dict[
         if not name.strip("-_ "):
             fix = "write name=value, as in tensor_parallel_size=2"
             raise InputError(f"`{word}` has no name", where=where, fix=fix)
-        value: Any = {"true": True, "false": False}.get(text.lower(), text) if has_value else True
-        found[option_name(name)] = value
+        found[option_name(name)] = _value(text) if has_value else True
     return found
+
+
+def _value(text: str) -> Any:
+    if text.startswith("["):
+        with suppress(ValueError):
+            return json.loads(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def option_name(name: str) -> str:
@@ -81,26 +94,46 @@ def as_words(options: Options) -> list[str]:
             words.append(f"--{name}")
         elif value is False:
             words.append(f"--no-{name}")
+        elif isinstance(value, list | tuple) and name not in _JSON_LISTS:
+            words += [f"--{name}", *map(_as_text, value)]
         elif value is not None:
-            plain = str(value) if isinstance(value, str | int | float) else json.dumps(value)
-            words += [f"--{name}", plain]
+            text = _as_text(value)
+            # A text that begins with a dash would be read as the next option.
+            words += [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
     return words
 
 
+def _as_text(value: Any) -> str:
+    """Return a value as vLLM's command line has it."""
+    return json.dumps(value) if isinstance(value, Mapping | list | tuple) else str(value)
+
+
+def _base_name(key: str) -> str:
+    """Return the option that a key sets: `compilation-config` for `compilation_config.mode`."""
+    return option_name(key).partition(".")[0].rstrip("+")
+
+
 def refuse_own_options(options: Options, where: str = "--engine-option") -> None:
-    """Raise InputError for an option that egpo sets itself, or that would run code from a model folder."""
+    """Raise InputError for an option that egpo sets itself, that would run code from a model folder, or with which egpo
+    could not reach the server."""
     for key in options:
-        name = option_name(key)
+        name = _base_name(key)
         if name == "trust-remote-code":
             fix = "leave the option out, and use a version of the model whose classes are in transformers"
             raise InputError("this would run code from a model folder, which egpo never does", where=where, fix=fix)
         if name in SET_BY_EGPO:
             raise InputError(f"egpo sets vLLM's `{name}` itself", where=where, fix=SET_BY_EGPO[name])
+        if name in _UNREACHABLE:
+            fix = "leave the option out, or start vLLM yourself and evaluate with `egpo eval --url`"
+            raise InputError(f"with `{name}`, egpo could not reach the server", where=where, fix=fix)
 
 
 @dataclass(frozen=True)
 class ParsedCommand:
-    """What vLLM's parser says about a command line: all options that it has, its complaint, and what it understood."""
+    """What vLLM's parser says about a command line: all options that it has, its complaint, and what it understood.
+
+    `short`: the options that may be written with one dash, such as `tp`, and their names.
+    """
 
     names: tuple[str, ...]
     fault: str
@@ -108,6 +141,7 @@ class ParsedCommand:
     data_parallel: int
     pipeline_parallel: int
     memory_share: float
+    short: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_gpus(self) -> int:
@@ -130,18 +164,21 @@ for name in ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli
         make = importlib.import_module(name).make_arg_parser
         break
 parser = make(parser_class())
-names = sorted({option.lstrip("-") for action in parser._actions for option in action.option_strings})
+strings = [action.option_strings for action in parser._actions]
+names = sorted({one.lstrip("-") for each in strings for one in each if one.startswith("--")})
+short = {one.lstrip("-"): next((long.lstrip("-") for long in each if long.startswith("--")), one)
+         for each in strings for one in each if not one.startswith("--")}
 said, fault, parsed = io.StringIO(), "", None
 try:
     with contextlib.redirect_stderr(said):
         parsed = parser.parse_args(sys.argv[1:])
 except SystemExit:
-    fault = (said.getvalue().strip().splitlines() or ["refused"])[-1]
+    fault = said.getvalue().strip().rpartition(": error: ")[2] or "refused"
 except Exception as error:
     fault = str(error) or type(error).__name__
 get = lambda key, usual: usual if parsed is None else getattr(parsed, key, None) or usual
 print("OPTIONS" + json.dumps({
-    "names": names, "fault": fault, "tensor_parallel": get("tensor_parallel_size", 1),
+    "names": names, "short": short, "fault": fault, "tensor_parallel": get("tensor_parallel_size", 1),
     "data_parallel": get("data_parallel_size_local", None) or get("data_parallel_size", 1),
     "pipeline_parallel": get("pipeline_parallel_size", 1),
     "memory_share": get("gpu_memory_utilization", 0.9)}))
@@ -191,13 +228,24 @@ def require_known_options(options: Options, python: str, words: Sequence[str], w
         return None
     known = {name.replace("_", "-") for name in parsed.names}
     for key in options:
-        name = option_name(key).partition(".")[0].rstrip("+")
+        name = _base_name(key)
         if name not in known:
-            raise InputError(f"vLLM has no option `{key}`", where=where, fix=nearest(name, known - _negated(known)))
+            raise InputError(f"vLLM has no option `{key}`", where=where, fix=_instead(name, parsed, known))
+        if options[key] is False and f"no-{name}" not in known:
+            raise InputError(f"vLLM's `{name}` cannot be turned off", where=where, fix="leave the option out")
     if parsed.fault:
-        fault = parsed.fault.partition("error: ")[2] or parsed.fault
+        lines = (line.strip() for line in parsed.fault.splitlines() if "further information" not in line)
+        fault = " ".join(lines)
         raise InputError(f"vLLM refuses it: {fault}", where=where, fix="see `vllm serve --help=all` for its values")
     return parsed
+
+
+def _instead(name: str, parsed: ParsedCommand, known: set[str]) -> str:
+    """Return the advice for an unknown option. The list of all options would have hundreds of names."""
+    if name in parsed.short:
+        return f"write `{parsed.short[name]}`"
+    advice = nearest(name, known - _negated(known))
+    return advice if len(advice) < 200 else "see `vllm serve --help=all` for its options"
 
 
 def _negated(names: set[str]) -> set[str]:

@@ -128,6 +128,27 @@ def test_an_error_of_the_thread_reaches_the_run(tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
+class Panic(BaseException):
+    """What a panic of a Rust library is to Python (`pyo3_runtime.PanicException`): no Exception."""
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_panic_in_the_thread_is_not_taken_for_a_checkpoint(tmp_path):
+    writer, gate = BackgroundWriter(checkpoints(tmp_path)), Gate(Panic())
+    assert writer.start(snapshot(2), {"w": torch.ones(3)}, gate)
+    gate.opened.set()
+    assert isinstance(writer.finished(wait=True).error, Panic)
+    assert checkpoints(tmp_path).steps() == []
+
+
+def test_a_transposed_view_is_not_a_tied_tensor():
+    """Same address, dtype and shape, but other numbers."""
+    square = torch.arange(9.0).view(3, 3)
+    [copies] = background.HostMemory().copied({"w": square, "transposed": square.T, "tied": square})
+    assert torch.equal(copies["transposed"], square.T)
+    assert copies["tied"] is copies["w"]
+
+
 def test_memory_for_the_copy_must_be_free(monkeypatch, tmp_path):
     weights = {"w": torch.zeros(2**28 // 4)}  # 256 MiB
     writer = BackgroundWriter(checkpoints(tmp_path))
@@ -167,6 +188,7 @@ def test_free_memory_is_that_of_the_tightest_container(tmp_path, monkeypatch):
     for folder, files in {
         "two/outer": {"memory.max": "4000", "memory.current": "3000"},
         "two/outer/inner": {"memory.max": "max", "memory.current": "2000"},
+        "throttled": {"memory.max": "4000", "memory.high": "3500", "memory.current": "3000"},
         "one": {"memory.limit_in_bytes": "900", "memory.usage_in_bytes": "700"},
     }.items():
         (tmp_path / folder).mkdir(parents=True)
@@ -178,6 +200,7 @@ def test_free_memory_is_that_of_the_tightest_container(tmp_path, monkeypatch):
     assert memory._left_in(tmp_path / "two/outer") == 1042
     assert memory._left_in(tmp_path / "two/outer/inner") == memory._left_in(tmp_path / "none") == 1 << 63
     assert memory._left_in(tmp_path / "one") == 242
+    assert memory._left_in(tmp_path / "throttled") == 542, "above memory.high the process would be slowed down"
     monkeypatch.setattr(memory, "_memory_cgroups", lambda: [tmp_path / "two/outer"])
     monkeypatch.setattr(memory, "_kib_fields", lambda path: {"MemAvailable": 9000, "VmHWM": 500, "VmRSS": 300})
     assert memory.free_host_bytes() == 1042 - 200

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from egpo.config import SftConfig, load_config
-from egpo.errors import ConfigError, InputError, RunInterruptedError, forget_warnings
+from egpo.errors import ConfigError, EgpoError, InputError, RunInterruptedError, forget_warnings
 from egpo.local.checkpoints.checkpoint import Checkpoints, SaveError
 from egpo.local.sft import session as sessions
 from egpo.local.sft import sft_run
@@ -207,6 +207,56 @@ def test_a_save_that_fails_costs_a_warning_and_the_last_one_the_run(settings, mo
     full_at = {8}
     with pytest.raises(SaveError):
         sft(settings("b"))
+
+
+@pytest.fixture
+def failing_saves(monkeypatch):
+    """`failing_saves(4, errors)`: the save of step 4 raises one error after the other, then it works."""
+    real = Checkpoints.save
+
+    def fail(step, errors):
+        left = list(errors)
+
+        def save(self, snapshot, export):
+            if snapshot.step == step and left:
+                raise left.pop(0)
+            real(self, snapshot, export)
+
+        monkeypatch.setattr(Checkpoints, "save", save)
+        forget_warnings()
+
+    return fail
+
+
+def full_disk():
+    return SaveError("no space left", where="disk", fix="make room")
+
+
+def test_a_run_that_its_callback_stops_does_not_end_unsaved_in_silence(settings, failing_saves):
+    failing_saves(4, [full_disk(), full_disk()])
+    with pytest.raises(SaveError, match="no space left"):
+        sft(settings("a"), on_step=lambda report: report.step == 4)
+
+
+@pytest.mark.filterwarnings("always::egpo.errors.EgpoWarning")
+def test_an_error_of_the_run_is_shown_even_if_its_state_cannot_be_saved(settings, failing_saves, capsys):
+    def broken(report):
+        assert report.step < 3
+
+    failing_saves(3, [full_disk()])
+    with pytest.raises(EgpoError, match="AssertionError"):
+        sft(settings("a"), on_step=broken)
+    said = capsys.readouterr().out
+    assert "warning: no space left; the latest checkpoint is from step 2" in said
+    assert "training continues" not in said
+
+
+def test_a_bug_in_the_checkpoint_before_does_not_cost_the_newest_state(settings, failing_saves):
+    """The run is about to end when it learns of the error in the background."""
+    failing_saves(4, [ZeroDivisionError("a bug")])
+    with pytest.raises(ZeroDivisionError):
+        sft(settings("a"), on_step=lambda report: report.step == 4)
+    assert (Path(settings("a").runs) / "a/checkpoints/global_step_4/actor/manifest.json").is_file()
 
 
 def test_a_recipe_that_fails_leaves_no_folder(settings):

@@ -1,6 +1,6 @@
 """A process that behaves towards its launcher as verl does: it answers what is installed, logs, saves, ends or hangs.
 
-What STAND_IN says happens after that many steps: `crash@2`, `hang@2`, `exit@2`; `slow@2` saves, logs when
+What STAND_IN says happens after that many steps: `crash@2`, `abort@2`, `hang@2`, `exit@2`; `slow@2` saves, logs when
 it finds `log-it` beside its checkpoints, and then hangs; `lost@2` loses a process and waits for it; `late@2`, told to
 end, logs one more step, saves another, and ends. verl itself is in the live tests.
 """
@@ -85,6 +85,9 @@ def misbehave(behaviour):
         print("(Worker pid=7) Traceback (most recent call last):\n(Worker pid=7)   File x", flush=True)
         print("(Worker pid=7) ValueError: the reward is broken", flush=True)
         sys.exit(1)
+    if behaviour == "abort":
+        print("NCCL WARN Cuda failure", flush=True)
+        os.abort()
     if behaviour == "exit":
         sys.exit(0)
 

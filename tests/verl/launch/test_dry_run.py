@@ -10,6 +10,7 @@ from egpo.serving import engine_options
 from egpo.serving.engine_options import ParsedCommand
 from egpo.verl.launch import train as train_module
 from egpo.verl.launch.dry_run import dry_run, planned_command, planned_settings
+from egpo.verl.launch.hosts import CACHE_BYTES, Host
 from tests.verl.launch.recipes import SMALL, small
 from tests.verl.launch.test_train import STAND_IN
 
@@ -64,6 +65,16 @@ def test_what_this_machine_s_gpus_would_refuse_is_said(nvidia_smi):
     assert f"{refused}GPU 1: 101.3 of 140.4 GiB are in use by other processes, and vLLM takes 0.50 " in shown
     share = "verl.actor_rollout_ref.rollout.gpu_memory_utilization=0.2"
     assert refused not in dry_run(small("verl.device=cuda", "verl.gpus=2", share))
+
+
+def test_a_setting_that_depends_on_the_longest_prompt_may_be_missing_for_another():
+    """On one GPU vLLM's cache has a fixed size, unless the prompts are so long that it would take the usual share."""
+    host = Host(cores=16, memory_bytes=2e11, flash_attention=False, gpu_bytes=2e10)
+    config = small("verl.device=cuda", "verl.gpus=1", "rollout.max_prompt_tokens=null")
+    shown = dry_run(config, host=host)
+    (assumed,) = [line for line in shown.splitlines() if line.startswith("Assuming 512 tokens")]
+    assert CACHE_BYTES in assumed
+    assert f"+{CACHE_BYTES}=" in shown
 
 
 def test_an_unknown_option_of_vllm_is_refused_with_the_nearest(monkeypatch):

@@ -16,6 +16,7 @@ from egpo.verl.launch.hosts import (
     ATTENTION,
     CACHE_BYTES,
     COMPILATION,
+    CONTEXT,
     CPUS_PER_GPU,
     HOST_CODE,
     MEMORY_SHARE,
@@ -180,13 +181,14 @@ def test_vllm_takes_no_more_than_the_largest_batch_needs(tmp_path):
     assert settings(MIDDLE_HOST, *ONE_GPU, *model, "model.dtype=float32")[CACHE_BYTES] == 2 * keys[CACHE_BYTES]
 
 
-@pytest.mark.parametrize("reason", ["share", "large", "gpus", "sliding", "unknown", "no_config"])
+@pytest.mark.parametrize("reason", ["share", "large", "gpus", "sliding", "unknown", "no_config", "context"])
 def test_vllm_measures_its_cache_where_its_size_is_not_known_or_not_smaller(tmp_path, reason):
     shapes = {"sliding": {"use_sliding_window": True}, "unknown": {"model_type": "mamba"}}
     more = {
         "share": [f"verl.{MEMORY_SHARE}=0.4"],
         "large": ["rollout.n=64", "rollout.max_response_tokens=8192"],
         "gpus": ["verl.gpus=2"],
+        "context": [f"verl.{CONTEXT}=65536"],
     }
     chosen = [*ONE_GPU, of_shape(tmp_path, **shapes.get(reason, {})), *more.get(reason, [])]
     if reason == "no_config":

@@ -1,5 +1,7 @@
 """Why verl ended, out of logs as Ray writes them."""
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -134,3 +136,27 @@ def test_the_roster_notices_only_processes_that_live_as_long_as_the_training():
         for one in started:
             one.kill()
             one.wait()
+
+
+def test_copies_that_a_process_made_of_itself_may_end_at_any_time():
+    """verl's controller forks workers of a data loader, which have its title and end after each epoch."""
+    code = "import os, time; child = os.fork(); child and print(child, flush=True); time.sleep(600)"
+    controller = subprocess.Popen(
+        ["ray::TaskRunnerV1.run", "-c", code], executable=sys.executable, stdout=subprocess.PIPE, text=True
+    )
+    loader = process_id(int(controller.stdout.readline()))
+    roster, alive = Roster(), {process_id(controller.pid), loader}
+    try:
+        roster.note(alive)
+        roster.note({process_id(controller.pid)})
+        assert roster.missing == []
+        roster.note(alive)
+        controller.kill()
+        controller.wait()
+        roster.note({loader})
+        roster.note(set())
+        assert roster.missing == [DeadProcess("TaskRunnerV1", controller.pid)], "and not the copy that outlived it"
+    finally:
+        controller.kill()
+        os.kill(loader.pid, signal.SIGKILL)
+        controller.wait()

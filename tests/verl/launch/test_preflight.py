@@ -6,7 +6,16 @@ import socket
 import pytest
 
 from egpo.errors import InputError
-from egpo.verl.launch.preflight import Installed, hardware_name, require_context, require_devices, require_free_ports
+from egpo.serving import engine_options
+from egpo.serving.engine_options import ParsedCommand
+from egpo.verl.launch.preflight import (
+    Installed,
+    hardware_name,
+    require_context,
+    require_devices,
+    require_free_ports,
+    require_vllm_options,
+)
 from egpo.verl.launch.translation import Setting
 from tests.verl.launch.recipes import small
 
@@ -50,3 +59,19 @@ def test_a_context_that_is_too_short(tmp_path):
         require_context(str(tmp_path), 101)
     require_context(str(tmp_path), 100)
     require_context("owner/name", 10**9)
+
+
+def test_options_of_vllm_are_checked_as_verl_writes_them(monkeypatch):
+    """It leaves a switch out that is off, and writes lists and mappings in its own way."""
+    asked = []
+
+    def parsed(python, words):
+        asked.append(words)
+        names = ("disable-log-stats", "max-num-seqs", "compilation-config", "cudagraph-capture-sizes")
+        return ParsedCommand(names, "", 1, 1, 1, 0.9)
+
+    monkeypatch.setattr(engine_options, "ask_parser", parsed)
+    kwargs = "verl.actor_rollout_ref.rollout.engine_kwargs.vllm"
+    words = [f"{kwargs}.{word}" for word in ("disable_log_stats=false", "max_num_seqs=3", "compilation_config.mode=0")]
+    require_vllm_options(small(*words, f"{kwargs}.cudagraph_capture_sizes=[1,2]"), "python")
+    assert asked == [("--max-num-seqs", "3")]

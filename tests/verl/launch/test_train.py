@@ -215,7 +215,14 @@ def test_a_killed_driver_is_named_and_the_run_goes_on(overrides, tmp_path):
     assert steps_of(folder) == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_a_process_that_verl_waits_for_in_vain_ends_the_run(overrides, monkeypatch):
+def test_a_driver_that_aborts_is_told_with_its_last_lines(overrides, monkeypatch, capsys):
+    monkeypatch.setenv("STAND_IN", "abort@3")
+    with pytest.raises(EgpoError, match="verl's driver was ended by SIGABRT after step 3 of 6"):
+        train(small(*overrides))
+    assert "NCCL WARN Cuda failure" in capsys.readouterr().out
+
+
+def test_a_process_that_verl_waits_for_in_vain_ends_the_run(overrides, monkeypatch, capsys):
     """verl may wait for a dead process for ever: its launcher does not, and does not wait for `patience_minutes`."""
     monkeypatch.setattr(watch, "_GRACE_S", 1.0)
     monkeypatch.setenv("STAND_IN", "lost@3")
@@ -226,6 +233,7 @@ def test_a_process_that_verl_waits_for_in_vain_ends_the_run(overrides, monkeypat
         r"process \d+ of verl \(SimpleStorageUnit, which keeps the batches\) died after step 3 of 6: ", said
     )
     assert "the newest checkpoint is that of step 2; continue with: egpo train" in said
+    assert "All checks passed" in capsys.readouterr().out, "the last lines of the log"
 
 
 def test_an_unknown_option_of_vllm_is_refused_before_anything_is_written(overrides, monkeypatch):

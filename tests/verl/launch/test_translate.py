@@ -14,7 +14,7 @@ from egpo.errors import ConfigError
 from egpo.runs.folder import RunFolder
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import planned_files
-from egpo.verl.launch.refusals import OURS_ALONE, TENSOR_PARALLEL, refuse_what_verl_lacks
+from egpo.verl.launch.refusals import OURS_ALONE, refuse_what_verl_lacks
 from egpo.verl.launch.schema.known import schema
 from egpo.verl.launch.translation import LOSS_MODE, tensor_parallel, translate
 from egpo.verl.settings import read_settings
@@ -258,6 +258,10 @@ def test_the_split_of_the_model_follows_from_its_size(model, gpus, parallel):
             "the launcher sets `actor_rollout_ref.rollout.engine_kwargs.vllm.tensor_parallel_size` itself; set "
             "verl.tensor_parallel",
         ),
+        (
+            "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.data-parallel-size=2",
+            "itself; set verl.actor_rollout_ref.rollout.data_parallel_size",
+        ),
         ("verl.trainer.max_checkpoint_limit=3", "would ignore it; write `trainer.max_actor_ckpt_to_keep`"),
         ("verl.trainer.total_training_step=3", "did you mean `trainer.total_training_steps`?"),
         ("verl.trainer.n_gpus_per_node=8", "the launcher sets `trainer.n_gpus_per_node` itself; set verl.gpus"),
@@ -272,11 +276,21 @@ def test_what_verl_cannot_do_is_refused_by_name(override, said):
 
 
 def test_a_copy_of_vllm_divides_the_gpus():
-    with pytest.raises(ConfigError, match="4 GPUs cannot be divided into groups of 3; choose a divisor"):
+    with pytest.raises(ConfigError, match=r"4 GPUs cannot be divided into groups of 3, for one copy"):
         refuse_what_verl_lacks(small("verl.gpus=4", "verl.tensor_parallel=3"))
     refuse_what_verl_lacks(small("verl.gpus=4", "verl.tensor_parallel=2"))
     raw = "verl.actor_rollout_ref.rollout"
     refuse_what_verl_lacks(small("verl.gpus=4", f"{raw}.tensor_model_parallel_size=2", f"{raw}.data_parallel_size=2"))
+    said = r"6 GPUs cannot be divided into groups of 4, for one copy of vLLM \(2 tensor-parallel ranks x 2 \(data_para"
+    with pytest.raises(ConfigError, match=said):
+        refuse_what_verl_lacks(small("verl.gpus=6", "verl.tensor_parallel=2", f"{raw}.data_parallel_size=2"))
+
+
+@pytest.mark.parametrize("key", ["tensor_model_parallel_size", "data_parallel_size"])
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_size_below_one_is_a_fault_and_no_division_by_zero(key, size):
+    with pytest.raises(ConfigError, match=f"{key}: {size} is not a number of GPUs; give 1 or more"):
+        refuse_what_verl_lacks(small("verl.gpus=4", f"verl.actor_rollout_ref.rollout.{key}={size}"))
 
 
 def test_every_refusal_is_told_at_once():
@@ -286,10 +300,8 @@ def test_every_refusal_is_told_at_once():
 
 
 def test_what_is_refused_because_the_launcher_sets_it_is_set_by_the_launcher():
-    """Or nobody could set it. vLLM's name for the tensor-parallel size stands for verl's."""
-    of_vllm = {key for key in OURS_ALONE if ".engine_kwargs.vllm." in key}
-    assert of_vllm == {"actor_rollout_ref.rollout.engine_kwargs.vllm.tensor_parallel_size"}
-    assert set(OURS_ALONE) - of_vllm | {TENSOR_PARALLEL} <= set(translated(start=2))
+    """Or nobody could set it."""
+    assert set(OURS_ALONE) <= set(translated(start=2))
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class FinishedWrite:
     """How the writing of the checkpoint of `step` ended. `error`: why it failed, SaveError for a refused write."""
 
     step: int
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 class BackgroundWriter:
@@ -46,7 +46,7 @@ class BackgroundWriter:
         self._checkpoints, self._memory = checkpoints, HostMemory()
         self._thread: threading.Thread | None = None
         self._step = 0
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def why_not(self, snapshot: Snapshot, weights: Mapping[str, Tensor]) -> str | None:
         """Return why the state cannot be copied, as a clause for the user; None if there is memory for it."""
@@ -85,7 +85,8 @@ class BackgroundWriter:
     def _write(self, snapshot: Snapshot, export: Export) -> None:
         try:
             self._checkpoints.save(snapshot, export)
-        except Exception as error:  # raised again, or shown, by the thread that calls `finished`
+        # Also a panic of a Rust library, which is no Exception. The thread that calls `finished` raises or shows it.
+        except BaseException as error:
             self._error = error
 
 
@@ -165,12 +166,12 @@ def _cuda() -> Any:
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
-_Key = tuple[torch.device, int, torch.dtype, torch.Size]
-"""What tied tensors have in common: device, address, dtype and shape."""
+_Key = tuple[torch.device, int, torch.dtype, torch.Size, tuple[int, ...]]
+"""What tied tensors have in common: device, address, dtype, shape and strides."""
 
 
 def _key(tensor: Tensor) -> _Key:
-    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _places(tensors: Iterable[Tensor]) -> tuple[dict[_Key, int], int]:

@@ -148,28 +148,40 @@ class Session(ABC):
         self.is_consistent = True
         self._take_over_write()
 
-    def save(self, *, in_background: bool = True) -> None:
+    def save(self) -> None:
         """Begin to write a checkpoint, which the next steps do not wait for; at the end of the run, write it.
 
         If that fails, warn and continue, unless the run is ending: then raise SaveError.
         """
-        is_ending = self.done == self.num_steps or self.context.interrupts.signum is not None
+        self._save(is_ending=self.done == self.num_steps or self.context.interrupts.signum is not None)
+
+    def end(self, *, is_failing: bool) -> None:
+        """Put everything on the disk: the checkpoint that is being written, and the state, if it is consistent.
+
+        Raise SaveError if the state cannot be written. `is_failing`: an error ends the run, and must stay the error
+        that is shown; then only warn.
+        """
+        self.context.interrupts.allow_abandoning(False)
+        try:
+            self._take_over_write(wait=True)
+        finally:  # whatever happened to the checkpoint in the background, the newest state is written
+            if self.is_consistent:
+                try:
+                    self._save(is_ending=True)
+                except SaveError as error:
+                    if not is_failing or self.context.interrupts.signum is not None:
+                        raise
+                    self.context.ledger.record_failed_save(error, self.done, self.done, self.saved, continues=False)
+
+    def _save(self, *, is_ending: bool) -> None:
         self.context.view.stage("save")
         self._take_over_write(wait=True)  # one checkpoint is written at a time
         if self.done == self.saved:
             return
         self.context.folder.require_there()
         self.context.ledger.sync()
-        if is_ending or not in_background or not self._starts_writing():
+        if is_ending or not self._starts_writing():
             self._write(is_ending)
-
-    def end(self) -> None:
-        """Put everything on the disk: the checkpoint that is being written, and the state, if it is consistent."""
-        self.context.interrupts.allow_abandoning(False)
-        if self.is_consistent:
-            self.save(in_background=False)
-        else:
-            self._take_over_write(wait=True)
 
     def _starts_writing(self) -> bool:
         """Copy the state and begin to write it in the background. Return False if that is not possible."""
@@ -283,8 +295,10 @@ def _take_steps(session: Session) -> Path:
             session.take_step()
             _require_screen(session)
             is_stopped = _call_on_step(session)
-    finally:
-        session.end()
+    except BaseException:
+        session.end(is_failing=True)
+        raise
+    session.end(is_failing=False)
     session.context.view.say(_ending(session))
     _require_screen(session)
     return session.model_folder

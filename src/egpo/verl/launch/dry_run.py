@@ -101,8 +101,11 @@ def _known_at_launch(config: Config, start: int, host: Host | None) -> list[str]
     files = planned_files(config, places)
     if files.longest_prompt_source != LIMIT:
         longer = replace(files, longest_prompt=files.longest_prompt * 1000)
-        shown, other = (translate(config, places, one, start, host) for one in (files, longer))
-        keys = [one.key for one, two in zip(shown, other, strict=True) if one.value != two.value]
+        shown, other = (
+            {one.key: one.value for one in translate(config, places, each, start, host)} for each in (files, longer)
+        )
+        # A setting may also be there for one length only: the size of vLLM's cache.
+        keys = [key for key in {**shown, **other} if shown.get(key, _ABSENT) != other.get(key, _ABSENT)]
         lines.append(
             f"Assuming {files.longest_prompt} tokens for the longest prompt, which is measured at launch "
             f"(rollout.max_prompt_tokens sets it): {', '.join(keys)}."

@@ -115,6 +115,7 @@ USUAL_ROWS = 1024
 _MODEL, _ROLLOUT, _RAY = "actor_rollout_ref.model", "actor_rollout_ref.rollout", "ray_kwargs.ray_init"
 MEMORY_SHARE = f"{_ROLLOUT}.gpu_memory_utilization"
 CACHE_BYTES = f"{_ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes"
+CONTEXT = f"{_ROLLOUT}.max_model_len"
 COMPILATION = f"{_ROLLOUT}.engine_kwargs.vllm.compilation_config"
 DECODING_GRAPHS = json.dumps({"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})
 """vLLM without torch.compile, which takes its cores at every start, and with CUDA graphs for decoding alone."""
@@ -193,7 +194,8 @@ def _memory_settings(
     With a fixed size vLLM does not measure what is free: other programs may use the same GPU while it starts.
     """
     share = memory_share(gpu_bytes, weights, config.verl.ranks)
-    if cache is not None and _given(config.verl.raw, MEMORY_SHARE) is None:
+    # A longer context of the user's own might not fit: vLLM refuses to start if one sequence of that length does not.
+    if cache is not None and all(_given(config.verl.raw, key) is None for key in (MEMORY_SHARE, CONTEXT)):
         needed = (cache + 4 * weights + WORKSPACE_BYTES) / gpu_bytes
         if needed < share:
             yield MEMORY_SHARE, math.ceil(needed * 100) / 100

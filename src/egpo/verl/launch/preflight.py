@@ -184,11 +184,12 @@ def require_vllm_options(config: Config, python: str) -> None:
     """
     beginning = f"{ROLLOUT}.engine_kwargs.vllm."
     given = {key.removeprefix(beginning): value for key, value in leaves(config.verl.raw) if key.startswith(beginning)}
-    options = {name.partition(".")[0]: value for name, value in given.items()}
+    # verl leaves a switch out that is off, and an option that is null.
+    options = {name.partition(".")[0]: None if value is False else value for name, value in given.items()}
     if options:
         # verl writes lists and mappings in its own way: of these only the names are checked.
-        plain = {name: value for name, value in given.items() if isinstance(value, str | int | float)}
-        words = as_words({name: value for name, value in plain.items() if "." not in name})
+        plain = {name: value for name, value in options.items() if isinstance(value, str | int | float)}
+        words = as_words({name: value for name, value in plain.items() if name in given})
         require_known_options(options, python, words, f"verl.{beginning.removesuffix('.')}")
 
 

@@ -35,11 +35,15 @@ OURS_ALONE = {
     "trainer.rollout_data_dir": "runs, or name",
     "trainer.resume_mode": "--resume",
     "trainer.resume_from_path": "--resume-from",
-    f"{ROLLOUT}.engine_kwargs.vllm.tensor_parallel_size": "verl.tensor_parallel",
 }
 """Keys of verl that the launcher sets, and what to set instead. If they differed from the recipe, the launcher would
 look for checkpoints of another number of ranks, or wait for metrics in a file that is never written."""
-
+SIZES_OF_VLLM = {
+    f"{ROLLOUT}.engine_kwargs.vllm.tensor_parallel_size": "verl.tensor_parallel",
+    f"{ROLLOUT}.engine_kwargs.vllm.pipeline_parallel_size": "verl.tensor_parallel",
+    f"{ROLLOUT}.engine_kwargs.vllm.data_parallel_size": f"verl.{ROLLOUT}.data_parallel_size",
+}
+"""Options of vLLM that verl sets from keys of its own, by which it places copies on GPUs, and what to set instead."""
 
 TENSOR_PARALLEL = f"{ROLLOUT}.tensor_model_parallel_size"
 OTHER_PARALLEL = (f"{ROLLOUT}.data_parallel_size", f"{ROLLOUT}.pipeline_model_parallel_size")
@@ -139,8 +143,9 @@ def _tree(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _contradicting(raw: Iterable[str]) -> Iterator[Fault]:
     for key in raw:
-        if key in OURS_ALONE:
-            yield Fault(f"the launcher sets `{key}` itself", f"verl.{key}", f"set {OURS_ALONE[key]}")
+        # The name of an option of vLLM may be written with either dash.
+        if other := OURS_ALONE.get(key) or SIZES_OF_VLLM.get(key.replace("-", "_")):
+            yield Fault(f"the launcher sets `{key}` itself", f"verl.{key}", f"set {other}")
 
 
 def _running_code_of_models(values: Mapping[str, Any]) -> Iterator[Fault]:
@@ -219,16 +224,22 @@ def _indivisible(config: Config) -> Iterator[Fault]:
 
 def _splits_of_vllm(config: Config) -> Iterator[Fault]:
     """Yield a fault if a copy of vLLM does not fit the GPUs. verl itself ends with an assertion, after minutes."""
-    values = dict(leaves(config.verl.raw))
-    tensor = values.get(TENSOR_PARALLEL, tensor_parallel(config))
+    values, ranks = dict(leaves(config.verl.raw)), config.verl.ranks
+    given = {key: values[key] for key in (TENSOR_PARALLEL, *OTHER_PARALLEL) if isinstance(values.get(key), int)}
+    for key, size in given.items():
+        if size < 1:
+            yield Fault(f"{size} is not a number of GPUs", f"verl.{key}", "give 1 or more")
+            return
+    tensor = given.pop(TENSOR_PARALLEL, tensor_parallel(config))
     where = f"verl.{TENSOR_PARALLEL}" if TENSOR_PARALLEL in values else "verl.tensor_parallel"
-    more = {key: values[key] for key in OTHER_PARALLEL if isinstance(values.get(key), int) and values[key] > 1}
-    parallel = tensor * prod(more.values()) if isinstance(tensor, int) else 1
+    more = {key: size for key, size in given.items() if size > 1}
+    parallel = tensor * prod(more.values())
     sizes = "".join(f" x {size} ({key.rpartition('.')[2]})" for key, size in more.items())
-    if parallel > config.verl.ranks:
-        what = f"{parallel} GPUs are needed for one copy of vLLM ({tensor} tensor-parallel ranks{sizes})"
-        fix = f"lower it to at most {config.verl.ranks}, or raise verl.gpus"
-        yield Fault(f"{what}, and {config.verl.ranks} can be used (verl.gpus x verl.nodes)", where, fix)
-    elif config.verl.ranks % parallel or (not more and config.verl.gpus % parallel):
-        what = f"{config.verl.gpus} GPUs cannot be divided into groups of {parallel}{sizes}"
+    copy = f"one copy of vLLM ({tensor} tensor-parallel ranks{sizes})"
+    if parallel > ranks:
+        what = f"{parallel} GPUs are needed for {copy}, and {ranks} can be used (verl.gpus x verl.nodes)"
+        yield Fault(what, where, f"lower it to at most {ranks}, or raise verl.gpus")
+    elif ranks % parallel or (not more and config.verl.gpus % parallel):
+        gpus = ranks if ranks % parallel else config.verl.gpus
+        what = f"{gpus} GPUs cannot be divided into groups of {parallel}, for {copy}"
         yield Fault(what, where, "choose a divisor of verl.gpus")

@@ -2,6 +2,7 @@
 
 import secrets
 import shlex
+import signal
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -90,7 +91,8 @@ def _concluded(launch: Launch, ending: Ending, stops: StopSignals, view: LiveVie
         view.say(f"all {launch.config.steps} steps are done: {folder.checkpoint_of(saved)}")
         return folder.checkpoint_of(saved)
     dead = process_that_died(launch.places.log, log_start, ending)
-    if dead is None and ending.code >= 0:  # a driver that was killed had no time to say anything
+    # Ray's error about a dead process says no more than its name, and a driver that was killed could not say anything.
+    if (dead is None or ending.kind == "died") and ending.code != -signal.SIGKILL:
         view.say(root_cause(launch.places.log, log_start, ending.log_size))
     raise EgpoError(f"{_failure(launch, ending, dead)}; {newest}", where=str(launch.places.log), fix=again)
 

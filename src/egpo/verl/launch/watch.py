@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,14 @@ from typing import Any, Literal
 
 from egpo.errors import ERROR_PREFIX, NO_ERRORS, NOTICES, stop_signals
 from egpo.processes.launches import LaunchedProcesses
-from egpo.processes.table import ProcessId, process_id, process_title, remove_shared_memory, shared_memory_of
+from egpo.processes.table import (
+    ProcessId,
+    parent_of,
+    process_id,
+    process_title,
+    remove_shared_memory,
+    shared_memory_of,
+)
 from egpo.runs.live import LiveView
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.mirror import MetricFeed, Mirror
@@ -150,10 +158,15 @@ def process_that_died(log: Path, start: int, ending: "Ending") -> DeadProcess | 
 
 
 class Roster:
-    """The processes of a launch that live as long as its training, by `ROLES`, and those that disappeared."""
+    """The processes of a launch that live as long as its training, by `ROLES`, and those that disappeared.
+
+    A copy that a process made of itself (a fork) has its title, but does not count: verl's controller forks the workers
+    of a data loader for every epoch and every validation, which end with it.
+    """
 
     def __init__(self) -> None:
         self._names: dict[ProcessId, str] = {}
+        self._copies: set[ProcessId] = set()
         self.missing: list[DeadProcess] = []
         """In the order in which it was seen."""
         self.missing_since = 0.0
@@ -164,14 +177,24 @@ class Roster:
             if not self.missing:
                 self.missing_since = time.monotonic()
             self.missing.append(DeadProcess(self._names.pop(one), one.pid))
-        for one in alive:
-            found = _TITLE.match(process_title(one.pid))
-            if found is not None and found[1].startswith(tuple(ROLES)):
-                self._names[one] = found[1]
+        for one in set(alive) - self._copies:
+            name = _name_of(one.pid)
+            if name is None:
+                continue
+            if one not in self._names and name == _name_of(parent_of(one.pid)):
+                self._copies.add(one)  # kept in mind, because it gets another parent if its own ends first
+            else:
+                self._names[one] = name
 
     def forget(self) -> None:
         """Forget the processes that disappeared: a step has finished without them."""
         self.missing = []
+
+
+def _name_of(pid: int | None) -> str | None:
+    """Return the name of a process by its title, if it is one of `ROLES`."""
+    found = None if pid is None else _TITLE.match(process_title(pid))
+    return found[1] if found is not None and found[1].startswith(tuple(ROLES)) else None
 
 
 def _plain(line: str) -> str:
@@ -249,11 +272,11 @@ class LaunchMonitor:
         try:
             while True:
                 code = self._verl.poll()
-                if self._mirror.take(self._feed.new()):
+                if num_new := self._mirror.take(self._feed.new()):
                     last_step = time.monotonic()
                     self._roster.forget()
                     self._read_log()
-                    self._start.end(self._mirror.done)
+                    self._start.end(self._mirror.done + 1 - num_new)  # steps may be shorter than a look
                 if code is not None:
                     return self._ending("exited", code)
                 if self._may_stop(stops) or self._view.failure is not None:
@@ -345,7 +368,8 @@ class _Start:
             "step": step,
             "seconds": self._seconds(),
         }
-        with self._path.open("a", encoding="utf-8") as file:
+        # Training does not depend on it: the disk may be full.
+        with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def _seconds(self) -> float:
