@@ -9,7 +9,8 @@ from egpo.experiments.pipeline import run_each
 from egpo.experiments.screen import plain_screen
 from egpo.experiments.stages import Selection
 from egpo.experiments.validate import load_experiments
-from website.evidence.__main__ import BEGIN, BOARD_BEGIN, END, ENGINES_BEGIN
+from website.evidence.__main__ import BEGIN, BOARD_BEGIN, END
+from website.evidence.engines import COMPARISONS
 from website.evidence.sittings import append_sitting, sitting_of
 from website.evidence.stripping import pack, strip_runs, unpack
 
@@ -62,7 +63,7 @@ def docs(made, tmp_path):
     (folder / "images").mkdir(parents=True)
     (folder / "results.md").write_text(f"# Results\n\n{BEGIN}{END}\nThe rest.\n")
     (folder / "board.md").write_text(f"# Boards\n\n## Results\n\n{BOARD_BEGIN}{END}\nThe rest.\n")
-    (folder / "verl.md").write_text(f"# verl\n\n{ENGINES_BEGIN}{END}\nThe rest.\n")
+    (folder / "verl.md").write_text("".join(f"# verl\n\n{one.begin}{END}\nThe rest.\n" for one in COMPARISONS))
     pack(strip_runs(made / "runs").files, tmp_path / "runs.tar.gz")
     names = unpack(tmp_path / "runs.tar.gz", folder / "evidence")
     append_sitting(folder / "evidence", sitting_of(folder / "evidence", names, COMMIT, 2, 60))

@@ -13,9 +13,9 @@ import pytest
 from egpo.comparisons.paired_seeds import compare_paired_seeds, mean_over_seeds
 from egpo.errors import InputError
 from tests.evidence.conftest import COMMIT
-from website.evidence import engines
-from website.evidence.__main__ import END, ENGINES_BEGIN, outdated, write
-from website.evidence.engines import MARGIN, difference, engines_part, read_pairs
+from website.evidence import __main__ as commands
+from website.evidence.__main__ import END, outdated, write
+from website.evidence.engines import MARGIN, EngineComparison, difference, engines_part, read_pairs
 from website.evidence.sittings import append_sitting, sitting_of
 from website.evidence.stripping import pack, strip_runs, unpack
 
@@ -142,14 +142,18 @@ def edit(path, old, new):
 
 
 def test_the_page_has_the_answer_the_tables_and_the_starts(both, docs, monkeypatch):
-    monkeypatch.setattr(engines, "TESTED", "countdown")
+    comparison = EngineComparison("engines", "countdown", "held-out sums")
+    monkeypatch.setattr(commands, "COMPARISONS", (comparison,))
     write(docs)
     assert outdated(docs) == []
     text = (docs / "verl.md").read_text()
-    part = text.partition(ENGINES_BEGIN)[2].partition(END)[0]
-    assert part.strip() == engines_part(both).strip()
+    part = text.partition(comparison.begin)[2].partition(END)[0]
+    assert part.strip() == engines_part(both, comparison).strip()
     assert "**The engines are equivalent within the margin.**" in part
-    assert "over 6 pairs and 20 problems: +0.0 points, 90 % interval +0.0 to +0.0, margin 5 points" in part
+    assert (
+        "Sampled accuracy on held-out sums, verl minus embedded, over 6 pairs and 20 problems: +0.0 points, 90 % interval +0.0 to +0.0, margin 5 points"
+        in part
+    )
     assert part.count("02:17:01 | start Ray 9 | 120 | 1 |") == 6
     assert "Resumed: none. Runs without a counterpart: none." in part
     shutil.rmtree(both)

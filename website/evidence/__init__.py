@@ -23,6 +23,6 @@
                   boards/<name>/           board.yaml, holes.yaml (why runs are missing), sittings.yaml, and
                                            before_training/<task>/, cold_starts/<name>/, runs/<run>/ as above, with
                                            few metrics
-                  engines/                 the same for runs on both engines; those on verl have verl/starts.jsonl
+                  engines/  engines_cpu/   the same for runs on both engines; those on verl have verl/starts.jsonl
                   egpo-tiny/               the same for runs of egpo-tiny, of which the page has tables (`add --part`)
 """
