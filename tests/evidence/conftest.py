@@ -2,6 +2,7 @@
 
 import shutil
 from contextlib import chdir
+from pathlib import Path
 
 import pytest
 
@@ -56,14 +57,19 @@ def made(tmp_path_factory):
     return folder
 
 
+def write_empty_pages(docs: Path):
+    """Write the pages with generated parts, which are still empty."""
+    (docs / "images").mkdir(parents=True)
+    (docs / "results.md").write_text(f"# Results\n\n{BEGIN}{END}\nThe rest.\n")
+    (docs / "board.md").write_text(f"# Boards\n\n## Results\n\n{BOARD_BEGIN}{END}\nThe rest.\n")
+    (docs / "verl.md").write_text("".join(f"# verl\n\n{one.begin}{END}\nThe rest.\n" for one in COMPARISONS))
+
+
 @pytest.fixture
 def docs(made, tmp_path):
     """A folder like docs/ whose evidence are these runs, with its page and figures not yet written."""
     folder = tmp_path / "docs"
-    (folder / "images").mkdir(parents=True)
-    (folder / "results.md").write_text(f"# Results\n\n{BEGIN}{END}\nThe rest.\n")
-    (folder / "board.md").write_text(f"# Boards\n\n## Results\n\n{BOARD_BEGIN}{END}\nThe rest.\n")
-    (folder / "verl.md").write_text("".join(f"# verl\n\n{one.begin}{END}\nThe rest.\n" for one in COMPARISONS))
+    write_empty_pages(folder)
     pack(strip_runs(made / "runs").files, tmp_path / "runs.tar.gz")
     names = unpack(tmp_path / "runs.tar.gz", folder / "evidence")
     append_sitting(folder / "evidence", sitting_of(folder / "evidence", names, COMMIT, 2, 60))

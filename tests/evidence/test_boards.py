@@ -13,8 +13,8 @@ from egpo.boards.stored_board import read_holes, read_stored_board
 from egpo.errors import InputError
 from egpo.experiments.pipeline import run_each
 from egpo.experiments.screen import plain_screen
-from tests.evidence.conftest import COMMIT, RECIPE
-from website.evidence.__main__ import BOARD_BEGIN, DOCS, END, outdated, write
+from tests.evidence.conftest import COMMIT, RECIPE, write_empty_pages
+from website.evidence.__main__ import DOCS, END, outdated, write
 from website.evidence.boards import BOARDS, board_names, board_part, strip_board
 from website.evidence.sittings import append_sitting, sitting_of
 from website.evidence.stripping import pack, unpack
@@ -60,21 +60,13 @@ def board(tmp_path_factory):
 def stored(board, tmp_path):
     """A folder like docs/ with this board as evidence."""
     docs = tmp_path / "docs"
-    (docs / "images").mkdir(parents=True)
-    (docs / "results.md").write_text((DOCS / "results.md").read_text().split("<!--")[0] + _marks())
-    (docs / "board.md").write_text(f"# Boards\n\n## Results\n\n{BOARD_BEGIN}{END}\nThe rest.\n")
+    write_empty_pages(docs)
     pack(strip_board(board[0] / "mini", not_run=NOT_RUN).files, tmp_path / "board.tar.gz")
     names = unpack(tmp_path / "board.tar.gz", docs / "evidence")
     home = docs / "evidence" / BOARDS / "mini"
     names = [name.removeprefix(f"{BOARDS}/mini/") for name in names]
     append_sitting(home, sitting_of(home, names, COMMIT, 1, 600), "egpo board mini.yaml")
     return docs
-
-
-def _marks():
-    from website.evidence.__main__ import BEGIN
-
-    return f"{BEGIN}{END}"
 
 
 def test_the_stored_board_gives_the_same_judgement_as_its_runs(board, stored):

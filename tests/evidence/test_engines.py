@@ -150,10 +150,8 @@ def test_the_page_has_the_answer_the_tables_and_the_starts(both, docs, monkeypat
     part = text.partition(comparison.begin)[2].partition(END)[0]
     assert part.strip() == engines_part(both, comparison).strip()
     assert "**The engines are equivalent within the margin.**" in part
-    assert (
-        "Sampled accuracy on held-out sums, verl minus embedded, over 6 pairs and 20 problems: +0.0 points, 90 % interval +0.0 to +0.0, margin 5 points"
-        in part
-    )
+    assert "Sampled accuracy on held-out sums, verl minus embedded, over 6 pairs and 20 problems: +0.0 points" in part
+    assert "90 % interval +0.0 to +0.0, margin 5 points" in part
     assert part.count("02:17:01 | start Ray 9 | 120 | 1 |") == 6
     assert "Resumed: none. Runs without a counterpart: none." in part
     shutil.rmtree(both)
