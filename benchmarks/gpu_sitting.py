@@ -62,6 +62,11 @@ PARTS = {
         120,
         "verl_plugin.md: batches without padding",
     ),
+    "episodes": Part(
+        "{python} benchmarks/episodes.py --device cuda --prompts 16 --group 16 --rounds 3",
+        300,
+        "speed.md: episodes on a GPU, beside single turns and TRL",
+    ),
     "plan": Part("{python} benchmarks/plan.py --only long checkpointing reference", 120, "speed.md: estimates"),
     "plan-verl": Part("{python} benchmarks/plan.py --verl", 560, "scale.md: verl's memory and seconds on one GPU"),
     "board-trl": Part(_board("trl"), 440, "speed.md: the board's core beside TRL's generate"),
