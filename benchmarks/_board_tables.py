@@ -53,8 +53,8 @@ PART_OF = {
 """The part of speed_board.py that measures a contender."""
 
 REASONS = {
-    "multi-turn": "the board's random weights make no tool calls; `python benchmarks/episodes.py --device cuda` measures "
-    "episodes of egpo-tiny after a cold start beside TRL's environment_factory, and was not run on a GPU",
+    "multi-turn": "the board's random weights make no tool calls; `python benchmarks/episodes.py --device cuda` "
+    "measures episodes of egpo-tiny after a cold start beside TRL's environment_factory; it was not run on a GPU",
     "unsloth": "unsloth 2026.10.9 asks for TRL 1.15 at most and datasets below 5, beside the TRL 1.16 and datasets 5.2 "
     "of this board; it also needs xformers, bitsandbytes, torchao and cut_cross_entropy, built for the same torch",
 }
