@@ -129,7 +129,7 @@ def test_an_error_of_the_thread_reaches_the_run(tmp_path):
 
 
 class Panic(BaseException):
-    """What a panic of a Rust library is to Python (`pyo3_runtime.PanicException`): no Exception."""
+    """A stand-in for the panic of a Rust library (`pyo3_runtime.PanicException`), which is not an Exception."""
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
