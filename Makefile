@@ -234,7 +234,7 @@ $(DOCS_READY): environments/docs/requirements.txt $(READY)
 pages: $(READY)
 	$(BIN)/python -m website.pages
 
-# The generated parts of docs/results.md and docs/board.md and their figures, from the runs in docs/evidence.
+# The generated parts of docs/results.md, docs/board.md and docs/verl.md, and figures, from the runs in docs/evidence.
 # website/evidence says how runs are added to it.
 evidence: $(READY)
 	$(BIN)/python -m website.evidence

@@ -55,10 +55,10 @@ PART_OF = {
 REASONS = {
     "multi-turn": "the board's random weights make no tool calls; `python benchmarks/episodes.py --device cuda` "
     "measures episodes of egpo-tiny after a cold start beside TRL's environment_factory; it was not run on a GPU",
-    "unsloth": "unsloth 2026.10.9 asks for TRL 1.15 at most and datasets below 5, beside the TRL 1.16 and datasets 5.2 "
-    "of this board; it also needs xformers, bitsandbytes, torchao and cut_cross_entropy, built for the same torch",
+    "unsloth": "unsloth 2026.10.9 requires TRL 1.15 at most and datasets below 5, and this board has TRL 1.16 and "
+    "datasets 5.2; it also needs xformers, bitsandbytes, torchao and cut_cross_entropy, built for the same torch",
 }
-"""Why a cell or a contender has no measurement here at all."""
+"""Why a cell or a contender is never measured here."""
 
 Record = dict[str, object]
 
@@ -82,7 +82,7 @@ class Row:
     contender: str
     rounds: list[Record]
     ours: list[Record]
-    """Our rounds beside it: the same round of the same process; of a process before it where both do not fit."""
+    """Our rounds to compare with: those of the same process, or of our own process if both do not fit into memory."""
     reason: str
 
     def timing(self, stage: str) -> Timing | None:
@@ -185,9 +185,7 @@ def notes_of(cell: str, records: Sequence[Record]) -> list[str]:
             if ratio is not None and ratio.median < 1:
                 notes.append(f"{row.contender} is faster than egpo here: its {stage} takes {ratio} of egpo's time.")
         if row.ours and any(record["part"] != ours["part"] for record, ours in zip(row.rounds, row.ours, strict=True)):
-            notes.append(
-                f"{row.contender} ran in a process of its own, after ours: both do not fit into memory together."
-            )
+            notes.append(f"{row.contender} ran in a process of its own, after ours: both do not fit into memory.")
     return notes
 
 

@@ -126,7 +126,7 @@ def save(job: Job, folder: Path) -> None:
 def save_with_weights(job: Job, model: Qwen3ForCausalLM, folder: Path) -> None:
     """Write a whole model folder, for engines that read one. Does nothing if the folder has weights already.
 
-    The weights come last, by renaming: a process that is killed here leaves no half of them to the next one.
+    The weights come last, by renaming: a process that is killed here leaves no incomplete weights to the next one.
     """
     if list(folder.glob("*.safetensors")):
         return

@@ -33,7 +33,7 @@ WAYS: dict[str, dict[str, object]] = {
     "continuous": {"use_transformers_continuous_batching": True},
     "vllm": {"use_vllm": True, "vllm_mode": "colocate", "generation_kwargs": vllm_peer.SAMPLING},
 }
-"""How TRL may generate. With `continuous` rows do not end where they are told to: it is for equal lengths."""
+"""How TRL may generate. `continuous` cannot end rows at given lengths: it is for equal lengths."""
 
 
 class EndAt(LogitsProcessor):
@@ -94,7 +94,7 @@ class VLLMEngines:
         self._engines: list[tuple[dict[str, object], object]] = []
         self._bytes = 0
         self.reused_gib = 0.0
-        """What the engine takes of the GPU, once a trainer has taken it over: none of the trainer's own memory."""
+        """GiB of the engine that a trainer has taken over. They are not part of the trainer's own memory."""
 
     def open(self, **arguments: object) -> object:
         from vllm import LLM
@@ -205,7 +205,7 @@ def _time_vllm(generation: object, timer: StageTimer, lengths: Callable[[], list
     """Time TRL's calls of vLLM, and give each row its length."""
 
     class Engine:
-        """TRL's engine, but for the lengths of its rows."""
+        """TRL's engine, with a given length for each row."""
 
         def __init__(self, engine: object) -> None:
             self._engine = engine

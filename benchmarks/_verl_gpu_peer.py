@@ -1,7 +1,7 @@
 """verl as the peer of a whole step: `egpo train` with engine=verl on a job of benchmarks/_gpu_job.py, one GPU.
 
-The same recipe as ours, with the settings that the launcher derives from the machine. verl's rows cannot be given
-lengths: a job must have one length, to which vLLM samples every row (`ignore_eos`).
+The same recipe as ours, with the settings that the launcher derives from the machine. verl cannot end
+rows at given lengths: a job must have one length, to which vLLM samples every row (`ignore_eos`).
 """
 
 import json
@@ -18,19 +18,19 @@ import _words
 
 HERE = Path(__file__).parent
 LAUNCH_S, END_S = 240, 40
-"""The time limit of a launch, which takes most of it, and what it has to end its processes."""
+"""The time limit of a launch, most of which is start-up, and the time that it gets to end its processes, in seconds."""
 
 
 SPECIAL = ("\n", "<|im_end|>")
-"""Tokens that verl's agent loop asks of every tokenizer of a Qwen model."""
+"""Tokens that verl's agent loop requires in every tokenizer of a Qwen model."""
 
 
 def recipe(
     job: jobs.Job, model: Path, runs: Path, steps: int, micro_rows: int, device: str = "cuda"
 ) -> dict[str, object]:
-    """Return the recipe of a job. `model` is a folder with weights. On a CPU it rehearses the benchmark."""
+    """Return the recipe of a job. `model` is a folder with weights. `device=cpu` is for testing the benchmark."""
     if job.shortest != job.longest:
-        raise ValueError("verl's rows cannot be given lengths")
+        raise ValueError("verl cannot end rows at given lengths: the job must have one length")
     return {
         "name": "verl",
         "runs": str(runs),
@@ -71,7 +71,7 @@ def train(
 
 
 def _launch(words: list[str]) -> None:
-    """Run a launch. One that takes too long is asked to end, because only its launcher finds all of its processes."""
+    """Run a launch. If it takes too long, end its launcher by SIGTERM, because only that finds all of its processes."""
     process = subprocess.Popen(words, env=_environment())
     try:
         code = process.wait(LAUNCH_S)
@@ -130,7 +130,7 @@ def start_s(folder: Path) -> float:
 
 def differences(folder: Path) -> list[str]:
     """Return what the launcher set because of this machine, and what the columns mean for verl."""
-    words = ["train", str(folder / "recipe.yaml"), f"runs={folder / 'planned'}"]  # the folder of the run is not free
+    words = ["train", str(folder / "recipe.yaml"), f"runs={folder / 'planned'}"]  # the folder of the run exists already
     told = subprocess.run(
         [sys.executable, "-m", "egpo", *words, "--dry-run"],
         env=_environment(),

@@ -65,7 +65,7 @@ class Rollout:
         self._prompts = [{"prompt_token_ids": tokenizer(text)["input_ids"]} for text in texts]
 
     def run(self, lengths: Sequence[int]) -> dict[str, float]:
-        """Sample rows of these lengths. No round finds another round's prompts in the cache."""
+        """Sample rows of these lengths. The cache of prompts is emptied first."""
         assert self._engine.reset_prefix_cache()
         settings = settings_by_row(self._base, lengths)
         start = time.perf_counter()
@@ -80,7 +80,7 @@ class Rollout:
 
 
 def differences(package: str) -> list[str]:
-    """Return how the installation of a package differs from what its own metadata asks for: requirements that are
+    """Return how the installation of a package differs from the requirements in its metadata: packages that are
     missing, and those of other versions."""
     found = []
     try:
@@ -97,7 +97,7 @@ def differences(package: str) -> list[str]:
             found.append(f"without {requirement.name}")
             continue
         if not requirement.specifier.contains(version, prereleases=True):
-            found.append(f"{requirement.name} {version} (it asks for {requirement.specifier})")
+            found.append(f"{requirement.name} {version} (required: {requirement.specifier})")
     return sorted(found)
 
 

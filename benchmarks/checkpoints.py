@@ -59,7 +59,7 @@ def bytes_alone(path, content):
 
 @dataclass(frozen=True)
 class Delay:
-    """Seconds that training stands still, that it loses in all, and until the checkpoint is complete."""
+    """Seconds for which training stands still, by which it is delayed in all, and until the checkpoint is complete."""
 
     way: str
     stall_s: float
@@ -135,7 +135,7 @@ class State:
 
 
 def copy_rates(state):
-    """Print the seconds of a copy in page-locked memory that is new, and in memory that is there."""
+    """Print the seconds of a copy into new page-locked memory, and of copies into memory that is allocated already."""
     if not next(iter(state.weights.values())).is_cuda:
         return
     memory, seconds = HostMemory(), []
@@ -143,14 +143,15 @@ def copy_rates(state):
         start = time.perf_counter()
         memory.copied(state.tensors, state.weights)
         seconds.append(round(time.perf_counter() - start, 3))
-    print(f"copies in main memory (the first gets it): {seconds} s; page-locked: {memory._is_locked}", flush=True)
+    print(f"copies (the first one allocates the memory): {seconds} s; page-locked: {memory._is_locked}", flush=True)
 
 
 def measure_delays(arguments, folder):
     begin = time.perf_counter()
     state, steps = State(arguments.weights, arguments.device, folder), Steps(arguments.device)
     print(f"{state.num_bytes / 2**30:.2f} GiB on {arguments.device}, a step {steps.usual_s():.2f} s", flush=True)
-    print("a copy is refused:", state.writer.why_not(Snapshot(0, state.tensors, {}), state.weights), flush=True)
+    why_not = state.writer.why_not(Snapshot(0, state.tensors, {}), state.weights)
+    print(f"a copy is not possible: {why_not}" if why_not else "a copy is possible", flush=True)
     delays = []
     for _ in range(arguments.rounds):
         for contender in (state.in_background, state.waited):

@@ -1,4 +1,4 @@
-"""Show where the first step's seconds go on a GPU: two new processes, with a cold and then a warm cache of Triton.
+"""Show where the seconds of the first step on a GPU go, in a process with a cold and one with a warm cache of Triton.
 
     python benchmarks/first_step.py [--shape 0.6B] [--steps 2] [--json FILE] [--profile FOLDER]
 
@@ -6,8 +6,8 @@ The job is that of benchmarks/one_gpu.py: 256 rows of 512 tokens. Both processes
 and egpo's (verdicts of self-checks), so that the second one is a user's second run. Printed are the seconds from the
 start of the interpreter to the first step, those of the first and of later steps by stage, and within the first step:
 
-    capture    per graph: warm-up and capture; a graph that is found costs nothing
-    compile    Triton's compilations of this process; with a warm cache, their lookups
+    capture    per graph: warm-up and capture; a graph that exists already costs nothing
+    compile    Triton's compilations in this process; with a warm cache, the lookups
     prefill, buffers, weights, loss and gradients, optimizer
 
 The parts contain one another: captures contain the compilation of the sampling kernels. `--profile` also writes
@@ -46,8 +46,8 @@ WATCHED = {
     "torch graph begins": ("torch.cuda", "graph", "__enter__"),
     "torch graph ends": ("torch.cuda", "graph", "__exit__"),
 }
-"""The functions that are timed, by name: module, class (empty: the module's own), function. One that is not there in
-the installed version is left out, and named."""
+"""The functions that are timed, by name: module, class (empty: the module's own), function. One that does not
+exist in the installed version is left out, and listed."""
 
 
 class Watch:
@@ -87,8 +87,8 @@ class Watch:
 
 
 def _label(name, given):
-    """What a call was about: the kernel's name, the number of rows of a graph."""
-    with suppress(Exception):  # a label is not worth a failed measurement
+    """Return what a call was for: the name of a kernel, or the number of rows of a graph."""
+    with suppress(Exception):  # a measurement is valid without its label
         if name == "compile":
             return given[0].fn.__name__
         if name == "capture":
@@ -150,13 +150,13 @@ def _write_profile(profile, path):
 
 
 def show(found):
-    """Print what a process found, and its first step against its last one."""
+    """Print the figures of a process, and compare its first step with its last one."""
     first, last = found["steps"][0]["seconds"], found["steps"][-1]["seconds"]
     print(f"\n== {found['cache']} cache; before the first step: {found['marks']}")
     print(f"while the run is opened: {found['opening']['parts']}")
     for stage, seconds in first.items():
         usual = last.get(stage, 0.0)
-        print(f"{stage:>10}: first {seconds:7.3f} s, later {usual:7.3f} s, more {seconds - usual:7.3f} s")
+        print(f"{stage:>10}: first {seconds:7.3f} s, later {usual:7.3f} s, gap {seconds - usual:7.3f} s")
     for name, (seconds, calls) in sorted(found["steps"][0]["parts"].items(), key=lambda part: -part[1][0]):
         print(f"  {name:>20}: {seconds:7.3f} s in {calls} calls")
     print("  longest:", ", ".join(f"{name} {label} {seconds}" for seconds, name, label in found["steps"][0]["longest"]))
@@ -169,7 +169,7 @@ def main():
     parser.add_argument("--shape", default="0.6B")
     parser.add_argument("--shortest", type=int, default=512)
     parser.add_argument("--longest", type=int, default=512)
-    parser.add_argument("--steps", type=int, default=2, help="steps of each process; the last one is the usual one")
+    parser.add_argument("--steps", type=int, default=2, help="steps of each process (default 2)")
     parser.add_argument("--json", help="file for all figures")
     parser.add_argument("--profile", help="folder for cProfile's lists of the first steps")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -193,7 +193,7 @@ def main():
                     command, env=os.environ | caches, capture_output=True, text=True, timeout=_LIMIT_S
                 )
             except subprocess.TimeoutExpired as error:
-                print(f"{cache}: not done after {_LIMIT_S} s; it said: {error.stdout!r:.2000} {error.stderr!r:.2000}")
+                print(f"{cache}: not done after {_LIMIT_S} s; output: {error.stdout!r:.2000} {error.stderr!r:.2000}")
                 continue
             lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
             if done.returncode or not lines:

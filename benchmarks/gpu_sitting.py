@@ -1,11 +1,11 @@
 """Measure on one GPU what the documentation lists as not measured there: every part with its time limit, in this order.
 
     python benchmarks/gpu_sitting.py --list
-    python benchmarks/gpu_sitting.py --out gpu --minutes 9.5            what fits into the time, and is not in gpu/ yet
-    python benchmarks/gpu_sitting.py --out gpu updates board-vllm       these parts, done or not
+    python benchmarks/gpu_sitting.py --out gpu --minutes 9.5            parts that fit into the time and are not done
+    python benchmarks/gpu_sitting.py --out gpu updates board-vllm       these parts, even if they are done
 
-A rented GPU is paid by the minute: a part that fails or hangs does not stop the others, no part is begun that does not
-fit into the minutes left, and the same command continues with the parts that are missing. `OUT/<part>.log` has the
+A rented GPU is paid by the minute. So a part that fails or hangs does not stop the others, no part is begun that does
+not fit into the minutes left, and the same command continues with the missing parts. `OUT/<part>.log` has the
 output, `OUT/sitting.jsonl` a line per part that ran, and other files go where the command of the part says. Needs a
 CUDA device; verl, vLLM and TRL for their parts (environments/verl-gpu, environments/trl).
 """
@@ -93,7 +93,7 @@ class Outcome:
 
 
 def run_part(name: str, part: Part, out: Path) -> Outcome:
-    """Run a part in a session of its own, and end all that it started."""
+    """Run a part in a session of its own, and end every process that it started there."""
     words = part.command.replace("{python}", sys.executable).replace("OUT", str(out.resolve()))
     known = os.pathsep.join(filter(None, [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH")]))
     log, start = out / f"{name}.log", time.monotonic()
@@ -155,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="part", help=f"default: all that are missing. {', '.join(PARTS)}")
     parser.add_argument("--out", type=Path, default=Path("gpu_sitting"), help="folder of results")
-    parser.add_argument("--minutes", type=float, default=60, help="begin no part that may take longer (default 60)")
+    parser.add_argument("--minutes", type=float, default=60, help="begin no part that may end later (default 60)")
     parser.add_argument("--list", action="store_true", help="print the parts with their commands, and run nothing")
     options = parser.parse_args()
     if unknown := [name for name in options.parts if name not in PARTS]:

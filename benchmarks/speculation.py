@@ -1,4 +1,4 @@
-"""Count what exact speculative rollouts could win in a finished run, from its responses alone. No model runs.
+"""Bound the gain of exact speculative rollouts in a finished run, from its recorded responses. No model runs.
 
     egpo train countdown_tiny task.settings.train=64 watch.rollouts_every=1 name=repeated
     python benchmarks/speculation.py runs/repeated [--drafted 4,8] [--rows 256] [--sampling-share 0.6]
@@ -11,9 +11,9 @@ the draw is a function of seed, step, problem, sample and position, so the recor
 drawn, and the accepted tokens can be counted without a model. A pass yields them and the token after them.
 
 For each draft and length it prints the passes as a share of the tokens, for all rows (finished rows make room for
-others) and for the slowest row of each step (the batch waits for it), and the most that sampling and the whole step
-could win: tokens at `TOKEN_MS` against passes of the same rows, in which attention reads its cache once, and the
-products of the layers grow with the drafted rows beyond `FREE_ROWS`. The cost of making drafts is left out.
+others) and for the slowest row of each step (the batch waits for it), and the largest possible speed-up of sampling
+and of the whole step. It compares tokens at `TOKEN_MS` with passes of the same rows, in which attention reads its cache
+once, and the products of the layers grow with the drafted rows beyond `FREE_ROWS`, without the cost of making drafts.
 """
 
 import argparse
@@ -43,7 +43,7 @@ Response = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Passes:
-    """Passes for one response: how many, and how many drafted tokens they verified."""
+    """The passes for one response, the drafted tokens that they verified, and the tokens of the response."""
 
     count: int
     drafted: int
@@ -153,7 +153,7 @@ def counted_steps(run: RunFolder, drafter: Drafter, k: int) -> Iterator[StepCoun
 
 @dataclass(frozen=True)
 class Gain:
-    """What drafts win: shares of passes, and bounds of the speed-up."""
+    """The gain from drafts: shares of passes, and bounds of the speed-up."""
 
     repeated: float
     accepted: float

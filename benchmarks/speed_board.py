@@ -43,8 +43,8 @@ CORE = ("512", "64-1024")
 LIMIT_S = {"vllm": 250, "trl-vllm": 280, "trl": 420, "verl": 380, "egpo": 240}
 END_S = 40
 WARM_UP_TOKENS = 64
-"""Length of a peer's rows in the warm-up, which loads its kernels. Ours warms up with a whole step, because it captures
-its graphs then; vLLM captures its own when the engine starts."""
+"""Tokens of a peer's rows in the warm-up, which loads its kernels. egpo warms up with a whole step, in which it
+captures its graphs; vLLM captures its own when the engine starts."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Cell:
         return jobs.Job(self.shape, self.shortest, self.longest, prompts=self.prompts)
 
 
-# vLLM's memory holds the keys of all rows at once where TRL leaves room for it: 112 KiB a token, 144 in the 4B shape.
+# The share holds the keys of all rows at once, if TRL leaves enough memory: 112 KiB a token, 144 KiB in the 4B shape.
 BASE = Cell()
 CELLS = {
     "512": BASE,
@@ -99,7 +99,7 @@ class Log:
 
     @contextlib.contextmanager
     def noting_failure(self, contenders: Sequence[str], cells: Sequence[str]) -> Iterator[None]:
-        """Write down an exception, and continue with the other contenders."""
+        """Record an exception, and continue with the other contenders."""
         try:
             yield
         except Exception as error:
@@ -108,7 +108,7 @@ class Log:
 
 
 class Contender:
-    """One that takes turns in a process. After a failure it leaves out its further turns."""
+    """A contender that takes turns with others in one process. After a failure it takes no further turns."""
 
     def __init__(self, label: str, cell: str, log: Log) -> None:
         import _gpu_job as jobs
@@ -144,7 +144,7 @@ class Egpo(Contender):
         from egpo.local.draws import Draws
         from one_gpu import Ours, open_job
 
-        job = self._job  # not self: it would keep this contender's memory when its cell is done
+        job = self._job  # not self, which would keep this contender's memory allocated after its cell
         Draws.uniforms = lambda draws, keys, n, num_tokens: job.uniforms()
         begun = time.perf_counter()
         is_first = self._ours is None
@@ -322,7 +322,7 @@ PARTS: dict[str, Callable[[Sequence[str], Log, int], None]] = {
 
 
 def free() -> None:
-    """Return the memory of contenders that are done."""
+    """Free the memory of contenders that are done."""
     import torch
 
     gc.collect()
@@ -380,7 +380,7 @@ def vllm_differences() -> list[str]:
 
 
 def run_part(part: str, names: Sequence[str], arguments: argparse.Namespace, sitting: str) -> None:
-    """Run one part as a process of its own, with a time limit, and write down how it failed."""
+    """Run one part as a process of its own, with a time limit, and record a failure."""
     child = [sys.executable, __file__, "--child", part, "--cell", *names, "--rounds", str(arguments.rounds)]
     printed = arguments.out.with_name(f"{arguments.out.stem}.{part}.log")
     limit_s = arguments.limit_s or LIMIT_S[part]

@@ -5,7 +5,7 @@
     python benchmarks/verl_padding.py --device cuda --python PYTHON      on a GPU, with the interpreter that has verl
 
 verl's own training worker in one process, without Ray and vLLM: log-probabilities of all responses, then one optimizer
-step, by turns with `sdpa` on padded batches and with `egpo_packed` (`egpo.verl.packed_attention`) on the same rows.
+step, in turn with `sdpa` on padded batches and with `egpo_packed` (`egpo.verl.packed_attention`) on the same rows.
 Passes hold 2,048 real tokens on a CPU, 16,384 on a GPU. On a GPU in bfloat16; on a CPU in float32, in processor seconds
 of one thread.
 """

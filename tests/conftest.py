@@ -34,7 +34,7 @@ def _warnings_speak_again():
 
 @pytest.fixture
 def nvidia_smi(tmp_path, monkeypatch):
-    """Return a function that makes a machine with GPUs, as far as `nvidia-smi` tells: MiB in all and free, by GPU.
+    """Return a function that sets what `nvidia-smi` prints for each GPU: memory in all and free, in MiB.
 
     The lines are those of the real program; there is no GPU behind them.
     """

@@ -178,7 +178,7 @@ def test_torch_index_serves_torch_and_nothing_else(packages_of, server):
 
 @pytest.fixture
 def python_3_12(tmp_path):
-    """An interpreter that says it is Python 3.12, or, without `yes`, that it is not."""
+    """An interpreter that reports that it is Python 3.12, or, without `yes`, that it is not."""
 
     def write(yes=True):
         script = tmp_path / f"python3.12-{yes}"
@@ -215,7 +215,7 @@ def test_make_verl_gpu_refuses_another_python(make, python_3_12):
 
 
 def test_other_targets_do_not_build_the_environment_for_gpus():
-    """It has 7 GB."""
+    """The environment takes 7 GB."""
     command = ["make", "--dry-run", "--always-make", "test", "check", "bench", f"PYTHON={sys.executable}"]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     planned = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, check=True).stdout
@@ -248,7 +248,7 @@ LISTS = sorted((ROOT / "environments").glob("*/requirements.txt"))
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.parent.name)
 def test_every_line_of_a_list_is_one_version_of_one_package(path):
-    """The lists are installed with --no-deps: what is missing or loose is not found by pip."""
+    """The lists are installed with --no-deps: pip does not find what is missing or not pinned."""
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
     wrong = [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.!+]+", line)]
     assert not wrong

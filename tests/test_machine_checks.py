@@ -103,7 +103,7 @@ NO_GPU = ONE_H200 | {"gpus": [], "bytes": []}
 @pytest.mark.parametrize(
     ("vllm", "answer", "state", "found"),
     [
-        ("0.25.1", ONE_H200, "green", r"1 x NVIDIA H200 \(100 of 139 GiB free\); no flash-attn: egpo_packed, and"),
+        ("0.25.1", ONE_H200, "green", r"1 x NVIDIA H200 \(100 of 139 GiB free\); no flash-attn: egpo_packed for Llama"),
         ("0.24.0", ONE_H200, "amber", r"; vllm 0\.24\.0, run with 0\.25\.1$"),
         (
             "0.25.1",
@@ -217,7 +217,7 @@ def test_a_verl_that_lacks_names_of_the_plug_in_is_red_and_they_are_listed(monke
     check = checks.check_verl_plugin()
     assert (check.state, check.found) == (
         "red",
-        "verl 1.0.0 lacks 2 of the names that it uses: verl.a: b; verl.c: D.e",
+        "verl 1.0.0 lacks 2 of the names that the plug-in uses: verl.a: b; verl.c: D.e",
     )
     assert check.fix == f"install verl {checks.VERL_VERSION}, with which the plug-in was run"
 

@@ -175,7 +175,7 @@ def test_recipe_for_verl_is_a_recipe(tmp_path: Path):
     config = load_config(str(path), [])
     assert (config.engine, config.rollout.prompts * config.rollout.n, config.verl.ranks) == ("verl", job.rows, 1)
     refuse_what_verl_lacks(config)
-    with pytest.raises(ValueError, match="cannot be given lengths"):
+    with pytest.raises(ValueError, match="cannot end rows at given lengths"):
         verl_peer.recipe(jobs.Job("0.6B", 64, 1024), tmp_path, tmp_path, 4, 32)
 
 

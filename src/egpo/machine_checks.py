@@ -205,7 +205,7 @@ def check_verl_plugin() -> Check:
     name = "verl plug-in"
     names = _ask_child(_NAMES_QUESTION) if _version("verl") != VERL_VERSION else {}
     if not isinstance(names, str) and (missing := names.get("missing")):
-        found = f"verl {_version('verl')} lacks {len(missing)} of the names that it uses: {'; '.join(missing)}"
+        found = f"verl {_version('verl')} lacks {len(missing)} of the names that the plug-in uses: {'; '.join(missing)}"
         return Check(name, "red", found, f"install verl {VERL_VERSION}, with which the plug-in was run")
     answer = _ask_child(_PLUGIN_QUESTION)
     if isinstance(answer, str):
@@ -272,7 +272,8 @@ GPU_PINS = "environments/verl-gpu/requirements.txt"
 def check_verl_on_gpus() -> Check:
     """Check an environment of verl with vLLM for GPUs: GPUs, flash-attn, and versions beside those that were run.
 
-    It is red if the machine has an NVIDIA driver and torch cannot use a GPU, and amber if it has none, as a login node.
+    It is red if the machine has an NVIDIA driver and torch cannot use a GPU, and amber without a driver, as on a login
+    node.
     """
     name = "verl on GPUs"
     answer = _ask_child(_GPU_QUESTION)
@@ -282,16 +283,15 @@ def check_verl_on_gpus() -> Check:
     if not answer["gpus"] and answer["cuda"] is None:
         return Check(name, "red", f"{torch} is not a build for CUDA", f"build the environment again: {BUILD_VERL_GPU}")
     if not answer["gpus"] and not answer["driver"]:
-        fix = f"use it on a machine with NVIDIA GPUs; to debug without them, another environment: {BUILD_VERL}"
+        fix = f"use it on a machine with NVIDIA GPUs; to debug without GPUs, another environment: {BUILD_VERL}"
         return Check(name, "amber", f"not tried: this machine has no NVIDIA driver; {versions.found}", fix)
     if not answer["gpus"]:
         driver = f"a driver for CUDA {answer['cuda']} is needed (`nvidia-smi` names the driver and the GPUs)"
         fix = f"{driver}, and CUDA_VISIBLE_DEVICES must name a GPU or be unset"
         return Check(name, "red", f"{torch} cannot use a GPU: {answer['why']}", fix)
     free = ", ".join(f"{free / GIB:.0f} of {total / GIB:.0f} GiB free" for free, total in answer["bytes"])
-    without = (
-        f"no flash-attn: {PACKED_ATTENTION}, and for other models than {', '.join(FAST_ARCHITECTURES)} padded sdpa"
-    )
+    packed = f"{PACKED_ATTENTION} for {', '.join(FAST_ARCHITECTURES.values())}"
+    without = f"no flash-attn: {packed}; padded batches with sdpa for other models"
     attention = "flash-attn" if answer["flash_attention"] else without
     found = f"{len(answer['gpus'])} x {answer['gpus'][0]} ({free}); {attention}; {versions.found}"
     return Check(name, versions.state, found, versions.fix)
@@ -344,7 +344,7 @@ def _version(package: str) -> str | None:
 
 
 def _install_verl() -> str:
-    with_gpus = f"{BUILD_VERL_GPU}, without a GPU: " * (BUILD_VERL_GPU != BUILD_VERL)
+    with_gpus = f"{BUILD_VERL_GPU}; without a GPU: " * (BUILD_VERL_GPU != BUILD_VERL)
     return f"only for engine=verl, in an environment of its own: {with_gpus}{BUILD_VERL}"
 
 

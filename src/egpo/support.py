@@ -35,8 +35,8 @@ _FROM_A_CLONE = "build it from a clone of egpo, as its page docs/verl.md describ
 BUILD_VERL, BUILD_VERL_GPU = ("make verl", "make verl-gpu") if _MAKEFILE.is_file() else (_FROM_A_CLONE, _FROM_A_CLONE)
 """How to get an environment in which verl runs on a CPU, or on GPUs. An installed package has no Makefile."""
 WITHOUT_FLASHINFER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
-"""The environment variable without which vLLM on a GPU imports the package FlashInfer to sample, and fails at its start
-where that is not installed. `make verl-gpu` does not install it."""
+"""The environment variable with which vLLM on a GPU samples without the package FlashInfer. Without the variable, vLLM
+fails at its start if FlashInfer is not installed. `make verl-gpu` does not install it."""
 
 FAST_ARCHITECTURES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 """Architectures with fast kernels, on CPUs and on GPUs: `model_type` -> name. `local/models/architectures.py` describes

@@ -177,8 +177,8 @@ WAITS: dict[str, Wait] = {
     ),
     "checkpoint": Wait(
         "the checkpoint that is being written while training goes on, before the next one or the end of the run",
-        unlimited="it is written by this process, and a disk that takes long must not cost a checkpoint; a second "
-        "signal ends the process, and the checkpoint before stays",
+        unlimited="it is written by this process, and a slow disk must not cost a checkpoint; a second signal ends the "
+        "process, and the previous checkpoint stays",
     ),
     "exit": Wait(
         "threads that still run when a verb has failed or was stopped",

@@ -111,7 +111,7 @@ def test_the_user_s_environment_comes_first(monkeypatch):
 
 @pytest.mark.parametrize(("parts", "value"), [("vllm", "0"), ("vllm flashinfer", None)])
 def test_a_vllm_for_gpus_is_told_when_flashinfer_is_not_there(monkeypatch, parts, value):
-    """It would import the package to sample, and end when it starts."""
+    """Otherwise vLLM imports the package to sample, and fails at its start."""
     monkeypatch.setenv("STAND_IN_PARTS", parts)
     monkeypatch.delenv("VLLM_USE_FLASHINFER_SAMPLER", raising=False)
     engine = replace(find_engine(python=STAND_IN), on_cpu=False)

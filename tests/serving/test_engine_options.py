@@ -274,7 +274,7 @@ def make_arg_parser(parser):
     return parser
 """,
 }
-"""As vLLM 0.25.1 for GPUs on a machine without: it cannot make its parser."""
+"""A stand-in for vLLM 0.25.1 for GPUs on a machine without a GPU: it cannot make its parser."""
 
 
 def test_options_are_checked_where_a_vllm_for_gpus_finds_none(tmp_path, monkeypatch):

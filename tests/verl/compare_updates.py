@@ -1,4 +1,4 @@
-"""The same batch and weights into both engines, on a CPU or a GPU: how far apart are losses, gradients and weights?
+"""The differences of both engines in losses, gradients and weights, from the same batch and weights, on a CPU or GPU.
 
     python -m tests.verl.compare_updates --device cuda --out updates.json
 
@@ -80,13 +80,13 @@ TARGET = 1e-6
 
 
 def verl_updates(folder: Path, device: Device = "cpu", names: Sequence[str] = tuple(CASES)) -> dict[str, Any]:
-    """What verl computed in each case: see `verl_worker.run`."""
+    """Return what verl computed in each case, as `verl_worker.run` returns it."""
     paths = {name: (CASES[name][0], [RECORDED / f"{batch}.npz" for batch in CASES[name][1]]) for name in names}
     return run_cases(folder, paths, device)
 
 
 def steps_of(name: str, computed: Mapping[str, Any]) -> list[tuple[Recorded, dict[str, Any]]]:
-    """The batches as verl would have recorded them, and what came out of each."""
+    """Return the batches as verl would have recorded them, and what verl computed from each."""
     found = []
     for batch, step in zip(CASES[name][1], computed[name]["steps"], strict=True):
         recorded = read_record(RECORDED / f"{batch}.npz")
@@ -102,7 +102,7 @@ def dtype_of(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What one engine computed in one step. `metrics`: by verl's names; `length`: see `length_of`."""
+    """The results of one engine in one step. `metrics`: by verl's names; `length`: see `length_of`."""
 
     metrics: Mapping[str, Any]
     old_logp_BT: torch.Tensor
@@ -112,7 +112,7 @@ class Outcome:
 
 
 def length_of(gradient: Tensors, grad_norm: float, settings: Update) -> float:
-    """The norm of the gradient before clipping, summed in float64.
+    """Return the norm of the gradient before clipping, summed in float64.
 
     torch sums the squares of a float32 gradient in float32. On a CPU that alone is an error above 1e-6, which both
     engines have in common.
@@ -130,7 +130,7 @@ class Engine:
         self.size = 0.0
 
     def outcomes(self, recorded: Recorded, before: TrainedState, step: int) -> tuple[Outcome, Outcome]:
-        """The step with verl's old log-probabilities, and with old log-probabilities of its own."""
+        """Return the outcome with verl's old log-probabilities, and with the engine's own."""
         self.trainee.restore(before, recorded)
         logp_BT = self.trainee.logp(recorded)
         settings, found = settings_of(recorded).update, []
@@ -147,7 +147,7 @@ class Engine:
 
 @cache
 def engine_of(dtype: str, device: str) -> Engine:
-    """AdamW has the same settings in every case, and begins anew in each."""
+    """Return the engine for all cases of a dtype: AdamW has the same settings in each, and begins anew."""
     return Engine(dtype, device)
 
 
@@ -191,7 +191,7 @@ def _rounded(weights: Tensors) -> Tensors:
 
 
 def _apart(one: Outcome, other: Outcome, size: float, recorded: Recorded) -> dict[str, float]:
-    """See `differences` for the scale of each; `logp` is the largest difference of a token, in nats."""
+    """Return the differences of two outcomes, scaled as in `differences`; `logp` is the largest of a token, in nats."""
     figures = StepFigures(**{"kl_loss": None, **logged_figures(one.metrics)}, size=size)
     mask_BT = torch.from_numpy(recorded.mask_BT)
     return {
@@ -211,7 +211,7 @@ QUANTITIES = ("advantage", "loss", "pg_loss", "kl_loss", "grad_norm", "length", 
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The largest difference of each pair and case, over its steps; in the last line the target."""
+    """Return a table with the largest difference of each pair and case over its steps. The last line is the target."""
     pairs, cases = ([*dict.fromkeys(row[name] for row in rows)] for name in ("pair", "case"))
     keys = {(row["pair"], row["case"], row["device"]) for row in rows}
     lines = [("pair", "case", "device", *QUANTITIES)]
@@ -225,7 +225,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def machine_of(device: str) -> dict[str, Any]:
-    """What it ran on. `matmul_error`: see `verl_worker`."""
+    """Return the device and the versions. `matmul_error`: see `verl_worker`."""
     packages = {name: version(name) for name in ("torch", "transformers", "verl")}
     name = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
     return {"device": device, "name": name, **packages, "matmul_error": matmul_error(device)}
@@ -247,7 +247,7 @@ def main() -> None:
     print(json.dumps(report["machine"]), flush=True)
     for name in computed:
         report["comparisons"] += compared(name, computed, given.device)
-        # Written after each case: a failure in one leaves those before it.
+        # Written after each case, so that a failure keeps the cases before it.
         if given.out:
             given.out.write_text(json.dumps(report, indent=1) + "\n")
         print(f"{name}: {time.monotonic() - begun:.0f} s", flush=True)

@@ -45,7 +45,7 @@ def test_in_bfloat16_they_agree_to_the_bound_of_its_rounding():
 
 
 def curvature(trainee, recorded, step=2e-7):
-    """The second difference of the log-probabilities by the first norm: the square of `step`, and rounding."""
+    """Return the second difference of the log-probabilities by the first norm: `step` squared, and rounding."""
     weight = trainee.policy.model.model.layers[0].input_layernorm.weight
     found = []
     for _ in range(3):

@@ -73,7 +73,7 @@ NAMES = {
 
 
 def as_logged(ours: StepFigures) -> dict[str, float]:
-    """The figures by verl's names."""
+    """Return the figures by verl's names."""
     values = {name: getattr(ours, figure) for name, figure in NAMES.items()}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -109,7 +109,7 @@ def settings_of(recorded: Recorded) -> UpdateSettings:
 
 
 def rows_per_optimizer_step(recorded: Recorded) -> int:
-    """The configured number, by which verl divides its means over sequences."""
+    """Return the configured number of rows, by which verl divides its means over sequences."""
     given = dict(leaves(recorded.about["update"]))
     return given["actor_rollout_ref.actor.ppo_mini_batch_size"] * given["actor_rollout_ref.rollout.n"]
 
@@ -144,7 +144,7 @@ class _Losses:
 
 @contextmanager
 def _watched(batches: list[list[int]], num_rows: int):
-    """Let the update take verl's mini-batches instead of its own, and yield what its losses are.
+    """Let the update take verl's mini-batches instead of its own, and yield its losses.
 
     verl's means over sequences divide by `num_rows`, the configured number of rows, and the embedded engine's by the
     number of rows with tokens. An episode whose environment cannot start has none, and neither has padding.
@@ -203,7 +203,7 @@ class TrainedState:
 
 
 def gradient_of(after: TrainedState, before: TrainedState, beta: float) -> dict[str, torch.Tensor]:
-    """What the gradients since `before` added to AdamW's mean: of one optimizer step, its clipped gradient, scaled."""
+    """Return what the gradients since `before` added to AdamW's mean. After one step: its clipped gradient, scaled."""
     kept = beta ** (after.num_steps - before.num_steps)
     zero = torch.zeros(())
     return {name: mean.double() - kept * before.exp_avg.get(name, zero) for name, mean in after.exp_avg.items()}
@@ -239,7 +239,7 @@ class Trainee:
         self._optimizer: Optimizer | None = None
 
     def rollouts(self, recorded: Recorded) -> Rollouts:
-        """The batch, on the device of the policy."""
+        """Return the batch, on the device of the policy."""
         found, device = rollouts_of(recorded, self.policy.tokenizer), self.policy.device
         on_device = {
             table.name: getattr(found, table.name).to(device)
@@ -249,11 +249,11 @@ class Trainee:
         return replace(found, **on_device | {"logp_BT": on_device["logp_BT"].to(self._wide)})
 
     def advantage(self, recorded: Recorded) -> torch.Tensor:
-        """The embedded engine's own advantages, one of each response or of each token."""
+        """Return the embedded engine's own advantages, one of each response or of each token."""
         return _advantage_of_all(estimate_of(recorded, self.policy))
 
     def logp(self, recorded: Recorded) -> torch.Tensor:
-        """The log-probabilities (B, T) of the sampled tokens under the weights as they are."""
+        """Return the log-probabilities (B, T) of the sampled tokens under the present weights."""
         rollouts, temperature = self.rollouts(recorded), settings_of(recorded).temperature
         return packed_logp(self.policy, rollouts, temperature, self.budget)
 

@@ -63,7 +63,7 @@ COMPARISONS = (
     EngineComparison("engines", "bfcl", "held-out cases of tool calls"),
     EngineComparison("engines_cpu", "function_calling", "held-out problems of tool calls"),
 )
-"""The comparisons of docs/verl.md: on one GPU, and on two CPU cores. To add one: a row here, and its two comments in
+"""The comparisons of docs/verl.md: on one GPU, and on two CPU cores. To add one, add a row here and its two comments to
 the page."""
 
 
@@ -118,8 +118,8 @@ class EngineDifference:
 
 
 def read_pairs(folder: Path) -> list[EnginePair]:
-    """Return the pairs, sorted by task, method and seed. Raise InputError if the runs of a pair may not be compared, or
-    if there are runs that the sittings do not name."""
+    """Return the pairs, sorted by task, method and seed. Raise InputError if a pair cannot be compared, or if there are
+    runs that the sittings do not name."""
     groups = read_groups(folder)
     check_sittings(folder, {f"{group.task}/{run.name}": run for group in groups for run in group.runs})
     found: dict[tuple[str, str, int], dict[str, StoredRun]] = {}
@@ -258,7 +258,7 @@ def _difference_cells(found: EngineDifference) -> list[str]:
         found.exam,
         " and ".join(f"`{name}`" for name in found.methods),
         *by_seed,
-        f"{value} ({intervals[0]})" if intervals[0] else f"{value} (nothing varies)",
+        f"{value} ({intervals[0]})" if intervals[0] else f"{value} (no interval: nothing varies)",
         intervals[1],
     ]
 

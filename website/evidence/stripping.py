@@ -36,7 +36,7 @@ Files = dict[str, bytes]
 _ABSOLUTE = re.compile(r"(?<![\w.:/<@])/(?:[\w.+@-]+/)+([\w.+@-]*)")
 BOARD_METRICS = ("step", ACCURACY, ENTROPY, REWARD, "response_length/mean", STEP_S)
 STARTS = "starts.jsonl"
-"""The starts of a run on verl, in its folder `verl`."""
+"""The file with the start-ups of a run on verl, in its folder `verl`."""
 _LONGEST_KEY = 16
 _OUTCOME = ("sample", "score", "acc", "reason", "num_tokens", "finished")
 

@@ -96,8 +96,8 @@ def _run(experiments: "Sequence[Experiment]", selection: "Selection", as_json: b
 
 
 def _show(experiments: "Sequence[Experiment]", selection: "Selection") -> None:
-    """Print what each experiment would do. Raise InputError if a source of data is not on this machine, or if a server
-    that evaluates the models would refuse its options."""
+    """Print what each experiment would do. Raise InputError if a source of data is not on this machine, or if the
+    server that evaluates the models would refuse its options."""
     from egpo.experiments.exams import require_evaluable
     from egpo.experiments.plan_text import planned
     from egpo.prepared_data import require_source

@@ -42,7 +42,7 @@ def engine_options(config: Config) -> EngineOptions:
 
 
 def require_evaluable(config: Config) -> None:
-    """Raise InputError for settings with which the server that evaluates a model after the training would not start."""
+    """Raise InputError if the server that evaluates a model after the training would refuse its settings."""
     if config.eval.serve:
         require_servable(config)
     if config.eval.serve or config.eval.bfcl:

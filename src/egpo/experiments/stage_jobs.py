@@ -162,7 +162,7 @@ def _merge(experiment: Experiment, actor: Path) -> str:
 
 
 def require_evaluated(experiment: Experiment) -> None:
-    """Raise InputError if the models could not be served for their evaluation: hours of training come before it."""
+    """Raise InputError if the models could not be served for their evaluation, before hours of training."""
     require_evaluable(experiment.training)
 
 

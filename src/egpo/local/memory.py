@@ -1,4 +1,4 @@
-"""Recognise errors that mean out of memory, say who holds a GPU's memory, and how much main memory is left."""
+"""Recognise errors that mean out of memory, name who holds a GPU's memory, and compute the main memory that is left."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,10 +56,10 @@ def out_of_memory_as(what: str, fix: str) -> Iterator[None]:
 
 
 def free_host_bytes() -> int | None:
-    """Return how many bytes of main memory this process can still take; None if the system does not say (no /proc).
+    """Return how many bytes of main memory this process can still take; None if unknown (no /proc).
 
     This is the least of what the machine has available and what the limit of each enclosing cgroup (container) leaves.
-    The file cache counts as free. What the process held at its peak and gave back is subtracted: it will need it again.
+    The file cache counts as free. What the process has released since its peak is subtracted: it will need it again.
     """
     try:
         available = _kib_fields(Path("/proc/meminfo"))["MemAvailable"]
@@ -85,7 +85,7 @@ def _memory_cgroups() -> Iterator[Path]:
         _, controllers, own = line.split(":", 2)
         if controllers in ("", "memory"):  # version 2, version 1
             top = _CGROUPS / controllers
-            # In a container the path may be that of the host, of which only the end is mounted: its top is then ours.
+            # In a container the path may be the host's, while only the container's own cgroup is mounted, at the top.
             yield from (top / place for place in [Path(own.lstrip("/")), *Path(own.lstrip("/")).parents])
 
 

@@ -40,7 +40,7 @@ def process_id(pid: int) -> ProcessId:
 
 
 def parent_of(pid: int) -> int | None:
-    """Return the number of a process's parent; None if the process has ended."""
+    """Return the process id of a process's parent; None if the process has ended."""
     try:
         return int(_stat(pid)[_PARENT])
     except (OSError, IndexError):
@@ -64,7 +64,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def process_title(pid: int) -> str:
-    """Return the command line of a process, which Ray and vLLM replace by a title; "" if it has ended."""
+    """Return the command line of a process, which Ray and vLLM replace with a title; "" if the process has ended."""
     try:
         return (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
     except OSError:

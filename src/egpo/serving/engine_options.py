@@ -43,8 +43,8 @@ SET_BY_EGPO = {
 }
 """Options that egpo sets itself, and how to set them instead."""
 _UNREACHABLE = ("api-key", "config", "grpc", "headless", "ssl-certfile", "ssl-keyfile", "uds")
-"""Options with which egpo could not ask the server that it has started: it would wait for it until its time limit.
-`config` is a file of options, which may have any of the others."""
+"""Options with which egpo could not reach the server that it has started, and would wait until the time limit. `config`
+is a file of options, which may contain any of the others."""
 _JSON_LISTS = ("allowed-origins", "allowed-methods", "allowed-headers")
 """Options whose list vLLM reads as one JSON text."""
 USUAL_SHARE = 0.9
@@ -130,9 +130,9 @@ def refuse_own_options(options: Options, where: str = "--engine-option") -> None
 
 @dataclass(frozen=True)
 class ParsedCommand:
-    """What vLLM's parser says about a command line: all options that it has, its complaint, and what it understood.
+    """The answer of vLLM's parser to a command line: the names of all options, its error (`fault`), and parsed values.
 
-    `short`: the options that may be written with one dash, such as `tp`, and their names.
+    `short`: short option, such as `tp` -> the option's long name.
     """
 
     names: tuple[str, ...]
@@ -148,8 +148,8 @@ class ParsedCommand:
         return self.tensor_parallel * self.data_parallel * self.pipeline_parallel
 
 
-# Run by vLLM's interpreter. vLLM moved its parser between versions. A vLLM for GPUs that finds none makes its parser
-# only if it is told the device.
+# Run by vLLM's interpreter. vLLM moved its parser between versions. On a machine without a
+# GPU, a vLLM for GPUs makes its parser only if the device is set.
 _QUESTION = """
 import contextlib, importlib, io, json, sys
 with contextlib.suppress(ImportError, AttributeError):
@@ -218,9 +218,9 @@ def check_engine_options(options: Options, python: str, words: Sequence[str], wh
 
 
 def require_known_options(options: Options, python: str, words: Sequence[str], where: str) -> ParsedCommand | None:
-    """Raise InputError if vLLM's parser lacks an option, or refuses `words`; return what it understood.
+    """Raise InputError if vLLM's parser lacks an option, or refuses `words`; return its answer.
 
-    None, and a notice, if the parser cannot be asked.
+    Without a parser, print a notice and return None.
     """
     parsed = ask_parser(python, tuple(words))
     if parsed is None:

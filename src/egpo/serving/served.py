@@ -37,7 +37,7 @@ from egpo.waits import waiting
 
 _GENERATION = "generation_config.json"
 _NO_GPU = "Failed to infer device type"
-"""What a vLLM for GPUs says where it finds none."""
+"""The error of a vLLM for GPUs on a machine without a GPU."""
 _PLAIN = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
 
 
@@ -106,8 +106,8 @@ def _unwatched(seconds: float) -> None:
 def require_later_options(options: EngineOptions, python: str | None) -> None:
     """Raise InputError if a server that starts later would refuse these options: unknown, wrong, or too many GPUs.
 
-    For a server that evaluates a model after hours of training. The free memory is not checked: other processes may
-    end until then. A notice if there is no server here to ask.
+    This is for a server that evaluates a model after hours of training. Free memory is not checked: other processes may
+    end by then. If no server is installed here, print a notice.
     """
     if not options.values:
         return

@@ -60,7 +60,7 @@ class PackedLayout:
 
 
 def layout_of(position_1N: Tensor) -> PackedLayout:
-    """Return where the sequences of a row begin and end: the positions of a sequence rise by 1."""
+    """Return the layout of the sequences in a row. Within a sequence, positions rise by 1."""
     position_N = position_1N[0]
     starts = (torch.diff(position_N) != 1).nonzero().flatten().add(1).tolist()
     ends = [*starts, len(position_N)]
@@ -89,7 +89,7 @@ def _rectangle(spans: list[tuple[int, int]], device: torch.device) -> Rectangle:
 
 _FIX = "install flash-attn, or set attn_implementation=sdpa and use_remove_padding=false"
 _latest: tuple[Any, PackedLayout] | None = None
-"""The layout of the last positions: every layer of a pass has the same, and computing it waits for the device."""
+"""The layout for the latest positions, which all layers of a pass share. Computing it waits for the device."""
 
 
 def _layout_of_pass(position_1N: Tensor) -> PackedLayout:
@@ -120,7 +120,7 @@ def attend(
 
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **options)  # type: ignore[no-any-return]
     if position_ids.shape != (1, query.shape[2]):
-        what = f"{PACKED_ATTENTION} needs one position per token, and has {tuple(position_ids.shape)}"
+        what = f"{PACKED_ATTENTION} needs one position per token; these have the shape {tuple(position_ids.shape)}"
         raise InputError(what, where="attention", fix=_FIX)
     layout = _layout_of_pass(position_ids)
     _require_supported(options, layout)

@@ -49,7 +49,7 @@ from egpo.verl.validation import ExpectedCounts, Information, judged_validation
 from egpo.version import __version__
 
 POLL_S = 0.25
-"""Seconds between two looks of the trainer at finished responses. verl's 2 s make it wait for a second per step."""
+"""Seconds between two looks at finished responses. With verl's 2 s, a trainer waits about a second more per step."""
 
 
 class EntropyTrainer:

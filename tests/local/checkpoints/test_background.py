@@ -129,7 +129,7 @@ def test_an_error_of_the_thread_reaches_the_run(tmp_path):
 
 
 class Panic(BaseException):
-    """What a panic of a Rust library is to Python (`pyo3_runtime.PanicException`): no Exception."""
+    """A stand-in for the panic of a Rust library (`pyo3_runtime.PanicException`), which is not an Exception."""
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
@@ -152,7 +152,7 @@ def test_a_transposed_view_is_not_a_tied_tensor():
 def test_memory_for_the_copy_must_be_free(monkeypatch, tmp_path):
     weights = {"w": torch.zeros(2**28 // 4)}  # 256 MiB
     writer = BackgroundWriter(checkpoints(tmp_path))
-    for free, fault in ((None, "not known"), (2**29 - 1, "takes 0.2 GiB of main memory, and 0.5 are free")):
+    for free, fault in ((None, "not known"), (2**29 - 1, "takes 0.2 GiB of main memory, and 0.5 GiB are free")):
         monkeypatch.setattr(background, "free_host_bytes", lambda free=free: free)
         assert fault in writer.why_not(Snapshot(1, {}, {}), weights)
     monkeypatch.setattr(background, "free_host_bytes", lambda: 2**29)

@@ -53,7 +53,7 @@ FULL, EMPTY = (143771, 40000), (143771, 143000)
 
 
 def test_what_this_machine_s_gpus_would_refuse_is_said(nvidia_smi):
-    """Said and no error: the training may run elsewhere. With the lines of `nvidia-smi`; there is no GPU here."""
+    """It is not an error, because the training may run elsewhere. The lines of `nvidia-smi` are given."""
     nvidia_smi(EMPTY, FULL)
     refused = "On this machine a launch would be refused: "
     assert refused not in dry_run(small("verl.device=cuda"))

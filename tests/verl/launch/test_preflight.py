@@ -62,7 +62,7 @@ def test_a_context_that_is_too_short(tmp_path):
 
 
 def test_options_of_vllm_are_checked_as_verl_writes_them(monkeypatch):
-    """It leaves a switch out that is off, and writes lists and mappings in its own way."""
+    """verl leaves out a switch that is off, and writes lists and mappings in its own way."""
     asked = []
 
     def parsed(python, words):

@@ -1,7 +1,7 @@
 """The thread that writes a checkpoint while training goes on, from a copy of the state in the host's memory.
 
-A step waits for the copy only. The files, their order and the folder are those of `Checkpoints.save`, which the thread
-calls: a checkpoint that is being written has no name yet, and does not count if the process is killed.
+Training waits only for the copy. The thread calls `Checkpoints.save`, so that the files and their order are the same. A
+checkpoint that is being written does not have its final name yet, and does not count if the process is killed.
 """
 
 import threading
@@ -33,7 +33,7 @@ ExportWeights = Callable[[Mapping[str, Tensor], Path], None]
 
 @dataclass(frozen=True)
 class FinishedWrite:
-    """How the writing of the checkpoint of `step` ended. `error`: why it failed, SaveError for a refused write."""
+    """The outcome of writing the checkpoint of `step`. `error`: why it failed; a SaveError if a write was refused."""
 
     step: int
     error: BaseException | None = None
@@ -49,7 +49,7 @@ class BackgroundWriter:
         self._error: BaseException | None = None
 
     def why_not(self, snapshot: Snapshot, weights: Mapping[str, Tensor]) -> str | None:
-        """Return why the state cannot be copied, as a clause for the user; None if there is memory for it."""
+        """Return why the state cannot be copied, as a clause of a message; None if there is memory for it."""
         return self._memory.why_not(_places([*snapshot.tensors.values(), *weights.values()])[1])
 
     def start(self, snapshot: Snapshot, weights: Mapping[str, Tensor], export: ExportWeights) -> bool:
@@ -71,9 +71,9 @@ class BackgroundWriter:
         return self._thread is not None
 
     def finished(self, *, wait: bool) -> FinishedWrite | None:
-        """Return how the checkpoint that `start` began was written, once; None if none was begun, or is not done.
+        """Return the outcome of the checkpoint that `start` began, once; None without one, or if it is not finished.
 
-        With `wait`, it is done when this returns.
+        With `wait`, wait until it is finished.
         """
         if self._thread is None or (self._thread.is_alive() and not wait):
             return None
@@ -85,15 +85,15 @@ class BackgroundWriter:
     def _write(self, snapshot: Snapshot, export: Export) -> None:
         try:
             self._checkpoints.save(snapshot, export)
-        # Also a panic of a Rust library, which is no Exception. The thread that calls `finished` raises or shows it.
+        # A panic of a Rust library is not an Exception. The thread that calls `finished` raises or shows the error.
         except BaseException as error:
             self._error = error
 
 
 class HostMemory:
-    """The main memory that copies are made in.
+    """The main memory into which states are copied.
 
-    It is kept, because new memory takes longer to get than to fill. For tensors on a GPU it is page-locked, so that
+    It is kept, because getting new memory takes longer than filling it. For tensors on a GPU it is page-locked, so that
     they are copied at the speed of the link.
     """
 
@@ -108,7 +108,8 @@ class HostMemory:
         if free is None:
             return "it is not known how much main memory is free"
         if free < num_bytes + max(_SPARE * num_bytes, _LEAST_SPARE_BYTES):
-            return f"a copy takes {num_bytes / 2**30:.1f} GiB of main memory, and {max(0, free) / 2**30:.1f} are free"
+            needed, left = (f"{size / 2**30:.1f} GiB" for size in (num_bytes, max(0, free)))
+            return f"a copy takes {needed} of main memory, and {left} are free"
         return None
 
     def copied(self, *states: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
@@ -127,7 +128,7 @@ class HostMemory:
                 copies[key] = torch.from_numpy(place).view(tensor.dtype).view(tensor.shape)
                 if tensor.is_cuda:
                     copies[key].copy_(tensor.detach(), non_blocking=True)
-                else:  # by one thread: where others need the cores, torch's threads wait for each other at every tensor
+                else:  # by one thread: on busy cores torch's threads wait for each other at every tensor
                     place[:] = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
         if on_gpu:
             torch.cuda.synchronize(on_gpu[0].device)
@@ -142,8 +143,8 @@ class HostMemory:
         return self._buffer
 
     def _lock(self) -> None:
-        """Page-lock the buffer, after all of torch's threads have touched its pages. If that is refused, copies are
-        slower."""
+        """Page-lock the buffer, after all of torch's threads have touched its pages. If the system refuses it, copies
+        are slower."""
         assert self._buffer is not None
         torch.from_numpy(self._buffer).zero_()
         status = _cuda().cudaHostRegister(self._buffer.ctypes.data, len(self._buffer), 0)

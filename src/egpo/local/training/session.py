@@ -149,22 +149,22 @@ class Session(ABC):
         self._take_over_write()
 
     def save(self) -> None:
-        """Begin to write a checkpoint, which the next steps do not wait for; at the end of the run, write it.
+        """Begin to write a checkpoint in the background; at the end of the run, write it before returning.
 
         If that fails, warn and continue, unless the run is ending: then raise SaveError.
         """
         self._save(is_ending=self.done == self.num_steps or self.context.interrupts.signum is not None)
 
     def end(self, *, is_failing: bool) -> None:
-        """Put everything on the disk: the checkpoint that is being written, and the state, if it is consistent.
+        """Wait for the checkpoint that is being written, and save the state if it is consistent.
 
-        Raise SaveError if the state cannot be written. `is_failing`: an error ends the run, and must stay the error
-        that is shown; then only warn.
+        Raise SaveError if the state cannot be written. `is_failing`: an error ends the run; then only warn, because
+        that error must be the one that is shown.
         """
         self.context.interrupts.allow_abandoning(False)
         try:
             self._take_over_write(wait=True)
-        finally:  # whatever happened to the checkpoint in the background, the newest state is written
+        finally:  # the newest state is written even if the checkpoint in the background failed
             if self.is_consistent:
                 try:
                     self._save(is_ending=True)
@@ -203,7 +203,7 @@ class Session(ABC):
             self.saved = self.done
 
     def _take_over_write(self, *, wait: bool = False) -> None:
-        """Record how the checkpoint in the background was written, if it is done; with `wait`, when it is done."""
+        """Record the outcome of the checkpoint in the background, if it is finished. With `wait`, wait for it."""
         write = self._writer.finished(wait=wait)
         if write is None:
             return

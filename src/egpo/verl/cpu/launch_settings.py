@@ -43,7 +43,7 @@ OVERRIDES: dict[str, str | int | float | bool] = {
     "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     "data.dataloader_num_workers": 0,
     "reward.num_workers": 1,
-    # flash-attn needs a GPU. Batches without padding need an attention that knows where each sequence ends.
+    # flash-attn needs a GPU. Batches without padding need an attention that keeps the sequences apart.
     f"+{_MODEL}.override_config.attn_implementation": PACKED_ATTENTION,
     f"{_MODEL}.use_remove_padding": True,
     f"{_MODEL}.enable_gradient_checkpointing": False,

@@ -104,7 +104,7 @@ def _known_at_launch(config: Config, start: int, host: Host | None) -> list[str]
         shown, other = (
             {one.key: one.value for one in translate(config, places, each, start, host)} for each in (files, longer)
         )
-        # A setting may also be there for one length only: the size of vLLM's cache.
+        # Some settings, such as the size of vLLM's cache, are set for one of the two lengths only.
         keys = [key for key in {**shown, **other} if shown.get(key, _ABSENT) != other.get(key, _ABSENT)]
         lines.append(
             f"Assuming {files.longest_prompt} tokens for the longest prompt, which is measured at launch "

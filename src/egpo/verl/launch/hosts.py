@@ -1,9 +1,9 @@
-"""Sizes verl for the machine that it runs on: few cores, one GPU, no flash-attn.
+"""The sizes of verl for the machine that it runs on: few cores, one GPU, no flash-attn.
 
 verl's defaults are those of a node with eight GPUs and about a hundred cores: on four cores Ray waits for ever for
 CPUs that do not exist. `host_settings` derives the numbers of processes, Ray's CPUs, vLLM's share of the memory and the
-attention from what the machine has. It changes only what does not fit: with 96 cores and flash-attn nothing but Ray's
-numbers of CPUs and GPUs is set. Keys that the recipe sets below `verl:` win.
+attention from what the machine has. It changes only what does not fit: with eight GPUs, enough GPU memory, 96 cores and
+flash-attn only Ray's numbers of CPUs and GPUs are set. Keys that the recipe sets below `verl:` win.
 """
 
 import json

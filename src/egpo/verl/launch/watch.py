@@ -1,7 +1,7 @@
 """Follows verl while it trains: records its metrics, tracks its processes, and stops it on a signal or a hang.
 
 `StopSignals` receives signals: the first stops verl in order, a second one at once. `stage_of`, `root_cause` and
-`process_that_died` read verl's log. `Roster` notes which of verl's processes disappear. `LaunchMonitor` follows one
+`process_that_died` read verl's log. `Roster` records which of verl's processes disappear. `LaunchMonitor` follows one
 launch until it ends.
 """
 
@@ -129,7 +129,7 @@ _DEAD_ENGINE = "EngineDeadError"
 
 @dataclass(frozen=True)
 class DeadProcess:
-    """A process of verl that ended in mid-run: the name of its class or program, and its number."""
+    """A process of verl that ended in mid-run: the name of its class or program, and its process id."""
 
     name: str
     pid: int
@@ -140,10 +140,10 @@ class DeadProcess:
 
 
 def process_that_died(log: Path, start: int, ending: "Ending") -> DeadProcess | None:
-    """Return the process whose end was the end of verl; None if verl ended for another reason.
+    """Return the process whose death ended verl; None if verl ended for another reason.
 
-    This is the actor that Ray's first error names, or vLLM's engine if its server says that it is dead, or a process
-    that disappeared while verl went on.
+    This is the actor that Ray's first error names, or vLLM's engine if its server reports it dead, or a process that
+    disappeared while verl continued.
     """
     with log.open("rb") as file:
         file.seek(start)
@@ -160,19 +160,19 @@ def process_that_died(log: Path, start: int, ending: "Ending") -> DeadProcess | 
 class Roster:
     """The processes of a launch that live as long as its training, by `ROLES`, and those that disappeared.
 
-    A copy that a process made of itself (a fork) has its title, but does not count: verl's controller forks the workers
-    of a data loader for every epoch and every validation, which end with it.
+    A fork of a process has the same title, but does not count: verl's controller forks the workers of a data loader for
+    every epoch and every validation, and they end with it.
     """
 
     def __init__(self) -> None:
         self._names: dict[ProcessId, str] = {}
         self._copies: set[ProcessId] = set()
         self.missing: list[DeadProcess] = []
-        """In the order in which it was seen."""
+        """In the order in which they disappeared."""
         self.missing_since = 0.0
 
     def note(self, alive: Collection[ProcessId]) -> None:
-        """Compare with the processes that are alive now. A process is known by its title, which Ray sets late."""
+        """Compare with the processes that are alive now. A process is recognised by its title, which Ray sets late."""
         for one in set(self._names) - set(alive):
             if not self.missing:
                 self.missing_since = time.monotonic()
@@ -182,7 +182,7 @@ class Roster:
             if name is None:
                 continue
             if one not in self._names and name == _name_of(parent_of(one.pid)):
-                self._copies.add(one)  # kept in mind, because it gets another parent if its own ends first
+                self._copies.add(one)  # remembered, because it gets another parent if its own ends first
             else:
                 self._names[one] = name
 
@@ -276,7 +276,7 @@ class LaunchMonitor:
                     last_step = time.monotonic()
                     self._roster.forget()
                     self._read_log()
-                    self._start.end(self._mirror.done + 1 - num_new)  # steps may be shorter than a look
+                    self._start.end(self._mirror.done + 1 - num_new)  # several steps may end between two looks
                 if code is not None:
                     return self._ending("exited", code)
                 if self._may_stop(stops) or self._view.failure is not None:
@@ -344,8 +344,8 @@ class LaunchMonitor:
 
 
 class _Start:
-    """The start of a launch: when each stage began, in seconds since verl was started. It is written to a file when the
-    first step is recorded."""
+    """The start-up of a launch: when each stage began, in seconds since verl was started. It is written to a file when
+    the first step is recorded."""
 
     def __init__(self, launch_id: str, path: Path) -> None:
         self._launch_id, self._path = launch_id, path

@@ -90,7 +90,7 @@ def _own_kernel(
 ):  # fmt: skip
     row, key_head = tl.program_id(0), tl.program_id(1)
     if tl.load(live + row) == 0:
-        if OVERLAPS:  # the end of this kernel implies that of the first one
+        if OVERLAPS:  # the kernels after this one rely on the end of the first one, too
             tl.extra.cuda.gdc_wait()
         return
     repeats: tl.constexpr = QUERIES // KEYS
