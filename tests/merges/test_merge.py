@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 
 import pytest
@@ -72,6 +73,17 @@ def test_the_dtype_may_be_chosen(two_shards, tmp_path):
     merged = merge(two_shards, tmp_path / "out", dtype="bfloat16")
     assert merged.dtype == "bfloat16"
     require_equal(load(tmp_path / "out"), trained_model(Sharding(2)).bfloat16())
+
+
+@pytest.mark.parametrize("name", ["egpo_packed", "flash_attention_2"])
+def test_a_model_is_merged_and_loads_without_the_attention_of_its_training(two_shards, tmp_path, name):
+    """verl had written `egpo_packed` into config.json, and neither we nor transformers could load the model."""
+    actor = shutil.copytree(two_shards, tmp_path / "actor")
+    path = actor / "huggingface" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "attn_implementation": name}))
+    merge(actor, tmp_path / "out")
+    assert "attn_implementation" not in json.loads((tmp_path / "out" / "config.json").read_text())
+    require_equal(load(tmp_path / "out"), trained_model(Sharding(2)))
 
 
 def test_the_config_names_the_dtype_that_auto_takes(tmp_path):

@@ -126,7 +126,7 @@ Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 
 def load_model(folder: Path, dtype: Dtype) -> PreTrainedModel:
     """Load a model folder on the CPU."""
-    return _loaded(folder, str(folder), dtype=dtype)
+    return _loaded(folder, str(folder), dtype=dtype, config=read_config(folder))
 
 
 def build_model(folder: Path, state: dict[str, Tensor]) -> PreTrainedModel:
@@ -136,11 +136,16 @@ def build_model(folder: Path, state: dict[str, Tensor]) -> PreTrainedModel:
 
 
 def read_config(folder: Path) -> Any:
+    """Return the config of a model folder, without the attention that it was trained with.
+
+    verl writes the name of `override_config.attn_implementation` into config.json; where the plug-in or flash-attn is
+    missing, transformers refuses to build such a model.
+    """
     if not (folder / "config.json").is_file():
         fix = "copy config.json and the tokenizer files of the trained model into the folder"
         raise InputError("the folder has no config.json", where=str(folder), fix=fix)
     try:
-        return AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+        return AutoConfig.from_pretrained(str(folder), attn_implementation=None, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         fix = "check that the folder is complete"
         raise InputError(f"config.json cannot be read ({_first_line(error)})", where=str(folder), fix=fix) from error
