@@ -66,6 +66,22 @@ def test_a_list_is_several_values_unless_vllm_reads_json():
     assert parse_options(["cudagraph_capture_sizes=[1, 2]", "x=[1"]) == {"cudagraph-capture-sizes": [1, 2], "x": "[1"}
 
 
+def test_a_part_of_an_option_is_not_a_switch():
+    """vLLM's parser would take the next word for its value, and end with an IndexError where there is none."""
+    given = [
+        "compilation_config.pass_config.fuse=true",
+        "compilation_config.cache=False",
+        "compilation_config.x=[1, 2]",
+    ]
+    words = as_words(parse_options(given))
+    assert words == [
+        *("--compilation-config.pass_config.fuse=true", "--compilation-config.cache=false"),
+        "--compilation-config.x=[1, 2]",
+    ]
+    options = {"max_num_seqs.part": False}
+    assert check_engine_options(options, STAND_IN, as_words(options), WHERE).fault == ""
+
+
 def test_a_value_is_never_read_as_another_option():
     assert as_words({"hf_token": "--port=9", "seed": -1}) == ["--hf-token=--port=9", "--seed=-1"]
 
@@ -315,6 +331,8 @@ def test_the_real_parser_of_vllm_knows_its_options():
             check_engine_options(options, sys.executable, [*words, *as_words(options)], WHERE)
         assert "\n" not in str(caught.value)
     options = {"cudagraph_capture_sizes": [1, 2], "allowed_origins": ["*"], "hf_token": "--port=9"}
+    options |= {"compilation_config.cudagraph_capture_sizes": [1, 2], "speculative_config.enforce_eager": True}
+    options |= {"structured_outputs_config.disable_any_whitespace": False}
     check_engine_options(options, sys.executable, [*words, *as_words(options)], WHERE)
     with pytest.raises(InputError, match="vLLM refuses it: argument --max-num-seqs"):
         check_server({"max_num_seqs": "many"}, sys.executable, True, [*words, "--max-num-seqs", "many"], WHERE)

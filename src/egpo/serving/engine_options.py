@@ -90,7 +90,10 @@ def as_words(options: Options) -> list[str]:
     words = []
     for key, value in options.items():
         name = option_name(key)
-        if value is True:
+        if "." in name and isinstance(value, bool | list | tuple):
+            # A part of an option: vLLM reads its value as JSON, and would take the next word for that of a switch.
+            words.append(f"--{name}={json.dumps(value)}")
+        elif value is True:
             words.append(f"--{name}")
         elif value is False:
             words.append(f"--no-{name}")
@@ -231,7 +234,7 @@ def require_known_options(options: Options, python: str, words: Sequence[str], w
         name = _base_name(key)
         if name not in known:
             raise InputError(f"vLLM has no option `{key}`", where=where, fix=_instead(name, parsed, known))
-        if options[key] is False and f"no-{name}" not in known:
+        if options[key] is False and name == option_name(key) and f"no-{name}" not in known:
             raise InputError(f"vLLM's `{name}` cannot be turned off", where=where, fix="leave the option out")
     if parsed.fault:
         lines = (line.strip() for line in parsed.fault.splitlines() if "further information" not in line)
