@@ -204,6 +204,14 @@ def test_nvidia_smi_is_read():
     assert {word: [one.index for one in visible(found, word)] for word in names} == names
 
 
+@pytest.mark.parametrize("name", ["MIG-0a1b2c3d-0000-0000-0000-000000000000", "MIG-GPU-0000-0/1/0"])
+def test_a_part_of_a_gpu_is_not_taken_for_no_gpu(monkeypatch, nvidia_smi, name):
+    """`nvidia-smi` lists whole GPUs: what a part of one (MIG) has free is not known here, and vLLM itself looks."""
+    nvidia_smi((143771, 40000))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
+    assert "vllm.entrypoints" in serve_on_gpus(monkeypatch)
+
+
 def test_the_dry_run_prints_the_command_and_starts_nothing(monkeypatch):
     monkeypatch.setenv("STAND_IN", "broken")
     shown = dry_run(Serving("egpo-tiny", "tiny", options={"max_num_seqs": 7}), python=STAND_IN)

@@ -15,7 +15,7 @@ from typing import Any
 
 from egpo.config import Config
 from egpo.errors import EgpoError, InputError, notify_once
-from egpo.gpus import Gpu, require_free_memory
+from egpo.gpus import MEMORY_CODE, Gpu, require_free_memory
 from egpo.processes.commands import run_limited
 from egpo.serving.engine_options import as_words, require_known_options
 from egpo.support import BUILD_VERL, BUILD_VERL_GPU, VERL_VERSION
@@ -28,6 +28,7 @@ from egpo.verl.settings import RUN_WITH
 _LIMIT_S = 180
 _QUESTION = (
     HOST_CODE
+    + MEMORY_CODE
     + """
 import json, sys
 from importlib import metadata
@@ -46,7 +47,7 @@ gpus, memory, names, resources = 0, [], [], None
 if device == "cuda" and not address:
     import torch
     gpus = torch.cuda.device_count()
-    memory = [torch.cuda.mem_get_info(index) for index in range(gpus)]
+    memory = [gpu_memory(torch, index) for index in range(gpus)]
     names = [torch.cuda.get_device_name(index) for index in range(gpus)]
 if address and "ray" in found:
     import ray
