@@ -28,6 +28,7 @@ from egpo.verl.launch.hosts import (
     memory_share,
     plain_shape,
     processes_for,
+    state_bytes,
 )
 from egpo.verl.launch.preflight import Installed, require_devices, require_free_gpus
 from egpo.verl.launch.schema.known import schema
@@ -136,10 +137,11 @@ def test_ray_never_waits_for_a_cpu(cores, gpus, prompts):
 
 @given(st.floats(8e9, 2e11), st.floats(1e6, 1e11), st.integers(1, 1024))
 def test_vllm_leaves_the_trainer_its_memory_where_there_is_any(gpu_bytes, weights, ranks):
-    share = memory_share(gpu_bytes, weights, ranks)
+    state = 16 * weights / ranks
+    share = memory_share(gpu_bytes, state)
     assert 0.1 <= share <= 0.5
-    assert share == 0.1 or share * gpu_bytes + 16 * weights / ranks <= gpu_bytes
-    assert memory_share(gpu_bytes, weights, 2 * ranks) >= share
+    assert share == 0.1 or share * gpu_bytes + state <= gpu_bytes
+    assert memory_share(gpu_bytes, state / 2) >= share
 
 
 def test_a_model_that_nearly_fills_the_gpu_gets_a_smaller_share_for_vllm(tmp_path):
@@ -150,6 +152,31 @@ def test_a_model_that_nearly_fills_the_gpu_gets_a_smaller_share_for_vllm(tmp_pat
     keys = settings(SMALL_HOST, *ONE_GPU, f"model.path={tmp_path}")
     assert keys[f"{_ROLLOUT}.gpu_memory_utilization"] == 0.35
     assert f"{_ROLLOUT}.gpu_memory_utilization" not in settings(MIDDLE_HOST, *ONE_GPU, f"model.path={tmp_path}")
+
+
+FSDP = "verl.actor_rollout_ref.actor.fsdp_config"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "per_weight"),
+    [
+        ([], 16),
+        (["model.lora.rank=8"], 4),
+        ([f"{FSDP}.optimizer_offload=true"], 8),
+        ([f"{FSDP}.param_offload=true"], 8),
+        ([f"{FSDP}.param_offload=true", f"{FSDP}.optimizer_offload=true"], 0),
+        ([f"{FSDP}.param_offload=true", "model.lora.rank=8"], 0),
+        ([f"{FSDP}.offload_policy=true"], 0),
+        ([f"{FSDP}.param_offload=false"], 16),
+    ],
+)
+def test_what_is_frozen_or_in_main_memory_does_not_lower_the_share_of_vllm(chosen, per_weight, tmp_path):
+    """Eight billion weights on one GPU: with less than 0.11 of it vLLM could not hold its own copy of them."""
+    assert state_bytes(small(*ONE_GPU, *chosen)) == per_weight
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(2 * 8 * 10**9)  # a sparse file
+    share = settings(MIDDLE_HOST, *ONE_GPU, f"model.path={tmp_path}", *chosen).get(MEMORY_SHARE, 0.5)
+    assert share == (0.1 if per_weight == 16 else 0.5)
 
 
 LLAMA = {

@@ -104,7 +104,7 @@ USUAL_SHARE = 0.5
 """verl's default of vLLM's share of the GPU memory."""
 RESERVED_BYTES = 6e9
 """Bytes of a GPU that are kept for CUDA's contexts, NCCL and fragmentation, beside vLLM and the trainer's state."""
-STATE_BYTES = 4 + GRADIENT_BYTES + MOMENT_BYTES
+WEIGHT_BYTES = 4
 """Bytes per weight of the trainer: verl keeps weights, gradients and moments in float32."""
 
 WORKSPACE_BYTES = 3e9
@@ -113,6 +113,7 @@ USUAL_ROWS = 1024
 """verl's default of `max_num_seqs`: how many sequences vLLM decodes at once."""
 
 _MODEL, _ROLLOUT, _RAY = "actor_rollout_ref.model", "actor_rollout_ref.rollout", "ray_kwargs.ray_init"
+_FSDP = "actor_rollout_ref.actor.fsdp_config"
 MEMORY_SHARE = f"{_ROLLOUT}.gpu_memory_utilization"
 CACHE_BYTES = f"{_ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes"
 CONTEXT = f"{_ROLLOUT}.max_model_len"
@@ -146,9 +147,27 @@ def processes_for(cores: int, prompts: int) -> Processes:
     return Processes(min(agents, prompts), rewards, storage, 0 if cores < FEW_CORES else USUAL_WORKERS)
 
 
-def memory_share(gpu_bytes: float, weights: float, ranks: int) -> float:
-    """Return vLLM's share of the GPU memory: verl's default, or what the trainer's state leaves, in steps of 0.05."""
-    left = 1 - (STATE_BYTES * weights / ranks + RESERVED_BYTES) / gpu_bytes
+def state_bytes(config: "Config") -> int:
+    """Return the bytes per weight that the trainer keeps on the GPUs while vLLM samples.
+
+    Weights under an adapter have no gradients and no moments. verl can keep the parts in main memory (offload).
+    """
+    weight, moments = WEIGHT_BYTES + GRADIENT_BYTES, MOMENT_BYTES
+    if config.model.lora is not None:
+        weight, moments = WEIGHT_BYTES, 0
+
+    def offloads(part: str) -> bool:
+        return any(_given(config.verl.raw, f"{_FSDP}.{key}") is True for key in (part, "offload_policy"))
+
+    return weight * (not offloads("param_offload")) + moments * (not offloads("optimizer_offload"))
+
+
+def memory_share(gpu_bytes: float, state: float) -> float:
+    """Return vLLM's share of the GPU memory: verl's default, or what the trainer's `state` leaves, in steps of 0.05.
+
+    `state` is in bytes per GPU.
+    """
+    left = 1 - (state + RESERVED_BYTES) / gpu_bytes
     return max(0.1, min(USUAL_SHARE, int(left * 20) / 20))
 
 
@@ -193,7 +212,7 @@ def _memory_settings(
 
     With a fixed size vLLM does not measure what is free: other programs may use the same GPU while it starts.
     """
-    share = memory_share(gpu_bytes, weights, config.verl.ranks)
+    share = memory_share(gpu_bytes, state_bytes(config) * weights / config.verl.ranks)
     # A longer context of the user's own might not fit: vLLM refuses to start if one sequence of that length does not.
     if cache is not None and all(_given(config.verl.raw, key) is None for key in (MEMORY_SHARE, CONTEXT)):
         needed = (cache + 4 * weights + WORKSPACE_BYTES) / gpu_bytes
