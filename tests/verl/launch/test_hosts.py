@@ -20,7 +20,9 @@ from egpo.verl.launch.hosts import (
     CPUS_PER_GPU,
     HOST_CODE,
     MEMORY_SHARE,
+    RAY_CPUS,
     STARTING_SLOWLY,
+    STORAGE_UNITS,
     USUAL_WORKERS,
     Host,
     largest_cache_bytes,
@@ -273,6 +275,22 @@ def test_a_gpu_that_another_process_fills_is_named_before_verl_starts():
     require_free_gpus(share[:1], Installed("python", {}, 2, None))
     with pytest.raises(InputError, match="GPU 1"):
         require_free_gpus(share[:1], full)  # verl's default is the same share
+
+
+def test_ray_has_a_cpu_for_every_storage_unit_of_the_user():
+    """With the eight CPUs that four cores are given otherwise, verl would wait for ever."""
+    keys = settings(SMALL_HOST, *ONE_GPU, f"verl.{STORAGE_UNITS}=8")
+    assert keys[RAY_CPUS] == CPUS_PER_GPU + 8 + 2 + 1 + 1
+
+
+@pytest.mark.parametrize(("chosen", "reserved"), [([], 6), ([f"verl.{STORAGE_UNITS}=2"], 7)])
+def test_too_few_cpus_for_ray_are_refused_instead_of_waiting(tmp_path, chosen, reserved):
+    few, enough = (
+        (*ONE_GPU, *chosen, f"verl.{RAY_CPUS}={given}", f"runs={tmp_path}") for given in (reserved - 1, reserved)
+    )
+    with pytest.raises(InputError, match=rf"num_cpus: verl's processes reserve {reserved} CPUs of Ray, and would wait"):
+        dry_run(small(*few), host=SMALL_HOST)
+    assert f"{RAY_CPUS}={reserved}" in dry_run(small(*enough), host=SMALL_HOST)
 
 
 def test_a_cluster_with_too_few_cpus_is_refused_instead_of_waiting():

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +122,7 @@ DECODING_GRAPHS = json.dumps({"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})
 """vLLM without torch.compile, which takes its cores at every start, and with CUDA graphs for decoding alone."""
 ATTENTION = f"{_MODEL}.override_config.attn_implementation"
 STORAGE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+RAY_CPUS = f"{_RAY}.num_cpus"
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,13 @@ class Processes:
 
     def ray_cpus(self, ranks: int) -> int:
         """Return the CPUs that Ray must have: reserved ones, and one for each process that needs one to be placed."""
-        controller, driver = 1, 1
-        return CPUS_PER_GPU * ranks + self.storage + controller + driver + self.agents + self.rewards
+        return reserved_cpus(ranks, self.storage) + self.agents + self.rewards
+
+
+def reserved_cpus(ranks: int, storage: int) -> int:
+    """Return the CPUs that verl reserves in Ray, and without which it waits for ever."""
+    controller, driver = 1, 1
+    return CPUS_PER_GPU * ranks + storage + controller + driver
 
 
 def processes_for(cores: int, prompts: int) -> Processes:
@@ -242,7 +248,8 @@ def host_settings(
     if verl.address is not None:  # the sizes of a cluster are those of its nodes, set by `ray start`
         return
     processes = processes_for(host.cores, config.rollout.prompts)
-    yield f"{_RAY}.num_cpus", max(host.cores, processes.ray_cpus(verl.ranks))
+    stored = replace(processes, storage=_given(verl.raw, STORAGE_UNITS) or processes.storage)
+    yield RAY_CPUS, max(host.cores, stored.ray_cpus(verl.ranks))
     yield f"{_RAY}.num_gpus", verl.gpus
     yield f"{_ROLLOUT}.agent.num_workers", processes.agents
     if processes.rewards < USUAL_WORKERS:

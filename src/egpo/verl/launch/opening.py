@@ -35,6 +35,7 @@ from egpo.verl.launch.preflight import (
     require_devices,
     require_free_gpus,
     require_free_ports,
+    require_ray_cpus,
     require_verl,
     require_vllm_options,
 )
@@ -150,5 +151,6 @@ class VerlOpening(RunOpening[_Checked]):
         require_context(model_place(config.model.path), files.longest_prompt + config.rollout.max_response_tokens)
         self.settings = translate(config, self.places, files, step, checked.installed.host)
         require_free_ports(self.settings)
+        require_ray_cpus(config, self.settings)
         require_free_gpus(self.settings, checked.installed)
         return files
