@@ -105,10 +105,11 @@ def test_what_the_user_sets_wins():
     assert {key: keys[key] for key in chosen} == chosen
 
 
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
 @pytest.mark.parametrize("shape", [{"model_type": "gemma3_text"}, {"model_type": "qwen2", "use_sliding_window": True}])
-def test_batches_are_padded_where_packed_attention_does_not_fit(shape, tmp_path):
+def test_batches_are_padded_where_packed_attention_does_not_fit(shape, device, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(shape))
-    keys = settings(SMALL_HOST, *ONE_GPU, f"model.path={tmp_path}")
+    keys = settings(SMALL_HOST, *ONE_GPU, f"verl.device={device}", f"model.path={tmp_path}")
     assert keys[ATTENTION] == "sdpa"
     assert keys[f"{_MODEL}.use_remove_padding"] is False
 

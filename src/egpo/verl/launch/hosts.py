@@ -230,6 +230,12 @@ def _memory_settings(
         yield MEMORY_SHARE, share
 
 
+def attention_settings(*, packs: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the attention where flash-attn is not installed: without padding if the model's attention allows it."""
+    yield ATTENTION, PACKED_ATTENTION if packs else "sdpa"
+    yield f"{_MODEL}.use_remove_padding", packs
+
+
 def host_settings(
     config: "Config", host: Host, weights: float, cache: float | None, *, packs: bool
 ) -> Iterator[tuple[str, Any]]:
@@ -241,8 +247,7 @@ def host_settings(
     verl = config.verl
     # Without flash-attn, verl's default attention fails at the start.
     if not host.flash_attention and _given(verl.raw, ATTENTION) is None:
-        yield ATTENTION, PACKED_ATTENTION if packs else "sdpa"
-        yield f"{_MODEL}.use_remove_padding", packs
+        yield from attention_settings(packs=packs)
     if host.gpu_bytes is not None:
         yield from _memory_settings(config, host.gpu_bytes, weights, cache)
     if verl.address is not None:  # the sizes of a cluster are those of its nodes, set by `ray start`
