@@ -182,6 +182,8 @@ def test_a_gpu_that_another_process_fills_is_named():
     with pytest.raises(InputError, match="GPU 0"):
         require_gpus(None, False, gpus(3), WHERE)  # also without options: vLLM's default share
     require_gpus(parsed(8), False, None, WHERE)  # nothing is known
+    with pytest.raises(InputError, match="a GPU is needed, and 0 can be used; make a GPU visible"):
+        require_gpus(None, False, [], WHERE)
 
 
 def test_a_vllm_for_cpus_serves_in_one_process():

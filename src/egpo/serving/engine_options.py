@@ -281,7 +281,8 @@ def require_gpu_count(parsed: ParsedCommand | None, on_cpu: bool, gpus: Sequence
         + ")"
     )  # fmt: skip
     fix = f"lower them to {len(gpus)} GPUs in all" if gpus else "make a GPU visible (CUDA_VISIBLE_DEVICES)"
-    raise InputError(f"{needed} GPUs are needed{sizes}, and {len(gpus)} can be used", where=where, fix=fix)
+    wanted = "a GPU is needed" if needed == 1 else f"{needed} GPUs are needed{sizes}"
+    raise InputError(f"{wanted}, and {len(gpus)} can be used", where=where, fix=fix)
 
 
 def check_server(options: Options, python: str, on_cpu: bool, words: Sequence[str], where: str) -> None:
