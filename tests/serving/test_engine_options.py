@@ -26,6 +26,7 @@ from egpo.serving.engine_options import (
     check_server,
     option_name,
     parse_options,
+    refuse_own_options,
     require_gpus,
 )
 from egpo.serving.served import dry_run
@@ -71,13 +72,14 @@ def test_a_part_of_an_option_is_not_a_switch():
     given = [
         "compilation_config.pass_config.fuse=true",
         "compilation_config.cache=False",
-        "compilation_config.x=[1, 2]",
+        'compilation_config.x=[1, "-y"]',
     ]
     words = as_words(parse_options(given))
     assert words == [
         *("--compilation-config.pass_config.fuse=true", "--compilation-config.cache=false"),
-        "--compilation-config.x=[1, 2]",
+        '--compilation-config.x=[1, "-y"]',
     ]
+    refuse_own_options({"compilation_config.custom_ops": ["--none"], "allowed_origins": ["--"]})
     options = {"max_num_seqs.part": False}
     assert check_engine_options(options, STAND_IN, as_words(options), WHERE).fault == ""
 
@@ -107,12 +109,21 @@ def test_a_name_means_the_same_with_either_dash(options):
         ("uds=/tmp/x", "with `uds`, egpo could not reach the server"),
         ("config=more.yaml", "with `config`, egpo could not reach the server"),
         ("=3", "`=3` has no name"),
+        ('lora_modules=["a=b", "--trust-remote-code"]', "a value of `lora-modules` begins with dashes"),
     ],
 )
 def test_options_that_are_not_the_user_s(option, fault):
     with pytest.raises(InputError) as caught:
         command(Serving("/m", "m", options=parse_options([option])), Engine("vllm", "python", on_cpu=False), PLAIN)
     assert fault in str(caught.value)
+
+
+def test_what_a_recipe_cannot_set_is_to_be_left_out():
+    """The options of `egpo serve` are none of a recipe's."""
+    serving = Serving("/m", "m", options={"max_model_len": 9}, options_from="eval.engine_options")
+    said = r"eval\.engine_options: egpo sets vLLM's `max-model-len` itself; leave the option out"
+    with pytest.raises(InputError, match=said):
+        command(serving, Engine("vllm", "python", on_cpu=False), PLAIN)
 
 
 def test_transformers_has_no_such_options():
