@@ -15,6 +15,15 @@ from egpo.processes.commands import run_limited
 GIB = 2**30
 _QUERY = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,memory.free", "--format=csv,noheader,nounits")
 _MIB = 2**20
+MEMORY_CODE = """
+def gpu_memory(torch, index):
+    try:
+        return torch.cuda.mem_get_info(index)
+    except Exception:
+        return 0, torch.cuda.get_device_properties(index).total_memory
+"""
+"""Code for an interpreter with torch: the bytes of a GPU, free and in all. If other processes leave too little for the
+driver's own part of a process, torch raises an error of five lines: then nothing is free."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +58,19 @@ def parse_gpus(text: str) -> list[Gpu] | None:
     return found
 
 
-def visible(gpus: Sequence[Gpu], variable: str | None) -> list[Gpu]:
+def visible(gpus: Sequence[Gpu], variable: str | None) -> list[Gpu] | None:
     """Return the GPUs that CUDA_VISIBLE_DEVICES names by index or UUID, in its order; all if it is not set.
 
-    As in CUDA, the list ends at the first name that fits no GPU.
+    As in CUDA, the list ends at the first name that fits no GPU. None if it names a part of a GPU (`MIG-...`), whose
+    memory `nvidia-smi` does not list.
     """
     if variable is None:
         return list(gpus)
+    words = [part.strip() for part in variable.split(",") if part.strip()]
+    if any(word.startswith("MIG-") for word in words):
+        return None
     chosen = []
-    for word in filter(None, (part.strip() for part in variable.split(","))):
+    for word in words:
         fitting = [one for one in gpus if str(one.index) == word or (len(word) > 4 and one.uuid.startswith(word))]
         if not fitting:
             break

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from packaging.specifiers import SpecifierSet
 
 from egpo.errors import InputError, how_it_ended
+from egpo.gpus import MEMORY_CODE
 from egpo.processes.commands import run_limited
 from egpo.support import (
     BUILD_VERL,
@@ -249,7 +250,9 @@ def check_verl_on_cpu() -> Check:
     return Check(name, "green", f"device {answer['device']}, {answer['patches']} modules patched")
 
 
-_GPU_QUESTION = """
+_GPU_QUESTION = (
+    MEMORY_CODE
+    + """
 import ctypes, json, torch
 from importlib.util import find_spec
 count, driver, why = torch.cuda.device_count(), True, ""
@@ -262,10 +265,11 @@ try:
 except Exception as error:
     why = str(error).split(". ")[0]
 print(json.dumps({"gpus": [torch.cuda.get_device_name(index) for index in range(count)], "torch": torch.__version__,
-                  "bytes": [torch.cuda.mem_get_info(index) for index in range(count)],
+                  "bytes": [gpu_memory(torch, index) for index in range(count)],
                   "cuda": torch.version.cuda, "driver": driver, "why": why,
                   "flash_attention": find_spec("flash_attn") is not None}))
 """
+)
 GPU_PINS = "environments/verl-gpu/requirements.txt"
 
 

@@ -26,6 +26,7 @@ from egpo.serving.engine_options import (
     check_server,
     option_name,
     parse_options,
+    refuse_own_options,
     require_gpus,
 )
 from egpo.serving.served import dry_run
@@ -66,6 +67,23 @@ def test_a_list_is_several_values_unless_vllm_reads_json():
     assert parse_options(["cudagraph_capture_sizes=[1, 2]", "x=[1"]) == {"cudagraph-capture-sizes": [1, 2], "x": "[1"}
 
 
+def test_a_part_of_an_option_is_not_a_switch():
+    """vLLM's parser would take the next word for its value, and end with an IndexError where there is none."""
+    given = [
+        "compilation_config.pass_config.fuse=true",
+        "compilation_config.cache=False",
+        'compilation_config.x=[1, "-y"]',
+    ]
+    words = as_words(parse_options(given))
+    assert words == [
+        *("--compilation-config.pass_config.fuse=true", "--compilation-config.cache=false"),
+        '--compilation-config.x=[1, "-y"]',
+    ]
+    refuse_own_options({"compilation_config.custom_ops": ["--none"], "allowed_origins": ["--"]})
+    options = {"max_num_seqs.part": False}
+    assert check_engine_options(options, STAND_IN, as_words(options), WHERE).fault == ""
+
+
 def test_a_value_is_never_read_as_another_option():
     assert as_words({"hf_token": "--port=9", "seed": -1}) == ["--hf-token=--port=9", "--seed=-1"]
 
@@ -91,12 +109,21 @@ def test_a_name_means_the_same_with_either_dash(options):
         ("uds=/tmp/x", "with `uds`, egpo could not reach the server"),
         ("config=more.yaml", "with `config`, egpo could not reach the server"),
         ("=3", "`=3` has no name"),
+        ('lora_modules=["a=b", "--trust-remote-code"]', "a value of `lora-modules` begins with dashes"),
     ],
 )
 def test_options_that_are_not_the_user_s(option, fault):
     with pytest.raises(InputError) as caught:
         command(Serving("/m", "m", options=parse_options([option])), Engine("vllm", "python", on_cpu=False), PLAIN)
     assert fault in str(caught.value)
+
+
+def test_what_a_recipe_cannot_set_is_to_be_left_out():
+    """The options of `egpo serve` are none of a recipe's."""
+    serving = Serving("/m", "m", options={"max_model_len": 9}, options_from="eval.engine_options")
+    said = r"eval\.engine_options: egpo sets vLLM's `max-model-len` itself; leave the option out"
+    with pytest.raises(InputError, match=said):
+        command(serving, Engine("vllm", "python", on_cpu=False), PLAIN)
 
 
 def test_transformers_has_no_such_options():
@@ -166,6 +193,8 @@ def test_a_gpu_that_another_process_fills_is_named():
     with pytest.raises(InputError, match="GPU 0"):
         require_gpus(None, False, gpus(3), WHERE)  # also without options: vLLM's default share
     require_gpus(parsed(8), False, None, WHERE)  # nothing is known
+    with pytest.raises(InputError, match="a GPU is needed, and 0 can be used; make a GPU visible"):
+        require_gpus(None, False, [], WHERE)
 
 
 def test_a_vllm_for_cpus_serves_in_one_process():
@@ -186,6 +215,14 @@ def test_nvidia_smi_is_read():
     assert parse_gpus("0, GPU-a, [N/A], 3") is None
     names = {None: [0, 1], "1": [1], "1,0": [1, 0], "GPU-bbbb": [1], "": [], "0,7,1": [0]}
     assert {word: [one.index for one in visible(found, word)] for word in names} == names
+
+
+@pytest.mark.parametrize("name", ["MIG-0a1b2c3d-0000-0000-0000-000000000000", "MIG-GPU-0000-0/1/0"])
+def test_a_part_of_a_gpu_is_not_taken_for_no_gpu(monkeypatch, nvidia_smi, name):
+    """`nvidia-smi` lists whole GPUs: what a part of one (MIG) has free is not known here, and vLLM itself looks."""
+    nvidia_smi((143771, 40000))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
+    assert "vllm.entrypoints" in serve_on_gpus(monkeypatch)
 
 
 def test_the_dry_run_prints_the_command_and_starts_nothing(monkeypatch):
@@ -315,6 +352,8 @@ def test_the_real_parser_of_vllm_knows_its_options():
             check_engine_options(options, sys.executable, [*words, *as_words(options)], WHERE)
         assert "\n" not in str(caught.value)
     options = {"cudagraph_capture_sizes": [1, 2], "allowed_origins": ["*"], "hf_token": "--port=9"}
+    options |= {"compilation_config.cudagraph_capture_sizes": [1, 2], "speculative_config.enforce_eager": True}
+    options |= {"structured_outputs_config.disable_any_whitespace": False}
     check_engine_options(options, sys.executable, [*words, *as_words(options)], WHERE)
     with pytest.raises(InputError, match="vLLM refuses it: argument --max-num-seqs"):
         check_server({"max_num_seqs": "many"}, sys.executable, True, [*words, "--max-num-seqs", "many"], WHERE)

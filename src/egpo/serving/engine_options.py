@@ -23,12 +23,15 @@ Options = Mapping[str, Any]
 several values."""
 
 
+_ON_COMMAND_LINE = "--engine-option"
+
+
 @dataclass(frozen=True)
 class EngineOptions:
     """Options of vLLM for servers that are started, and where the user gave them."""
 
     values: Options = field(default_factory=dict)
-    given_by: str = "--engine-option"
+    given_by: str = _ON_COMMAND_LINE
 
 
 NO_OPTIONS = EngineOptions()
@@ -41,7 +44,7 @@ SET_BY_EGPO = {
     "reasoning-parser": "use --reasoning-parser",
     "tool-call-parser": "use --tool-parser",
 }
-"""Options that egpo sets itself, and how to set them instead."""
+"""Options that egpo sets itself, and how to set them instead on a command line. A recipe has no such settings."""
 _UNREACHABLE = ("api-key", "config", "grpc", "headless", "ssl-certfile", "ssl-keyfile", "uds")
 """Options with which egpo could not reach the server that it has started, and would wait until the time limit. `config`
 is a file of options, which may contain any of the others."""
@@ -52,7 +55,7 @@ USUAL_SHARE = 0.9
 _LIMIT_S = 180
 
 
-def parse_options(words: Iterable[str], where: str = "--engine-option") -> dict[str, Any]:
+def parse_options(words: Iterable[str], where: str = _ON_COMMAND_LINE) -> dict[str, Any]:
     """Return the options in `name=value` words. A name alone turns a switch on, as does `true`. `[1, 2]` is a list.
 
     >>> parse_options(["tensor_parallel_size=2", "enforce-eager", "enable_prefix_caching=false"])
@@ -90,17 +93,25 @@ def as_words(options: Options) -> list[str]:
     words = []
     for key, value in options.items():
         name = option_name(key)
-        if value is True:
+        if "." in name and isinstance(value, bool | list | tuple):
+            # A part of an option: vLLM reads its value as JSON, and would take the next word for that of a switch.
+            words.append(f"--{name}={json.dumps(value)}")
+        elif value is True:
             words.append(f"--{name}")
         elif value is False:
             words.append(f"--no-{name}")
-        elif isinstance(value, list | tuple) and name not in _JSON_LISTS:
+        elif _is_several_words(name, value):
             words += [f"--{name}", *map(_as_text, value)]
         elif value is not None:
             text = _as_text(value)
             # A text that begins with a dash would be read as the next option.
             words += [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
     return words
+
+
+def _is_several_words(name: str, value: Any) -> bool:
+    """Return whether the value is a list of which each value is a word of its own, and no JSON text."""
+    return isinstance(value, list | tuple) and "." not in name and name not in _JSON_LISTS
 
 
 def _as_text(value: Any) -> str:
@@ -113,16 +124,20 @@ def _base_name(key: str) -> str:
     return option_name(key).partition(".")[0].rstrip("+")
 
 
-def refuse_own_options(options: Options, where: str = "--engine-option") -> None:
+def refuse_own_options(options: Options, where: str = _ON_COMMAND_LINE) -> None:
     """Raise InputError for an option that egpo sets itself, that would run code from a model folder, or with which egpo
-    could not reach the server."""
-    for key in options:
+    could not reach the server; and for a list of which one value would be read as such an option."""
+    for key, value in options.items():
         name = _base_name(key)
+        if _is_several_words(option_name(key), value) and any(str(one).startswith("--") for one in value):
+            what = f"a value of `{key}` begins with dashes, and vLLM would read it as another option"
+            raise InputError(what, where=where, fix="leave that value out of the list")
         if name == "trust-remote-code":
             fix = "leave the option out, and use a version of the model whose classes are in transformers"
             raise InputError("this would run code from a model folder, which egpo never does", where=where, fix=fix)
         if name in SET_BY_EGPO:
-            raise InputError(f"egpo sets vLLM's `{name}` itself", where=where, fix=SET_BY_EGPO[name])
+            fix = SET_BY_EGPO[name] if where == _ON_COMMAND_LINE else "leave the option out"
+            raise InputError(f"egpo sets vLLM's `{name}` itself", where=where, fix=fix)
         if name in _UNREACHABLE:
             fix = "leave the option out, or start vLLM yourself and evaluate with `egpo eval --url`"
             raise InputError(f"with `{name}`, egpo could not reach the server", where=where, fix=fix)
@@ -231,7 +246,7 @@ def require_known_options(options: Options, python: str, words: Sequence[str], w
         name = _base_name(key)
         if name not in known:
             raise InputError(f"vLLM has no option `{key}`", where=where, fix=_instead(name, parsed, known))
-        if options[key] is False and f"no-{name}" not in known:
+        if options[key] is False and name == option_name(key) and f"no-{name}" not in known:
             raise InputError(f"vLLM's `{name}` cannot be turned off", where=where, fix="leave the option out")
     if parsed.fault:
         lines = (line.strip() for line in parsed.fault.splitlines() if "further information" not in line)
@@ -278,7 +293,8 @@ def require_gpu_count(parsed: ParsedCommand | None, on_cpu: bool, gpus: Sequence
         + ")"
     )  # fmt: skip
     fix = f"lower them to {len(gpus)} GPUs in all" if gpus else "make a GPU visible (CUDA_VISIBLE_DEVICES)"
-    raise InputError(f"{needed} GPUs are needed{sizes}, and {len(gpus)} can be used", where=where, fix=fix)
+    wanted = "a GPU is needed" if needed == 1 else f"{needed} GPUs are needed{sizes}"
+    raise InputError(f"{wanted}, and {len(gpus)} can be used", where=where, fix=fix)
 
 
 def check_server(options: Options, python: str, on_cpu: bool, words: Sequence[str], where: str) -> None:

@@ -20,7 +20,9 @@ from egpo.verl.launch.hosts import (
     CPUS_PER_GPU,
     HOST_CODE,
     MEMORY_SHARE,
+    RAY_CPUS,
     STARTING_SLOWLY,
+    STORAGE_UNITS,
     USUAL_WORKERS,
     Host,
     largest_cache_bytes,
@@ -28,6 +30,7 @@ from egpo.verl.launch.hosts import (
     memory_share,
     plain_shape,
     processes_for,
+    state_bytes,
 )
 from egpo.verl.launch.preflight import Installed, require_devices, require_free_gpus
 from egpo.verl.launch.schema.known import schema
@@ -102,10 +105,11 @@ def test_what_the_user_sets_wins():
     assert {key: keys[key] for key in chosen} == chosen
 
 
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
 @pytest.mark.parametrize("shape", [{"model_type": "gemma3_text"}, {"model_type": "qwen2", "use_sliding_window": True}])
-def test_batches_are_padded_where_packed_attention_does_not_fit(shape, tmp_path):
+def test_batches_are_padded_where_packed_attention_does_not_fit(shape, device, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(shape))
-    keys = settings(SMALL_HOST, *ONE_GPU, f"model.path={tmp_path}")
+    keys = settings(SMALL_HOST, *ONE_GPU, f"verl.device={device}", f"model.path={tmp_path}")
     assert keys[ATTENTION] == "sdpa"
     assert keys[f"{_MODEL}.use_remove_padding"] is False
 
@@ -136,10 +140,11 @@ def test_ray_never_waits_for_a_cpu(cores, gpus, prompts):
 
 @given(st.floats(8e9, 2e11), st.floats(1e6, 1e11), st.integers(1, 1024))
 def test_vllm_leaves_the_trainer_its_memory_where_there_is_any(gpu_bytes, weights, ranks):
-    share = memory_share(gpu_bytes, weights, ranks)
+    state = 16 * weights / ranks
+    share = memory_share(gpu_bytes, state)
     assert 0.1 <= share <= 0.5
-    assert share == 0.1 or share * gpu_bytes + 16 * weights / ranks <= gpu_bytes
-    assert memory_share(gpu_bytes, weights, 2 * ranks) >= share
+    assert share == 0.1 or share * gpu_bytes + state <= gpu_bytes
+    assert memory_share(gpu_bytes, state / 2) >= share
 
 
 def test_a_model_that_nearly_fills_the_gpu_gets_a_smaller_share_for_vllm(tmp_path):
@@ -150,6 +155,31 @@ def test_a_model_that_nearly_fills_the_gpu_gets_a_smaller_share_for_vllm(tmp_pat
     keys = settings(SMALL_HOST, *ONE_GPU, f"model.path={tmp_path}")
     assert keys[f"{_ROLLOUT}.gpu_memory_utilization"] == 0.35
     assert f"{_ROLLOUT}.gpu_memory_utilization" not in settings(MIDDLE_HOST, *ONE_GPU, f"model.path={tmp_path}")
+
+
+FSDP = "verl.actor_rollout_ref.actor.fsdp_config"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "per_weight"),
+    [
+        ([], 16),
+        (["model.lora.rank=8"], 4),
+        ([f"{FSDP}.optimizer_offload=true"], 8),
+        ([f"{FSDP}.param_offload=true"], 8),
+        ([f"{FSDP}.param_offload=true", f"{FSDP}.optimizer_offload=true"], 0),
+        ([f"{FSDP}.param_offload=true", "model.lora.rank=8"], 0),
+        ([f"{FSDP}.offload_policy=true"], 0),
+        ([f"{FSDP}.param_offload=false"], 16),
+    ],
+)
+def test_what_is_frozen_or_in_main_memory_does_not_lower_the_share_of_vllm(chosen, per_weight, tmp_path):
+    """Eight billion weights on one GPU: with less than 0.11 of it vLLM could not hold its own copy of them."""
+    assert state_bytes(small(*ONE_GPU, *chosen)) == per_weight
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(2 * 8 * 10**9)  # a sparse file
+    share = settings(MIDDLE_HOST, *ONE_GPU, f"model.path={tmp_path}", *chosen).get(MEMORY_SHARE, 0.5)
+    assert share == (0.1 if per_weight == 16 else 0.5)
 
 
 LLAMA = {
@@ -246,6 +276,22 @@ def test_a_gpu_that_another_process_fills_is_named_before_verl_starts():
     require_free_gpus(share[:1], Installed("python", {}, 2, None))
     with pytest.raises(InputError, match="GPU 1"):
         require_free_gpus(share[:1], full)  # verl's default is the same share
+
+
+def test_ray_has_a_cpu_for_every_storage_unit_of_the_user():
+    """With the eight CPUs that four cores are given otherwise, verl would wait for ever."""
+    keys = settings(SMALL_HOST, *ONE_GPU, f"verl.{STORAGE_UNITS}=8")
+    assert keys[RAY_CPUS] == CPUS_PER_GPU + 8 + 2 + 1 + 1
+
+
+@pytest.mark.parametrize(("chosen", "reserved"), [([], 6), ([f"verl.{STORAGE_UNITS}=2"], 7)])
+def test_too_few_cpus_for_ray_are_refused_instead_of_waiting(tmp_path, chosen, reserved):
+    few, enough = (
+        (*ONE_GPU, *chosen, f"verl.{RAY_CPUS}={given}", f"runs={tmp_path}") for given in (reserved - 1, reserved)
+    )
+    with pytest.raises(InputError, match=rf"num_cpus: verl's processes reserve {reserved} CPUs of Ray, and would wait"):
+        dry_run(small(*few), host=SMALL_HOST)
+    assert f"{RAY_CPUS}={reserved}" in dry_run(small(*enough), host=SMALL_HOST)
 
 
 def test_a_cluster_with_too_few_cpus_is_refused_instead_of_waiting():

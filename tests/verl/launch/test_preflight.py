@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 
 import pytest
 
@@ -10,9 +11,11 @@ from egpo.serving import engine_options
 from egpo.serving.engine_options import ParsedCommand
 from egpo.verl.launch.preflight import (
     Installed,
+    ask_interpreter,
     hardware_name,
     require_context,
     require_devices,
+    require_free_gpus,
     require_free_ports,
     require_vllm_options,
 )
@@ -40,6 +43,25 @@ def test_provenance_names_the_gpus_that_verl_uses(gpus, names, said):
     config = small("verl.device=cuda", f"verl.gpus={gpus}", "rollout.prompts=16")
     assert hardware_name(config, Installed("python", {}, len(names), None, names=names)) == said
     assert hardware_name(small(), Installed("python", {}, 0, None)) is None
+
+
+FULL_GPU = """
+from types import SimpleNamespace
+def no_memory(index):
+    raise RuntimeError("CUDA error: out of memory\\nCompile with `TORCH_USE_CUDA_DSA` to enable assertions.")
+cuda = SimpleNamespace(device_count=lambda: 1, mem_get_info=no_memory, get_device_name=lambda index: "NVIDIA H200",
+                       get_device_properties=lambda index: SimpleNamespace(total_memory=80 * 2**30))
+"""
+"""torch where another process leaves the driver no memory for a second one."""
+
+
+def test_a_gpu_without_room_for_another_process_is_named(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text(FULL_GPU)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    installed = ask_interpreter(small("verl.device=cuda", f"verl.python={sys.executable}"))
+    assert (installed.gpus, installed.names) == (1, ["NVIDIA H200"])
+    with pytest.raises(InputError, match=r"^GPU 0: 80\.0 of 80\.0 GiB are in use by other processes"):
+        require_free_gpus([Setting("trainer.n_gpus_per_node", 1, "")], installed)
 
 
 def test_a_port_in_use_is_named_with_its_key():

@@ -15,7 +15,7 @@ from egpo.tasks.episodes import environment_row
 from egpo.verl.episode_player import EpisodeSpec
 from egpo.verl.launch import task_reward
 from egpo.verl.launch.layout import VerlPlaces
-from egpo.verl.launch.problems import write_problems
+from egpo.verl.launch.problems import measured_problems, write_problems
 from egpo.verl.launch.translation import data_settings
 from egpo.verl.reward import compute_score
 from tests.verl.launch.recipes import small
@@ -47,7 +47,10 @@ def tokenizer():
 
 def written(config, tmp_path, tokenizer):
     task = load_task(config.task.name, **config.task.settings)
-    return task, write_problems(config, VerlPlaces(RunFolder(tmp_path)), task, tokenizer)
+    places = VerlPlaces(RunFolder(tmp_path))
+    measured = measured_problems(config, places, task, tokenizer)
+    write_problems(measured, places.data)
+    return task, measured.files
 
 
 def test_the_files_hold_the_tasks_own_problems_in_its_own_order(tmp_path, tokenizer):

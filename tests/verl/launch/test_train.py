@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -245,6 +246,25 @@ def test_an_unknown_option_of_vllm_is_refused_before_anything_is_written(overrid
         InputError, match=r"engine_kwargs\.vllm: vLLM has no option `max_seqs`; did you mean `max-num-se"
     ):
         train(config)
+    assert not folder_of(config).path.exists()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "fault"),
+    [
+        ("rollout.max_response_tokens=1000000", "the model's context is"),
+        ("rollout.max_prompt_tokens=1", "0 of 32 train prompts have 1 tokens or fewer"),
+        ("verl.ray_kwargs.ray_init.dashboard_port={port}", r"port \d+ cannot be used"),
+    ],
+)
+def test_a_launch_that_is_refused_leaves_no_folder(overrides, chosen, fault):
+    """A folder would have to be removed by hand: with another setting the run could be neither started nor resumed."""
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        config = small(*overrides, chosen.format(port=taken.getsockname()[1]))
+        with pytest.raises(InputError, match=fault):
+            train(config)
     assert not folder_of(config).path.exists()
 
 

@@ -251,7 +251,9 @@ def test_the_split_of_the_model_follows_from_its_size(model, gpus, parallel):
         ),
         (
             "verl.actor_rollout_ref.rollout.data_parallel_size=2",
-            "2 GPUs are needed for one copy of vLLM (1 tensor-parallel ranks x 2 (data_parallel_size))",
+            "verl.actor_rollout_ref.rollout.data_parallel_size: 2 GPUs are needed for one copy of vLLM (1 "
+            "tensor-parallel ranks x 2 (data_parallel_size)), and 1 can be used (verl.gpus x verl.nodes); lower "
+            "the product of these sizes to at most 1",
         ),
         (
             "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tensor_parallel_size=2",

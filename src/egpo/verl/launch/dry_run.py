@@ -17,7 +17,13 @@ from egpo.verl.launch.hosts import Host, look_at_host
 from egpo.verl.launch.hydra_overrides import format_value
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.mirror import VerlCheckpoints
-from egpo.verl.launch.preflight import Installed, require_devices, require_free_gpus, require_vllm_options
+from egpo.verl.launch.preflight import (
+    Installed,
+    require_devices,
+    require_free_gpus,
+    require_ray_cpus,
+    require_vllm_options,
+)
 from egpo.verl.launch.problems import LIMIT, planned_files
 from egpo.verl.launch.refusals import ineffective_settings, refuse_what_verl_lacks
 from egpo.verl.launch.schema.known import schema
@@ -41,6 +47,7 @@ def dry_run(config: Config, *, resume: bool = False, resume_from: int | None = N
     settings = planned_settings(config, start, host)
     differing = [setting for setting in settings if _differs(setting)]
     kept = f"{len(settings) - len(differing)} more settings equal the defaults of verl {VERL_VERSION}."
+    require_ray_cpus(config, settings)
     require_vllm_options(config, verl_python(config))
     notes = [*_known_at_launch(config, start, host), *_refused_here(config, settings), *ineffective_settings(config)]
     return "\n".join(

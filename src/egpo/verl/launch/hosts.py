@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +104,7 @@ USUAL_SHARE = 0.5
 """verl's default of vLLM's share of the GPU memory."""
 RESERVED_BYTES = 6e9
 """Bytes of a GPU that are kept for CUDA's contexts, NCCL and fragmentation, beside vLLM and the trainer's state."""
-STATE_BYTES = 4 + GRADIENT_BYTES + MOMENT_BYTES
+WEIGHT_BYTES = 4
 """Bytes per weight of the trainer: verl keeps weights, gradients and moments in float32."""
 
 WORKSPACE_BYTES = 3e9
@@ -113,6 +113,7 @@ USUAL_ROWS = 1024
 """verl's default of `max_num_seqs`: how many sequences vLLM decodes at once."""
 
 _MODEL, _ROLLOUT, _RAY = "actor_rollout_ref.model", "actor_rollout_ref.rollout", "ray_kwargs.ray_init"
+_FSDP = "actor_rollout_ref.actor.fsdp_config"
 MEMORY_SHARE = f"{_ROLLOUT}.gpu_memory_utilization"
 CACHE_BYTES = f"{_ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes"
 CONTEXT = f"{_ROLLOUT}.max_model_len"
@@ -121,6 +122,7 @@ DECODING_GRAPHS = json.dumps({"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})
 """vLLM without torch.compile, which takes its cores at every start, and with CUDA graphs for decoding alone."""
 ATTENTION = f"{_MODEL}.override_config.attn_implementation"
 STORAGE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+RAY_CPUS = f"{_RAY}.num_cpus"
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,13 @@ class Processes:
 
     def ray_cpus(self, ranks: int) -> int:
         """Return the CPUs that Ray must have: reserved ones, and one for each process that needs one to be placed."""
-        controller, driver = 1, 1
-        return CPUS_PER_GPU * ranks + self.storage + controller + driver + self.agents + self.rewards
+        return reserved_cpus(ranks, self.storage) + self.agents + self.rewards
+
+
+def reserved_cpus(ranks: int, storage: int) -> int:
+    """Return the CPUs that verl reserves in Ray, and without which it waits for ever."""
+    controller, driver = 1, 1
+    return CPUS_PER_GPU * ranks + storage + controller + driver
 
 
 def processes_for(cores: int, prompts: int) -> Processes:
@@ -146,9 +153,27 @@ def processes_for(cores: int, prompts: int) -> Processes:
     return Processes(min(agents, prompts), rewards, storage, 0 if cores < FEW_CORES else USUAL_WORKERS)
 
 
-def memory_share(gpu_bytes: float, weights: float, ranks: int) -> float:
-    """Return vLLM's share of the GPU memory: verl's default, or what the trainer's state leaves, in steps of 0.05."""
-    left = 1 - (STATE_BYTES * weights / ranks + RESERVED_BYTES) / gpu_bytes
+def state_bytes(config: "Config") -> int:
+    """Return the bytes per weight that the trainer keeps on the GPUs while vLLM samples.
+
+    Weights under an adapter have no gradients and no moments. verl can keep the parts in main memory (offload).
+    """
+    weight, moments = WEIGHT_BYTES + GRADIENT_BYTES, MOMENT_BYTES
+    if config.model.lora is not None:
+        weight, moments = WEIGHT_BYTES, 0
+
+    def offloads(part: str) -> bool:
+        return any(_given(config.verl.raw, f"{_FSDP}.{key}") is True for key in (part, "offload_policy"))
+
+    return weight * (not offloads("param_offload")) + moments * (not offloads("optimizer_offload"))
+
+
+def memory_share(gpu_bytes: float, state: float) -> float:
+    """Return vLLM's share of the GPU memory: verl's default, or what the trainer's `state` leaves, in steps of 0.05.
+
+    `state` is in bytes per GPU.
+    """
+    left = 1 - (state + RESERVED_BYTES) / gpu_bytes
     return max(0.1, min(USUAL_SHARE, int(left * 20) / 20))
 
 
@@ -193,7 +218,7 @@ def _memory_settings(
 
     With a fixed size vLLM does not measure what is free: other programs may use the same GPU while it starts.
     """
-    share = memory_share(gpu_bytes, weights, config.verl.ranks)
+    share = memory_share(gpu_bytes, state_bytes(config) * weights / config.verl.ranks)
     # A longer context of the user's own might not fit: vLLM refuses to start if one sequence of that length does not.
     if cache is not None and all(_given(config.verl.raw, key) is None for key in (MEMORY_SHARE, CONTEXT)):
         needed = (cache + 4 * weights + WORKSPACE_BYTES) / gpu_bytes
@@ -203,6 +228,12 @@ def _memory_settings(
             return
     if share < USUAL_SHARE:
         yield MEMORY_SHARE, share
+
+
+def attention_settings(*, packs: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the attention where flash-attn is not installed: without padding if the model's attention allows it."""
+    yield ATTENTION, PACKED_ATTENTION if packs else "sdpa"
+    yield f"{_MODEL}.use_remove_padding", packs
 
 
 def host_settings(
@@ -216,14 +247,14 @@ def host_settings(
     verl = config.verl
     # Without flash-attn, verl's default attention fails at the start.
     if not host.flash_attention and _given(verl.raw, ATTENTION) is None:
-        yield ATTENTION, PACKED_ATTENTION if packs else "sdpa"
-        yield f"{_MODEL}.use_remove_padding", packs
+        yield from attention_settings(packs=packs)
     if host.gpu_bytes is not None:
         yield from _memory_settings(config, host.gpu_bytes, weights, cache)
     if verl.address is not None:  # the sizes of a cluster are those of its nodes, set by `ray start`
         return
     processes = processes_for(host.cores, config.rollout.prompts)
-    yield f"{_RAY}.num_cpus", max(host.cores, processes.ray_cpus(verl.ranks))
+    stored = replace(processes, storage=_given(verl.raw, STORAGE_UNITS) or processes.storage)
+    yield RAY_CPUS, max(host.cores, stored.ray_cpus(verl.ranks))
     yield f"{_RAY}.num_gpus", verl.gpus
     yield f"{_ROLLOUT}.agent.num_workers", processes.agents
     if processes.rewards < USUAL_WORKERS:

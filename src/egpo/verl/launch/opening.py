@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from egpo.benchmark_cases import cases_of_task, joined_cases, read_cases
 from egpo.config import Config, config_to_yaml
@@ -19,7 +18,7 @@ from egpo.runs.ledger import NOTHING_YET, Ledger, rewind
 from egpo.runs.live import LiveView
 from egpo.runs.opening import LaunchProvenance, RunOpening, opened
 from egpo.runs.provenance import describe_launch
-from egpo.tasks import Dataset, Task, load_task
+from egpo.tasks import Dataset, load_task
 from egpo.tasks.loading import sandbox_tier
 from egpo.tasks.sourced import SourcedTask
 from egpo.verl.episode_player import require_kept_history
@@ -35,10 +34,11 @@ from egpo.verl.launch.preflight import (
     require_devices,
     require_free_gpus,
     require_free_ports,
+    require_ray_cpus,
     require_verl,
     require_vllm_options,
 )
-from egpo.verl.launch.problems import ProblemFiles, chosen_problems, has_environment, write_problems
+from egpo.verl.launch.problems import MeasuredProblems, ProblemFiles, has_environment, measured_problems, write_problems
 from egpo.verl.launch.processes import end_leftovers
 from egpo.verl.launch.translation import Setting, model_place, translate
 
@@ -61,8 +61,7 @@ class _Checked:
     """Objects that are loaded and checked before anything is written."""
 
     installed: Installed
-    task: Task
-    tokenizer: Any
+    problems: MeasuredProblems
     sandbox: str | None
 
 
@@ -113,25 +112,39 @@ class VerlOpening(RunOpening[_Checked]):
         require_devices(config, installed)
         require_vllm_options(config, installed.python)
         task = load_task(config.task.name, **config.task.settings)
-        chosen_problems(config, task)
         tokenizer = load_tokenizer(model_place(config.model.path))
         if has_environment(task):
             require_kept_history(tokenizer, config.rollout.episodes, config.model.template)
         if isinstance(task, SourcedTask | Dataset) and task.data_source in DATA_SOURCES:
             require_visible_tags(tokenizer, task.data_source, config.segments.tags)
-        return _Checked(installed, task, tokenizer, sandbox_tier(task, config.task.settings))
+        sandbox = sandbox_tier(task, config.task.settings)
+        problems = measured_problems(config, self.places, task, tokenizer)
+        self._require_room(problems.files, installed)
+        return _Checked(installed, problems, sandbox)
+
+    def _require_room(self, files: ProblemFiles, installed: Installed) -> None:
+        """Raise InputError if the model, this machine or its GPUs have no room for the longest prompts."""
+        config = self._config
+        require_context(model_place(config.model.path), files.longest_prompt + config.rollout.max_response_tokens)
+        settings = translate(config, self.places, files, host=installed.host)
+        require_free_ports(settings)
+        require_ray_cpus(config, settings)
+        require_free_gpus(settings, installed)
 
     def describe(self, checked: _Checked, step: int) -> LaunchProvenance:
         """Write verl's data, translate the config, and describe the launch.
 
         Versions of packages are those of the interpreter that runs verl.
         """
-        files = self._write_data(checked, step)
+        files = checked.problems.files
+        self._view.stage("write data")
+        write_problems(checked.problems, self.places.data)
+        self.settings = translate(self._config, self.places, files, step, checked.installed.host)
         gpu = hardware_name(self._config, checked.installed)
         here = describe_launch(after_step=step, gpu=gpu, sandbox=checked.sandbox)
         launch = replace(here, versions={**here.versions, **checked.installed.versions})
         data = files.digests | origin_facts(model_place(self._config.model.path))
-        cases = joined_cases(cases_of_task(checked.task), read_cases(model_place(self._config.model.path)))
+        cases = joined_cases(cases_of_task(checked.problems.task), read_cases(model_place(self._config.model.path)))
         return LaunchProvenance(launch, data, files.by_split, cases)
 
     def rewind(self, step: int) -> None:
@@ -142,13 +155,3 @@ class VerlOpening(RunOpening[_Checked]):
         move_rollouts(self.places)
         rewind(self.folder, step or NOTHING_YET, gaps=True)
         shutil.rmtree(self.places.rollouts, ignore_errors=True)
-
-    def _write_data(self, checked: _Checked, step: int) -> ProblemFiles:
-        config = self._config
-        self._view.stage("write data")
-        files = write_problems(config, self.places, checked.task, checked.tokenizer)
-        require_context(model_place(config.model.path), files.longest_prompt + config.rollout.max_response_tokens)
-        self.settings = translate(config, self.places, files, step, checked.installed.host)
-        require_free_ports(self.settings)
-        require_free_gpus(self.settings, checked.installed)
-        return files

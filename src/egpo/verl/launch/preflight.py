@@ -15,12 +15,20 @@ from typing import Any
 
 from egpo.config import Config
 from egpo.errors import EgpoError, InputError, notify_once
-from egpo.gpus import Gpu, require_free_memory
+from egpo.gpus import MEMORY_CODE, Gpu, require_free_memory
 from egpo.processes.commands import run_limited
 from egpo.serving.engine_options import as_words, require_known_options
 from egpo.support import BUILD_VERL, BUILD_VERL_GPU, VERL_VERSION
 from egpo.verl.launch.command import cluster_access, verl_python
-from egpo.verl.launch.hosts import CPUS_PER_GPU, HOST_CODE, MEMORY_SHARE, STORAGE_UNITS, USUAL_WORKERS, Host
+from egpo.verl.launch.hosts import (
+    HOST_CODE,
+    MEMORY_SHARE,
+    RAY_CPUS,
+    STORAGE_UNITS,
+    USUAL_WORKERS,
+    Host,
+    reserved_cpus,
+)
 from egpo.verl.launch.schema.known import leaves, schema
 from egpo.verl.launch.translation import ROLLOUT, Setting
 from egpo.verl.settings import RUN_WITH
@@ -28,6 +36,7 @@ from egpo.verl.settings import RUN_WITH
 _LIMIT_S = 180
 _QUESTION = (
     HOST_CODE
+    + MEMORY_CODE
     + """
 import json, sys
 from importlib import metadata
@@ -46,7 +55,7 @@ gpus, memory, names, resources = 0, [], [], None
 if device == "cuda" and not address:
     import torch
     gpus = torch.cuda.device_count()
-    memory = [torch.cuda.mem_get_info(index) for index in range(gpus)]
+    memory = [gpu_memory(torch, index) for index in range(gpus)]
     names = [torch.cuda.get_device_name(index) for index in range(gpus)]
 if address and "ray" in found:
     import ray
@@ -221,12 +230,25 @@ def _require_cpus(config: Config, resources: Mapping[str, float]) -> None:
         return
     raw = dict(leaves(config.verl.raw))
     units = int(raw.get(STORAGE_UNITS, USUAL_WORKERS))
-    reserved, there = CPUS_PER_GPU * config.verl.ranks + units + 2, int(resources.get("CPU", 0))
+    reserved, there = reserved_cpus(config.verl.ranks, units), int(resources.get("CPU", 0))
     if there < reserved:
         more = "start its nodes with more (`ray start --num-cpus=N`, where N may exceed the cores)"
         fix = f"{more}, or lower verl.{STORAGE_UNITS}"
         what = f"verl's processes reserve {reserved} CPUs of Ray, and the cluster has {there}"
         raise InputError(what, where=f"verl.address={config.verl.address}", fix=fix)
+
+
+def require_ray_cpus(config: Config, settings: Iterable[Setting]) -> None:
+    """Raise InputError if the recipe gives the Ray that is started fewer CPUs than verl reserves."""
+    chosen = {setting.key: setting.value for setting in settings}
+    given = chosen.get(RAY_CPUS)
+    if config.verl.device == "cpu" or config.verl.address is not None or not isinstance(given, int):
+        return
+    reserved = reserved_cpus(config.verl.ranks, chosen.get(STORAGE_UNITS, USUAL_WORKERS))
+    if given < reserved:
+        fix = f"set at least {reserved} (it may exceed the cores), or leave the key out"
+        what = f"verl's processes reserve {reserved} CPUs of Ray, and would wait for ever with {given}"
+        raise InputError(what, where=f"verl.{RAY_CPUS}", fix=fix)
 
 
 def require_free_gpus(settings: Iterable[Setting], installed: Installed) -> None:

@@ -72,8 +72,18 @@ def chosen_problems(config: Config, task: Task) -> dict[str, Sequence[Problem]]:
     return problems
 
 
-def write_problems(config: Config, places: VerlPlaces, task: Task, tokenizer: Any) -> ProblemFiles:
-    """Write the training and validation problems into the run folder, and return their files."""
+@dataclass(frozen=True, eq=False)
+class MeasuredProblems:
+    """The problems that verl gets, by split, and the files to which `write_problems` writes them."""
+
+    task: Task
+    name: str
+    by_split: Mapping[str, Sequence[Problem]]
+    files: ProblemFiles
+
+
+def measured_problems(config: Config, places: VerlPlaces, task: Task, tokenizer: Any) -> MeasuredProblems:
+    """Return the training and validation problems with the length of their longest prompt. Nothing is written."""
     problems = chosen_problems(config, task)
     lengths = prompt_lengths(task, problems, tokenizer, config)
     longest, source = _longest(config, lengths)
@@ -82,11 +92,15 @@ def write_problems(config: Config, places: VerlPlaces, task: Task, tokenizer: An
             split: [one for one, length in zip(chosen, lengths[split], strict=True) if length <= longest]
             for split, chosen in problems.items()
         }
-    with StagedFiles(places.data, force=True) as staged:
-        for split, chosen in problems.items():
-            write_parquet(staged.stage(f"{split}.parquet"), _rows(task, config.task.name, chosen), split)
+    return MeasuredProblems(task, config.task.name, problems, _files(config, places, task, longest, source))
+
+
+def write_problems(measured: MeasuredProblems, folder: Path) -> None:
+    """Write the problems into `folder`, which is that of `measured.files`."""
+    with StagedFiles(folder, force=True) as staged:
+        for split, chosen in measured.by_split.items():
+            write_parquet(staged.stage(f"{split}.parquet"), _rows(measured.task, measured.name, chosen), split)
         staged.commit()
-    return _files(config, places, task, longest, source)
 
 
 def prompt_lengths(

@@ -231,14 +231,17 @@ def _splits_of_vllm(config: Config) -> Iterator[Fault]:
             yield Fault(f"{size} is not a number of GPUs", f"verl.{key}", "give 1 or more")
             return
     tensor = given.pop(TENSOR_PARALLEL, tensor_parallel(config))
-    where = f"verl.{TENSOR_PARALLEL}" if TENSOR_PARALLEL in values else "verl.tensor_parallel"
     more = {key: size for key, size in given.items() if size > 1}
+    where = f"verl.{TENSOR_PARALLEL}" if TENSOR_PARALLEL in values else "verl.tensor_parallel"
+    if more and tensor == 1:
+        where = f"verl.{next(iter(more))}"
     parallel = tensor * prod(more.values())
     sizes = "".join(f" x {size} ({key.rpartition('.')[2]})" for key, size in more.items())
     copy = f"one copy of vLLM ({tensor} tensor-parallel ranks{sizes})"
     if parallel > ranks:
         what = f"{parallel} GPUs are needed for {copy}, and {ranks} can be used (verl.gpus x verl.nodes)"
-        yield Fault(what, where, f"lower it to at most {ranks}, or raise verl.gpus")
+        lower = "lower the product of these sizes" if more else "lower it"
+        yield Fault(what, where, f"{lower} to at most {ranks}, or raise verl.gpus")
     elif ranks % parallel or (not more and config.verl.gpus % parallel):
         gpus = ranks if ranks % parallel else config.verl.gpus
         what = f"{gpus} GPUs cannot be divided into groups of {parallel}, for {copy}"

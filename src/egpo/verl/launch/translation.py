@@ -15,7 +15,14 @@ from typing import Any
 from egpo.config import Config
 from egpo.config.machine import require_model_place
 from egpo.verl.cpu import launch_settings as cpu
-from egpo.verl.launch.hosts import USUAL_WORKERS, Host, host_settings, largest_cache_bytes, plain_shape
+from egpo.verl.launch.hosts import (
+    USUAL_WORKERS,
+    Host,
+    attention_settings,
+    host_settings,
+    largest_cache_bytes,
+    plain_shape,
+)
 from egpo.verl.launch.layout import VerlPlaces
 from egpo.verl.launch.problems import ProblemFiles
 from egpo.verl.launch.schema.known import leaves
@@ -364,6 +371,8 @@ def platform_settings(config: Config, *, joins: bool) -> Iterator[Setting]:
             name = key.removeprefix("+")
             if not (joins and name.startswith("ray_kwargs.ray_init.")):
                 yield Setting(name, value, "verl.device=cpu")
+        for name, value in attention_settings(packs=plain_shape(model_place(config.model.path)) is not None):
+            yield Setting(name, value, "verl.device=cpu, no flash-attn")
 
 
 def machine_settings(config: Config) -> Iterator[Setting]:
