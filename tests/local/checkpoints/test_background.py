@@ -182,6 +182,17 @@ def test_memory_is_kept_for_the_next_checkpoint(monkeypatch, tmp_path):
     assert writer.why_not(snapshot(3), {"w": torch.ones(3)}) is None
 
 
+def test_it_is_let_go_in_silence_at_the_end_of_the_process(monkeypatch):
+    """When Python has set the names of the module to None."""
+    memory = background.HostMemory()
+    memory.copied({"w": torch.ones(3)})
+    memory._is_locked = True
+    for name in ("suppress", "torch", "_cuda"):
+        monkeypatch.setattr(background, name, None)
+    memory.__del__()
+    memory._is_locked = False
+
+
 def test_without_a_thread_the_caller_writes(monkeypatch, tmp_path):
     def refuse(self):
         raise RuntimeError("can't start new thread")

@@ -166,8 +166,10 @@ class HostMemory:
         self._is_locked = False
 
     def __del__(self) -> None:
-        with suppress(Exception):  # at the end of the process, torch may be gone
+        try:  # no `suppress`: at the end of the process, torch and the names of this module may be gone
             self._unlock()
+        except Exception:
+            return
 
 
 def _cuda() -> Any:
