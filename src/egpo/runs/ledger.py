@@ -52,7 +52,8 @@ class StepReport:
 
 
 OnStep = Callable[[StepReport], bool | None]
-"""Called after every step, when its metrics are written. Returns True to stop the run, which is then saved."""
+"""Called after every step, when its metrics are written; a checkpoint of the step may not be complete yet. Returns
+True to stop the run, which is then saved."""
 
 
 class Ledger:

@@ -1,5 +1,6 @@
 """Checkpoints that are written while training goes on: the bytes of a save that is waited for, one at a time."""
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 
 from egpo.config.sections.training import Lora, Optimization
 from egpo.local import memory
-from egpo.local.checkpoints import background
+from egpo.local.checkpoints import background, checkpoint
 from egpo.local.checkpoints.background import BackgroundWriter, FinishedWrite
 from egpo.local.checkpoints.checkpoint import LATEST, SaveError, Snapshot
 from egpo.local.checkpoints.resume import export_policy, exported_weights, learned_tensors
@@ -160,6 +161,16 @@ def test_memory_for_the_copy_must_be_free(monkeypatch, tmp_path):
     assert writer.why_not(Snapshot(1, {}, {}), {**weights, "tied": weights["w"]}) is None, "tied weights count once"
 
 
+def test_a_checkpoint_that_could_fill_the_disk_is_waited_for(monkeypatch, tmp_path):
+    """Else the next step could not write its metrics, which ends the run."""
+    usage, weights = shutil.disk_usage(tmp_path), {"w": torch.zeros(2**28 // 4)}  # 256 MiB
+    writer = BackgroundWriter(checkpoints(tmp_path / "not" / "yet"))
+    monkeypatch.setattr(background, "free_host_bytes", lambda: 1 << 50)
+    for free, fault in ((2**29 - 1, "it could leave less than 256 MiB of the disk free"), (2**29, None)):
+        monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path, free=free: usage._replace(free=free))
+        assert writer.why_not(Snapshot(1, {}, {}), weights) == fault
+
+
 def test_memory_is_kept_for_the_next_checkpoint(monkeypatch, tmp_path):
     writer, places = BackgroundWriter(checkpoints(tmp_path)), set()
     for step in (1, 2):
@@ -169,6 +180,17 @@ def test_memory_is_kept_for_the_next_checkpoint(monkeypatch, tmp_path):
     assert len(places) == 1
     monkeypatch.setattr(background, "free_host_bytes", lambda: 0)
     assert writer.why_not(snapshot(3), {"w": torch.ones(3)}) is None
+
+
+def test_it_is_let_go_in_silence_at_the_end_of_the_process(monkeypatch):
+    """When Python has set the names of the module to None."""
+    memory = background.HostMemory()
+    memory.copied({"w": torch.ones(3)})
+    memory._is_locked = True
+    for name in ("suppress", "torch", "_cuda"):
+        monkeypatch.setattr(background, name, None)
+    memory.__del__()
+    memory._is_locked = False
 
 
 def test_without_a_thread_the_caller_writes(monkeypatch, tmp_path):

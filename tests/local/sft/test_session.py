@@ -251,6 +251,21 @@ def test_an_error_of_the_run_is_shown_even_if_its_state_cannot_be_saved(settings
     assert "training continues" not in said
 
 
+@pytest.mark.filterwarnings("always::egpo.errors.EgpoWarning")
+def test_a_run_that_ends_does_not_say_that_it_continues(settings, failing_saves, capsys):
+    """It learns at its end that the checkpoint in the background was not written."""
+
+    def broken(report):
+        assert report.step < 4
+
+    failing_saves(4, [full_disk(), full_disk()])
+    with pytest.raises(EgpoError, match="AssertionError"):
+        sft(settings("a"), on_step=broken)
+    said = capsys.readouterr().out
+    assert "warning: no space left; the latest checkpoint is from step 2" in said
+    assert "training continues" not in said
+
+
 def test_a_bug_in_the_checkpoint_before_does_not_cost_the_newest_state(settings, failing_saves):
     """The run is about to end when it learns of the error in the background."""
     failing_saves(4, [ZeroDivisionError("a bug")])

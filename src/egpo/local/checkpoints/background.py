@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from egpo.local.checkpoints.checkpoint import Checkpoints, Export, Snapshot
+from egpo.local.checkpoints.checkpoint import Checkpoints, Export, Snapshot, room_for
 from egpo.local.memory import free_host_bytes
 from egpo.waits import waiting
 
@@ -25,6 +25,7 @@ _ALIGNMENT = 256
 _SPARE = 0.25
 _LEAST_SPARE_BYTES = 256 * 2**20
 """Main memory that must stay free besides the copy: a quarter of its size, at least 256 MiB."""
+_SPARE_DISK_BYTES = 256 * 2**20
 
 
 ExportWeights = Callable[[Mapping[str, Tensor], Path], None]
@@ -49,8 +50,15 @@ class BackgroundWriter:
         self._error: BaseException | None = None
 
     def why_not(self, snapshot: Snapshot, weights: Mapping[str, Tensor]) -> str | None:
-        """Return why the state cannot be copied, as a clause of a message; None if there is memory for it."""
-        return self._memory.why_not(_places([*snapshot.tensors.values(), *weights.values()])[1])
+        """Return why the checkpoint is not to be written in the background, as a clause of a message; else None.
+
+        There must be memory for the copy. While a checkpoint fills the disk, the next steps could not write their
+        metrics, and the run would end; a checkpoint that is waited for costs a warning.
+        """
+        num_bytes = _places([*snapshot.tensors.values(), *weights.values()])[1]
+        if not room_for(self._checkpoints.root, num_bytes + _SPARE_DISK_BYTES):
+            return f"it could leave less than {_SPARE_DISK_BYTES >> 20} MiB of the disk free"
+        return self._memory.why_not(num_bytes)
 
     def start(self, snapshot: Snapshot, weights: Mapping[str, Tensor], export: ExportWeights) -> bool:
         """Copy the state, and begin to write its checkpoint. Return False if there is no memory or no thread for it.
@@ -159,8 +167,10 @@ class HostMemory:
         self._is_locked = False
 
     def __del__(self) -> None:
-        with suppress(Exception):  # at the end of the process, torch may be gone
+        try:  # no `suppress`: at the end of the process, torch and the names of this module may be gone
             self._unlock()
+        except Exception:
+            return
 
 
 def _cuda() -> Any:

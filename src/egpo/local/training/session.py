@@ -163,7 +163,7 @@ class Session(ABC):
         """
         self.context.interrupts.allow_abandoning(False)
         try:
-            self._take_over_write(wait=True)
+            self._take_over_write(wait=True, continues=False)
         finally:  # the newest state is written even if the checkpoint in the background failed
             if self.is_consistent:
                 try:
@@ -202,15 +202,18 @@ class Session(ABC):
         else:
             self.saved = self.done
 
-    def _take_over_write(self, *, wait: bool = False) -> None:
-        """Record the outcome of the checkpoint in the background, if it is finished. With `wait`, wait for it."""
+    def _take_over_write(self, *, wait: bool = False, continues: bool = True) -> None:
+        """Record the outcome of the checkpoint in the background, if it is finished. With `wait`, wait for it.
+
+        `continues`: whether training continues.
+        """
         write = self._writer.finished(wait=wait)
         if write is None:
             return
         if write.error is None:
             self.saved = write.step
         elif isinstance(write.error, SaveError):
-            self.context.ledger.record_failed_save(write.error, write.step, self.done, self.saved)
+            self.context.ledger.record_failed_save(write.error, write.step, self.done, self.saved, continues=continues)
         else:
             raise write.error
 
