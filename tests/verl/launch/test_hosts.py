@@ -114,6 +114,19 @@ def test_batches_are_padded_where_packed_attention_does_not_fit(shape, device, t
     assert keys[f"{_MODEL}.use_remove_padding"] is False
 
 
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_the_name_of_the_attention_stays_out_of_the_config_that_verl_saves(device):
+    """verl writes all keys of override_config into config.json, or those of model_config if it is there."""
+    parts = f"{_MODEL}.override_config"
+    chosen = (*ONE_GPU, f"verl.device={device}")
+    assert settings(SMALL_HOST, *chosen)[f"{parts}.model_config"] == {}
+    with_another = settings(SMALL_HOST, *chosen, f"verl.{parts}.rope_theta=5000.0")
+    assert with_another[f"{parts}.model_config"] == {"rope_theta": 5000.0}
+    own = settings(SMALL_HOST, *chosen, f"verl.{parts}.model_config.rope_theta=5000.0")
+    assert f"{parts}.model_config" not in own
+    assert own[f"{parts}.model_config.rope_theta"] == 5000.0
+
+
 def test_an_attention_of_the_user_keeps_batches_without_padding():
     keys = settings(SMALL_HOST, *ONE_GPU, f"verl.{ATTENTION}=flash_attention_3")
     assert keys[ATTENTION] == "flash_attention_3"

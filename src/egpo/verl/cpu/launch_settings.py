@@ -45,6 +45,8 @@ OVERRIDES: dict[str, str | int | float | bool] = {
     "reward.num_workers": 1,
     # flash-attn needs a GPU. Batches without padding need an attention that keeps the sequences apart.
     f"+{_MODEL}.override_config.attn_implementation": PACKED_ATTENTION,
+    # Without it verl writes the name of the attention into config.json, and only the plug-in could load the model.
+    f"+{_MODEL}.override_config.model_config": "{}",
     f"{_MODEL}.use_remove_padding": True,
     f"{_MODEL}.enable_gradient_checkpointing": False,
     # FSDP1 needs an accelerator. Compiling takes longer than a debugging run.

@@ -120,7 +120,8 @@ CONTEXT = f"{_ROLLOUT}.max_model_len"
 COMPILATION = f"{_ROLLOUT}.engine_kwargs.vllm.compilation_config"
 DECODING_GRAPHS = json.dumps({"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})
 """vLLM without torch.compile, which takes its cores at every start, and with CUDA graphs for decoding alone."""
-ATTENTION = f"{_MODEL}.override_config.attn_implementation"
+_MODEL_CONFIG = f"{_MODEL}.override_config"
+ATTENTION = f"{_MODEL_CONFIG}.attn_implementation"
 STORAGE_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
 RAY_CPUS = f"{_RAY}.num_cpus"
 
@@ -230,10 +231,15 @@ def _memory_settings(
         yield MEMORY_SHARE, share
 
 
-def attention_settings(*, packs: bool) -> Iterator[tuple[str, Any]]:
+def attention_settings(config: "Config", *, packs: bool) -> Iterator[tuple[str, Any]]:
     """Yield the attention where flash-attn is not installed: without padding if the model's attention allows it."""
     yield ATTENTION, PACKED_ATTENTION if packs else "sdpa"
     yield f"{_MODEL}.use_remove_padding", packs
+    # verl writes the keys of `model_config` into config.json; without it, all of override_config. A model that names
+    # `egpo_packed` there could not be loaded where the plug-in is missing.
+    given = _given(config.verl.raw, _MODEL_CONFIG) or {}
+    if "model_config" not in given:
+        yield f"{_MODEL_CONFIG}.model_config", {key: given[key] for key in given if key != "attn_implementation"}
 
 
 def host_settings(
@@ -247,7 +253,7 @@ def host_settings(
     verl = config.verl
     # Without flash-attn, verl's default attention fails at the start.
     if not host.flash_attention and _given(verl.raw, ATTENTION) is None:
-        yield from attention_settings(packs=packs)
+        yield from attention_settings(config, packs=packs)
     if host.gpu_bytes is not None:
         yield from _memory_settings(config, host.gpu_bytes, weights, cache)
     if verl.address is not None:  # the sizes of a cluster are those of its nodes, set by `ray start`

@@ -369,9 +369,9 @@ def platform_settings(config: Config, *, joins: bool) -> Iterator[Setting]:
     if config.verl.device == "cpu":
         for key, value in cpu.OVERRIDES.items():
             name = key.removeprefix("+")
-            if not (joins and name.startswith("ray_kwargs.ray_init.")):
+            if not (joins and name.startswith("ray_kwargs.ray_init.")) and ".override_config." not in name:
                 yield Setting(name, value, "verl.device=cpu")
-        for name, value in attention_settings(packs=plain_shape(model_place(config.model.path)) is not None):
+        for name, value in attention_settings(config, packs=plain_shape(model_place(config.model.path)) is not None):
             yield Setting(name, value, "verl.device=cpu, no flash-attn")
 
 
