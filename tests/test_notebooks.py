@@ -77,7 +77,7 @@ MISTAKES = {
     "egpo.train(recipe, task=NoPrompt(), quiet=True)": "InputError: task __main__:NoPrompt: the task's `prompt` raised "
     "AttributeError: 'Problem' object has no attribute 'question' (the cell, line 15); correct `prompt` of the task",
     "egpo.train(recipe, task=Sums(), on_step=watch, quiet=True)": "EgpoError: on_step: it raised KeyError: 'rewrd' "
-    "(the cell, line 18) after step 1; the run is saved; correct it, then continue with resume=True",
+    "(the cell, line 18) after step 1; correct it, then continue with resume=True",
 }
 
 

@@ -326,7 +326,7 @@ def _call_on_step(session: Session) -> bool:
         raise
     except Exception as error:  # boundary: a user's callback may raise anything
         place = raised_at(error, on_step)
-        what = f"it raised {type(error).__name__}: {error} ({place}) after step {session.done}; the run is saved"
+        what = f"it raised {type(error).__name__}: {error} ({place}) after step {session.done}"
         raise EgpoError(what, where="on_step", fix="correct it, then continue with resume=True") from error
     finally:
         restore_random_states(random)  # a task may draw from the global generators in the next step
@@ -338,7 +338,7 @@ def _asks_to_stop(answer: object) -> bool:
         answer = answer.item()  # type: ignore[attr-defined]
     if answer is None or isinstance(answer, bool):
         return answer is True
-    what = f"it returned {type(answer).__name__}; the run is saved"
+    what = f"it returned {type(answer).__name__}"
     raise InputError(what, where="on_step", fix="return True to stop the run, and nothing otherwise")
 
 
