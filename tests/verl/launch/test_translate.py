@@ -264,6 +264,10 @@ def test_the_split_of_the_model_follows_from_its_size(model, gpus, parallel):
             "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.data-parallel-size=2",
             "itself; set verl.actor_rollout_ref.rollout.data_parallel_size",
         ),
+        (
+            'verl.actor_rollout_ref.rollout.engine_kwargs.vllm.middleware=["x", "--trust-remote-code"]',
+            "engine_kwargs.vllm.middleware: a value begins with dashes, and vLLM would read it as another option",
+        ),
         ("verl.trainer.max_checkpoint_limit=3", "would ignore it; write `trainer.max_actor_ckpt_to_keep`"),
         ("verl.trainer.total_training_step=3", "did you mean `trainer.total_training_steps`?"),
         ("verl.trainer.n_gpus_per_node=8", "the launcher sets `trainer.n_gpus_per_node` itself; set verl.gpus"),

@@ -153,6 +153,11 @@ def _running_code_of_models(values: Mapping[str, Any]) -> Iterator[Fault]:
         if key.rpartition(".")[2].lstrip("+").replace("-", "_") == "trust_remote_code" and value not in (False, None):
             fix = "leave the key out, and use a version of the model whose classes are in transformers"
             yield Fault("this would run code from a model folder, which egpo never does", f"verl.{key}", fix)
+        # verl writes each value of a list as a word of vLLM's command line.
+        is_list = key.startswith(f"{ROLLOUT}.engine_kwargs.vllm.") and isinstance(value, list)
+        if is_list and any(str(one).startswith("--") for one in value):
+            what = "a value begins with dashes, and vLLM would read it as another option"
+            yield Fault(what, f"verl.{key}", "leave that value out of the list")
 
 
 def _lacking(config: Config) -> Iterator[Fault]:
