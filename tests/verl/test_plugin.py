@@ -73,6 +73,16 @@ def test_vllm_is_told_when_flashinfer_is_not_there(tmp_path, flashinfer, given, 
     assert done.stdout.splitlines()[-1] == str(value)
 
 
+def test_another_version_is_noticed_once_for_all_processes_of_a_run():
+    code = (
+        "import subprocess, sys; from egpo.verl import settings; settings.installed_version = lambda: '0.9.2'; "
+        "settings.require_supported = lambda version: f'verl {version} was not run'; import egpo.verl.plugin; "
+        "sys.argv[1:] and subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, code], capture_output=True, text=True, check=True)
+    assert done.stderr.count("verl 0.9.2 was not run") == 1
+
+
 def test_it_is_light_and_quiet():
     done = imported("0.9.1")
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "went on False", "")

@@ -22,6 +22,7 @@ NAMES_US = re.compile(
     r"|(adv_estimator|policy_loss\.loss_mode)=.?[\w.]+:"
 )
 """Matches arguments of verl's command line that use the plug-in; `egpo` in a path does not count."""
+NOTICE_GIVEN = "EGPO_VERL_NOTICE_GIVEN"
 NAMES_AN_ESTIMATOR = re.compile(r"adv_estimator=\W?(\w+)")
 
 
@@ -56,7 +57,9 @@ def _register_hooks() -> None:
     if find_spec("flashinfer") is None:
         for name, value in WITHOUT_FLASHINFER.items():
             os.environ.setdefault(name, value)
-    if notice := require_supported(installed_version()):
+    notice = require_supported(installed_version())
+    if notice and NOTICE_GIVEN not in os.environ:
+        os.environ[NOTICE_GIVEN] = "1"  # for verl's other processes, each of which would print it again
         print(f"{NOTICE_PREFIX}{notice}", file=sys.stderr, flush=True)
     for name, hook in HOOKS.items():
         when_imported(name, _with_printed_errors(hook))
