@@ -80,7 +80,11 @@ class _Reader:
         pid, text = int(match[1]), match[2].rstrip("\n")
         began = len(self.operations)
         if text.endswith("<unfinished ...>"):
-            self._begun[pid] = (text.removesuffix("<unfinished ...>").rstrip(), began)
+            start = text.removesuffix("<unfinished ...>").rstrip()
+            if start.startswith("close("):  # before it returns, another thread may open a file under this number
+                self._close(self._process(pid), [start.removeprefix("close(")], 0, began)
+            else:
+                self._begun[pid] = (start, began)
             return
         if resumed := _RESUMED.match(text):
             start, began = self._begun.pop(pid, ("", began))

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.crashes import DIFFERS, FAILED
 from tests.faults.disk import Disk, State, crash_states, read_state, replayed
 from tests.faults.every_write import crash_all, opened, refuse_all
-from tests.faults.record import Operation, record
+from tests.faults.record import Operation, read_trace, record
 from tests.faults.refusals import FAULTS
 from tests.faults.workloads import REPOSITORY, WORKLOADS
 
@@ -69,6 +69,22 @@ os.fsync(handle)
 
 def file_contents(operations, before):
     return {state.entries.get("file") for state in crash_states(State({"file": before}, 0, ""), operations)}
+
+
+def test_a_number_is_free_as_soon_as_its_file_begins_to_close(tmp_path):
+    """While the thread of a checkpoint closed a file, the run opened metrics.jsonl under the same number."""
+    root, name = tmp_path / "root", "".join(f"\\x{byte:02x}" for byte in b"m")
+    root.mkdir()
+    lines = [
+        f'1 openat(AT_FDCWD<{root}>, "{name}", O_WRONLY|O_CREAT, 0666) = 3<{root}/m>',
+        "1 clone3({flags=CLONE_THREAD}, 88) = 2",
+        f"2 close(3<{root}/m> <unfinished ...>",
+        f'1 openat(AT_FDCWD<{root}>, "{name}", O_WRONLY|O_APPEND) = 3<{root}/m>',
+        "2 <... close resumed>) = 0",
+        f'1 write(3<{root}/m>, "{name}", 1) = 1',
+    ]
+    (tmp_path / "trace").write_text("\n".join(lines))
+    assert [one.kind for one in read_trace(tmp_path / "trace", root, root)] == ["create", "write"]
 
 
 def test_a_file_is_the_old_or_the_new_one_at_every_crash_of_write_atomically(tmp_path):

@@ -1,13 +1,14 @@
 """The official evaluator, for real, against a server on loopback."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from egpo.assets import resolve_model
 from egpo.data.tool_prompt import qwen3_system_text
-from egpo.errors import EgpoError
+from egpo.errors import EgpoError, InputError
 from egpo.evals.bfcl.categories import first_cases
 from egpo.evals.bfcl.evaluate_bfcl import BfclOptions, evaluate_bfcl
 from egpo.evals.bfcl.passes import BfclSettings, built_prompt, run_pass
@@ -143,11 +144,7 @@ def test_the_prompt_of_each_format(tmp_path):
 
 def test_tools_stand_in_the_system_message_where_the_template_does_not_write_them(tmp_path):
     """As in training with the task `bfcl`: SmolLM2's template, for one, ignores tools."""
-    model = tmp_path / "model"
-    model.mkdir()
-    for path in Path(TINY).iterdir():
-        (model / path.name).symlink_to(path)
-    (model / "chat_template.jinja").unlink()
+    model = shutil.copytree(TINY, tmp_path / "model")
     (model / "chat_template.jinja").write_text(
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant"
     )
@@ -158,3 +155,25 @@ def test_tools_stand_in_the_system_message_where_the_template_does_not_write_the
     system = qwen3_system_text("Be brief.", tools)
     shown = "<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant"
     assert built == f"<|im_start|>system\n{system}<|im_end|>\n{shown}"
+
+
+def test_the_tokenizer_of_a_model_in_the_cache_of_the_hub_is_found(tmp_path):
+    """Its files are links into a neighbouring folder, which is in the user's home and hidden in the sandbox."""
+    snapshot = tmp_path / "models--egpo--tiny" / "snapshots" / "0123abc"
+    blobs = shutil.copytree(TINY, tmp_path / "models--egpo--tiny" / "blobs")
+    snapshot.mkdir(parents=True)
+    for path in blobs.iterdir():
+        (snapshot / path.name).symlink_to(f"../../blobs/{path.name}")
+    asked = BfclSettings("", "m", str(snapshot), (), prompt_format="template")
+    messages = [{"role": "user", "content": "What is 2 + 2?"}]
+    assert "What is 2 + 2?" in built_prompt(PYTHON, asked, tmp_path / "work", messages, [])
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
+def test_a_tokenizer_that_the_sandbox_hides_is_named(tmp_path):
+    model = shutil.copytree(TINY, tmp_path / "model", ignore=shutil.ignore_patterns("tokenizer.json"))
+    shutil.copy(Path(TINY) / "tokenizer.json", tmp_path / "elsewhere.json")
+    (model / "tokenizer.json").symlink_to(tmp_path / "elsewhere.json")
+    asked = BfclSettings("", "m", str(model), (), prompt_format="template")
+    with pytest.raises(InputError, match="tokenizer.json: it is a link to .*elsewhere.json, which BFCL cannot read"):
+        built_prompt(PYTHON, asked, tmp_path / "work", [{"role": "user", "content": "?"}], [])

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from egpo.errors import EgpoError, how_it_ended, warn_once
+from egpo.errors import EgpoError, InputError, how_it_ended, warn_once
 
 MISSING = (
     "BFCL executes calls that the model wrote. Bubblewrap (`bwrap`) does not work on this machine, so these calls run "
@@ -161,8 +161,11 @@ def drive(python: Path, job: Mapping[str, Any], asked: BfclSettings, work: Path,
     """
     file = work / "job.json"
     file.write_text(json.dumps(job), encoding="utf-8")
-    readable = [_DRIVER.parent, python.parent.parent, _base(python), *_folder(asked.tokenizer)]
+    model = _folder(asked.tokenizer)
+    readable = [_DRIVER.parent, python.parent.parent, _base(python), *_read_with(model)]
     command = in_bubblewrap([str(python), "-B", str(_DRIVER), str(file.resolve())], work, readable)
+    if model is not None and command[0] != str(python):
+        _require_readable(model, readable)
     process = subprocess.Popen(
         command,
         env=_environment(asked, work),
@@ -221,6 +224,7 @@ def _environment(asked: BfclSettings, work: Path) -> dict[str, str]:
 
     Some of them configure BFCL. Other variables of this process, such as API keys, are not passed on.
     """
+    folder = _folder(asked.tokenizer)
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE") if name in os.environ}
     return kept | {
         "HOME": str(work.resolve()),
@@ -228,9 +232,7 @@ def _environment(asked: BfclSettings, work: Path) -> dict[str, str]:
         "REMOTE_OPENAI_BASE_URL": asked.url,
         "REMOTE_OPENAI_API_KEY": "EMPTY",  # a placeholder: BFCL must not know the real key
         # BFCL runs in another folder, where a relative path would not be found.
-        "REMOTE_OPENAI_TOKENIZER_PATH": next(
-            (str(path.absolute()) for path in _folder(asked.tokenizer)), asked.tokenizer
-        ),
+        "REMOTE_OPENAI_TOKENIZER_PATH": str(folder.absolute()) if folder else asked.tokenizer,
         "EGPO_BFCL_TEMPLATE": json.dumps(dict(asked.template)),
         "EGPO_BFCL_INSTRUCTION": asked.instruction,
         "HF_HUB_OFFLINE": "1",
@@ -250,5 +252,32 @@ def _base(python: Path) -> Path:
     return Path(sys.base_prefix)
 
 
-def _folder(tokenizer: str) -> list[Path]:
-    return [Path(tokenizer)] if os.path.isdir(tokenizer) else []
+def _folder(tokenizer: str) -> Path | None:
+    return Path(tokenizer) if os.path.isdir(tokenizer) else None
+
+
+def _read_with(model: Path | None) -> list[Path]:
+    """Return the model folder, and the folder to which the files of the hub's cache link (snapshots/ID -> blobs)."""
+    if model is None:
+        return []
+    place = model.resolve()
+    blobs = place.parent.parent / "blobs"
+    return [model, blobs] if place.parent.name == "snapshots" and blobs.is_dir() else [model]
+
+
+def _require_readable(model: Path, readable: Sequence[Path]) -> None:
+    """Raise InputError if the tokenizer is a link to a place that is hidden in the sandbox.
+
+    Such a link is not followed: in a folder from somewhere else it may lead to any file of the user.
+    """
+    seen = [os.path.realpath(path) for path in readable]
+    for path in sorted(model.iterdir()):
+        target = os.path.realpath(path)
+        is_hidden = _is_below(target, _hidden()) and not _is_below(target, seen)
+        if path.is_symlink() and path.suffix in (".json", ".jinja", ".txt", ".model") and is_hidden:
+            what = f"it is a link to {target}, which BFCL cannot read in its sandbox"
+            raise InputError(what, where=str(path), fix=f"copy the model with its files: cp -rL {model} COPY")
+
+
+def _is_below(path: str, folders: Sequence[str]) -> bool:
+    return any(path.startswith(folder.rstrip("/") + "/") for folder in folders)
