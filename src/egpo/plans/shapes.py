@@ -7,7 +7,7 @@ from typing import Any
 
 from egpo.config import Config
 from egpo.config.machine import model_folder
-from egpo.errors import InputError
+from egpo.errors import InputError, nearest
 from egpo.support import FAST_ARCHITECTURES
 
 
@@ -75,6 +75,27 @@ class ModelShape:
     def cached_numbers(self) -> int:
         """Numbers in the key-value cache for one token."""
         return 2 * self.layers * self.keys * self.width
+
+    def adapter_weights(self, rank: int, layers: tuple[str, ...] = ()) -> int:
+        """Return the number of weights of adapters beside these projections of each layer; beside all if none is named.
+
+        A name may have a path before it, as in `mlp.up_proj`.
+        """
+        query, key = self.queries * self.width, self.keys * self.width
+        ends = {
+            "q_proj": self.hidden + query,
+            "k_proj": self.hidden + key,
+            "v_proj": self.hidden + key,
+            "o_proj": query + self.hidden,
+            "gate_proj": self.hidden + self.inner,
+            "up_proj": self.hidden + self.inner,
+            "down_proj": self.inner + self.hidden,
+        }
+        names = {layer.rpartition(".")[2] for layer in layers} or set(ends)
+        for name in sorted(names - set(ends)):
+            what = f"cannot count the adapters of `{name}`"
+            raise InputError(what, where="model.lora.layers", fix=nearest(name, ends))
+        return self.layers * rank * sum(ends[name] for name in names)
 
     def kept_numbers(self, gradient_checkpointing: bool = False) -> float:
         """Return how many numbers a token keeps for the backward pass, as in `egpo.local.updates.micro_batches`."""
@@ -160,8 +181,13 @@ class StepJob:
     epochs: int = 1
     lora: bool = False
     reference: bool = False
+    """Whether a reference model computes log-probabilities. With adapters it is the policy without them."""
     gradient_checkpointing: bool = False
     bytes_per_weight: int = 2
+    adapter_weights: int = 0
+    """Number of weights of the adapters, for plans with verl. The plan for one GPU neglects them."""
+    lora_merged: bool = False
+    """Whether verl's sampler gets the merged weights instead of the adapters."""
 
     @property
     def rows(self) -> int:
@@ -170,6 +196,11 @@ class StepJob:
     @property
     def new_tokens(self) -> int:
         return self.rows * self.response_tokens
+
+    @property
+    def model_copies(self) -> int:
+        """Number of models in memory: a reference is a second one, unless it is the policy without its adapters."""
+        return 2 if self.reference and not self.lora else 1
 
     @property
     def group_tokens(self) -> int:
@@ -189,7 +220,7 @@ class StepJob:
             at_once=min(rollout.rows_at_once or rollout.batch, rollout.batch),
             epochs=config.update.epochs,
             lora=config.model.lora is not None,
-            reference=config.update.kl > 0 and config.model.lora is None,
+            reference=config.update.kl > 0,
             gradient_checkpointing=config.model.gradient_checkpointing,
             bytes_per_weight=4 if config.model.dtype == "float32" else 2,
         )
