@@ -29,7 +29,8 @@ def plan(
     """Return the best plan: 16 responses of 1,024 tokens in the mean, at most 2,048, to prompts of 512 tokens."""
     job = StepJob(prompts, 16, 512, 1024, 2048, prompts * 16, gradient_checkpointing=True)
     if rank is not None:
-        job = replace(job, lora=True, adapter_weights=shape.adapter_weights(rank))
+        made = {"adapter_weights": shape.adapter_weights(rank), "adapter_tensors": shape.adapter_tensors()}
+        job = replace(job, lora=True, **made)
     assumed, card = assumptions_for(CARD, {}), CARDS[CARD]
     return best_plan(
         [plan_split(shape, job, card, one, assumed, MICRO_TOKENS, fsdp_size) for one in possible_splits(shape, gpus)]

@@ -58,6 +58,9 @@ def test_a_plan_for_verl_shows_the_fastest_fsdp_size_beside_that_of_the_recipe()
     assert [plan["fsdp_size"] for plan in report["fsdp_sizes"]] == [8, 4, 2, 1]
     fastest = min(report["fsdp_sizes"], key=lambda plan: plan["step_s"])
     assert report["best_fsdp_size"] == fastest["fsdp_size"]
+    assert "node_gpus=8," in done.output.replace("\n", " ")
+    done = run("engine=verl", "verl.gpus=2", "verl.nodes=4")
+    assert "node_gpus=2," in done.output.replace("\n", " ")
     refused = run("engine=verl", "verl.gpus=8", f"{size}=3")
     assert isinstance(refused.exception, InputError)
     assert f"{size}: 8 GPUs cannot be divided into groups of 3" in str(refused.exception)

@@ -44,7 +44,8 @@ loose = settings(max_examples=60, deadline=None)
 
 def adapted(shape: ModelShape, job: StepJob, rank: int, *, merged: bool = False) -> StepJob:
     """Return the job with adapters of this rank beside every projection."""
-    return replace(job, lora=True, adapter_weights=shape.adapter_weights(rank), lora_merged=merged)
+    made = {"adapter_weights": shape.adapter_weights(rank), "adapter_tensors": shape.adapter_tensors()}
+    return replace(job, lora=True, lora_merged=merged, **made)
 
 
 def recipe(model_folder, lora=None, kl=0.0, **verl):

@@ -100,10 +100,9 @@ def _plan_cluster(
     given: dict[str, float],
     as_json: bool,
 ) -> None:
-    from egpo.plans.cluster_plan import best_plan, plan_cluster, plan_fsdp_sizes
-    from egpo.plans.links import assumptions_for
+    from egpo.plans.cluster_plan import assumptions_of, best_plan, plan_cluster, plan_fsdp_sizes
 
-    assumed = assumptions_for(card, given)
+    assumed = assumptions_of(config, card, given)
     plans = plan_cluster(config, card, prompt_tokens, response_tokens, assumed)
     best = best_plan(plans)
     sizes = plan_fsdp_sizes(config, card, prompt_tokens, response_tokens, assumed)

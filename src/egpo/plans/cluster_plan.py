@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from egpo.config import Config
 from egpo.errors import InputError
 from egpo.plans.cluster_seconds import Cluster, StageSeconds, bound_seconds, stage_seconds
-from egpo.plans.links import LIKE_EMBEDDED, Assumptions, assumptions_for
+from egpo.plans.links import LIKE_EMBEDDED, NODE, Assumptions, assumptions_for
 from egpo.plans.shapes import CARDS, Card, ModelShape, StepJob, read_shape
 from egpo.plans.splits import (
     FSDP_SIZE,
@@ -99,29 +99,43 @@ def plan_split(
 
 
 def _optimizer_bytes(shape: ModelShape, job: StepJob, whole: Parts, cluster: Cluster) -> float:
-    """Return the bytes of a GPU's shards of float32 weights and of moments. Adapters are in float32, too."""
+    """Return the bytes of a GPU's shards of weights and of moments. Trained weights and adapters are in float32."""
+    trained = job.adapter_weights if job.lora else shape.weights
+    if not job.lora and cluster.assumed.shares_weights:
+        return whole.optimizer / cluster.mesh.shards  # without float32 copies, if the shared weights are in float32
     frozen = cluster.assumed.base_bytes * shape.weights if job.lora else 0
-    adapters = (MASTER_BYTES + MOMENT_BYTES) * job.adapter_weights
-    return (whole.optimizer + frozen + adapters) / cluster.mesh.shards
+    return (frozen + (MASTER_BYTES + MOMENT_BYTES) * trained) / cluster.mesh.shards
 
 
 def _update_parts(shape: ModelShape, job: StepJob, whole: Parts, cluster: Cluster, pass_tokens: int) -> Parts:
-    """Return the memory of a GPU in the update: shards, and the two units that FSDP gathers at a time."""
-    size, gpus, shards = job.bytes_per_weight, cluster.gpus, cluster.mesh.shards
-    own_base = job.lora and cluster.assumed.base_bytes > 0  # its shards are counted by `_optimizer_bytes`
-    gathered = 2.0 * size * max(shape.layer, shape.head) + (0 if own_base else size * shape.weights / shards)
-    # A reference of its own is divided among all GPUs, whatever the policy's `fsdp_size` is.
-    reference = size * shape.weights / gpus if job.model_copies == 2 else 0
+    """Return the memory of a GPU in the update: shards, and the two units that FSDP gathers at a time.
+
+    FSDP2 casts a unit when it gathers it: there are no shards but those of `_optimizer_bytes`.
+    """
+    size, shards = job.bytes_per_weight, cluster.mesh.shards
+    weights = min(size * shape.weights, 2.0 * size * max(shape.layer, shape.head))
+    if cluster.assumed.shares_weights:
+        weights += size * shape.weights / shards + _reference_bytes(shape, job, cluster)
+        weights = whole.weights if cluster.gpus == 1 else min(whole.weights, weights)
     per_token = size * shape.kept_numbers(job.gradient_checkpointing)
     return replace(
         whole,
-        weights=whole.weights if gpus == 1 and not own_base else min(whole.weights, gathered + reference),
+        weights=weights,
         optimizer=_optimizer_bytes(shape, job, whole, cluster),
         gradients=(whole.gradients + GRADIENT_BYTES * job.adapter_weights) / shards,
         cache=0.0,
         activations=pass_tokens * per_token,
         logits=whole.logits - 10.0 * shape.hidden * (whole.activations / per_token - pass_tokens),
     )
+
+
+def _reference_bytes(shape: ModelShape, job: StepJob, cluster: Cluster) -> float:
+    """Return the bytes of a GPU's shards of a reference of its own: verl keeps them in the host's memory.
+
+    All GPUs divide it, whatever the policy's `fsdp_size` is.
+    """
+    on_gpu = job.model_copies == 2 and cluster.assumed.shares_weights
+    return job.bytes_per_weight * shape.weights / cluster.gpus if on_gpu else 0.0
 
 
 def _sampling_parts(shape: ModelShape, job: StepJob, whole: Parts, cluster: Cluster) -> tuple[Parts, int]:
@@ -131,11 +145,13 @@ def _sampling_parts(shape: ModelShape, job: StepJob, whole: Parts, cluster: Clus
     rows = part_of(job, split.data_parallel)
     heads = min(tensor, shape.keys)  # with more ranks than key-value heads, each rank has a copy of one
     per_row = size * shape.cached_numbers / heads * job.longest + 8.0 * shape.vocabulary / tensor
-    reference = size * shape.weights if job.model_copies == 2 else 0
+    # The embedded engine's sampler keeps second copies of joined projections. vLLM loads them joined.
+    joined = size * shape.layers * shape.joint if cluster.assumed.shares_weights else 0
+    weights = (size * shape.weights + joined) / tensor + _reference_bytes(shape, job, cluster)
     adapters = 0 if job.lora_merged else size * job.adapter_weights
     fixed = replace(
         whole,
-        weights=(whole.weights - reference) / tensor + reference / split.gpus + adapters,
+        weights=weights + adapters,
         optimizer=_optimizer_bytes(shape, job, whole, cluster),
         gradients=0.0,
         cache=size * shape.cached_numbers / heads * rows.prompts * job.prompt_tokens,
@@ -168,7 +184,7 @@ def plan_cluster(
         raise InputError(f"unknown GPU `{card}`", where="--card", fix=f"choose from {', '.join(CARDS)}")
     if config.verl.device == "cpu":
         raise InputError("the recipe trains on a CPU", where="verl.device", fix="a plan is for GPUs: leave it out")
-    assumed = assumed or assumptions_for(card, {})
+    assumed = assumed or assumptions_of(config, card, {})
     shape, gpus = read_shape(config.model.path), config.verl.ranks
     job = _job_of(config, shape, prompt_tokens, response_tokens)
     micro = max(config.update.micro_tokens or MICRO_TOKENS, job.prompt_tokens + job.longest)
@@ -181,6 +197,14 @@ def plan_cluster(
     return [plan_split(shape, job, CARDS[card], split, assumed, micro, shards) for split in splits]
 
 
+def assumptions_of(config: Config, card: str, given: dict[str, float]) -> Assumptions:
+    """Return the assumptions for a recipe and a GPU, with those that the user sets.
+
+    The nodes of a recipe with several are its own, up to eight GPUs. A single node has no network.
+    """
+    return assumptions_for(card, given, min(config.verl.gpus, NODE) if config.verl.nodes > 1 else NODE)
+
+
 def _job_of(config: Config, shape: ModelShape, prompt_tokens: int | None, response_tokens: int | None) -> StepJob:
     """Return the work of a step. Every copy of vLLM samples all of its rows that fit: it has no other limit here."""
     job, lora = StepJob.of(config, prompt_tokens, response_tokens), config.model.lora
@@ -188,7 +212,12 @@ def _job_of(config: Config, shape: ModelShape, prompt_tokens: int | None, respon
     if lora is None:
         return job
     merged = value_of(config.verl.raw, MERGES) is True
-    return replace(job, adapter_weights=shape.adapter_weights(lora.rank, lora.layers), lora_merged=merged)
+    return replace(
+        job,
+        adapter_weights=shape.adapter_weights(lora.rank, lora.layers),
+        adapter_tensors=shape.adapter_tensors(lora.layers),
+        lora_merged=merged,
+    )
 
 
 def plan_fsdp_sizes(

@@ -2,11 +2,14 @@
 
 from dataclasses import asdict, dataclass, replace
 
-from egpo.plans.links import LIKE_EMBEDDED, Assumptions, Mesh, all_reduce_s, gather_s, overlapped_s
+from egpo.plans.links import Assumptions, Mesh, all_reduce_s, gather_s, overlapped_s
 from egpo.plans.shapes import Card, ModelShape, StepJob
 from egpo.plans.splits import Split
 from egpo.plans.step_plan import sample_seconds, update_seconds
 from egpo.support import GRADIENT_BYTES, MASTER_BYTES
+
+BFLOAT16_BYTES = 2
+"""Bytes of a weight with merged adapters on its way to vLLM, whatever the precision of computing is."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,7 @@ def _update_s(shape: ModelShape, job: StepJob, cluster: Cluster, pass_tokens: in
     links_s = gather_s(gathered + GRADIENT_BYTES * trained, 2 * (shape.layers + 1) + scattered, mesh, assumed)
     links_s += all_reduce_s(GRADIENT_BYTES * trained, scattered, mesh, assumed)
     passes = job.epochs * _num_passes(job, pass_tokens, assumed)
-    shared = forward_seconds(shape, job, cluster) if job.reference and assumed.log_probs == 0 else 0.0
-    return overlapped_s(compute_s, passes * links_s, assumed) + shared
+    return overlapped_s(compute_s, passes * links_s, assumed)
 
 
 def forward_seconds(shape: ModelShape, job: StepJob, cluster: Cluster) -> float:
@@ -95,18 +97,25 @@ def forward_seconds(shape: ModelShape, job: StepJob, cluster: Cluster) -> float:
 def _log_probs_s(shape: ModelShape, job: StepJob, cluster: Cluster, pass_tokens: int) -> float:
     """Return the seconds of the passes before the update: the policy's own, and the reference's if there is one."""
     assumed, mesh = cluster.assumed, cluster.mesh
-    if assumed.log_probs == 0:
-        return 0.0
-    # A reference of its own has its own `fsdp_size`, by default all GPUs.
-    reference_mesh = mesh if job.lora else Mesh(mesh.gpus, mesh.gpus)
-    own = assumed.log_probs * _forwards_s(shape, job, cluster, mesh, pass_tokens)
-    return own + (_forwards_s(shape, job, cluster, reference_mesh, pass_tokens) if job.reference else 0.0)
+    own_s = assumed.log_probs * _forwards_s(shape, job, cluster, mesh, pass_tokens)
+    if not job.reference:
+        return own_s
+    if job.lora:
+        return own_s + _forwards_s(shape, job, cluster, mesh, pass_tokens)
+    # A reference of its own has its own `fsdp_size`, by default all GPUs. verl keeps its shards in the host's memory.
+    from_host_s = assumed.base_bytes * shape.weights / mesh.gpus / assumed.host_rate
+    return own_s + _forwards_s(shape, job, cluster, Mesh(mesh.gpus, mesh.gpus), pass_tokens, from_host_s)
 
 
-def _forwards_s(shape: ModelShape, job: StepJob, cluster: Cluster, mesh: Mesh, pass_tokens: int) -> float:
-    """Return the seconds of a forward pass over a GPU's rows, with weights that are sharded as `mesh` says."""
+def _forwards_s(
+    shape: ModelShape, job: StepJob, cluster: Cluster, mesh: Mesh, pass_tokens: int, from_host_s: float = 0.0
+) -> float:
+    """Return the seconds of a forward pass over a GPU's rows, with weights that are sharded as `mesh` says.
+
+    `from_host_s`: seconds in which a GPU reads its shards from the host's memory, in each pass.
+    """
     gathered = job.bytes_per_weight * (shape.weights + job.adapter_weights)
-    links_s = gather_s(gathered, shape.layers + 1, mesh, cluster.assumed)
+    links_s = from_host_s + gather_s(gathered, shape.layers + 1, mesh, cluster.assumed)
     passes = _num_passes(job, pass_tokens, cluster.assumed)
     return overlapped_s(forward_seconds(shape, job, cluster), passes * links_s, cluster.assumed)
 
@@ -114,20 +123,25 @@ def _forwards_s(shape: ModelShape, job: StepJob, cluster: Cluster, mesh: Mesh, p
 def _weight_sync_s(shape: ModelShape, job: StepJob, cluster: Cluster) -> float:
     """Return the seconds in which vLLM gets the new weights: gathered from the shards, then copied on each GPU.
 
-    One collective is counted for each layer. With adapters, verl sends these alone, and vLLM's weights wait in the
-    host's memory during the update. Merged, all weights are sent, after the shards were saved in the host's memory.
+    verl gathers each tensor by itself, in the precision of the shards. It copies float32 into a buffer, and vLLM casts
+    its part while it loads. Merged adapters are cast before that, after the shards were saved in the host's memory.
+    With other adapters, verl sends these alone, through the host's memory, where vLLM's weights wait during the update.
     """
-    card, mesh, assumed = cluster.card, cluster.mesh, cluster.assumed
-    if assumed == LIKE_EMBEDDED and cluster.gpus == 1:
+    card, mesh, assumed, tensor = cluster.card, cluster.mesh, cluster.assumed, cluster.split.tensor_parallel
+    if assumed.shares_weights and cluster.gpus == 1:
         return 0.0
-    weights = job.bytes_per_weight * shape.weights
-    to_host = assumed.link_share * assumed.host_bytes_per_s
+    size = job.bytes_per_weight
     if job.lora and not job.lora_merged:
-        adapters_s = gather_s(MASTER_BYTES * job.adapter_weights, shape.layers, mesh, assumed)
-        copy_s = 2 * job.bytes_per_weight * job.adapter_weights / card.bytes_per_s
-        return adapters_s + copy_s + 2 * weights / cluster.split.tensor_parallel / to_host
-    saved_s = 2 * assumed.base_bytes * shape.weights / mesh.shards / to_host if job.lora else 0.0
-    return gather_s(weights, shape.layers + 1, mesh, assumed) + 2 * weights / card.bytes_per_s + saved_s
+        adapters = MASTER_BYTES * job.adapter_weights
+        woken_s = 2 * size * shape.weights / tensor / assumed.host_rate
+        return gather_s(adapters, job.adapter_tensors, mesh, assumed) + 2 * adapters / assumed.host_rate + woken_s
+    held = (assumed.base_bytes or size) if job.lora else MASTER_BYTES
+    sent = BFLOAT16_BYTES if job.lora else held
+    gathered_s = gather_s(held * shape.sent_weights, shape.sent_tensors, mesh, assumed)
+    cast = held + sent if sent < held else 0
+    copied = (cast + 2 * sent) * shape.sent_weights + (sent + size) * shape.weights / tensor
+    saved_s = 2 * assumed.base_bytes * shape.weights / mesh.shards / assumed.host_rate if job.lora else 0.0
+    return gathered_s + copied / card.bytes_per_s + saved_s
 
 
 def bound_seconds(shape: ModelShape, job: StepJob, card: Card, gpus: int) -> float:

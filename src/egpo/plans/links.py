@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from egpo.errors import InputError, nearest
 
 NODE = 8
-"""GPUs per node that share fast links. A recipe with more GPUs per node is planned as several nodes of eight."""
+"""Most GPUs per node that share fast links. A recipe with more GPUs per node is planned as several nodes of eight."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Assumptions:
     """
 
     node_gpus: int = NODE
-    """GPUs of a node."""
+    """GPUs of a node. A recipe of several nodes sets it by `verl.gpus`, if that is below eight."""
     node_bytes_per_s: float = 450e9
     """Link between GPUs of a node: NVLink 4, as the vendor states it."""
     network_bytes_per_s: float = 50e9
@@ -42,8 +42,18 @@ class Assumptions:
     log_probs: float = 1
     """Passes for log-probabilities before the update, beside the reference's."""
     base_bytes: float = 4
-    """Bytes of each frozen weight in the trainer's own shards, under adapters: verl loads float32
-    (`fsdp_config.model_dtype`). 0: trainer and sampler share the weights, as in the embedded engine."""
+    """Bytes of each frozen weight in verl's shards, of a reference or under adapters: verl loads float32
+    (`fsdp_config.model_dtype`). 0: trainer and sampler share the weights, which stay on the GPU in the precision of
+    computing, as those of a reference do: as in the embedded engine."""
+
+    @property
+    def shares_weights(self) -> bool:
+        return self.base_bytes == 0
+
+    @property
+    def host_rate(self) -> float:
+        """The rate between a GPU and its host's memory that a large copy reaches, in bytes per second."""
+        return self.link_share * self.host_bytes_per_s
 
     def link(self, group: int, gpus: int | None = None) -> float:
         """Return the rate of a ring over `group` consecutive GPUs, in bytes per second: that of its slowest link.
@@ -67,8 +77,8 @@ _RATES = ("node_bytes_per_s", "network_bytes_per_s", "host_bytes_per_s")
 _POSITIVE = (*_RATES, "link_share", "node_gpus", "rollout_factor", "padding")
 
 
-def assumptions_for(card: str, given: dict[str, float]) -> Assumptions:
-    """Return the assumptions for a GPU, with those that the user sets."""
+def assumptions_for(card: str, given: dict[str, float], node_gpus: int = NODE) -> Assumptions:
+    """Return the assumptions for a GPU and nodes of `node_gpus`, with those that the user sets."""
     node, network, host = LINKS.get(card, _USUAL_LINKS)
     names = {field.name for field in fields(Assumptions)}
     for name, value in given.items():
@@ -78,7 +88,7 @@ def assumptions_for(card: str, given: dict[str, float]) -> Assumptions:
             fix = "give a positive number; fractions are at most 1"
             raise InputError(f"`{name}` cannot be {value:g}", where="--assume", fix=fix)
     numbers = {name: int(value) if name == "node_gpus" else value for name, value in given.items()}
-    usual = Assumptions(node_bytes_per_s=node, network_bytes_per_s=network, host_bytes_per_s=host)
+    usual = Assumptions(node_gpus, node, network, host)
     return replace(usual, **numbers)  # type: ignore[arg-type]
 
 

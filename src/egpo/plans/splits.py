@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import isqrt
 from typing import Any
 
-from egpo.errors import InputError
+from egpo.errors import Fault, InputError
 from egpo.plans.links import NODE, Mesh
 from egpo.plans.shapes import ModelShape, StepJob
 
@@ -54,6 +55,8 @@ def split_fault(shape: ModelShape, gpus: int, size: int, node_gpus: int = NODE) 
         return f"{shape.queries} query heads and {shape.keys} key-value heads cannot be divided among {size} GPUs"
     if size > node_gpus:
         return f"a group of {size} GPUs does not fit into a node of {node_gpus}"
+    if gpus > node_gpus and node_gpus % size:
+        return f"nodes of {node_gpus} GPUs cannot be divided into groups of {size}"
     return ""
 
 
@@ -70,28 +73,35 @@ def require_equal_parts(job: StepJob, gpus: int) -> None:
 
 
 FSDP_SIZE = "actor_rollout_ref.actor.fsdp_config.fsdp_size"
+REFERENCE_FSDP_SIZE = "actor_rollout_ref.ref.fsdp_config.fsdp_size"
 MERGES = "actor_rollout_ref.model.lora.merge"
 """verl's key for merging the adapters into the weights before vLLM gets them."""
 
 
 def possible_fsdp_sizes(gpus: int) -> list[int]:
     """Return the numbers of GPUs that can divide the weights among them, verl's default (all GPUs) first."""
-    return [size for size in range(gpus, 0, -1) if gpus % size == 0]
+    small = [size for size in range(1, isqrt(gpus) + 1) if gpus % size == 0]
+    return sorted({*small, *(gpus // size for size in small)}, reverse=True)
 
 
 def mesh_of(gpus: int, fsdp_size: Any = None) -> Mesh:
-    """Return the mesh of an `fsdp_size`: a negative one, as verl's default of -1, and None mean all GPUs.
-
-    verl takes a size above the number of GPUs for all of them without a word, and fails in its workers at a size that
-    does not divide them. Both are refused.
-    """
+    """Return the mesh of an `fsdp_size`: a negative one, as verl's default of -1, and None mean all GPUs."""
     if fsdp_size is None:
         return Mesh(gpus, gpus)
+    if fault := fsdp_size_fault(gpus, fsdp_size):
+        raise InputError(fault.what, where=fault.where, fix=fault.fix)
+    return Mesh(gpus, fsdp_size if fsdp_size > 0 else gpus)
+
+
+def fsdp_size_fault(gpus: int, fsdp_size: Any, key: str = FSDP_SIZE) -> Fault | None:
+    """Return why so many GPUs cannot share the weights, with the sizes that can; None if they can.
+
+    verl takes a size above the number of GPUs for all of them without a word, divides by a size of 0, and leaves ranks
+    outside of its mesh at a size that does not divide them.
+    """
     whole = isinstance(fsdp_size, int) and not isinstance(fsdp_size, bool)
-    if whole and fsdp_size < 0:
-        return Mesh(gpus, gpus)
-    if whole and fsdp_size > 0 and gpus % fsdp_size == 0:
-        return Mesh(gpus, fsdp_size)
+    if whole and (fsdp_size < 0 or (fsdp_size > 0 and gpus % fsdp_size == 0)):
+        return None
     if not whole or fsdp_size == 0:
         what = f"{fsdp_size!r:.40} is not a number of GPUs"
     elif fsdp_size > gpus:
@@ -99,7 +109,7 @@ def mesh_of(gpus: int, fsdp_size: Any = None) -> Mesh:
     else:
         what = f"{gpus} GPUs cannot be divided into groups of {fsdp_size} that share the weights"
     sizes = ", ".join(map(str, reversed(possible_fsdp_sizes(gpus))))
-    raise InputError(what, where=f"verl.{FSDP_SIZE}", fix=f"choose one of {sizes}; -1 means all GPUs")
+    return Fault(what, f"verl.{key}", f"choose one of {sizes}; -1 means all GPUs")
 
 
 def value_of(raw: Mapping[str, Any], key: str) -> Any:
