@@ -22,8 +22,10 @@ from rich.table import Table
 import _gpu_job as jobs
 import _verl_gpu_peer as verl_peer
 from egpo.local.draws import Draws
-from egpo.plans.cluster_plan import ClusterPlan, Split, assumptions_for, plan_split
+from egpo.plans.cluster_plan import ClusterPlan, plan_split
+from egpo.plans.links import assumptions_for
 from egpo.plans.shapes import CARDS, ModelShape, StepJob
+from egpo.plans.splits import Split
 from egpo.plans.step_plan import StepPlan, plan_job
 from one_gpu import Ours, Seconds, open_job
 

@@ -99,7 +99,7 @@ MAY_IMPORT = {
     "demos": LEAVES | {"advantages", "config", "runs", "evals", "probes", "plans", "reports", "experiments"},
     "verl": LEAVES
     | {"config", "environments", "tasks", "rewards", "advantages", "controllers", "losses", "segments", "data", "runs"}
-    | {"serving"},
+    | {"serving", "plans"},
     "trl": LEAVES | {"advantages", "segments"},
     "merges": LEAVES | {"config", "data", "runs", "local"},
     "pushes": LEAVES | {"runs", "merges", "local"},

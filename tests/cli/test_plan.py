@@ -47,6 +47,25 @@ def test_a_plan_for_verl_shows_shards_stages_splits_and_assumptions():
     assert set(report["plans"][0]["seconds"]) >= {"rollout_s", "log_probs_s", "update_s", "weight_sync_s"}
 
 
+def test_a_plan_for_verl_shows_the_fastest_fsdp_size_beside_that_of_the_recipe():
+    size = "verl.actor_rollout_ref.actor.fsdp_config.fsdp_size"
+    done = run("engine=verl", "verl.gpus=8", f"{size}=4", "model.lora.rank=8")
+    assert done.exit_code == 0, done.output
+    for word in ("fsdp_size", "this recipe)", "best"):
+        assert word in done.output
+    report = json.loads(run("engine=verl", "verl.gpus=8", f"{size}=4", "--json").output)
+    assert {plan["fsdp_size"] for plan in report["plans"]} == {4}
+    assert [plan["fsdp_size"] for plan in report["fsdp_sizes"]] == [8, 4, 2, 1]
+    fastest = min(report["fsdp_sizes"], key=lambda plan: plan["step_s"])
+    assert report["best_fsdp_size"] == fastest["fsdp_size"]
+    assert "node_gpus=8," in done.output.replace("\n", " ")
+    done = run("engine=verl", "verl.gpus=2", "verl.nodes=4")
+    assert "node_gpus=2," in done.output.replace("\n", " ")
+    refused = run("engine=verl", "verl.gpus=8", f"{size}=3")
+    assert isinstance(refused.exception, InputError)
+    assert f"{size}: 8 GPUs cannot be divided into groups of 3" in str(refused.exception)
+
+
 def test_assumptions_belong_to_a_cluster():
     for words in (["--assume", "overlap=0.5"], ["engine=verl", "--assume", "overlap"], ["engine=verl", "--lengths"]):
         assert isinstance(run(*words).exception, InputError)

@@ -10,8 +10,11 @@ import typer
 from egpo.cli.config import Recipe
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from egpo.config import Config
-    from egpo.plans.cluster_plan import Assumptions, ClusterPlan
+    from egpo.plans.cluster_plan import ClusterPlan
+    from egpo.plans.links import Assumptions
     from egpo.plans.step_plan import StepPlan
 
 ASSUME_HELP = (
@@ -40,8 +43,9 @@ def plan(
     """Estimate the memory (GiB) and time (seconds) of one training step, on one GPU or, with engine=verl, on many.
 
     The memory of each part and the time of each stage are printed. With engine=verl, each way to split the GPUs for
-    sampling is planned, and the fastest that fits is chosen. The exit code is 1 if the step does not fit into the
-    memory of a GPU.
+    sampling is planned, and the fastest that fits is chosen; so is each number of GPUs that can share the weights in
+    training (fsdp_size), beside that of the recipe. The exit code is 1 if the step does not fit into the memory of a
+    GPU.
 
     Example: [cyan]egpo plan countdown_tiny engine=verl verl.gpus=8 --card a100[/]
     """
@@ -96,30 +100,42 @@ def _plan_cluster(
     given: dict[str, float],
     as_json: bool,
 ) -> None:
-    from egpo.plans.cluster_plan import assumptions_for, best_split, plan_cluster
+    from egpo.plans.cluster_plan import assumptions_of, best_plan, plan_cluster, plan_fsdp_sizes
 
-    assumed = assumptions_for(card, given)
+    assumed = assumptions_of(config, card, given)
     plans = plan_cluster(config, card, prompt_tokens, response_tokens, assumed)
-    best = best_split(plans)
+    best = best_plan(plans)
+    sizes = plan_fsdp_sizes(config, card, prompt_tokens, response_tokens, assumed)
     if as_json:
-        report = [
-            {**asdict(plan), "step_s": plan.seconds.step_s, "peak_bytes": plan.peak_bytes, "fits": plan.fits}
-            for plan in plans
-        ]
-        typer.echo(json.dumps({"best": asdict(best.split), "plans": report, "assumptions": asdict(assumed)}, indent=2))
+        report = {
+            "best": asdict(best.split),
+            "plans": [_numbers_of(plan) for plan in plans],
+            "best_fsdp_size": best_plan(sizes).fsdp_size,
+            "fsdp_sizes": [_numbers_of(plan) for plan in sizes],
+            "assumptions": asdict(assumed),
+        }
+        typer.echo(json.dumps(report, indent=2))
     else:
-        _show_cluster(config, plans, best, assumed)
+        _show_cluster(config, plans, sizes, assumed)
     if not best.fits:
         raise typer.Exit(1)
 
 
-def _show_cluster(config: "Config", plans: "list[ClusterPlan]", best: "ClusterPlan", assumed: "Assumptions") -> None:
+def _numbers_of(plan: "ClusterPlan") -> dict[str, object]:
+    return {**asdict(plan), "step_s": plan.seconds.step_s, "peak_bytes": plan.peak_bytes, "fits": plan.fits}
+
+
+def _show_cluster(
+    config: "Config", plans: "list[ClusterPlan]", sizes: "list[ClusterPlan]", assumed: "Assumptions"
+) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console, split, rollout = Console(), best.split, config.rollout
+    from egpo.plans.cluster_plan import best_plan
+
+    console, best, rollout = Console(), best_plan(plans), config.rollout
     console.print(
-        f"{split.gpus} x {best.card.name}, with verl: {rollout.prompts} prompts, {rollout.n} responses of up to "
+        f"{best.split.gpus} x {best.card.name}, with verl: {rollout.prompts} prompts, {rollout.n} responses of up to "
         f"{rollout.max_response_tokens} tokens to each"
     )
     table = Table("GiB on each GPU", "sampling", "update", box=None, pad_edge=False)
@@ -135,10 +151,37 @@ def _show_cluster(config: "Config", plans: "list[ClusterPlan]", best: "ClusterPl
         fits = "yes" if plan.fits else "[red]no[/]"
         others.add_row(shape, f"{plan.peak_bytes / 2**30:.2f}", f"{plan.seconds.step_s:.2f}", f"{plan.at_once}", fits)
     console.print(others)
-    verdict = "fits" if best.fits else "[bold red]does not fit[/]: use more GPUs or model.gradient_checkpointing"
+    if len(sizes) > 1:
+        console.print(_table_of_sizes(sizes, best))
+    advice = "use more GPUs, a larger fsdp_size, model.gradient_checkpointing or model.lora"
+    verdict = "fits" if best.fits else f"[bold red]does not fit[/]: {advice}"
     console.print(f"The step {verdict}. vLLM needs {best.memory_share:.2f} of the memory (gpu_memory_utilization).")
     shown = ", ".join(f"{name}={value:g}" for name, value in asdict(assumed).items())
     console.print(f"Computed, not measured. Assumptions (--assume sets them): {shown}")
+
+
+def _table_of_sizes(sizes: "list[ClusterPlan]", chosen: "ClusterPlan") -> "Table":
+    """Return the best plan for each `fsdp_size`, with marks at the fastest that fits and at that of the recipe."""
+    from rich.table import Table
+
+    from egpo.plans.cluster_plan import best_plan
+    from egpo.plans.splits import FSDP_SIZE
+
+    table = Table("fsdp_size", "tensor x data parallel", "peak GiB", "s per step", "fits", box=None, pad_edge=False)
+    table.caption, table.caption_justify = (
+        f"fsdp_size: GPUs that share the weights in training (verl.{FSDP_SIZE})",
+        "left",
+    )
+    best = best_plan(sizes)
+    for plan in sizes:
+        marks = [
+            word for word, marked in (("best", best), ("this recipe", chosen)) if plan.fsdp_size == marked.fsdp_size
+        ]
+        size = f"{plan.fsdp_size} ({', '.join(marks)})" if marks else f"{plan.fsdp_size}"
+        fits = "yes" if plan.fits else "[red]no[/]"
+        split = f"{plan.split.tensor_parallel} x {plan.split.data_parallel}"
+        table.add_row(size, split, f"{plan.peak_bytes / 2**30:.2f}", f"{plan.seconds.step_s:.2f}", fits)
+    return table
 
 
 def _show(plan: "StepPlan") -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from egpo.config import Config
 from egpo.config.machine import model_folder
-from egpo.errors import InputError
+from egpo.errors import InputError, nearest
 from egpo.support import FAST_ARCHITECTURES
 
 
@@ -51,6 +51,8 @@ class ModelShape:
     width: int
     vocabulary: int
     tied: bool
+    layer_tensors: int = 11
+    """Number of parameter tensors of a layer, with norms and biases. The default is Qwen3's."""
 
     @property
     def joint(self) -> int:
@@ -72,15 +74,58 @@ class ModelShape:
         return self.layers * self.layer + self.head * (1 if self.tied else 2)
 
     @property
+    def sent_weights(self) -> int:
+        """Number of weights in the state dict that verl sends to vLLM: a tied head is in it under two names."""
+        return self.layers * self.layer + 2 * self.head
+
+    @property
+    def sent_tensors(self) -> int:
+        """Number of tensors in that state dict: those of the layers, the embedding, the last norm and the head."""
+        return self.layers * self.layer_tensors + 3
+
+    @property
     def cached_numbers(self) -> int:
         """Numbers in the key-value cache for one token."""
         return 2 * self.layers * self.keys * self.width
+
+    def adapter_weights(self, rank: int, layers: tuple[str, ...] = ()) -> int:
+        """Return the number of weights of adapters beside these projections of each layer; beside all if none is named.
+
+        A name may have a path before it, as in `mlp.up_proj`.
+        """
+        return self.layers * rank * sum(self._adapter_ends(layers))
+
+    def adapter_tensors(self, layers: tuple[str, ...] = ()) -> int:
+        """Return the number of their tensors: two beside each projection."""
+        return 2 * self.layers * len(self._adapter_ends(layers))
+
+    def _adapter_ends(self, layers: tuple[str, ...]) -> list[int]:
+        """Return the inputs and outputs of each projection of a layer that has adapters, added."""
+        query, key = self.queries * self.width, self.keys * self.width
+        ends = {
+            "q_proj": self.hidden + query,
+            "k_proj": self.hidden + key,
+            "v_proj": self.hidden + key,
+            "o_proj": query + self.hidden,
+            "gate_proj": self.hidden + self.inner,
+            "up_proj": self.hidden + self.inner,
+            "down_proj": self.inner + self.hidden,
+        }
+        names = {layer.rpartition(".")[2] for layer in layers} or set(ends)
+        for name in sorted(names - set(ends)):
+            what = f"cannot count the adapters of `{name}`"
+            raise InputError(what, where="model.lora.layers", fix=nearest(name, ends))
+        return [ends[name] for name in names]
 
     def kept_numbers(self, gradient_checkpointing: bool = False) -> float:
         """Return how many numbers a token keeps for the backward pass, as in `egpo.local.updates.micro_batches`."""
         heads = (3 * self.queries + 4.5 * self.keys) * self.width
         inside = 4 * self.hidden + heads + 3 * self.inner
         return inside + 2 * self.hidden * self.layers if gradient_checkpointing else inside * self.layers
+
+
+LAYER_TENSORS = {"llama": 9, "qwen2": 12, "qwen3": 11}
+"""Parameter tensors of a layer: seven projections and two norms; Qwen2 adds three biases, Qwen3 two norms of heads."""
 
 
 def read_shape(path: str) -> ModelShape:
@@ -123,6 +168,7 @@ def _shape(config: dict[str, Any], where: str) -> ModelShape:
         width=_count(config, "head_dim", where, hidden // queries),
         vocabulary=_count(config, "vocab_size", where),
         tied=bool(config.get("tie_word_embeddings", False)),
+        layer_tensors=LAYER_TENSORS[config["model_type"]],
     )
 
 
@@ -160,8 +206,15 @@ class StepJob:
     epochs: int = 1
     lora: bool = False
     reference: bool = False
+    """Whether a reference model computes log-probabilities. With adapters it is the policy without them."""
     gradient_checkpointing: bool = False
     bytes_per_weight: int = 2
+    adapter_weights: int = 0
+    """Number of weights of the adapters, for plans with verl. The plan for one GPU neglects them."""
+    adapter_tensors: int = 0
+    """Number of their tensors: verl sends each by itself."""
+    lora_merged: bool = False
+    """Whether verl's sampler gets the merged weights instead of the adapters."""
 
     @property
     def rows(self) -> int:
@@ -170,6 +223,11 @@ class StepJob:
     @property
     def new_tokens(self) -> int:
         return self.rows * self.response_tokens
+
+    @property
+    def model_copies(self) -> int:
+        """Number of models in memory: a reference is a second one, unless it is the policy without its adapters."""
+        return 2 if self.reference and not self.lora else 1
 
     @property
     def group_tokens(self) -> int:
@@ -189,7 +247,7 @@ class StepJob:
             at_once=min(rollout.rows_at_once or rollout.batch, rollout.batch),
             epochs=config.update.epochs,
             lora=config.model.lora is not None,
-            reference=config.update.kl > 0 and config.model.lora is None,
+            reference=config.update.kl > 0,
             gradient_checkpointing=config.model.gradient_checkpointing,
             bytes_per_weight=4 if config.model.dtype == "float32" else 2,
         )

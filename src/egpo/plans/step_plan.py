@@ -68,13 +68,13 @@ def _plan(shape: ModelShape, job: StepJob, card: Card, micro_tokens: int | None)
 def plan_parts(shape: ModelShape, job: StepJob, card: Card, micro_tokens: int | None = None) -> MemoryPlan:
     """Return the memory of the update by part, with the key-value cache, before it is decided whether that is freed."""
     size, trained = job.bytes_per_weight, 0 if job.lora else shape.weights
-    loaded = size * shape.weights * (2 if job.reference else 1) + (optimizer_bytes(size) - MOMENT_BYTES) * trained
+    loaded = size * shape.weights * job.model_copies + (optimizer_bytes(size) - MOMENT_BYTES) * trained
     per_token = size * shape.kept_numbers(job.gradient_checkpointing)
     left = (1 - CACHE_SHARE) * card.bytes - CONTEXT_BYTES - loaded - (GRADIENT_BYTES + MOMENT_BYTES) * trained
     suited = max(FEWEST_TOKENS, min(MOST_TOKENS, int(ACTIVATIONS_SHARE * left / per_token)))
     pass_tokens = _pass_tokens(job, micro_tokens or suited)
     in_update = Parts(
-        weights=size * (shape.weights * (2 if job.reference else 1) + shape.layers * shape.joint),
+        weights=size * (shape.weights * job.model_copies + shape.layers * shape.joint),
         optimizer=float(optimizer_bytes(size)) * trained,
         gradients=float(GRADIENT_BYTES) * trained,
         cache=size * shape.cached_numbers * (job.at_once * job.longest + job.prompts * job.prompt_tokens),

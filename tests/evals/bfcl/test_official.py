@@ -175,5 +175,5 @@ def test_a_tokenizer_that_the_sandbox_hides_is_named(tmp_path):
     shutil.copy(Path(TINY) / "tokenizer.json", tmp_path / "elsewhere.json")
     (model / "tokenizer.json").symlink_to(tmp_path / "elsewhere.json")
     asked = BfclSettings("", "m", str(model), (), prompt_format="template")
-    with pytest.raises(InputError, match="tokenizer.json: it is a link to .*elsewhere.json, which BFCL cannot read"):
+    with pytest.raises(InputError, match=r"tokenizer\.json: it is a link to .*elsewhere\.json, which BFCL cannot read"):
         built_prompt(PYTHON, asked, tmp_path / "work", [{"role": "user", "content": "?"}], [])

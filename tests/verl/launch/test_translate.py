@@ -299,6 +299,24 @@ def test_a_size_below_one_is_a_fault_and_no_division_by_zero(key, size):
         refuse_what_verl_lacks(small("verl.gpus=4", f"verl.actor_rollout_ref.rollout.{key}={size}"))
 
 
+@pytest.mark.parametrize("part", ["actor", "ref"])
+def test_an_fsdp_size_that_verl_would_fail_at_or_ignore_is_refused(part):
+    """verl divides by a size of 0, leaves ranks outside of its mesh, and takes a size above all GPUs as all."""
+    key = f"verl.actor_rollout_ref.{part}.fsdp_config.fsdp_size"
+    for size, fault in (
+        ("3", "8 GPUs cannot be divided into groups of 3 that share the weights"),
+        ("16", "16 GPUs cannot share the weights: there are 8"),
+        ("0", "0 is not a number of GPUs"),
+        ("null", "None is not a number of GPUs"),
+        ("true", "True is not a number of GPUs"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            refuse_what_verl_lacks(small("verl.gpus=4", "verl.nodes=2", f"{key}={size}"))
+        assert str(caught.value) == f"{key}: {fault}; choose one of 1, 2, 4, 8; -1 means all GPUs"
+    for size in (-1, 1, 2, 8, "${trainer.n_gpus_per_node}"):
+        refuse_what_verl_lacks(small("verl.gpus=4", "verl.nodes=2", f"{key}={size}"))
+
+
 def test_every_refusal_is_told_at_once():
     with pytest.raises(ConfigError) as caught:
         refuse_what_verl_lacks(small("rollout.min_p=0.1", "update.schedule=linear", "verl.trainer.nothing=1"))

@@ -8,6 +8,7 @@ from typing import Any
 from egpo.config import Config
 from egpo.errors import ConfigError, Fault
 from egpo.losses import loss_named
+from egpo.plans.splits import FSDP_SIZE, REFERENCE_FSDP_SIZE, fsdp_size_fault
 from egpo.verl.launch.schema.known import ignored_keys, leaves, schema
 from egpo.verl.launch.translation import (
     FILTER_METRICS,
@@ -224,6 +225,11 @@ def _indivisible(config: Config) -> Iterator[Fault]:
     if rows % ranks:
         fix = "choose rollout.prompts, update.mini_batch and rollout.n so that the ranks get equal parts"
         yield Fault(f"{rows} responses per update cannot be divided among {ranks} ranks", "verl.gpus", fix)
+    values = dict(leaves(config.verl.raw))
+    for key in (FSDP_SIZE, REFERENCE_FSDP_SIZE):
+        # Hydra replaces references such as `${trainer.n_gpus_per_node}` later.
+        if key in values and "${" not in str(values[key]) and (fault := fsdp_size_fault(ranks, values[key], key)):
+            yield fault
     yield from _splits_of_vllm(config)
 
 
