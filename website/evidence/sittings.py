@@ -136,8 +136,9 @@ def code_of(launch: Launch) -> str:
 
 
 def hardware_of(launch: Launch) -> str:
-    threads = launch.hardware.threads
-    return launch.hardware.gpu or f"{launch.hardware.cpu}, {threads} thread{'s' * (threads != 1)} a run"
+    threads = launch.hardware.threads  # None: verl's own processes choose
+    each = "" if threads is None else f", {threads} thread{'s' * (threads != 1)} a run"
+    return launch.hardware.gpu or f"{launch.hardware.cpu}{each}"
 
 
 def training_minutes(run: StoredRun) -> float:
