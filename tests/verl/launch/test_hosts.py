@@ -121,7 +121,11 @@ def test_the_name_of_the_attention_stays_out_of_the_config_that_verl_saves(devic
     chosen = (*ONE_GPU, f"verl.device={device}")
     assert settings(SMALL_HOST, *chosen)[f"{parts}.model_config"] == {}
     with_another = settings(SMALL_HOST, *chosen, f"verl.{parts}.rope_theta=5000.0")
-    assert with_another[f"{parts}.model_config"] == {"rope_theta": 5000.0}
+    assert with_another[f"{parts}.model_config.rope_theta"] == 5000.0
+    assert f"{parts}.model_config" not in with_another
+    dotted = small(*chosen, f"verl.{parts}={{rope_scaling.factor: 2.0}}")
+    keys = {one.key: one.value for one in planned_settings(dotted, host=SMALL_HOST)}
+    assert keys[f"{parts}.model_config.rope_scaling.factor"] == 2.0
     own = settings(SMALL_HOST, *chosen, f"verl.{parts}.model_config.rope_theta=5000.0")
     assert f"{parts}.model_config" not in own
     assert own[f"{parts}.model_config.rope_theta"] == 5000.0

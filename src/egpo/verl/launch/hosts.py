@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from egpo.gpus import read_gpus
+from egpo.plans.splits import value_of
 from egpo.processes.commands import run_limited
 from egpo.support import FAST_ARCHITECTURES, GRADIENT_BYTES, MOMENT_BYTES, PACKED_ATTENTION
+from egpo.verl.launch.schema.known import leaves
 
 if TYPE_CHECKING:
     from egpo.config import Config
@@ -164,7 +166,7 @@ def state_bytes(config: "Config") -> int:
         weight, moments = WEIGHT_BYTES, 0
 
     def offloads(part: str) -> bool:
-        return any(_given(config.verl.raw, f"{_FSDP}.{key}") is True for key in (part, "offload_policy"))
+        return any(value_of(config.verl.raw, f"{_FSDP}.{key}") is True for key in (part, "offload_policy"))
 
     return weight * (not offloads("param_offload")) + moments * (not offloads("optimizer_offload"))
 
@@ -221,7 +223,7 @@ def _memory_settings(
     """
     share = memory_share(gpu_bytes, state_bytes(config) * weights / config.verl.ranks)
     # A longer context of the user's own might not fit: vLLM refuses to start if one sequence of that length does not.
-    if cache is not None and all(_given(config.verl.raw, key) is None for key in (MEMORY_SHARE, CONTEXT)):
+    if cache is not None and all(value_of(config.verl.raw, key) is None for key in (MEMORY_SHARE, CONTEXT)):
         needed = (cache + 4 * weights + WORKSPACE_BYTES) / gpu_bytes
         if needed < share:
             yield MEMORY_SHARE, math.ceil(needed * 100) / 100
@@ -237,9 +239,13 @@ def attention_settings(config: "Config", *, packs: bool) -> Iterator[tuple[str, 
     yield f"{_MODEL}.use_remove_padding", packs
     # verl writes the keys of `model_config` into config.json; without it, all of override_config. A model that names
     # `egpo_packed` there could not be loaded where the plug-in is missing.
-    given = _given(config.verl.raw, _MODEL_CONFIG) or {}
-    if "model_config" not in given:
-        yield f"{_MODEL_CONFIG}.model_config", {key: given[key] for key in given if key != "attn_implementation"}
+    written = f"{_MODEL_CONFIG}.model_config"
+    given = {key: value for key, value in leaves(config.verl.raw) if key.startswith(f"{_MODEL_CONFIG}.")}
+    others = {key: value for key, value in given.items() if key != ATTENTION}
+    if not any(f"{key}.".startswith(f"{written}.") for key in given):
+        yield from ((f"{written}{key.removeprefix(_MODEL_CONFIG)}", value) for key, value in others.items())
+        if not others:
+            yield written, {}
 
 
 def host_settings(
@@ -252,14 +258,14 @@ def host_settings(
     """
     verl = config.verl
     # Without flash-attn, verl's default attention fails at the start.
-    if not host.flash_attention and _given(verl.raw, ATTENTION) is None:
+    if not host.flash_attention and value_of(verl.raw, ATTENTION) is None:
         yield from attention_settings(config, packs=packs)
     if host.gpu_bytes is not None:
         yield from _memory_settings(config, host.gpu_bytes, weights, cache)
     if verl.address is not None:  # the sizes of a cluster are those of its nodes, set by `ray start`
         return
     processes = processes_for(host.cores, config.rollout.prompts)
-    stored = replace(processes, storage=_given(verl.raw, STORAGE_UNITS) or processes.storage)
+    stored = replace(processes, storage=value_of(verl.raw, STORAGE_UNITS) or processes.storage)
     yield RAY_CPUS, max(host.cores, stored.ray_cpus(verl.ranks))
     yield f"{_RAY}.num_gpus", verl.gpus
     yield f"{_ROLLOUT}.agent.num_workers", processes.agents
@@ -268,18 +274,11 @@ def host_settings(
     if processes.storage < USUAL_WORKERS:
         yield STORAGE_UNITS, processes.storage
     if host.cores < FEW_CORES:
-        if _given(verl.raw, COMPILATION) is None:
+        if value_of(verl.raw, COMPILATION) is None:
             yield COMPILATION, DECODING_GRAPHS
         yield "data.dataloader_num_workers", processes.loaders
         yield f"{_RAY}.include_dashboard", False
         yield f"{_RAY}.object_store_memory", int(min(OBJECT_STORE_BYTES, 0.3 * (host.memory_bytes or 1e12)))
-
-
-def _given(raw: Mapping[str, Any], key: str) -> Any:
-    found: Any = raw
-    for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
 
 
 STARTING_SLOWLY = {
